@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+#
+# What tools/demo.sh and tools/test.sh need on the machine, from the
+# distribution's packages and from PyPI: sourced, never run. Everything is
+# idempotent: a second call costs a second.
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+VENV=${NOVA_VQOS_VENV:-$TOP/.venv}
+NOVA_VERSION=${NOVA_VERSION:-34.0.0}
+PLACEMENT_VERSION=${PLACEMENT_VERSION:-16.0.0}
+
+say() { printf '== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# as_root COMMAND...: directly, or through sudo where there is one.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "'$*' needs root, and there is no sudo"
+    fi
+}
+
+# install_packages NAME...: from the distribution, only those not there yet.
+install_packages() {
+    local name missing=()
+    command -v apt-get >/dev/null ||
+        die "no apt-get here: Debian 12, 13 or Ubuntu 24.04 is needed"
+    for name in "$@"; do
+        dpkg-query -W -f='${Status}' "$name" 2>/dev/null |
+            grep -q '^install ok installed' || missing+=("$name")
+    done
+    [ ${#missing[@]} = 0 ] && return
+    say "installing ${#missing[@]} packages of the distribution:" \
+        "${missing[*]}"
+    as_root apt-get update -qq
+    # policy-rc.d is not ours to write: RUNLEVEL=1 keeps invoke-rc.d from
+    # starting daemons that only the lab's own namespaces are to run.
+    as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+        >/dev/null
+}
+
+# What building libvirt-python and a virtual environment takes.
+PYTHON_PACKAGES=(
+    gcc libc6-dev libvirt-dev pkg-config python3-dev python3-venv
+)
+# What a host of the lab, and a guest on it, is made of.
+HOST_PACKAGES=(
+    busybox-static cpio iproute2 kmod libvirt-clients
+    libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system
+    procps qemu-system-x86 qemu-utils sysbench util-linux
+)
+# What the lab's controller runs.
+CLOUD_PACKAGES=(mariadb-server rabbitmq-server)
+
+# install_venv: the virtual environment with Nova, Placement, what the lab
+# runs, and this checkout (editable), its shim linked into Nova's tree.
+install_venv() {
+    local python=${PYTHON:-python3} libvirt wanted
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "Python 3.11 or newer is needed, $("$python" -V) was found"
+    libvirt=$(pkg-config --modversion libvirt)
+    wanted=$(cat "$TOP"/{,test-,lab-}requirements.txt "$TOP"/constraints.txt \
+        "$TOP"/setup.cfg; echo "$NOVA_VERSION $PLACEMENT_VERSION $libvirt" \
+        "$("$python" -V)")
+    if [ "$(cat "$VENV/.wanted" 2>/dev/null)" != "$wanted" ]; then
+        say "making the virtual environment $VENV with Nova $NOVA_VERSION"
+        "$python" -m venv --clear "$VENV"
+        # NOTE: pip's own resolver needs minutes for this tree, constraints
+        # keep it to seconds.
+        "$VENV/bin/pip" install -q --upgrade pip
+        "$VENV/bin/pip" install -q -c "$TOP/constraints.txt" \
+            "nova==$NOVA_VERSION" "openstack-placement==$PLACEMENT_VERSION" \
+            "libvirt-python==$libvirt" pyOpenSSL \
+            -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" \
+            -r "$TOP/lab-requirements.txt"
+        "$VENV/bin/pip" install -q --no-deps -e "$TOP"
+        printf '%s' "$wanted" >"$VENV/.wanted"
+    fi
+    link_shim
+}
+
+# link_shim: nova.virt.vqos of this checkout into the environment's Nova,
+# which an editable install alone does not do.
+link_shim() {
+    local nova
+    nova=$(cd / && "$VENV/bin/python" -c \
+        'import importlib.util as u; print(u.find_spec("nova").origin)')
+    ln -sfn "$TOP/nova/virt/vqos" "$(dirname "$nova")/virt/vqos"
+}
