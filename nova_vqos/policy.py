@@ -1,0 +1,235 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a flavor promises: its extra specs, read into a :class:`ServerPolicy`.
+
+Read alike by the API's validators, the scheduler's filter, the compute
+driver, libvirt's hook and the agent. Pure: standard library only.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import re
+import typing as ty
+
+from nova_vqos import units
+
+RESOURCE_CLASS = 'CUSTOM_VQOS_CPU_UNIT'
+UNITS_KEY = f'resources:{RESOURCE_CLASS}'
+NAMESPACE = 'vqos:'
+CAP_KEY = 'vqos:cap'
+QUANTUM_CLASS_KEY = 'vqos:quantum_class'
+DD_BILLING_KEY = 'vqos:dd_billing'
+
+#: The values of each key of ours; the first is the default.
+CHOICES: ty.Final[Mapping[str, tuple[str, ...]]] = {
+    CAP_KEY: ('hard', 'floor'),
+    QUANTUM_CLASS_KEY: ('default', 'io', 'spin', 'cache', 'neutral', 'auto'),
+    DD_BILLING_KEY: ('off', 'account', 'charge'),
+}
+KEYS: ty.Final[tuple[str, ...]] = (UNITS_KEY, *CHOICES)
+
+_UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
+# NOTE: not int() alone: it takes ' 60 ', '6_0', '+60' and other scripts'
+# digits, which Placement, or another reader of the flavor, does not.
+_UNITS_PATTERN = re.compile(r'[1-9][0-9]{0,9}')
+# resources1:CLASS, resources_SUFFIX:CLASS: numbered request groups would
+# claim from another provider what nothing here enforces.
+_SUFFIXED_PATTERN = re.compile(rf'resources.+:{RESOURCE_CLASS}')
+
+# Other extra specs that contradict units, and what they may be beside them.
+_QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
+_SHARED_CPU_ONLY = {
+    'hw:cpu_policy': ('shared',),
+}
+_DEDICATED_KEYS = ('resources:PCPU', 'hw:cpu_dedicated_mask')
+
+
+class PolicyError(ValueError):
+    """An extra spec that cannot be honoured.
+
+    :ivar key: its name
+    :ivar value: its value
+    :ivar expected: what it may be, in words
+    """
+
+    def __init__(self, key: str, value: object, expected: str) -> None:
+        self.key = key
+        self.value = value
+        self.expected = expected
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = f'{shown[:76]}...'
+        super().__init__(f'{key} is {shown}, it must be {expected}')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerPolicy:
+    """What a flavor promises to each of its servers.
+
+    :ivar vcpus: vCPUs of the server
+    :ivar units: CU of the whole server; None: no promise of speed, stock Nova
+    :ivar cap: hard: never more CPU time than that; floor: never less
+    :ivar quantum_class: the kind of work that it is scheduled for
+    :ivar dd_billing: what becomes of the CPU time that its I/O costs the host
+    """
+
+    vcpus: int
+    units: int | None = None
+    cap: str = 'hard'
+    quantum_class: str = 'default'
+    dd_billing: str = 'off'
+
+    def to_dict(self) -> dict[str, int | str | None]:
+        """Primitives only, fit for a message."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: object) -> 'ServerPolicy':
+        """The inverse of :meth:`to_dict`, of input that is not trusted.
+
+        :raises PolicyError: when it is not what to_dict gives
+        """
+        if not isinstance(data, Mapping):
+            raise PolicyError('policy', data, 'a mapping')
+        unknown = set(data) - {f.name for f in dataclasses.fields(cls)}
+        if unknown:
+            raise PolicyError('policy', sorted(map(str, unknown)),
+                              'without unknown fields')
+        specs = {UNITS_KEY: data.get('units'),
+                 CAP_KEY: data.get('cap'),
+                 QUANTUM_CLASS_KEY: data.get('quantum_class'),
+                 DD_BILLING_KEY: data.get('dd_billing')}
+        if isinstance(specs[UNITS_KEY], int):
+            specs[UNITS_KEY] = str(specs[UNITS_KEY])
+        # NOTE: a key at its default is as good as absent, and only then fits
+        # a server without units.
+        given = {key: value for key, value in specs.items()
+                 if value is not None and not (
+                     isinstance(value, str)
+                     and value == CHOICES.get(key, (None,))[0])}
+        vcpus = data.get('vcpus')
+        policy = parse(given, vcpus)  # type: ignore[arg-type]
+        if policy is None:
+            return cls(vcpus=_checked_vcpus(vcpus))
+        return policy
+
+
+def check_value(key: str, value: object) -> None:
+    """Check one extra spec by itself, as the API's validators do.
+
+    :raises PolicyError: when it is ours, and invalid or unknown
+    """
+    if key == UNITS_KEY:
+        _parse_units(value)
+    elif key in CHOICES:
+        _parse_choice(key, value)
+    elif _SUFFIXED_PATTERN.fullmatch(key):
+        raise PolicyError(key, value, f'given as {UNITS_KEY}: units are '
+                          'claimed from the host itself')
+    elif key.startswith(NAMESPACE):
+        raise PolicyError(
+            key, value, f'one of the known keys: {", ".join(CHOICES)}')
+
+
+def parse(extra_specs: Mapping[str, str], vcpus: int) -> ServerPolicy | None:
+    """The policy of a whole flavor.
+
+    :param extra_specs: all extra specs of the flavor
+    :param vcpus: its vCPUs
+    :returns: None when it has nothing of ours: a server of stock Nova
+    :raises PolicyError: when a key of ours is invalid, or is contradicted by
+        another
+    """
+    ours = False
+    for key in extra_specs:
+        if key.startswith(NAMESPACE) or RESOURCE_CLASS in key:
+            check_value(key, extra_specs[key])
+            ours = True
+    if not ours:
+        return None
+    vcpus = _checked_vcpus(vcpus)
+    server_units = (_parse_units(extra_specs[UNITS_KEY])
+                    if UNITS_KEY in extra_specs else None)
+    policy = ServerPolicy(
+        vcpus=vcpus,
+        units=server_units,
+        cap=_parse_choice(CAP_KEY, extra_specs.get(CAP_KEY)),
+        quantum_class=_parse_choice(
+            QUANTUM_CLASS_KEY, extra_specs.get(QUANTUM_CLASS_KEY)),
+        dd_billing=_parse_choice(
+            DD_BILLING_KEY, extra_specs.get(DD_BILLING_KEY)))
+    if policy.units is None:
+        _check_without_units(extra_specs, policy)
+    else:
+        _check_with_units(extra_specs, policy)
+    return policy
+
+
+def _check_without_units(extra_specs: Mapping[str, str],
+                         policy: ServerPolicy) -> None:
+    if CAP_KEY in extra_specs:
+        raise PolicyError(CAP_KEY, policy.cap,
+                          f'left out of a flavor without {UNITS_KEY}')
+    if policy.dd_billing == 'charge':
+        raise PolicyError(
+            DD_BILLING_KEY, policy.dd_billing,
+            f'off or account in a flavor without {UNITS_KEY}, from which it '
+            'would be paid')
+
+
+def _check_with_units(extra_specs: Mapping[str, str],
+                      policy: ServerPolicy) -> None:
+    if policy.units is not None and policy.units < policy.vcpus:
+        raise PolicyError(
+            UNITS_KEY, policy.units,
+            f'at least 1 for each of the {policy.vcpus} vCPUs')
+    for key in _QUOTA_KEYS:
+        if key in extra_specs:
+            raise PolicyError(key, extra_specs[key], 'left out of a flavor '
+                              f'with {UNITS_KEY}, which sets it')
+    for key, allowed in _SHARED_CPU_ONLY.items():
+        if key in extra_specs and extra_specs[key] not in allowed:
+            raise PolicyError(
+                key, extra_specs[key],
+                f'{" or ".join(allowed)} in a flavor with {UNITS_KEY}: '
+                'dedicated CPUs are not sold in units')
+    for key in extra_specs:
+        if key in _DEDICATED_KEYS or re.fullmatch(
+                r'resources.+:PCPU', key):
+            raise PolicyError(
+                key, extra_specs[key], f'left out of a flavor with '
+                f'{UNITS_KEY}: dedicated CPUs are not sold in units')
+
+
+def _parse_units(value: object) -> int:
+    if not isinstance(value, str) or not _UNITS_PATTERN.fullmatch(value):
+        raise PolicyError(UNITS_KEY, value, _UNITS_EXPECTED)
+    number = int(value)
+    if number > units.MAX_UNITS:
+        raise PolicyError(UNITS_KEY, value, _UNITS_EXPECTED)
+    return number
+
+
+def _parse_choice(key: str, value: object) -> str:
+    choices = CHOICES[key]
+    if value is None:
+        return choices[0]
+    if not isinstance(value, str) or value not in choices:
+        raise PolicyError(key, value, f'one of {", ".join(choices)}')
+    return value
+
+
+def _checked_vcpus(vcpus: object) -> int:
+    if isinstance(vcpus, bool) or not isinstance(vcpus, int) or vcpus < 1:
+        raise PolicyError('vcpus', vcpus, 'a whole number of at least 1')
+    return vcpus

@@ -1,0 +1,216 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Arithmetic of CPU units.
+
+100 CPU units (CU) are the sustained speed of one reference pCPU. A vCPU that
+is entitled to ``u`` CU runs, on a pCPU of coefficient ``c`` (how many times
+faster than the reference it is), for the share ``u / (100 * c)`` of the time;
+a CFS quota of that share of its period makes it so.
+
+Pure: no Nova, no libvirt, no state. The sums are exact (:class:`Fraction`);
+only the last step rounds, to whole microseconds. Whoever wants a server's cap
+on a host calls :func:`nova_vqos.tuning.tune`.
+"""
+
+from collections.abc import Iterable
+import dataclasses
+from fractions import Fraction
+import math
+
+CU_PER_REFERENCE_PCPU = 100
+
+# What libvirt accepts (src/conf/domain_conf.c: quota and period of a vCPU).
+MIN_QUOTA_US = 1_000
+MIN_PERIOD_US = 1_000
+MAX_PERIOD_US = 1_000_000
+
+# A shorter period gives less CPU away at each write of a quota, a longer one
+# has less overrun and a better open-loop tail: doc/source/admin/period.rst.
+DEFAULT_PERIOD_US = 50_000
+
+# A quota below two scheduler ticks is overrun by up to a tick in each period,
+# which the kernel then takes back as one long stall.
+MIN_QUOTA_TICKS = 2
+
+# Units are a Placement resource: its amounts are signed 32 bit integers.
+MAX_UNITS = 2**31 - 1
+
+# What the kernel accepts for one cgroup, and what a new one starts with, by
+# cgroup version. A server of 100 CU gets what a new group starts with.
+_SHARES = {1: (2, 262_144, 1024), 2: (1, 10_000, 100)}
+
+
+class UnitsError(ValueError):
+    """A speed that cannot be given."""
+
+
+class HostTooSlow(UnitsError):
+    """A vCPU is to run faster than a whole pCPU does.
+
+    :ivar cu_per_vcpu: the speed asked for, in CU
+    :ivar pcpu_cu: the speed of the pCPU, in CU
+    :ivar needed_coefficient: the least coefficient that would do
+    """
+
+    def __init__(self, cu_per_vcpu: Fraction, pcpu_cu: Fraction) -> None:
+        self.cu_per_vcpu = cu_per_vcpu
+        self.pcpu_cu = pcpu_cu
+        self.needed_coefficient = cu_per_vcpu / CU_PER_REFERENCE_PCPU
+        super().__init__(
+            f'a vCPU of {format_cu(cu_per_vcpu)} CU is faster than the pCPU, '
+            f'which has {format_cu(pcpu_cu)} CU: a host with a coefficient '
+            f'of at least {float(self.needed_coefficient):.4g} is needed')
+
+
+class ShareTooSmall(UnitsError):
+    """A vCPU is to run so slowly that no quota can express it.
+
+    :ivar cu_per_vcpu: the speed asked for, in CU
+    :ivar least_cu: the least speed that this host can give, in CU
+    """
+
+    def __init__(self, cu_per_vcpu: Fraction, least_cu: Fraction) -> None:
+        self.cu_per_vcpu = cu_per_vcpu
+        self.least_cu = least_cu
+        super().__init__(
+            f'a vCPU of {format_cu(cu_per_vcpu)} CU is slower than what a '
+            f'quota can express on this host: it needs at least '
+            f'{format_cu(least_cu)} CU per vCPU')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuCap:
+    """A CFS bandwidth limit of one vCPU, as libvirt and the kernel take it."""
+
+    quota_us: int
+    period_us: int
+
+    @property
+    def share(self) -> Fraction:
+        """The part of a pCPU's time that this allows, from 0 to 1."""
+        return Fraction(self.quota_us, self.period_us)
+
+
+def format_cu(value: Fraction | float) -> str:
+    """A number of CU for people: at most two decimals, none where whole."""
+    return f'{float(value):.2f}'.rstrip('0').rstrip('.')
+
+
+def pcpu_cu(coefficient: float) -> Fraction:
+    """The speed of a pCPU in CU.
+
+    :param coefficient: how many times faster than the reference it is. Taken
+        by its shortest decimal form, so that 0.6 is six tenths: taken as the
+        binary fraction, 60 CU would not fit on a pCPU of exactly 60 CU.
+    :raises ValueError: when the coefficient is not a positive number
+    """
+    if not (math.isfinite(coefficient) and coefficient > 0):
+        raise ValueError(
+            f'coefficient is {coefficient!r}, it must be a positive number')
+    return CU_PER_REFERENCE_PCPU * Fraction(repr(float(coefficient)))
+
+
+def cu_per_vcpu(units: int, vcpus: int) -> Fraction:
+    """The speed of each vCPU of a server of ``units`` CU.
+
+    :raises ValueError: when either is not positive
+    """
+    if units < 1 or vcpus < 1:
+        raise ValueError(
+            f'units are {units} and vCPUs {vcpus}, both must be at least 1')
+    return Fraction(units, vcpus)
+
+
+def least_cu_per_vcpu(coefficient: float, *, tick_us: int) -> Fraction:
+    """The least speed in CU that a cap can express on a pCPU.
+
+    :param tick_us: length of the kernel's scheduler tick
+    """
+    return pcpu_cu(coefficient) * Fraction(_min_quota_us(tick_us),
+                                           MAX_PERIOD_US)
+
+
+def cap(units: int, vcpus: int, coefficient: float, *, tick_us: int,
+        period_us: int = DEFAULT_PERIOD_US) -> CpuCap:
+    """The cap that makes each vCPU of a server run at its promised speed.
+
+    quota / period = u / (100 * c), within 0.1 % (thesis 4.4: a vCPU sold as
+    one reference pCPU gets 1 / coef(p) of pCPU p). Where the quota would fall
+    below the least one, the period is stretched instead. Never clipped.
+
+    :param units: CU of the whole server
+    :param vcpus: its vCPUs, which share the units equally
+    :param coefficient: of the slowest pCPU that the server may run on
+    :param tick_us: length of the kernel's scheduler tick
+    :param period_us: the period wanted, 1000 to 1000000
+    :raises HostTooSlow: when a vCPU would need more than a whole pCPU
+    :raises ShareTooSmall: when even the longest period is too short
+    :raises ValueError: when an argument is out of its range
+    """
+    if not MIN_PERIOD_US <= period_us <= MAX_PERIOD_US:
+        raise ValueError(
+            f'period_us is {period_us}, it must be from {MIN_PERIOD_US} to '
+            f'{MAX_PERIOD_US}')
+    wanted_cu = cu_per_vcpu(units, vcpus)
+    speed_cu = pcpu_cu(coefficient)
+    if wanted_cu > speed_cu:
+        raise HostTooSlow(wanted_cu, speed_cu)
+    least_cu = least_cu_per_vcpu(coefficient, tick_us=tick_us)
+    if wanted_cu < least_cu:
+        raise ShareTooSmall(wanted_cu, least_cu)
+    share = wanted_cu / speed_cu
+    min_quota_us = _min_quota_us(tick_us)
+    if share * period_us >= min_quota_us:
+        return CpuCap(round(share * period_us), period_us)
+    return CpuCap(min_quota_us, min(round(min_quota_us / share),
+                                    MAX_PERIOD_US))
+
+
+def units_of_cap(cpu_cap: CpuCap, vcpus: int, coefficient: float) -> Fraction:
+    """The units that a cap gives a server: the inverse of :func:`cap`."""
+    return cpu_cap.share * pcpu_cu(coefficient) * vcpus
+
+
+def capacity_cu(coefficients: Iterable[float]) -> int:
+    """The whole CU of a host.
+
+    :param coefficients: one of each pCPU that its servers share, measured
+        with all of them busy
+    """
+    return math.floor(sum(map(pcpu_cu, coefficients), start=Fraction(0)))
+
+
+def shares(units: int, cgroup_version: int) -> int:
+    """The weight of a server among its neighbours, proportional to its units.
+
+    What libvirt's ``<shares>`` means depends on the host: cpu.shares (2 to
+    262144) of cgroup v1, cpu.weight (1 to 10000) of v2.
+
+    :param cgroup_version: 1 or 2
+    :raises ValueError: when there is no such version
+    """
+    try:
+        least, most, of_new_group = _SHARES[cgroup_version]
+    except KeyError:
+        raise ValueError(
+            f'cgroup version is {cgroup_version!r}, it must be 1 or 2'
+        ) from None
+    return max(least, min(
+        most, round(Fraction(units * of_new_group, CU_PER_REFERENCE_PCPU))))
+
+
+def _min_quota_us(tick_us: int) -> int:
+    if not 100 <= tick_us <= 10_000:
+        raise ValueError(
+            f'tick_us is {tick_us}, it must be from 100 to 10000')
+    return max(MIN_QUOTA_US, MIN_QUOTA_TICKS * tick_us)
