@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Options that compute driver, scheduler filter and agent share."""
+
+from oslo_config import cfg
+
+from nova_vqos import profile
+from nova_vqos import units
+
+GROUP = cfg.OptGroup(
+    name='vqos',
+    title='CPU units',
+    help='How CPU units are sold and enforced on a host.')
+
+OPTS = [
+    cfg.StrOpt(
+        'profile_path',
+        default=profile.DEFAULT_PATH,
+        help="""
+Path of this host's profile, which ``nova-vqos-calibrate`` writes.
+
+It must belong to root or to the user that reads it, and must not be writable
+by anybody else. Without a valid profile the host takes no new servers with
+units; running ones keep their caps.
+"""),
+    cfg.StrOpt(
+        'agent_state_path',
+        default='/run/nova-vqos/agent.json',
+        help="""
+Path of the file in which the agent leaves its signs of life.
+
+The agent writes it, the compute driver reads it.
+"""),
+    cfg.IntOpt(
+        'period_us',
+        default=units.DEFAULT_PERIOD_US,
+        min=units.MIN_PERIOD_US,
+        max=units.MAX_PERIOD_US,
+        help="""
+CFS period, in microseconds, of the cap of a vCPU.
+
+Where the quota would come out below two scheduler ticks or libvirt's 1000
+microseconds, the period is stretched for that server, to 1000000 at most.
+libvirt's hook takes the same option from its own hook.conf.
+"""),
+    cfg.IntOpt(
+        'reserved_cu',
+        default=0,
+        min=0,
+        max=units.MAX_UNITS,
+        help="""
+CPU units of this host that are kept for the host itself.
+
+They become the ``reserved`` of the inventory of CUSTOM_VQOS_CPU_UNIT.
+"""),
+    cfg.FloatOpt(
+        'allocation_ratio',
+        default=1.0,
+        min=0.1,
+        max=16.0,
+        help="""
+How many times over the CPU units of this host are sold.
+
+With 1.0 every server gets its speed even while all others use theirs. Above
+that, speed is no promise any more: servers compete in proportion to their
+units.
+"""),
+    cfg.StrOpt(
+        'servers_without_units',
+        default='refuse',
+        choices=[
+            ('refuse', 'hosts with units take only servers with units'),
+            ('allow', 'they take both, and what servers without units use '
+                      'is to be counted in reserved_cu'),
+        ],
+        help="""
+What the scheduler filter does with a server without units on a host with
+units.
+
+Servers without units claim VCPU but no CPU units: on a host that takes both,
+Placement does not see that they use the same pCPUs.
+"""),
+    cfg.IntOpt(
+        'agent_max_age_s',
+        default=300,
+        min=0,
+        help="""
+Age, in seconds, of the agent's last sign of life above which the scheduler
+filter refuses new servers with units on its host.
+
+The age is seen through the compute node's periodic report, so that it should
+be several times ``[DEFAULT] update_resources_interval`` (one minute where
+that is 0). 0 switches the check off: caps are then still written when a
+server starts, but nothing restores them.
+"""),
+    cfg.FloatOpt(
+        'profile_max_interval',
+        default=0.05,
+        min=0.001,
+        max=1.0,
+        help="""
+Width of the confidence interval of a coefficient, relative to the
+coefficient, above which a profile is stale.
+
+A host with a stale profile takes no new servers with units.
+"""),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    conf.register_group(GROUP)
+    conf.register_opts(OPTS, group=GROUP)
