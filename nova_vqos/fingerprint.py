@@ -1,0 +1,127 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a host is, as far as its speed depends on it.
+
+Taken when a host is calibrated, and compared ever after: a profile whose
+fingerprint no longer fits is stale (:func:`nova_vqos.profile.staleness`).
+"""
+
+import functools
+import gzip
+import hashlib
+import os
+import pathlib
+import platform
+import re
+import time
+
+# NOTE: Python names no constant for it. Its resolution is the length of a
+# tick (kernel/time/posix-timers.c), which sysconf(_SC_CLK_TCK) is not.
+_CLOCK_MONOTONIC_COARSE = 6
+
+_CPUINFO_FIELDS = {
+    'vendor_id': 'cpu_vendor',
+    'model name': 'cpu_model',
+    'cpu family': 'cpu_family',
+    'model': 'cpu_model_number',
+    'stepping': 'cpu_stepping',
+    'microcode': 'microcode',
+}
+_FILES = {
+    'smt': 'sys/devices/system/cpu/smt/active',
+    'online_pcpus': 'sys/devices/system/cpu/online',
+    'governor': 'sys/devices/system/cpu/cpufreq/policy0/scaling_governor',
+    'intel_no_turbo': 'sys/devices/system/cpu/intel_pstate/no_turbo',
+    'boost': 'sys/devices/system/cpu/cpufreq/boost',
+    'halt_poll_ns': 'sys/module/kvm/parameters/halt_poll_ns',
+}
+
+
+def of_host(emulator: str | None = None,
+            sysroot: str = '/') -> dict[str, str]:
+    """The fingerprint of this host, as it is now.
+
+    :param emulator: path of the emulator whose guests are measured; None
+        where the host itself is
+    :param sysroot: where /proc, /sys and /boot are looked for, for tests
+    :returns: texts by name; what cannot be told is ``unknown``
+    """
+    root = pathlib.Path(sysroot)
+    kernel = platform.release()
+    fingerprint = {
+        **_cpuinfo(root / 'proc/cpuinfo'),
+        **{name: _first_line(root / path) for name, path in _FILES.items()},
+        'kernel': kernel,
+        'tick_us': str(tick_us()),
+        'irq_time_accounting': _kernel_option(
+            root, kernel, 'CONFIG_IRQ_TIME_ACCOUNTING'),
+    }
+    if emulator is not None:
+        fingerprint['emulator'] = emulator
+        fingerprint['emulator_sha256'] = _file_hash(emulator)
+    return fingerprint
+
+
+def tick_us() -> int:
+    """Length of this kernel's scheduler tick."""
+    return round(time.clock_getres(_CLOCK_MONOTONIC_COARSE) * 1e6)
+
+
+def _cpuinfo(path: pathlib.Path) -> dict[str, str]:
+    """Of the first processor, which stands for all: classes are measured."""
+    found = dict.fromkeys(_CPUINFO_FIELDS.values(), 'unknown')
+    try:
+        text = path.read_text()
+    except OSError:
+        return found
+    for line in text.split('\n\n', 1)[0].splitlines():
+        name, _, value = line.partition(':')
+        if name.strip() in _CPUINFO_FIELDS and value.strip():
+            found[_CPUINFO_FIELDS[name.strip()]] = value.strip()
+    return found
+
+
+def _first_line(path: pathlib.Path) -> str:
+    try:
+        return path.read_text().split('\n', 1)[0].strip() or 'unknown'
+    except OSError:
+        return 'unknown'
+
+
+def _kernel_option(root: pathlib.Path, kernel: str, option: str) -> str:
+    """The value of an option of the kernel's build: y, m, or n."""
+    for path, read in ((root / 'proc/config.gz', gzip.open),
+                       (root / f'boot/config-{kernel}', open),
+                       (root / f'lib/modules/{kernel}/config', open)):
+        try:
+            with read(path, 'rt') as file:
+                match = re.search(rf'^{option}=(\w+)$', file.read(), re.M)
+        except OSError:
+            continue
+        return match.group(1) if match else 'n'
+    return 'unknown'
+
+
+def _file_hash(path: str) -> str:
+    try:
+        status = os.stat(path)
+        return _hash_of_content(path, status.st_size, status.st_mtime_ns,
+                                status.st_ino)
+    except OSError:
+        return 'unknown'
+
+
+@functools.lru_cache(maxsize=4)
+def _hash_of_content(path: str, *_identity: int) -> str:
+    with open(path, 'rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()

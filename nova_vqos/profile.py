@@ -1,0 +1,452 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The host profile: what a host's pCPUs were measured to be worth.
+
+A YAML document, written by ``nova-vqos-calibrate`` and read by the compute
+driver, the agent and libvirt's hook. The hook starts at each migration, so
+only the standard library and PyYAML are imported here.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import stat
+import tempfile
+import typing as ty
+
+import yaml
+
+SCHEMA = 1
+DEFAULT_PATH = '/etc/nova-vqos/profile.yaml'
+MAX_FILE_BYTES = 1024 * 1024
+
+_MAX_PCPU = 8191
+_MAX_CLASSES = 64
+_MAX_SAMPLES = 10_000
+_MAX_TEXT = 256
+_COEFFICIENTS = (0.001, 1000.0)
+
+# NOTE: libyaml's parser reads a profile ten times faster than the Python one;
+# distributions build PyYAML with it, other builds may not.
+_Loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+
+
+class ProfileError(Exception):
+    """A profile that cannot be used."""
+
+
+class ProfileMissing(ProfileError):
+    """There is no profile at this path."""
+
+
+class ProfileUnsafe(ProfileError):
+    """Somebody else than its owner could have written the profile."""
+
+
+class ProfileInvalid(ProfileError):
+    """The content is not that of a profile."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """The CPU that 100 CU are the speed of.
+
+    :ivar score: its work per CPU second, in ``unit`` of ``benchmark``
+    :ivar created_at: when it was measured, ISO 8601, UTC
+    """
+
+    name: str
+    benchmark: str
+    unit: str
+    score: float
+    created_at: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A coefficient, with its 95 % confidence interval.
+
+    :ivar samples: scores that it was computed from, work per CPU second
+    """
+
+    coefficient: float
+    interval_low: float
+    interval_high: float
+    samples: tuple[float, ...]
+
+    @property
+    def interval_width(self) -> float:
+        """Relative to the coefficient."""
+        return (self.interval_high - self.interval_low) / self.coefficient
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuClass:
+    """Equal pCPUs, measured one alone and all pCPUs of the host busy."""
+
+    pcpus: frozenset[int]
+    alone: Measurement
+    busy: Measurement
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The calibration of one host.
+
+    :ivar created_at: ISO 8601, UTC
+    :ivar host: name of the host that was measured
+    :ivar measured_in: ``host``, or ``guest`` of the host's hypervisor
+    :ivar fingerprint: what was measured, see :func:`host_fingerprint`
+    :ivar provenance: what was seen while measuring, for people to read
+    """
+
+    created_at: str
+    host: str
+    reference: Reference
+    measured_in: str
+    fingerprint: dict[str, str]
+    cpu_classes: tuple[CpuClass, ...]
+    provenance: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Names this content, and no other: 16 hexadecimal digits."""
+        canonical = json.dumps(_to_document(self), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @functools.cached_property
+    def pcpus(self) -> frozenset[int]:
+        """The pCPUs that were measured."""
+        return frozenset[int]().union(*(c.pcpus for c in self.cpu_classes))
+
+    @property
+    def tick_us(self) -> int:
+        """Length of the scheduler's tick; the longest there is if unknown."""
+        try:
+            return int(self.fingerprint['tick_us'])
+        except (KeyError, ValueError):
+            return 10_000
+
+    def coefficient(self, pcpu: int) -> float:
+        """The coefficient of a pCPU while all pCPUs are busy.
+
+        It is the busy one since the promise has to hold on a full host.
+
+        :raises ProfileInvalid: when the pCPU was not measured
+        """
+        for cpu_class in self.cpu_classes:
+            if pcpu in cpu_class.pcpus:
+                return cpu_class.busy.coefficient
+        raise ProfileInvalid(
+            f'pCPU {pcpu} is not in the profile, which has '
+            f'{format_pcpus(self.pcpus)}: calibrate it')
+
+    def slowest(self, pcpus: ty.Iterable[int]) -> float:
+        """The least coefficient among some pCPUs.
+
+        :raises ProfileInvalid: when one was not measured, or none is given
+        """
+        return min(self._coefficients(pcpus))
+
+    def fastest(self, pcpus: ty.Iterable[int]) -> float:
+        """The greatest coefficient among some pCPUs.
+
+        :raises ProfileInvalid: when one was not measured, or none is given
+        """
+        return max(self._coefficients(pcpus))
+
+    def _coefficients(self, pcpus: ty.Iterable[int]) -> list[float]:
+        coefficients = [self.coefficient(pcpu) for pcpu in pcpus]
+        if not coefficients:
+            raise ProfileInvalid('no pCPU is left for servers to share')
+        return coefficients
+
+
+def load(path: str = DEFAULT_PATH) -> Profile:
+    """Read a profile.
+
+    :raises ProfileMissing: when there is none
+    :raises ProfileUnsafe: when others than root and the reader may write it
+    :raises ProfileInvalid: when it is no profile, or of another schema
+    """
+    try:
+        with open(path, 'rb') as file:
+            _check_safe(path, os.fstat(file.fileno()))
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ProfileMissing(
+            f'{path} does not exist: run nova-vqos-calibrate cpu') from error
+    except OSError as error:
+        raise ProfileInvalid(f'{path} cannot be read: {error}') from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ProfileInvalid(
+            f'{path} has more than {MAX_FILE_BYTES} bytes')
+    try:
+        return loads(content)
+    except ProfileInvalid as error:
+        raise ProfileInvalid(f'{path}: {error}') from error
+
+
+def loads(content: str | bytes) -> Profile:
+    """Read a profile from its text.
+
+    :raises ProfileInvalid: when it is no profile, or of another schema
+    """
+    try:
+        # A safe loader in either case: plain values, no objects.
+        document = yaml.load(content, Loader=_Loader)  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ProfileInvalid(f'not YAML: {error}') from error
+    return _from_document(_Fields(document, ''))
+
+
+def dumps(profile: Profile) -> str:
+    """The text of a profile."""
+    return yaml.safe_dump(_to_document(profile), sort_keys=False)
+
+
+def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
+    """Write a profile so that readers see the old one or the new, no part.
+
+    :raises OSError: when it cannot be written; the old one is then untouched
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix='.profile-')
+    try:
+        with os.fdopen(handle, 'w') as file:
+            file.write(dumps(profile))
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def staleness(profile: Profile, fingerprint: ty.Mapping[str, str], *,
+              max_interval: float = 0.05) -> list[str]:
+    """Why a profile does not hold on a host; nothing where it does.
+
+    :param fingerprint: of the host as it is now
+    :param max_interval: widest confidence interval of a coefficient,
+        relative to it
+    """
+    reasons = [
+        f'{key} was {was!r} and is {fingerprint.get(key, "unknown")!r}'
+        for key, was in sorted(profile.fingerprint.items())
+        if fingerprint.get(key, 'unknown') != was]
+    reasons += [
+        f'the interval of pCPUs {format_pcpus(c.pcpus)} is '
+        f'{c.busy.interval_width:.1%} wide, more than {max_interval:.1%}'
+        for c in profile.cpu_classes
+        if c.busy.interval_width > max_interval]
+    return reasons
+
+
+def parse_pcpus(text: str) -> frozenset[int]:
+    """pCPUs from the kernel's list format, such as ``0-3,8``.
+
+    :raises ValueError: when it is something else
+    """
+    pcpus: set[int] = set()
+    for part in text.split(','):
+        first, dash, last = part.strip().partition('-')
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise ValueError(f'{text!r} is no list of pCPUs such as 0-3,8')
+        low, high = int(first), int(last or first)
+        if not low <= high <= _MAX_PCPU:
+            raise ValueError(
+                f'{part!r} in {text!r} is no range of pCPUs up to {_MAX_PCPU}')
+        pcpus.update(range(low, high + 1))
+    return frozenset(pcpus)
+
+
+def format_pcpus(pcpus: ty.Iterable[int]) -> str:
+    """The inverse of :func:`parse_pcpus`."""
+    ranges: list[list[int]] = []
+    for pcpu in sorted(pcpus):
+        if ranges and ranges[-1][1] == pcpu - 1:
+            ranges[-1][1] = pcpu
+        else:
+            ranges.append([pcpu, pcpu])
+    return ','.join(str(low) if low == high else f'{low}-{high}'
+                    for low, high in ranges)
+
+
+def _check_safe(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ProfileUnsafe(f'{path} is not a regular file')
+    if status.st_mode & 0o022:
+        raise ProfileUnsafe(
+            f'{path} has mode {stat.S_IMODE(status.st_mode):04o}, others '
+            'than its owner may write it: chmod go-w')
+    if status.st_uid not in (0, os.geteuid()):
+        raise ProfileUnsafe(
+            f'{path} belongs to user {status.st_uid}, it must belong to root '
+            f'or to its reader, {os.geteuid()}')
+
+
+class _Fields:
+    """Checked access to a mapping of the document; errors name the field."""
+
+    def __init__(self, value: object, where: str) -> None:
+        if not isinstance(value, dict):
+            raise ProfileInvalid(
+                f'{where or "the document"} is no mapping of fields')
+        self._fields = value
+        self._where = where
+
+    def _get(self, key: str, kind: type | tuple[type, ...],
+             expected: str) -> ty.Any:
+        value = self._fields.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.error(key, expected)
+        return value
+
+    def error(self, key: str, expected: str) -> ProfileInvalid:
+        name = f'{self._where}.{key}'.lstrip('.')
+        if key not in self._fields:
+            return ProfileInvalid(f'{name} is missing, it must be {expected}')
+        shown = repr(self._fields[key])
+        if len(shown) > 80:
+            shown = f'{shown[:76]}...'
+        return ProfileInvalid(f'{name} is {shown}, it must be {expected}')
+
+    def text(self, key: str) -> str:
+        expected = f'a text of 1 to {_MAX_TEXT} characters'
+        value: str = self._get(key, str, expected)
+        if not 0 < len(value) <= _MAX_TEXT:
+            raise self.error(key, expected)
+        return value
+
+    def texts(self, key: str) -> dict[str, str]:
+        fields = _Fields(self._fields.get(key), f'{self._where}{key}')
+        if len(fields._fields) > 100:
+            raise self.error(key, 'at most 100 texts')
+        if not all(isinstance(name, str) for name in fields._fields):
+            raise self.error(key, 'a mapping of texts')
+        return {name: fields.text(name) for name in fields._fields}
+
+    def number(self, key: str, low: float, high: float) -> float:
+        expected = f'a number from {low:g} to {high:g}'
+        value = float(self._get(key, (int, float), expected))
+        if not low <= value <= high:
+            raise self.error(key, expected)
+        return value
+
+    def numbers(self, key: str, least: int, most: int) -> tuple[float, ...]:
+        expected = f'a list of {least} to {most} positive numbers'
+        values = self._get(key, list, expected)
+        if not least <= len(values) <= most or not all(
+                isinstance(v, int | float) and math.isfinite(v) and v > 0
+                for v in values):
+            raise self.error(key, expected)
+        return tuple(float(v) for v in values)
+
+    def pcpus(self, key: str) -> frozenset[int]:
+        expected = 'a list of pCPUs such as 0-3,8'
+        value = self._fields.get(key)
+        try:
+            # NOTE: YAML reads a list of one pCPU as a number.
+            return parse_pcpus(str(value) if isinstance(value, int)
+                               else self._get(key, str, expected))
+        except ValueError as error:
+            raise self.error(key, expected) from error
+
+    def children(self, key: str, most: int) -> list['_Fields']:
+        expected = f'a list of 1 to {most} mappings'
+        values = self._get(key, list, expected)
+        if not 0 < len(values) <= most:
+            raise self.error(key, expected)
+        return [_Fields(value, f'{self._where}{key}[{i}]')
+                for i, value in enumerate(values)]
+
+    def child(self, key: str) -> '_Fields':
+        return _Fields(self._fields.get(key),
+                       f'{self._where}.{key}'.lstrip('.'))
+
+    def has(self, key: str) -> bool:
+        return key in self._fields
+
+
+def _from_document(fields: _Fields) -> Profile:
+    schema = fields.number('schema', -math.inf, math.inf)
+    if schema != SCHEMA:
+        raise fields.error('schema', f'{SCHEMA}: calibrate with this version')
+    measured_in = fields.text('measured_in')
+    if measured_in not in ('host', 'guest'):
+        raise fields.error('measured_in', 'host or guest')
+    profile = Profile(
+        created_at=fields.text('created_at'),
+        host=fields.text('host'),
+        reference=_reference(fields.child('reference')),
+        measured_in=measured_in,
+        fingerprint=fields.texts('fingerprint'),
+        cpu_classes=tuple(
+            CpuClass(pcpus=child.pcpus('pcpus'),
+                     alone=_measurement(child.child('alone')),
+                     busy=_measurement(child.child('busy')))
+            for child in fields.children('cpu_classes', _MAX_CLASSES)),
+        provenance=(fields.texts('provenance')
+                    if fields.has('provenance') else {}))
+    if len(profile.pcpus) != sum(len(c.pcpus) for c in profile.cpu_classes):
+        raise ProfileInvalid('a pCPU is in several of cpu_classes')
+    return profile
+
+
+def _reference(fields: _Fields) -> Reference:
+    return Reference(
+        name=fields.text('name'),
+        benchmark=fields.text('benchmark'),
+        unit=fields.text('unit'),
+        score=fields.number('score', 1e-9, 1e15),
+        created_at=fields.text('created_at'))
+
+
+def _measurement(fields: _Fields) -> Measurement:
+    low, high = fields.numbers('interval', 2, 2)
+    coefficient = fields.number('coefficient', *_COEFFICIENTS)
+    if not low <= coefficient <= high:
+        raise fields.error('interval', 'around the coefficient')
+    return Measurement(coefficient, low, high,
+                       fields.numbers('samples', 1, _MAX_SAMPLES))
+
+
+def _to_document(profile: Profile) -> dict[str, ty.Any]:
+    return {
+        'schema': SCHEMA,
+        'created_at': profile.created_at,
+        'host': profile.host,
+        'measured_in': profile.measured_in,
+        'reference': dataclasses.asdict(profile.reference),
+        'fingerprint': dict(profile.fingerprint),
+        'provenance': dict(profile.provenance),
+        'cpu_classes': [
+            {'pcpus': format_pcpus(c.pcpus),
+             'alone': _measurement_document(c.alone),
+             'busy': _measurement_document(c.busy)}
+            for c in profile.cpu_classes],
+    }
+
+
+def _measurement_document(measurement: Measurement) -> dict[str, ty.Any]:
+    return {
+        'coefficient': measurement.coefficient,
+        'interval': [measurement.interval_low, measurement.interval_high],
+        'samples': list(measurement.samples),
+    }
