@@ -1,0 +1,136 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How other processes talk to a host's agent.
+
+The caller brings its own transport, so that this module needs nothing but
+oslo.messaging: nova-compute uses its bus, a command line tool its own.
+"""
+
+from collections.abc import Mapping
+import logging
+from typing import Any
+
+import oslo_messaging
+
+LOG = logging.getLogger(__name__)
+
+# NOTE: both sides name the exchange, since the default of [DEFAULT]
+# control_exchange differs between Nova ('nova') and everybody else
+# ('openstack').
+EXCHANGE = 'nova_vqos'
+TOPIC = 'vqos-agent'
+VERSION = '1.0'
+
+
+class AgentError(Exception):
+    """What the agent answers instead of a result."""
+
+
+class InvalidArgument(AgentError):
+    """An argument of a call is not what it has to be."""
+
+
+class UnknownServer(AgentError):
+    """The server does not run on this host, or has no units."""
+
+
+class AgentAPI:
+    """Client side of the agent's RPC, version 1.0.
+
+    The context is always empty: the agent needs none, and a context of Nova
+    would carry the user's token to it.
+    """
+
+    def __init__(self, transport: Any, *, exchange: str = EXCHANGE,
+                 topic: str = TOPIC) -> None:
+        """Prepare a client; nothing is sent or connected yet.
+
+        :param transport: an RPC transport of oslo.messaging
+        :param exchange: as the agent's [vqos_agent] exchange
+        :param topic: as the agent's [vqos_agent] topic
+        """
+        target = oslo_messaging.Target(
+            exchange=exchange, topic=topic, version=VERSION)
+        # retry=0: None, the default, would wait for a dead bus for ever.
+        self._client = oslo_messaging.get_rpc_client(
+            transport, target, retry=0,
+            serializer=oslo_messaging.NoOpSerializer())
+
+    def wake(self, host: str, server_uuid: str,
+             policy: Mapping[str, Any] | None) -> bool:
+        """Tell the agent of a host to look at a server now.
+
+        A hint: the agent reads the policy from the domain itself, and finds
+        it at its next tick if the hint is lost. So this never raises.
+
+        :param host: CONF.host of the agent
+        :param server_uuid: UUID of the server
+        :param policy: ServerPolicy.to_dict() of the server, or None
+        :returns: whether the message was handed to the bus
+        """
+        arguments = {
+            'server_uuid': str(server_uuid),
+            'policy': None if policy is None else dict(policy),
+        }
+        try:
+            self._client.prepare(server=host).cast(
+                {}, 'apply_policy', **arguments)
+        except Exception as exc:
+            # A boot must go on whatever the bus or its driver raises.
+            LOG.warning('The vqos agent of host %s was not told of server '
+                        '%s, it finds it by itself: %s', host, server_uuid,
+                        exc)
+            return False
+        return True
+
+    def get_host(self, host: str, timeout: float = 10) -> dict[str, Any]:
+        """Ask the agent of a host how it is.
+
+        :param host: CONF.host of the agent
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.get_host
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(host, timeout, 'get_host')
+
+    def get_server(self, host: str, server_uuid: str,
+                   timeout: float = 10) -> dict[str, Any]:
+        """Ask the agent of a host about one server.
+
+        :param host: CONF.host of the agent
+        :param server_uuid: UUID of the server
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.get_server
+        :raises UnknownServer: when the agent does not look after it
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(host, timeout, 'get_server',
+                          server_uuid=server_uuid)
+
+    def forget(self, host: str, server_uuid: str,
+               timeout: float = 10) -> dict[str, Any]:
+        """Make the agent of a host drop what it remembers of a server.
+
+        :param host: CONF.host of the agent
+        :param server_uuid: UUID of the server
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.forget
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(host, timeout, 'forget', server_uuid=server_uuid)
+
+    def _call(self, host: str, timeout: float, method: str,
+              **arguments: Any) -> dict[str, Any]:
+        client = self._client.prepare(server=host, timeout=timeout)
+        answer: dict[str, Any] = client.call({}, method, **arguments)
+        return answer
