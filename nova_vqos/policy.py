@@ -150,29 +150,30 @@ def parse(extra_specs: Mapping[str, str], vcpus: int) -> ServerPolicy | None:
     :raises PolicyError: when a key of ours is invalid, or is contradicted by
         another
     """
-    ours = False
-    for key in extra_specs:
-        if key.startswith(NAMESPACE) or RESOURCE_CLASS in key:
-            check_value(key, extra_specs[key])
-            ours = True
+    ours = [key for key in extra_specs if _is_ours(key)]
     if not ours:
         return None
+    for key in ours:
+        check_value(key, extra_specs[key])
     vcpus = _checked_vcpus(vcpus)
     server_units = (_parse_units(extra_specs[UNITS_KEY])
                     if UNITS_KEY in extra_specs else None)
     policy = ServerPolicy(
         vcpus=vcpus,
         units=server_units,
-        cap=_parse_choice(CAP_KEY, extra_specs.get(CAP_KEY)),
-        quantum_class=_parse_choice(
-            QUANTUM_CLASS_KEY, extra_specs.get(QUANTUM_CLASS_KEY)),
-        dd_billing=_parse_choice(
-            DD_BILLING_KEY, extra_specs.get(DD_BILLING_KEY)))
+        cap=_choice(extra_specs, CAP_KEY),
+        quantum_class=_choice(extra_specs, QUANTUM_CLASS_KEY),
+        dd_billing=_choice(extra_specs, DD_BILLING_KEY))
     if policy.units is None:
         _check_without_units(extra_specs, policy)
     else:
         _check_with_units(extra_specs, policy)
     return policy
+
+
+def _is_ours(key: str) -> bool:
+    return (key == UNITS_KEY or key.startswith(NAMESPACE)
+            or _SUFFIXED_PATTERN.fullmatch(key) is not None)
 
 
 def _check_without_units(extra_specs: Mapping[str, str],
@@ -220,10 +221,12 @@ def _parse_units(value: object) -> int:
     return number
 
 
+def _choice(extra_specs: Mapping[str, str], key: str) -> str:
+    return _parse_choice(key, extra_specs.get(key, CHOICES[key][0]))
+
+
 def _parse_choice(key: str, value: object) -> str:
     choices = CHOICES[key]
-    if value is None:
-        return choices[0]
     if not isinstance(value, str) or value not in choices:
         raise PolicyError(key, value, f'one of {", ".join(choices)}')
     return value

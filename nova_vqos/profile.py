@@ -124,7 +124,7 @@ class Profile:
     @functools.cached_property
     def id(self) -> str:
         """Names this content, and no other: 16 hexadecimal digits."""
-        canonical = json.dumps(_to_document(self), sort_keys=True)
+        canonical = json.dumps(_content(self), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @functools.cached_property
@@ -215,7 +215,9 @@ def loads(content: str | bytes) -> Profile:
 
 def dumps(profile: Profile) -> str:
     """The text of a profile."""
-    return yaml.safe_dump(_to_document(profile), sort_keys=False)
+    # The id comes last: a text that was cut off is none, wherever it was cut.
+    return yaml.safe_dump(_content(profile) | {'id': profile.id},
+                          sort_keys=False)
 
 
 def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
@@ -406,6 +408,9 @@ def _from_document(fields: _Fields) -> Profile:
                     if fields.has('provenance') else {}))
     if len(profile.pcpus) != sum(len(c.pcpus) for c in profile.cpu_classes):
         raise ProfileInvalid('a pCPU is in several of cpu_classes')
+    if fields.text('id') != profile.id:
+        raise fields.error('id', f'{profile.id}: the content was changed or '
+                           'cut off since it was measured')
     return profile
 
 
@@ -427,13 +432,14 @@ def _measurement(fields: _Fields) -> Measurement:
                        fields.numbers('samples', 1, _MAX_SAMPLES))
 
 
-def _to_document(profile: Profile) -> dict[str, ty.Any]:
+def _content(profile: Profile) -> dict[str, ty.Any]:
     return {
         'schema': SCHEMA,
         'created_at': profile.created_at,
         'host': profile.host,
         'measured_in': profile.measured_in,
-        'reference': dataclasses.asdict(profile.reference),
+        'reference': dataclasses.asdict(profile.reference) | {
+            'score': float(profile.reference.score)},
         'fingerprint': dict(profile.fingerprint),
         'provenance': dict(profile.provenance),
         'cpu_classes': [
@@ -446,7 +452,8 @@ def _to_document(profile: Profile) -> dict[str, ty.Any]:
 
 def _measurement_document(measurement: Measurement) -> dict[str, ty.Any]:
     return {
-        'coefficient': measurement.coefficient,
-        'interval': [measurement.interval_low, measurement.interval_high],
-        'samples': list(measurement.samples),
+        'coefficient': float(measurement.coefficient),
+        'interval': [float(measurement.interval_low),
+                     float(measurement.interval_high)],
+        'samples': [float(sample) for sample in measurement.samples],
     }

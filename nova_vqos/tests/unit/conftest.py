@@ -1,0 +1,71 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Unit tests never touch the host: whatever would, fails the test.
+
+An audit hook sees what patched functions do not: also what C code opens.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+
+import pytest
+
+_FORBIDDEN_EVENTS = frozenset([
+    'os.exec', 'os.fork', 'os.posix_spawn', 'os.system', 'socket.connect',
+    'socket.bind', 'subprocess.Popen'])
+_FORBIDDEN_TREES = ('/sys/', '/etc/nova', '/etc/libvirt', '/run/',
+                    '/var/run/', '/var/lib/libvirt', '/var/lib/nova')
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class _HostTouched(AssertionError):
+    """A unit test reached for the host."""
+
+
+_active = False
+
+
+def _hook(event, arguments):
+    if not _active:
+        return
+    if event in _FORBIDDEN_EVENTS:
+        raise _HostTouched(f'{event} {arguments!r}')
+    if event == 'open' and isinstance(arguments[0], str):
+        path, _mode, flags = arguments
+        if path.startswith(_FORBIDDEN_TREES):
+            raise _HostTouched(f'open {path}')
+        if flags & _WRITE_FLAGS and os.path.isabs(path) and not (
+                path.startswith((tempfile.gettempdir(), '/dev/null'))
+                or '.hypothesis' in path or '__pycache__' in path):
+            raise _HostTouched(f'open {path} for writing')
+
+
+sys.addaudithook(_hook)
+
+
+@contextlib.contextmanager
+def _poison():
+    global _active
+    _active = True
+    try:
+        yield
+    finally:
+        _active = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _poison():
+        return (yield)

@@ -1,0 +1,164 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import policy
+
+UNITS = policy.UNITS_KEY
+
+
+def test_a_flavor_without_ours_is_stock():
+    assert policy.parse({}, 2) is None
+    assert policy.parse({'quota:cpu_quota': '50000', 'hw:cpu_policy':
+                         'dedicated', 'resources:CUSTOM_OTHER': '1'},
+                        2) is None
+
+
+def test_units_with_defaults():
+    assert policy.parse({UNITS: '60'}, 2) == policy.ServerPolicy(
+        vcpus=2, units=60, cap='hard', quantum_class='default',
+        dd_billing='off')
+
+
+def test_every_key():
+    assert policy.parse({
+        UNITS: '60', 'vqos:cap': 'floor', 'vqos:quantum_class': 'cache',
+        'vqos:dd_billing': 'charge', 'hw:cpu_policy': 'shared',
+        'resources:VCPU': '0', 'trait:CUSTOM_VQOS_HOOK': 'required',
+    }, 1) == policy.ServerPolicy(
+        vcpus=1, units=60, cap='floor', quantum_class='cache',
+        dd_billing='charge')
+
+
+def test_class_and_accounting_go_without_units():
+    assert policy.parse({'vqos:quantum_class': 'io',
+                         'vqos:dd_billing': 'account'},
+                        1) == policy.ServerPolicy(
+        vcpus=1, quantum_class='io', dd_billing='account')
+
+
+@pytest.mark.parametrize('value', [
+    '0', '-1', str(2**31), str(2**40), 'sixty', '', ' 60', '60 ', '6_0',
+    '+60', '060', '6e1', '60.0', '0x3c', '\u0666\u0660', '60\n', '9' * 5000,
+    60, None, ['60']])
+def test_units_that_are_no_number(value):
+    with pytest.raises(policy.PolicyError) as caught:
+        policy.parse({UNITS: value}, 1)
+    message = str(caught.value)
+    assert message.startswith(f'{UNITS} is ')
+    assert 'it must be a whole number from 1 to 2147483647' in message
+    assert len(message) < 250
+
+
+@pytest.mark.parametrize('key', policy.CHOICES)
+@pytest.mark.parametrize('value', ['', 'Hard', 'on', 'default ', None, 1])
+def test_choices_name_what_they_may_be(key, value):
+    with pytest.raises(policy.PolicyError) as caught:
+        policy.parse({UNITS: '60', key: value}, 1)
+    assert key in str(caught.value)
+    assert repr(value) in str(caught.value)
+    for choice in policy.CHOICES[key]:
+        assert choice in str(caught.value)
+
+
+@pytest.mark.parametrize('extra_specs, vcpus, key, says', [
+    ({UNITS: '3'}, 4, UNITS, 'at least 1 for each of the 4 vCPUs'),
+    ({UNITS: '60', 'quota:cpu_quota': '1'}, 1, 'quota:cpu_quota', 'left out'),
+    ({UNITS: '60', 'quota:cpu_period': '1'}, 1, 'quota:cpu_period',
+     'left out'),
+    ({UNITS: '60', 'quota:cpu_shares': '1'}, 1, 'quota:cpu_shares',
+     'left out'),
+    ({UNITS: '60', 'hw:cpu_policy': 'dedicated'}, 1, 'hw:cpu_policy',
+     'dedicated CPUs are not sold'),
+    ({UNITS: '60', 'hw:cpu_policy': 'mixed'}, 1, 'hw:cpu_policy',
+     'dedicated CPUs are not sold'),
+    ({UNITS: '60', 'resources:PCPU': '1'}, 1, 'resources:PCPU', 'left out'),
+    ({UNITS: '60', 'resources2:PCPU': '1'}, 1, 'resources2:PCPU',
+     'left out'),
+    ({'resources1:CUSTOM_VQOS_CPU_UNIT': '60'}, 1,
+     'resources1:CUSTOM_VQOS_CPU_UNIT', UNITS),
+    ({'resources_A:CUSTOM_VQOS_CPU_UNIT': '60', UNITS: '60'}, 1,
+     'resources_A:CUSTOM_VQOS_CPU_UNIT', UNITS),
+    ({'vqos:cap': 'hard'}, 1, 'vqos:cap', 'left out'),
+    ({'vqos:dd_billing': 'charge'}, 1, 'vqos:dd_billing', 'off or account'),
+    ({UNITS: '60', 'vqos:quantum': 'io'}, 1, 'vqos:quantum',
+     'vqos:quantum_class'),
+])
+def test_contradictions(extra_specs, vcpus, key, says):
+    with pytest.raises(policy.PolicyError) as caught:
+        policy.parse(extra_specs, vcpus)
+    assert caught.value.key == key
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize('vcpus', [0, -1, None, '2', 1.0, True])
+def test_vcpus_out_of_range(vcpus):
+    with pytest.raises(policy.PolicyError, match='vcpus is'):
+        policy.parse({UNITS: '60'}, vcpus)
+
+
+def test_check_value_leaves_others_alone():
+    policy.check_value('hw:cpu_policy', 'nonsense')
+    policy.check_value('resources:VCPU', 'nonsense')
+
+
+@st.composite
+def policies(draw):
+    vcpus = draw(st.integers(1, 64))
+    has_units = draw(st.booleans())
+    return policy.ServerPolicy(
+        vcpus=vcpus,
+        units=draw(st.integers(vcpus, 2**31 - 1)) if has_units else None,
+        cap=draw(st.sampled_from(['hard', 'floor'])) if has_units else 'hard',
+        quantum_class=draw(st.sampled_from(
+            policy.CHOICES[policy.QUANTUM_CLASS_KEY])),
+        dd_billing=draw(st.sampled_from(
+            policy.CHOICES[policy.DD_BILLING_KEY][:3 if has_units else 2])))
+
+
+@given(policies())
+def test_a_policy_survives_a_message(server_policy):
+    assert policy.ServerPolicy.from_dict(
+        server_policy.to_dict()) == server_policy
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(
+        st.sampled_from(['vcpus', 'units', 'cap', 'quantum_class',
+                         'dd_billing', 'other']), children, max_size=6)))
+def test_garbage_in_a_message_is_a_typed_error(garbage):
+    try:
+        parsed = policy.ServerPolicy.from_dict(garbage)
+    except policy.PolicyError:
+        return
+    assert policy.ServerPolicy.from_dict(parsed.to_dict()) == parsed
+
+
+@given(st.dictionaries(
+    st.sampled_from([*policy.KEYS, 'vqos:x', 'resources1:' +
+                     policy.RESOURCE_CLASS, 'quota:cpu_quota']),
+    st.text(max_size=5) | st.sampled_from(['60', 'hard', 'io', 'charge']),
+    max_size=5), st.integers(1, 8))
+def test_any_flavor_is_a_policy_or_a_typed_error(extra_specs, vcpus):
+    try:
+        parsed = policy.parse(extra_specs, vcpus)
+    except policy.PolicyError as error:
+        assert error.key in str(error)
+        return
+    if parsed is None:
+        assert not [key for key in extra_specs if 'vqos' in key.lower()]
+    elif parsed.units is not None:
+        assert parsed.units >= vcpus
