@@ -1,0 +1,351 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a libvirt domain's XML says about a server's CPU, and how to change it.
+
+:func:`read` finds the flavor that Nova left in the metadata, and the pCPUs
+that the vCPUs may run on; :func:`with_cputune` gives the same document with
+another ``<cputune>``. Shared by libvirt's hook and the agent. Standard
+library only, and little of it: the hook starts at each migration.
+
+The document is never serialised anew: an XML parser names the bytes where the
+few elements of interest begin and end, and only these bytes are replaced. So
+comments, CDATA, foreign namespaces, the order of attributes and the white
+space of everything else come out as they went in.
+"""
+
+from collections.abc import Callable, Iterator
+from xml.parsers import expat
+
+NOVA_NS = 'http://openstack.org/xmlns/libvirt/nova/1.1'
+
+#: The elements of <cputune> that are ours to write, in libvirt's order.
+TUNED = ('shares', 'period', 'quota')
+
+# NOTE: libvirt's own bound for pCPUs in a cpuset (VIR_DOMAIN_CPUMASK_LEN).
+_MAX_PCPU = 16_383
+
+_NS_END = ' '
+_NOVA = f'{NOVA_NS}{_NS_END}'
+_VCPU = ('domain', 'vcpu')
+_CPUTUNE = ('domain', 'cputune')
+_VCPUPIN = (*_CPUTUNE, 'vcpupin')
+_FLAVOR = ('domain', 'metadata', f'{_NOVA}instance', f'{_NOVA}flavor')
+_FLAVOR_VCPUS = (*_FLAVOR, f'{_NOVA}vcpus')
+_EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
+_KEPT = {
+    _VCPU, _CPUTUNE, _VCPUPIN, _FLAVOR, _FLAVOR_VCPUS, _EXTRA_SPEC,
+    ('domain', 'name'), ('domain', 'uuid'),
+    *((*_CPUTUNE, name) for name in TUNED),
+}
+_DEEPEST = max(map(len, _KEPT))
+
+
+class DomainXmlError(ValueError):
+    """Not the XML of a domain, or of one that cannot be understood."""
+
+
+class Domain:
+    """What the XML of a domain says about its CPU.
+
+    :ivar name: libvirt's name of the domain, '' if it has none
+    :ivar uuid: of the domain, which is the server's, '' if it has none
+    :ivar extra_specs: of the flavor, as Nova left them in the metadata; None
+        when there is no flavor: not a server of Nova
+    :ivar vcpus: of the flavor; of the domain where the flavor does not say
+    :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
+    """
+
+    __slots__ = ('extra_specs', 'name', 'pcpus', 'uuid', 'vcpus')
+
+    def __init__(self, name: str, uuid: str,
+                 extra_specs: dict[str, str] | None, vcpus: int | None,
+                 pcpus: frozenset[int] | None) -> None:
+        self.name = name
+        self.uuid = uuid
+        self.extra_specs = extra_specs
+        self.vcpus = vcpus
+        self.pcpus = pcpus
+
+
+def read(xml: bytes | str) -> Domain:
+    """What a domain's XML says about its CPU.
+
+    :raises DomainXmlError: when it is not the XML of a domain
+    """
+    document = _Document(xml)
+    flavor = document.first(_FLAVOR)
+    vcpu = document.first(_VCPU)
+    domain_vcpus = _number(vcpu)
+    return Domain(
+        name=document.text(('domain', 'name')),
+        uuid=document.text(('domain', 'uuid')),
+        extra_specs=(None if flavor is None
+                     else _extra_specs(document.all(_EXTRA_SPEC))),
+        vcpus=_number(document.first(_FLAVOR_VCPUS)) or domain_vcpus,
+        pcpus=_pcpus(vcpu, domain_vcpus, document.all(_VCPUPIN)))
+
+
+def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
+                 quota_us: int | None) -> bytes:
+    """The same document with another CPU tuning.
+
+    What is not given is removed. Where nothing is to change, the result is
+    the very same bytes.
+
+    :param shares: weight of the whole domain
+    :param period_us: of the quota of each vCPU
+    :param quota_us: of each vCPU
+    :raises DomainXmlError: when it is not the XML of a domain
+    """
+    document = _Document(xml)
+    values = dict(zip(TUNED, (shares, period_us, quota_us), strict=True))
+    edits: list[tuple[int, int, bytes]] = []
+    missing: list[bytes] = []
+    for name, value in values.items():
+        found = document.all((*_CPUTUNE, name))
+        element = f'<{name}>{value}</{name}>'.encode()
+        if value is not None and not found:
+            missing.append(element)
+        elif value is not None:
+            # libvirt reads the first of several.
+            kept, *found = found
+            if _number(kept) != value:
+                edits.append((kept.start, kept.end, element))
+        edits.extend((document.line_start(spare.start), spare.end, b'')
+                     for spare in found)
+    if missing:
+        edits.append(_insertion(document, missing))
+    return document.edited(edits)
+
+
+class _Element:
+    """An element of interest, and where in the document it is.
+
+    :ivar start: offset of its first byte
+    :ivar tag_end: offset behind its start tag
+    :ivar end: offset behind its last byte
+    """
+
+    __slots__ = ('attributes', 'chunks', 'end', 'path', 'start', 'tag_end')
+
+    def __init__(self, path: tuple[str, ...], attributes: dict[str, str],
+                 start: int, tag_end: int) -> None:
+        self.path = path
+        self.attributes = attributes
+        self.start = start
+        self.tag_end = tag_end
+        self.end = tag_end
+        self.chunks: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return ''.join(self.chunks).strip()
+
+
+class _Document:
+    """The bytes of a domain's XML, and its elements of interest."""
+
+    def __init__(self, xml: bytes | str) -> None:
+        # NOTE: a text has no encoding, whatever its declaration says.
+        encoding = 'utf-8' if isinstance(xml, str) else None
+        self.bytes = xml.encode() if isinstance(xml, str) else xml
+        self._elements: dict[tuple[str, ...], list[_Element]] = {}
+        self._path: list[str] = []
+        self._open: list[_Element] = []
+        self._parser = expat.ParserCreate(encoding, _NS_END)
+        self._parser.StartDoctypeDeclHandler = _refuse_doctype
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._characters
+        # NOTE: what is written here would be wrong in an encoding that is no
+        # superset of ASCII. Of those the parser knows UTF-16 alone, and only
+        # there may a zero be.
+        if b'\0' in self.bytes:
+            raise DomainXmlError(
+                'not the XML of a domain: a zero byte is in it')
+        try:
+            self._parser.Parse(self.bytes, True)
+        except (expat.ExpatError, LookupError, ValueError) as error:
+            # LookupError: of an encoding that Python does not know.
+            raise DomainXmlError(
+                f'not the XML of a domain: {error}') from error
+
+    def all(self, path: tuple[str, ...]) -> list[_Element]:
+        return self._elements.get(path, [])
+
+    def first(self, path: tuple[str, ...]) -> _Element | None:
+        return next(iter(self.all(path)), None)
+
+    def text(self, path: tuple[str, ...]) -> str:
+        element = self.first(path)
+        return '' if element is None else element.text
+
+    def line_start(self, offset: int) -> int:
+        """Where the line ends that is before an element's own line.
+
+        The element's own offset where something else precedes it there.
+        """
+        indent = len(self.bytes[:offset].rstrip(b' \t'))
+        if self.bytes[indent - 1:indent] != b'\n':
+            return offset
+        return indent - (2 if self.bytes[indent - 2:indent] == b'\r\n' else 1)
+
+    def new_line(self, offset: int) -> bytes:
+        """What leads from the line before an element to the element."""
+        return self.bytes[self.line_start(offset):offset]
+
+    def edited(self, edits: list[tuple[int, int, bytes]]) -> bytes:
+        """The document with some of its bytes replaced.
+
+        :param edits: of (start, end, replacement), which do not overlap
+        """
+        pieces = []
+        done = 0
+        for start, end, replacement in sorted(edits):
+            pieces += [self.bytes[done:start], replacement]
+            done = end
+        return b''.join((*pieces, self.bytes[done:]))
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._path.append(name)
+        if len(self._path) > _DEEPEST:
+            return
+        path = tuple(self._path)
+        if path[0] != 'domain':
+            raise DomainXmlError(f'it is a <{path[0][:80]}>')
+        if path in _KEPT:
+            element = _Element(path, attributes,
+                               self._parser.CurrentByteIndex, self._tag_end())
+            self._elements.setdefault(path, []).append(element)
+            self._open.append(element)
+
+    def _end(self, _name: str) -> None:
+        if self._open and self._open[-1].path == tuple(self._path):
+            element = self._open.pop()
+            if self.bytes[element.tag_end - 2:element.tag_end] != b'/>':
+                element.end = 1 + self.bytes.index(
+                    b'>', self._parser.CurrentByteIndex)
+        self._path.pop()
+
+    def _characters(self, text: str) -> None:
+        if self._open and len(self._open[-1].path) == len(self._path):
+            self._open[-1].chunks.append(text)
+
+    def _tag_end(self) -> int:
+        """Offset behind the start tag that the parser is at."""
+        end: int = self._parser.CurrentByteIndex
+        quote = 0
+        # The parser has seen the tag's end: there is one.
+        while True:
+            end += 1
+            byte = self.bytes[end]
+            if quote:
+                quote = 0 if byte == quote else quote
+            elif byte in b'"\'':
+                quote = byte
+            elif byte == ord('>'):
+                return end + 1
+
+
+def _refuse_doctype(*_args: object) -> None:
+    # NOTE: libvirt writes none, and entities are declared nowhere else.
+    raise DomainXmlError('a document type is declared, which is refused')
+
+
+def _insertion(document: _Document,
+               children: list[bytes]) -> tuple[int, int, bytes]:
+    """The edit that adds children to <cputune>, or all of it."""
+    cputune = document.first(_CPUTUNE)
+    if cputune is None:
+        vcpu = document.first(_VCPU)
+        if vcpu is None:
+            raise DomainXmlError('the domain has no <vcpu>')
+        line = document.new_line(vcpu.start)
+        return vcpu.end, vcpu.end, b''.join((
+            line, b'<cputune>', *_lines(line and line + b'  ', children),
+            line, b'</cputune>'))
+    line = document.new_line(cputune.start)
+    added = b''.join(_lines(line and line + b'  ', children))
+    if cputune.end == cputune.tag_end:
+        start_tag = document.bytes[cputune.start:cputune.tag_end - 2].rstrip()
+        return cputune.start, cputune.end, b''.join((
+            start_tag, b'>', added, line, b'</cputune>'))
+    return cputune.tag_end, cputune.tag_end, added
+
+
+def _lines(line: bytes, elements: list[bytes]) -> Iterator[bytes]:
+    for element in elements:
+        yield line
+        yield element
+
+
+def _extra_specs(elements: list[_Element]) -> dict[str, str]:
+    extra_specs: dict[str, str] = {}
+    for element in elements:
+        name = element.attributes.get('name', '')
+        if name in extra_specs:
+            raise DomainXmlError(f'the flavor has {name} twice')
+        extra_specs[name] = ''.join(element.chunks)
+    return extra_specs
+
+
+def _number(element: _Element | None) -> int | None:
+    if element is None or not _is_number(element.text):
+        return None
+    return int(element.text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def _pcpus(vcpu: _Element | None, vcpus: int | None,
+           pins: list[_Element]) -> frozenset[int] | None:
+    """The pCPUs that at least one vCPU may run on.
+
+    A vCPU with a pin of its own runs there, the others where <vcpu> says.
+    """
+    pinned: dict[str, frozenset[int]] = {}
+    for pin in pins:
+        pinned.setdefault(pin.attributes.get('vcpu', ''),
+                          parse_cpuset(pin.attributes.get('cpuset', '')))
+    others: frozenset[int] | None = None
+    if vcpu is not None and vcpu.attributes.get('placement') != 'auto':
+        cpuset = vcpu.attributes.get('cpuset')
+        others = None if cpuset is None else parse_cpuset(cpuset)
+    if vcpus is None or len(pinned) < vcpus:
+        if others is None:
+            return None
+        pinned[''] = others
+    return frozenset[int]().union(*pinned.values())
+
+
+def parse_cpuset(text: str) -> frozenset[int]:
+    """pCPUs from libvirt's notation, such as ``0-3,^2,8``.
+
+    :raises DomainXmlError: when it is something else
+    """
+    pcpus: set[int] = set()
+    for part in text.split(','):
+        part = part.strip()
+        change: Callable[[range], None] = pcpus.update
+        if part.startswith('^'):
+            part, change = part[1:], pcpus.difference_update
+        first, dash, last = part.partition('-')
+        last = last if dash else first
+        if not (_is_number(first) and _is_number(last)
+                and int(first) <= int(last) <= _MAX_PCPU):
+            raise DomainXmlError(
+                f'cpuset {text[:80]!r} is no list of pCPUs such as 0-3,^2,8')
+        change(range(int(first), int(last) + 1))
+    return frozenset(pcpus)
