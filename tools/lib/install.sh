@@ -47,12 +47,26 @@ install_packages() {
     [ ${#missing[@]} = 0 ] && return
     say "installing ${#missing[@]} packages of the distribution:" \
         "${missing[*]}"
-    as_root apt-get update -qq
-    # policy-rc.d is not ours to write: RUNLEVEL=1 keeps invoke-rc.d from
-    # starting daemons that only the lab's own namespaces are to run.
-    as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-        apt-get install -y -qq --no-install-recommends "${missing[@]}" \
-        >/dev/null
+    without_services as_root env DEBIAN_FRONTEND=noninteractive sh -ec '
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    ' sh "${missing[@]}"
+}
+
+# without_services COMMAND...: with Debian's policy that no service starts.
+# The lab runs its own, in its namespaces; those of the machine are its
+# owner's business.
+without_services() {
+    local policy=/usr/sbin/policy-rc.d status=0
+    if [ -e "$policy" ]; then
+        "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod 755 "$policy"
+    "$@" || status=$?
+    as_root rm -f "$policy"
+    return "$status"
 }
 
 # What building libvirt-python and a virtual environment takes.
@@ -65,6 +79,8 @@ HOST_PACKAGES=(
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system
     procps qemu-system-x86 qemu-utils sysbench util-linux
 )
+# What is put into the guests of tests, lab and calibration.
+GUEST_PACKAGES=(busybox-static cpio sysbench)
 # What the lab's controller runs.
 CLOUD_PACKAGES=(mariadb-server rabbitmq-server)
 
@@ -75,15 +91,14 @@ install_venv() {
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         die "Python 3.11 or newer is needed, $("$python" -V) was found"
     libvirt=$(pkg-config --modversion libvirt)
-    wanted=$(cat "$TOP"/{,test-,lab-}requirements.txt "$TOP"/constraints.txt \
-        "$TOP"/setup.cfg; echo "$NOVA_VERSION $PLACEMENT_VERSION $libvirt" \
-        "$("$python" -V)")
+    wanted=$(cat "$TOP"/{,test-,lab-}requirements.txt \
+        "$TOP"/{constraints.txt,setup.cfg}
+        echo "$NOVA_VERSION $PLACEMENT_VERSION $libvirt $("$python" -V) $TOP")
     if [ "$(cat "$VENV/.wanted" 2>/dev/null)" != "$wanted" ]; then
-        say "making the virtual environment $VENV with Nova $NOVA_VERSION"
-        "$python" -m venv --clear "$VENV"
-        # NOTE: pip's own resolver needs minutes for this tree, constraints
-        # keep it to seconds.
-        "$VENV/bin/pip" install -q --upgrade pip
+        say "filling the virtual environment $VENV with Nova $NOVA_VERSION" \
+            "(one to three minutes)"
+        "$python" -m venv --upgrade-deps "$VENV"
+        # NOTE: without constraints pip needs minutes to resolve this tree.
         "$VENV/bin/pip" install -q -c "$TOP/constraints.txt" \
             "nova==$NOVA_VERSION" "openstack-placement==$PLACEMENT_VERSION" \
             "libvirt-python==$libvirt" pyOpenSSL \
@@ -102,4 +117,21 @@ link_shim() {
     nova=$(cd / && "$VENV/bin/python" -c \
         'import importlib.util as u; print(u.find_spec("nova").origin)')
     ln -sfn "$TOP/nova/virt/vqos" "$(dirname "$nova")/virt/vqos"
+}
+
+# missing_requirements: what this machine lacks for hosts in namespaces, in
+# words; nothing where it can run them.
+missing_requirements() {
+    local as=()
+    if [ "$(id -u)" != 0 ]; then
+        if ! sudo -n true 2>/dev/null; then
+            echo "root is needed, and sudo asks for a password or is missing"
+            return
+        fi
+        as=(sudo)
+    fi
+    "${as[@]}" env PYTHONPATH="$TOP/devstack" PYTHONDONTWRITEBYTECODE=1 \
+        "$VENV/bin/python" -c \
+        'from nova_vqos_lab import host
+print("; ".join(host.missing_requirements()))'
 }

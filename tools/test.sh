@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+#
+# All tests, or those of the levels named, in order of speed.
+
+set -euo pipefail
+
+TOP=$(cd "$(dirname "$0")/.." && pwd)
+LEVELS=(lint unit functional host cloud)
+
+usage() {
+    cat <<EOT
+usage: tools/test.sh [LEVEL...] [-- PYTEST-ARGUMENT...]
+
+Installs what it needs (packages of the distribution, as root or by sudo, and
+a virtual environment in .venv), then runs these levels, all by default:
+
+  lint        ruff, hacking, codespell, doc8, bandit, mypy, shellcheck
+  unit        arithmetic, policy, profile, hook, agent: no host is touched
+  functional  real Nova and Placement in one process, a fake libvirt
+  host        two real libvirtd with real QEMU guests, in namespaces (root)
+  cloud       the story of tools/demo.sh on a real two-host OpenStack (root)
+
+A level that this machine cannot run is skipped with the reason; with CI=true
+it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
+for example NOVA_VERSION=33.0.2 PLACEMENT_VERSION=15.0.0.
+EOT
+}
+
+levels=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) usage; exit 0 ;;
+        --) shift; break ;;
+        lint | unit | functional | host | cloud) levels+=("$1") ;;
+        *) usage >&2
+           printf "error: '%s' is no level: %s\n" "$1" "${LEVELS[*]}" >&2
+           exit 2 ;;
+    esac
+    shift
+done
+[ ${#levels[@]} -gt 0 ] || levels=("${LEVELS[@]}")
+
+# shellcheck source=tools/lib/install.sh
+. "$TOP/tools/lib/install.sh"
+cd "$TOP"
+
+# run_pytest LEVEL ARGUMENT...: through sudo where the level needs root.
+run_pytest() {
+    local level=$1 as=()
+    shift
+    case $level in
+        host | cloud) [ "$(id -u)" = 0 ] || as=(sudo --preserve-env=CI) ;;
+    esac
+    PYTHONDONTWRITEBYTECODE=1 "${as[@]}" "$VENV/bin/python" -m pytest \
+        -q -p no:cacheprovider "nova_vqos/tests/$level" "$@"
+}
+
+# skip LEVEL REASON: an answer on a laptop, a failure where CI promised to run.
+skip() {
+    if [ "${CI:-}" = true ]; then
+        die "level $1 cannot run here: $2"
+    fi
+    say "level $1 is skipped: $2"
+    skipped+=("$1")
+}
+
+run_lint() {
+    "$VENV/bin/pre-commit" run --all-files --show-diff-on-failure --color never
+}
+
+run_unit() { run_pytest unit "$@"; }
+
+run_functional() { run_pytest functional -n 2 "$@"; }
+
+run_host() {
+    local lacking
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}"
+    lacking=$(missing_requirements)
+    if [ -n "$lacking" ]; then
+        skip host "$lacking"
+    else
+        run_pytest host "$@"
+    fi
+}
+
+run_cloud() {
+    local lacking
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
+        "${CLOUD_PACKAGES[@]}"
+    lacking=$(missing_requirements)
+    if [ -n "$lacking" ]; then
+        skip cloud "$lacking"
+    else
+        run_pytest cloud "$@"
+    fi
+}
+
+skipped=()
+install_packages "${PYTHON_PACKAGES[@]}"
+install_venv
+for level in "${levels[@]}"; do
+    say "level $level"
+    started=$SECONDS
+    "run_$level" "$@"
+    say "level $level ended after $((SECONDS - started)) s"
+done
+say "done${skipped[*]:+, skipped: ${skipped[*]}}"
