@@ -1,0 +1,228 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A cloud in one process: Nova's services, Placement, hosts of fake libvirt.
+
+Real are API, scheduler, conductor, computes (each with the driver of
+nova_vqos), Placement, and the databases (SQLite); faked are libvirt, Glance,
+Neutron, Cinder, and the message bus (in memory). Measured speed is not here.
+"""
+
+import collections
+import importlib.metadata
+
+import fixtures
+from lxml import etree
+from nova import conf
+from nova import context
+from nova import objects
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base
+from nova import utils
+
+from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos import policy as policies
+from nova_vqos.tests.functional import fakes
+from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.functional import waits
+
+CONF = conf.CONF
+vqos_conf.register_opts(CONF)
+
+#: Of Nova's fake Glance.
+IMAGE_ID = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
+
+RESOURCE_CLASS = policies.RESOURCE_CLASS
+UNITS_KEY = policies.UNITS_KEY
+
+#: Extra specs are validated at the API from here on.
+VALIDATED = '2.86'
+NOT_VALIDATED = '2.85'
+
+Tunables = collections.namedtuple('Tunables', 'quota period shares')
+
+
+def api_paste_path():
+    """Nova's api-paste.ini, wherever its wheel was installed to.
+
+    NOTE: Nova's fixture looks for it in a source tree.
+    """
+    for file in importlib.metadata.files('nova') or ():
+        if file.name == 'api-paste.ini':
+            return str(file.locate())
+    raise RuntimeError('the installed Nova has no api-paste.ini')
+
+
+class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
+    """Starts everything but the computes; see :meth:`start_host`."""
+
+    ADMIN_API = True
+    microversion = 'latest'
+    # NOTE: the driver's wake-up of the agent has to stay a cast: Nova's
+    # fixture would make it a call that waits for an agent that isn't there.
+    CAST_AS_CALL = False
+    ADDITIONAL_FILTERS = ['VqosFilter']
+    COMPUTE_DRIVER = 'vqos.VqosLibvirtDriver'
+
+    def setUp(self):
+        self.flags(api_paste_config=api_paste_path(), group='wsgi')
+        self.flags(available_filters=[
+            'nova.scheduler.filters.all_filters',
+            'nova_vqos.scheduler.filter.VqosFilter',
+        ], group='filter_scheduler')
+        self.host_files = {}
+        super().setUp()
+        self.useFixture(fakes.KeptXMLFixture())
+        self.migrations = self.useFixture(
+            fakes.LiveMigrationFixture(self.computes))
+        # NOTE: Nova's fixture says 16 of each host; here a host's pCPUs are
+        # those of its own connection, so that hosts may differ.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.host.Host.get_online_cpus',
+            lambda host: set(range(host.get_connection().host_info.cpus))))
+        # There are no disks to move.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
+            _power_off_without_disks))
+
+    def _setup_compute_service(self):
+        self.flags(compute_driver=self.COMPUTE_DRIVER)
+
+    def _clear_attrs(self):
+        # NOTE: Nova's clean-up deletes all public attributes; pytest sets
+        # the test method as one, and deletes it itself.
+        name = self._testMethodName
+        method = self.__dict__.get(name)
+        super()._clear_attrs()
+        if method is not None:
+            setattr(self, name, method)
+
+    # Hosts.
+
+    def start_host(self, hostname, coefficient=1.0, *, pcpus=4):
+        """Start a calibrated compute host with a living agent.
+
+        :param coefficient: of all its pCPUs; None: not calibrated
+        """
+        files = self.useFixture(host_files.HostFiles(hostname))
+        self.host_files[hostname] = files
+        if coefficient is not None:
+            files.calibrate({'0-%d' % (pcpus - 1): coefficient})
+        files.agent_lives()
+        self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
+            cpu_nodes=1, cpu_sockets=1, cpu_cores=pcpus, cpu_threads=1))
+        return files
+
+    def host_dies(self, hostname):
+        """Stop a host's compute service, as fencing leaves it."""
+        self.computes[hostname].stop()
+        service = self.api.get_services(
+            host=hostname, binary='nova-compute')[0]
+        self.api.put_service_force_down(service['id'], True)
+
+    # Flavors and servers.
+
+    def make_flavor(self, units=None, vcpus=1, specs=None, *,
+                    version=VALIDATED):
+        """:returns: the id of a new flavor of these extra specs
+
+        :param units: CU of a server; None: none
+        :param version: of the API that it is made with
+        """
+        extra_specs = dict(specs or {})
+        if units is not None:
+            extra_specs[UNITS_KEY] = str(units)
+        with utils.temporary_mutation(self.api, microversion=version):
+            return self._create_flavor(
+                vcpu=vcpus, memory_mb=256, disk=1, ephemeral=0,
+                extra_spec=extra_specs or None)
+
+    def boot(self, flavor_id, host=None, *, az=None, image=IMAGE_ID,
+             expected_state='ACTIVE'):
+        """:param host: ask the scheduler for it, filters are not skipped
+
+        :param az: ``nova:HOST`` skips them
+        """
+        return self._create_server(
+            image_uuid=image, flavor_id=flavor_id, networks='none',
+            host=host, az=az, expected_state=expected_state)
+
+    def host_of(self, server):
+        return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
+
+    def domain(self, server, host=None):
+        """The fake libvirt's domain of a server."""
+        connection = self.computes[
+            host or self.host_of(server)].driver._host.get_connection()
+        return connection.lookupByUUIDString(server['id'])
+
+    def tunables(self, server, host=None):
+        """Quota, period, shares of the XML of a server; None: not there."""
+        return tunables_of(self.domain(server, host).XMLDesc(0))
+
+    # What others see.
+
+    def allocated(self, consumer_id):
+        """{hostname: CU} that a server or a migration holds."""
+        names = {uuid: name for name, uuid in self.compute_rp_uuids.items()}
+        return {
+            names[uuid]: allocation['resources'].get(RESOURCE_CLASS, 0)
+            for uuid, allocation in self._get_allocations_by_server_uuid(
+                consumer_id).items()}
+
+    def inventory(self, hostname):
+        """The host's inventory of CU; None: it has none."""
+        return self._get_provider_inventory(
+            self.compute_rp_uuids[hostname]).get(RESOURCE_CLASS)
+
+    def used(self, hostname):
+        """CU of the host that are claimed."""
+        return self._get_provider_usages(
+            self.compute_rp_uuids[hostname]).get(RESOURCE_CLASS, 0)
+
+    def traits(self, hostname):
+        """The host's traits that are ours."""
+        return {trait for trait in self._get_provider_traits(
+                    self.compute_rp_uuids[hostname])
+                if trait.startswith('CUSTOM_VQOS')}
+
+    def compute_node(self, hostname):
+        """As the scheduler reads it."""
+        mapping = self.host_mappings[hostname].cell_mapping
+        with context.target_cell(
+                context.get_admin_context(), mapping) as cell:
+            return objects.ComputeNode.get_first_node_by_host_for_old_compat(
+                cell, hostname)
+
+    def stats(self, hostname):
+        """Those of the host's stats that are ours."""
+        return {key: value
+                for key, value in self.compute_node(hostname).stats.items()
+                if key.startswith('vqos_')}
+
+    def log(self):
+        return self.stdlog.logger.output
+
+
+def _power_off_without_disks(driver, context, instance, *args, **kwargs):
+    driver.power_off(instance)
+    return '[]'
+
+
+def tunables_of(xml):
+    """Quota, period, shares in a domain's XML; None: not there."""
+    cputune = etree.fromstring(xml).find('./cputune')
+    if cputune is None:
+        return Tunables(None, None, None)
+    return Tunables(*(
+        None if cputune.find(name) is None else int(cputune.find(name).text)
+        for name in Tunables._fields))

@@ -1,0 +1,129 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Nova's own fixtures lack: a libvirt that keeps caps and metadata.
+
+Nova's fake libvirt writes a domain's XML from the few things that it knows,
+and forgets quota, period, shares and metadata. Here a domain keeps them, as
+libvirt does, and a live migration carries the XML to the other host, through
+a hook where a test gives one.
+"""
+
+import collections.abc
+import threading
+from urllib import parse
+
+import fixtures
+from lxml import etree
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+#: Children of <cputune> that libvirt keeps and Nova's fake does not.
+KEPT_TUNABLES = ('shares', 'period', 'quota')
+
+#: hook(hostname, xml) -> xml, or raises MigrationRefused.
+Hook = collections.abc.Callable[[str, str], str]
+
+
+class MigrationRefused(Exception):
+    """What a libvirt hook that exits non-zero does: no migration."""
+
+
+class KeptXMLFixture(fixtures.Fixture):
+    """Domains keep tunables and metadata of the XML that defined them."""
+
+    def setUp(self):
+        super().setUp()
+        stock_init = fakelibvirt.Domain.__init__
+        stock_desc = fakelibvirt.Domain.XMLDesc
+
+        def init(domain, connection, xml, *args, **kwargs):
+            domain.defined_xml = xml
+            stock_init(domain, connection, xml, *args, **kwargs)
+
+        def xml_desc(domain, flags):
+            described = etree.fromstring(stock_desc(domain, flags))
+            _carry(etree.fromstring(domain.defined_xml), described)
+            return etree.tostring(described, encoding='unicode')
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.__init__', init))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.XMLDesc', xml_desc))
+
+
+def _carry(defined, described):
+    """Copy what the fake forgets from the defining XML into its own."""
+    metadata = defined.find('./metadata')
+    if metadata is not None:
+        described.insert(0, metadata)
+    kept = [element for name in KEPT_TUNABLES
+            for element in defined.findall('./cputune/' + name)]
+    if not kept:
+        return
+    cputune = described.find('./cputune')
+    if cputune is None:
+        cputune = etree.SubElement(described, 'cputune')
+    for element in kept:
+        cputune.append(element)
+
+
+class LiveMigrationFixture(fixtures.Fixture):
+    """Carry a domain to the connection of the host that the URI names.
+
+    :ivar hook: applied to the XML on its way in, as libvirt applies
+        hooks/qemu to ``migrate begin``; None: passed unchanged
+    :ivar arrived: (hostname, xml before the hook, xml after it) of each
+    :ivar fail: the transfer breaks after the hook has run
+    """
+
+    def __init__(self, computes):
+        """:param computes: hostname to compute service, read when needed"""
+        super().__init__()
+        self._computes = computes
+        self._lock = threading.Lock()
+        self.hook: Hook | None = None
+        self.arrived: list[tuple[str, str, str]] = []
+        self.fail = False
+
+    def setUp(self):
+        super().setUp()
+        this = self
+
+        def migrate(domain, destination, params, flags):
+            this._migrate(domain, destination, params)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
+
+    def _migrate(self, domain, destination, params):
+        hostname = parse.urlsplit(destination).hostname
+        sent = params['destination_xml']
+        try:
+            received = self.hook(hostname, sent) if self.hook else sent
+        except MigrationRefused as exc:
+            domain.fail_job()
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'Hook script failed: %s' % exc,
+                error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
+                error_domain=fakelibvirt.VIR_FROM_QEMU)
+        with self._lock:
+            self.arrived.append((hostname, sent, received))
+        if self.fail:
+            domain.fail_job()
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'the connection broke',
+                error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
+                error_domain=fakelibvirt.VIR_FROM_QEMU)
+        connection = self._computes[hostname].driver._host.get_connection()
+        # As libvirt does by VIR_MIGRATE_PERSIST_DEST, which Nova sets.
+        connection.defineXML(received).create()
+        domain.complete_job()

@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The files of one compute host: its profile, its agent's sign of life."""
+
+import datetime
+import json
+import os
+import pathlib
+
+import fixtures
+
+from nova_vqos import profile as profiles
+
+#: What every host of these tests says that it is, whatever runs them.
+FINGERPRINT = {'cpu_model': 'a pCPU of the tests', 'tick_us': '4000'}
+
+REFERENCE = profiles.Reference(
+    name='reference', benchmark='sysbench cpu', unit='events/s',
+    score=1000.0, created_at='2026-01-01T00:00:00+00:00')
+
+
+def make_profile(hostname, coefficients, *, fingerprint=None,
+                 relative_width=0.01):
+    """A profile as a calibration writes it.
+
+    :param coefficients: {pCPUs as in 0-3: coefficient}
+    :param fingerprint: of what was measured; None: of the tests' hosts
+    :param relative_width: of the confidence intervals
+    """
+    classes = []
+    for pcpus, coefficient in coefficients.items():
+        half = coefficient * relative_width / 2
+        measured = profiles.Measurement(
+            coefficient=coefficient, interval_low=coefficient - half,
+            interval_high=coefficient + half,
+            samples=(coefficient * REFERENCE.score,) * 3)
+        classes.append(profiles.CpuClass(
+            pcpus=profiles.parse_pcpus(pcpus), alone=measured,
+            busy=measured))
+    return profiles.Profile(
+        created_at='2026-01-02T00:00:00+00:00', host=hostname,
+        reference=REFERENCE, measured_in='host',
+        fingerprint=dict(FINGERPRINT if fingerprint is None
+                         else fingerprint),
+        cpu_classes=tuple(classes))
+
+
+class HostFiles(fixtures.Fixture):
+    """The files of a host, in a directory of its own.
+
+    :ivar profile_path: where its profile is, or would be
+    :ivar agent_state_path: where its agent's sign of life is, or would be
+    """
+
+    def __init__(self, hostname):
+        super().__init__()
+        self.hostname = hostname
+
+    def setUp(self):
+        super().setUp()
+        self.directory = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path)
+        self.profile_path = str(self.directory / 'profile.yaml')
+        self.agent_state_path = str(self.directory / 'agent.json')
+
+    def calibrate(self, coefficients, **kwargs):
+        """Store a profile, see :func:`make_profile`."""
+        profiles.store(make_profile(self.hostname, coefficients, **kwargs),
+                       self.profile_path)
+
+    def lose_profile(self):
+        os.unlink(self.profile_path)
+
+    def truncate_profile(self):
+        os.truncate(self.profile_path,
+                    os.path.getsize(self.profile_path) // 2)
+
+    def open_profile_to_all(self):
+        os.chmod(self.profile_path, 0o666)
+
+    def agent_lives(self, age_s=0):
+        """The agent was last alive so many seconds ago."""
+        seen_at = (datetime.datetime.now(datetime.timezone.utc)
+                   - datetime.timedelta(seconds=age_s))
+        pathlib.Path(self.agent_state_path).write_text(json.dumps({
+            'version': 1, 'pid': 1, 'host': self.hostname,
+            'profile_id': '', 'seen_at': seen_at.isoformat(),
+            'classes': ['default'], 'dd_billing': ['off'],
+        }))
+
+    def agent_was_never_there(self):
+        os.unlink(self.agent_state_path)
