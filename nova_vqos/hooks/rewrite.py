@@ -1,0 +1,207 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Rewrites the CPU tuning of a guest that comes in to this host.
+
+What happens when that cannot be done is the operator's choice
+(``on_error`` in hook.conf):
+
+``pass``, the default
+    The XML passes unchanged, and the guest comes in with the cap of the host
+    it left; the agent corrects that as soon as it sees the guest. Also where
+    this host is too slow for the guest: a cap of all that the host has would
+    look like a kept promise, and is for nobody to choose here.
+``refuse``
+    The migration is cancelled, and the guest stays where it is.
+
+Servers without units need no configuration and no profile: they pass in
+either case.
+"""
+
+import os
+import sys
+import typing as ty
+
+from nova_vqos import domain_xml
+from nova_vqos import policy as policies
+
+# Far above any real guest's: one of 4 vCPUs has 6 KiB.
+MAX_XML_BYTES = 4 * 1024 * 1024
+
+_SECTION = 'hook'
+_ON_ERROR = ('pass', 'refuse')
+
+
+class HookError(Exception):
+    """What keeps the hook from doing its work."""
+
+
+class Settings:
+    """The hook's configuration.
+
+    :ivar on_error: ``pass`` or ``refuse``
+    :ivar profile_path: where this host's profile is; None: the usual place
+    :ivar period_us: of the quotas; None: the usual one
+    :ivar error: what is wrong with the configuration, '' if nothing is
+    """
+
+    __slots__ = ('error', 'on_error', 'period_us', 'profile_path')
+
+    def __init__(self) -> None:
+        self.on_error = 'pass'
+        self.profile_path: str | None = None
+        self.period_us: int | None = None
+        self.error = ''
+
+
+def load_settings(path: str) -> Settings:
+    """Read the hook's configuration; none is as good as an empty one.
+
+    :returns: settings, never an exception: on_error has to be known also
+        where the rest is wrong, and then says what becomes of the guest
+    """
+    settings = Settings()
+    # NOTE: importing a parser takes 4 ms, which most hosts need not spend.
+    if not os.path.exists(path):
+        return settings
+    import configparser
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with open(path, encoding='utf-8') as file:
+            parser.read_file(file)
+        given = dict(parser.items(_SECTION)) if parser.sections() else {}
+    except (OSError, ValueError, configparser.Error) as error:
+        settings.error = f'{path} cannot be read: {error}'
+        return settings
+    on_error = given.pop('on_error', settings.on_error)
+    if on_error in _ON_ERROR:
+        settings.on_error = on_error
+    else:
+        settings.error = (f'{path}: on_error is {on_error!r}, it must be '
+                          'pass or refuse')
+    settings.profile_path = given.pop('profile', None)
+    period_us = given.pop('period_us', None)
+    if period_us is not None and period_us.isdecimal():
+        settings.period_us = int(period_us)
+    elif period_us is not None:
+        settings.error = (f'{path}: period_us is {period_us!r}, it must be '
+                          'a number of microseconds')
+    if given:
+        settings.error = (f'{path}: unknown option {", ".join(given)}, '
+                          'there are on_error, profile, period_us')
+    return settings
+
+
+def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
+    """The XML of a guest with the CPU tuning that it gets on this host.
+
+    :returns: the XML, the very same bytes where nothing is to change; and
+        what was done, for the log, '' where that is nothing
+    :raises Exception: typed ones of domain_xml, policy, profile and units,
+        when it cannot be told what the guest is to get
+    """
+    domain = domain_xml.read(xml)
+    if domain.extra_specs is None:
+        return xml, ''
+    policy = policies.parse(domain.extra_specs, domain.vcpus or 0)
+    if policy is None or policy.units is None:
+        return xml, ''
+    if settings.error:
+        raise HookError(settings.error)
+    # Only now: servers without units need not wait for these.
+    from nova_vqos import profile as profiles
+    from nova_vqos import tuning, units
+    profile = profiles.load(settings.profile_path or profiles.DEFAULT_PATH)
+    # NOTE: pCPUs that were not measured are none that guests of Nova share.
+    pcpus = profile.pcpus & (domain.pcpus or profile.pcpus) or profile.pcpus
+    tune = tuning.tune(
+        policy, profile, pcpus, cgroup_version=tuning.host_cgroup_version(),
+        period_us=settings.period_us or units.DEFAULT_PERIOD_US)
+    if tune is None:
+        return xml, ''
+    if tune.cap is None:
+        quota_us = period_us = None
+    else:
+        quota_us, period_us = tune.cap.quota_us, tune.cap.period_us
+    result = domain_xml.with_cputune(
+        xml, shares=tune.shares, quota_us=quota_us, period_us=period_us)
+    return result, (f'{policy.units} CU: shares {tune.shares}, quota '
+                    f'{quota_us or "none"}, period {period_us or "none"} us')
+
+
+def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
+        timeout_s: int) -> int:
+    """Print a guest's XML as this host has to have it.
+
+    :param name: of the guest, for the log
+    :param source: the guest's XML
+    :param target: where the result goes: all of it, or, refused, nothing
+    :param config: path of the hook's configuration
+    :param timeout_s: bound of all but reading and writing
+    :returns: exit status: 0, or 1 to cancel
+    """
+    xml = source.read(MAX_XML_BYTES + 1)
+    on_error = 'pass'
+    try:
+        _set_alarm(timeout_s)
+        settings = load_settings(config)
+        on_error = settings.on_error
+        if len(xml) > MAX_XML_BYTES:
+            raise HookError(f'the XML has more than {MAX_XML_BYTES} bytes')
+        result, done = rewritten(xml, settings)
+        if done:
+            _log(name, done, error=False)
+    # NOTE: libvirt's migration depends on this process, whatever happens.
+    except Exception as error:
+        if on_error == 'refuse':
+            _log(name, f'refused: {_reason(error)}')
+            return 1
+        _log(name, f'passed unchanged: {_reason(error)}')
+        result = xml
+    finally:
+        _set_alarm(0)
+    target.write(result)
+    while len(xml) > MAX_XML_BYTES and (block := source.read(1 << 20)):
+        target.write(block)
+    target.flush()
+    return 0
+
+
+def _set_alarm(timeout_s: int) -> None:
+    import signal
+    signal.signal(signal.SIGALRM, _raise_timeout)
+    signal.alarm(timeout_s)
+
+
+def _raise_timeout(*_args: object) -> None:
+    raise HookError('it took too long')
+
+
+def _reason(error: Exception) -> str:
+    text = ' '.join(str(error).split())
+    if isinstance(error, (ValueError, HookError)) or text.startswith('/'):
+        return text
+    return f'{type(error).__name__}: {text}'
+
+
+def _log(name: str, message: str, *, error: bool = True) -> None:
+    """One line to syslog, and, of an error, to stderr.
+
+    libvirt keeps the hook's stderr only where the hook fails.
+    """
+    import syslog
+    line = ''.join(character if character.isprintable() else '?'
+                   for character in f'{name}: {message}')
+    if error and sys.stderr:
+        sys.stderr.write(f'nova-vqos hook: {line}\n')
+    syslog.openlog('nova-vqos-hook', syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_ERR if error else syslog.LOG_INFO, line)
