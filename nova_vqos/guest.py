@@ -1,0 +1,349 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Small guests that measure: a kernel, an initramfs and what they print.
+
+In-guest calibration, the host tests and the lab boot the same guest: a
+distribution's kernel and an initramfs of busybox, the benchmark and a short
+init script. It works with ``-kernel`` and ``-initrd``, and as a Glance image
+with kernel_id, ramdisk_id and os_command_line; it needs no disk and no
+network, and with sysbench aboard :data:`MEMORY_MIB` of memory.
+
+On its serial console the guest prints, for each round of work::
+
+    vqos-start <kind> <uptime_s>
+    vqos <kind> <uptime_s> <events> <elapsed_s>
+
+and ``vqos-done`` before it powers off, where the rounds are limited. The time
+between the two lines of a round is the benchmark's alone: starting sysbench
+costs more under emulation than many rounds of small work do.
+"""
+
+from collections.abc import Iterable, Mapping
+import dataclasses
+import glob
+import importlib.resources
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+
+CACHE_DIR = '/var/cache/nova-vqos'
+
+# sysbench links against two database clients: 20 MiB of libraries, which are
+# in memory twice while the kernel unpacks them.
+MEMORY_MIB = 128
+
+#: Events in a round of each kind of work, by default: 0.5 to 1 s under TCG on
+#: a CPU of 2021, uncapped. An event of sysbench is one search for the primes
+#: up to :data:`SYSBENCH_MAX_PRIME`; of the others, one pass over 256 KiB of
+#: text, or 64 KiB for sort.
+EVENTS_PER_ROUND: Mapping[str, int] = {
+    'sysbench': 200, 'sha256': 32, 'gzip': 6, 'awk': 4, 'sort': 8}
+
+#: sysbench's own default. Scores of different limits cannot be compared.
+SYSBENCH_MAX_PRIME = 10_000
+
+# What each distribution's smallest kernel for guests is called. Each is a
+# meta package that depends on the real one.
+_KERNEL_PACKAGES = {
+    'debian': ('linux-image-cloud-{arch}', 'linux-image-{arch}'),
+    'ubuntu': ('linux-image-virtual', 'linux-image-kvm',
+               'linux-image-generic'),
+}
+
+_COMMAND_TIMEOUT_S = 300
+
+
+class GuestError(Exception):
+    """A guest that cannot be built; the message says what is missing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RoundStart:
+    """The guest begins a round of work."""
+
+    kind: str
+    uptime_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """A round of work that the guest has done.
+
+    :ivar uptime_s: the guest's uptime when it was done
+    :ivar events: units of work done
+    :ivar elapsed_s: wall time that they took, by the guest's clock
+    """
+
+    kind: str
+    uptime_s: float
+    events: int
+    elapsed_s: float
+
+
+_START_LINE = re.compile(r'vqos-start (\w+) (\d+(?:\.\d+)?)\s*$')
+_ROUND_LINE = re.compile(
+    r'vqos (\w+) (\d+(?:\.\d+)?) (\d+) (\d+(?:\.\d+)?)\s*$')
+
+
+def parse_line(line: str) -> Round | RoundStart | None:
+    """Read a line of the guest's serial console.
+
+    :returns: None where the line is none of ours, or cut short
+    """
+    found = _ROUND_LINE.match(line)
+    if found:
+        return Round(found[1], float(found[2]), int(found[3]),
+                     float(found[4]))
+    found = _START_LINE.match(line)
+    return RoundStart(found[1], float(found[2])) if found else None
+
+
+def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
+                 events: Mapping[str, int] | None = None) -> str:
+    """The kernel command line of a measuring guest.
+
+    :param kinds: kinds of work to cycle through, a round each
+    :param rounds: how many rounds in all; 0: for ever
+    :param events: events per round of a kind, where not the default
+    :raises ValueError: when a kind is unknown or a number is out of range
+    """
+    kinds = tuple(kinds)
+    events = dict(events or {})
+    for kind in (*kinds, *events):
+        if kind not in EVENTS_PER_ROUND:
+            raise ValueError(
+                f'kind of work is {kind!r}, it may be one of '
+                f'{", ".join(EVENTS_PER_ROUND)}')
+    if not kinds or rounds < 0 or any(n < 1 for n in events.values()):
+        raise ValueError(
+            'a guest needs a kind of work, rounds that are not negative and '
+            f'events of at least 1: {kinds}, {rounds}, {events}')
+    words = ['console=ttyS0', 'quiet', 'panic=-1', 'tsc=reliable',
+             f'vqos.kinds={",".join(kinds)}', f'vqos.rounds={rounds}']
+    words += [f'vqos.events.{kind}={n}' for kind, n in events.items()]
+    return ' '.join(words)
+
+
+def measuring_init() -> str:
+    """The init script of a measuring guest."""
+    text = importlib.resources.files('nova_vqos').joinpath(
+        'guest_init.sh').read_text()
+    values = {**EVENTS_PER_ROUND, 'max_prime': SYSBENCH_MAX_PRIME}
+    return re.sub('@([a-z0-9_]+)@', lambda name: str(values[name[1]]), text)
+
+
+def find_kernel(kernel: str | None = None, *, boot_dir: str = '/boot',
+                cache_dir: str = CACHE_DIR) -> str:
+    """The path of a kernel that guests can boot.
+
+    :param kernel: one that the caller has; only checked
+    :param boot_dir: where installed kernels are, the newest is taken
+    :param cache_dir: where the distribution's kernel for guests is unpacked
+        to when none is installed (it is fetched once, and not installed)
+    :raises GuestError: when there is none and none can be fetched
+    """
+    if kernel is not None:
+        if not os.access(kernel, os.R_OK):
+            raise GuestError(f'kernel {kernel} cannot be read')
+        return kernel
+    for directory in (boot_dir, os.path.join(cache_dir, 'kernel', 'boot')):
+        found = [path for path in glob.glob(f'{directory}/vmlinuz-*')
+                 if os.access(path, os.R_OK)]
+        if found:
+            return max(found, key=_version_key)
+    return _fetch_kernel(cache_dir)
+
+
+def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
+                    init: str | None = None,
+                    files: Mapping[str, str] | None = None) -> None:
+    """Write an initramfs of busybox, tools and an init script.
+
+    Always the same bytes for the same content, and whole or not at all.
+
+    :param path: where to
+    :param tools: programs of this host, by name or path; the libraries that
+        they need are added
+    :param init: text of the script that is PID 1; None: the measuring one
+    :param files: further files, path in the guest to path on this host
+    :raises GuestError: when a program or library is missing
+    """
+    busybox = _which('busybox')
+    if _libraries(busybox):
+        raise GuestError(f'{busybox} is not static: install the package '
+                         'busybox-static')
+    archive = _Cpio()
+    for directory in ('proc', 'sys', 'dev', 'tmp', 'root', 'run'):
+        archive.add_directory(f'/{directory}')
+    # The kernel opens it for init before there is a devtmpfs.
+    archive.add_device('/dev/console', 5, 1)
+    for applet in _run([busybox, '--list']).split():
+        archive.add_link(f'/bin/{applet}', 'busybox')
+    # After the links: busybox lists itself too.
+    archive.add_file('/bin/busybox', busybox)
+    for tool in tools:
+        program = _which(tool)
+        archive.add_file(f'/bin/{os.path.basename(program)}', program)
+        for library in _libraries(program):
+            archive.add_file(library, library)
+    for guest_path, host_path in (files or {}).items():
+        archive.add_file(guest_path, host_path)
+    text = measuring_init() if init is None else init
+    archive.add_bytes('/init', text.encode(), 0o755)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    handle, temporary = tempfile.mkstemp(
+        dir=os.path.dirname(os.path.abspath(path)))
+    try:
+        with os.fdopen(handle, 'wb') as file:
+            file.write(archive.to_bytes())
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+class _Cpio:
+    """An archive in the kernel's initramfs format ("newc", see
+    driver-api/early-userspace/buffer-format of its documentation)."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[int, bytes, tuple[int, int]]] = {}
+
+    def add_directory(self, path: str) -> None:
+        self._add(path, stat.S_IFDIR | 0o755, b'')
+
+    def add_device(self, path: str, major: int, minor: int) -> None:
+        self._add(path, stat.S_IFCHR | 0o600, b'', (major, minor))
+
+    def add_link(self, path: str, target: str) -> None:
+        self._add(path, stat.S_IFLNK | 0o777, target.encode())
+
+    def add_bytes(self, path: str, content: bytes, mode: int) -> None:
+        self._add(path, stat.S_IFREG | mode, content)
+
+    def add_file(self, path: str, source: str) -> None:
+        mode = os.stat(source).st_mode
+        with open(source, 'rb') as file:
+            self.add_bytes(path, file.read(), 0o755 if mode & 0o111 else 0o644)
+
+    def _add(self, path: str, mode: int, content: bytes,
+             device: tuple[int, int] = (0, 0)) -> None:
+        name = path.strip('/')
+        parent = os.path.dirname(name)
+        if parent and parent not in self._entries:
+            self.add_directory(parent)
+        self._entries[name] = (mode, content, device)
+
+    def to_bytes(self) -> bytes:
+        parts: list[bytes] = []
+        entries = [*self._entries.items(), ('TRAILER!!!', (0, b'', (0, 0)))]
+        for inode, (name, (mode, content, device)) in enumerate(entries, 1):
+            encoded = name.encode() + b'\0'
+            fields = (inode, mode, 0, 0, 1, 0, len(content), 0, 0, *device,
+                      len(encoded), 0)
+            header = b'070701' + b''.join(b'%08X' % field for field in fields)
+            parts += [_pad(header + encoded), _pad(content)]
+        return b''.join(parts)
+
+
+def _pad(content: bytes) -> bytes:
+    return content + b'\0' * (-len(content) % 4)
+
+
+def _which(program: str) -> str:
+    found = shutil.which(program, path=os.environ.get('PATH', '')
+                         + ':/usr/sbin:/sbin')
+    if found is None:
+        package = {'busybox': 'busybox-static'}.get(program, program)
+        raise GuestError(f'{program} is not installed: install the package '
+                         f'{package}')
+    return found
+
+
+def _libraries(program: str) -> list[str]:
+    """The libraries and the loader that a program needs, as paths."""
+    done = subprocess.run(['ldd', program], capture_output=True, text=True,
+                          timeout=_COMMAND_TIMEOUT_S, check=False)
+    if done.returncode:
+        # What ldd says of a static program, in any language.
+        return []
+    missing = re.findall(r'(\S+) => not found', done.stdout)
+    if missing:
+        raise GuestError(f'{program} lacks {", ".join(missing)}')
+    return re.findall(r'(?:=> |^\s*)(/\S+)', done.stdout, re.MULTILINE)
+
+
+def _version_key(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r'\d+', path)]
+
+
+def _fetch_kernel(cache_dir: str) -> str:
+    """Fetch and unpack the distribution's kernel for guests."""
+    package = _kernel_package()
+    target = os.path.join(cache_dir, 'kernel')
+    os.makedirs(cache_dir, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
+        _run(['apt-get', 'download', '-o', 'APT::Sandbox::User=root',
+              package], cwd=scratch)
+        (archive,) = glob.glob(f'{scratch}/*.deb')
+        _run(['dpkg', '-x', archive, f'{scratch}/unpacked'])
+        # The modules are twenty times the kernel, and nothing here uses them.
+        os.makedirs(f'{target}/boot', exist_ok=True)
+        (kernel,) = glob.glob(f'{scratch}/unpacked/boot/vmlinuz-*')
+        found = f'{target}/boot/{os.path.basename(kernel)}'
+        os.replace(kernel, found)
+    return found
+
+
+def _kernel_package() -> str:
+    """The real package behind the distribution's kernel for guests."""
+    try:
+        with open('/etc/os-release', encoding='utf-8') as file:
+            release = dict(re.findall(r'^(\w+)="?([^"\n]*)', file.read(),
+                                      re.MULTILINE))
+    except OSError:
+        release = {}
+    names = [release.get('ID', ''), *release.get('ID_LIKE', '').split()]
+    distribution = next((n for n in names if n in _KERNEL_PACKAGES), None)
+    if distribution is None or not shutil.which('apt-get'):
+        raise GuestError(
+            'no kernel in /boot, and only on Debian and Ubuntu can one be '
+            'fetched: give --kernel')
+    arch = _run(['dpkg', '--print-architecture']).strip()
+    for meta in _KERNEL_PACKAGES[distribution]:
+        name = meta.format(arch=arch)
+        depends = subprocess.run(
+            ['apt-cache', 'depends', '--important', name],
+            capture_output=True, text=True, check=False,
+            timeout=_COMMAND_TIMEOUT_S)
+        found = re.search(r'Depends: (linux-image-\d\S*)', depends.stdout)
+        if found:
+            return found[1]
+    raise GuestError(
+        'no kernel in /boot, and apt knows none: run apt-get update, or give '
+        '--kernel')
+
+
+def _run(argv: list[str], cwd: str | None = None) -> str:
+    try:
+        return subprocess.run(argv, cwd=cwd, capture_output=True, text=True,
+                              check=True, timeout=_COMMAND_TIMEOUT_S).stdout
+    except subprocess.CalledProcessError as error:
+        raise GuestError(f'{" ".join(argv)} failed: {error.stderr.strip()}') \
+            from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GuestError(f'{argv[0]} cannot be run: {error}') from error
