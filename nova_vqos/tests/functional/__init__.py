@@ -20,5 +20,7 @@ nova_vqos runs threaded only.
 import os
 
 os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = '1'
+# Of oslotest: a test that hangs fails, with its log.
+os.environ.setdefault('OS_TEST_TIMEOUT', '120')
 
-import nova.tests.functional  # noqa: E402,F401
+import nova.tests.functional  # noqa: F401

@@ -22,18 +22,13 @@ import importlib.metadata
 
 import fixtures
 from lxml import etree
-from nova import conf
-from nova import context
-from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
-from nova import utils
 
-from nova_vqos.conf import vqos as vqos_conf
+from nova import conf, context, objects, utils
 from nova_vqos import policy as policies
-from nova_vqos.tests.functional import fakes
-from nova_vqos.tests.functional import host_files
-from nova_vqos.tests.functional import waits
+from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.tests.functional import fakes, host_files, waits
 
 CONF = conf.CONF
 vqos_conf.register_opts(CONF)

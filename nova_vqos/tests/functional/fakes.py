@@ -114,7 +114,7 @@ class LiveMigrationFixture(fixtures.Fixture):
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'Hook script failed: %s' % exc,
                 error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
-                error_domain=fakelibvirt.VIR_FROM_QEMU)
+                error_domain=fakelibvirt.VIR_FROM_QEMU) from exc
         with self._lock:
             self.arrived.append((hostname, sent, received))
         if self.fail:

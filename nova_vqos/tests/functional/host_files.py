@@ -90,7 +90,7 @@ class HostFiles(fixtures.Fixture):
 
     def agent_lives(self, age_s=0):
         """The agent was last alive so many seconds ago."""
-        seen_at = (datetime.datetime.now(datetime.timezone.utc)
+        seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
         pathlib.Path(self.agent_state_path).write_text(json.dumps({
             'version': 1, 'pid': 1, 'host': self.hostname,

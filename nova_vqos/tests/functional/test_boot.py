@@ -1,0 +1,168 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A server with units: claimed, capped by its host's speed, kept capped."""
+
+from lxml import etree
+
+from nova_vqos.tests.functional import base
+
+
+class BootTestCase(base.VqosTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('fast', 2.0)
+        self.start_host('slow', 0.8)
+
+    def test_same_units_other_cap_by_host(self):
+        flavor = self.make_flavor(60)
+        on_fast = self.boot(flavor, 'fast')
+        on_slow = self.boot(flavor, 'slow')
+
+        # 60 CU of 200 CU are 30 % of a pCPU, 60 of 80 are 75 %.
+        self.assertEqual((15000, 50000, 614), self.tunables(on_fast))
+        self.assertEqual((37500, 50000, 614), self.tunables(on_slow))
+        self.assertEqual({'fast': 60}, self.allocated(on_fast['id']))
+        self.assertEqual({'slow': 60}, self.allocated(on_slow['id']))
+        self.assertEqual(60, self.used('fast'))
+        self.assertEqual(60, self.used('slow'))
+
+        self._delete_server(on_fast)
+        self.wait_for(lambda: self.used('fast') == 0,
+                      lambda: 'units freed: %d' % self.used('fast'))
+
+    def test_units_are_of_the_whole_server(self):
+        server = self.boot(self.make_flavor(120, vcpus=2), 'slow')
+        # 60 CU for each vCPU; the weight is the server's.
+        self.assertEqual((37500, 50000, 1228), self.tunables(server))
+        self.assertEqual({'slow': 120}, self.allocated(server['id']))
+
+    def test_floor_has_weight_and_no_cap(self):
+        server = self.boot(
+            self.make_flavor(60, specs={'vqos:cap': 'floor'}), 'slow')
+        self.assertEqual((None, None, 614), self.tunables(server))
+        self.assertEqual({'slow': 60}, self.allocated(server['id']))
+
+    def test_whole_pcpu(self):
+        server = self.boot(self.make_flavor(80), 'slow')
+        self.assertEqual((50000, 50000, 819), self.tunables(server))
+
+    def test_period_option(self):
+        self.flags(period_us=20000, group='vqos')
+        server = self.boot(self.make_flavor(60), 'fast')
+        self.assertEqual((6000, 20000, 614), self.tunables(server))
+
+    def test_small_share_stretches_the_period(self):
+        # 4 CU of 200 are 2 %: two ticks of 4 ms in 400 ms.
+        server = self.boot(self.make_flavor(4), 'fast')
+        self.assertEqual((8000, 400000, 40), self.tunables(server))
+
+    def test_policy_is_in_the_metadata(self):
+        # Where agent and hook read it from.
+        server = self.boot(self.make_flavor(60), 'fast')
+        xml = etree.fromstring(self.domain(server).XMLDesc(0))
+        spec = xml.find('.//{*}extraSpec[@name="%s"]' % base.UNITS_KEY)
+        self.assertEqual('60', spec.text)
+
+    def test_faster_than_the_slow_host(self):
+        # On the fast host only, however often it is asked.
+        flavor = self.make_flavor(90)
+        for _ in range(4):
+            self.assertEqual('fast', self.host_of(self.boot(flavor)))
+        refused = self.boot(flavor, 'slow', expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertEqual({}, self.allocated(refused['id']))
+        self.assertRegex(self.log(), r'slow.*90.*80')
+
+    def test_capacity_by_placement(self):
+        # 4 pCPUs of 80 CU: four servers of 80 fill the slow host.
+        flavor = self.make_flavor(80)
+        for _ in range(4):
+            self.boot(flavor, 'slow')
+        self.assertEqual(320, self.used('slow'))
+        refused = self.boot(flavor, 'slow', expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertIn('Got no allocation candidates', self.log())
+        self.assertEqual({}, self.allocated(refused['id']))
+        self.assertEqual(320, self.used('slow'))
+
+    def test_speed_tier_trait(self):
+        # For clouds with more hosts than candidates are looked at.
+        flavor = self.make_flavor(
+            50, specs={'trait:CUSTOM_VQOS_SPEED_100': 'required'})
+        for _ in range(2):
+            self.assertEqual('fast', self.host_of(self.boot(flavor)))
+        refused = self.boot(flavor, 'slow', expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+
+
+class KeptCapTestCase(base.VqosTestCase):
+    """What rebuilds the XML on the same host caps again."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('slow', 0.8)
+        self.server = self.boot(self.make_flavor(60), 'slow')
+        self.cap = (37500, 50000, 614)
+        self.assertEqual(self.cap, self.tunables(self.server))
+
+    def _tamper(self):
+        domain = self.domain(self.server)
+        domain.defined_xml = domain.defined_xml.replace('37500', '50000')
+        self.assertNotEqual(self.cap, self.tunables(self.server))
+
+    def _assert_kept(self):
+        self.assertEqual(self.cap, self.tunables(self.server))
+        self.assertEqual({'slow': 60}, self.allocated(self.server['id']))
+        self.assertEqual(60, self.used('slow'))
+
+    def test_hard_reboot(self):
+        self._tamper()
+        self._reboot_server(self.server, hard=True)
+        self._assert_kept()
+
+    def test_stop_and_start(self):
+        self._tamper()
+        self._stop_server(self.server)
+        self._start_server(self.server)
+        self._assert_kept()
+
+    def test_rebuild(self):
+        self._tamper()
+        self._rebuild_server(self.server, base.IMAGE_ID)
+        self._assert_kept()
+
+    def test_suspend_and_resume(self):
+        self._suspend_server(self.server)
+        self._resume_server(self.server)
+        self._assert_kept()
+
+    def test_pause_is_not_our_business(self):
+        self.api.post_server_action(self.server['id'], {'pause': None})
+        self._wait_for_state_change(self.server, 'PAUSED')
+        self.api.post_server_action(self.server['id'], {'unpause': None})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self._assert_kept()
+
+    def test_new_calibration_caps_at_the_next_start(self):
+        # Until then the agent is who caps again.
+        self.host_files['slow'].calibrate({'0-3': 1.2})
+        self._run_periodics()
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual((25000, 50000, 614), self.tunables(self.server))
+
+    def test_restart_of_the_compute_service(self):
+        self.restart_compute_service('slow')
+        self._assert_kept()
+        self._reboot_server(self.server, hard=True)
+        self._assert_kept()
