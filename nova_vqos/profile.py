@@ -207,7 +207,8 @@ def loads(content: str | bytes) -> Profile:
     """
     try:
         # A safe loader in either case: plain values, no objects.
-        document = yaml.load(content, Loader=_Loader)  # noqa: S506
+        document = yaml.load(  # noqa: S506
+            content, Loader=_Loader)  # nosec B506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ProfileInvalid(f'not YAML: {error}') from error
     return _from_document(_Fields(document, ''))

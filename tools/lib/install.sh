@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 #
 # What tools/demo.sh and tools/test.sh need on the machine, from the
 # distribution's packages and from PyPI: sourced, never run. Everything is
