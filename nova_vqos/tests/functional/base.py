@@ -22,13 +22,21 @@ import importlib.metadata
 
 import fixtures
 from lxml import etree
+from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 
-from nova import conf, context, objects, utils
+from nova import conf
+from nova import context
+from nova import objects
+from nova import utils
 from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
 from nova_vqos.conf import vqos as vqos_conf
-from nova_vqos.tests.functional import fakes, host_files, waits
+from nova_vqos.hooks import rewrite
+from nova_vqos.tests.functional import fakes
+from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.functional import waits
 
 CONF = conf.CONF
 vqos_conf.register_opts(CONF)
@@ -67,6 +75,8 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
     CAST_AS_CALL = False
     ADDITIONAL_FILTERS = ['VqosFilter']
     COMPUTE_DRIVER = 'vqos.VqosLibvirtDriver'
+    #: {hostname: weight} to have the scheduler prefer a host; None: stock.
+    HOST_WEIGHTS: dict[str, int] | None = None
 
     def setUp(self):
         self.flags(api_paste_config=api_paste_path(), group='wsgi')
@@ -84,6 +94,9 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.host.Host.get_online_cpus',
             lambda host: set(range(host.get_connection().host_info.cpus))))
+        # Whatever this machine has: weights are of cgroup v1.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.tuning.host_cgroup_version', lambda: 1))
         # There are no disks to move.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
@@ -91,6 +104,12 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
 
     def _setup_compute_service(self):
         self.flags(compute_driver=self.COMPUTE_DRIVER)
+
+    def _setup_scheduler_service(self):
+        if self.HOST_WEIGHTS is not None:
+            self.useFixture(nova_fixtures.HostNameWeigherFixture(
+                weights=self.HOST_WEIGHTS))
+        return super()._setup_scheduler_service()
 
     def _clear_attrs(self):
         # NOTE: Nova's clean-up deletes all public attributes; pytest sets
@@ -116,6 +135,20 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
             cpu_nodes=1, cpu_sockets=1, cpu_cores=pcpus, cpu_threads=1))
         return files
+
+    def hook(self, hostname, xml):
+        """What nova_vqos's libvirt hook on a host makes of an incoming XML.
+
+        The function, not the program: libvirt, which would start it, is
+        faked. As with ``on_error = pass``, what fails changes nothing.
+        """
+        settings = rewrite.Settings()
+        settings.profile_path = self.host_files[hostname].profile_path
+        try:
+            received, _done = rewrite.rewritten(xml.encode(), settings)
+        except (profiles.ProfileError, ValueError):
+            return xml
+        return received.decode()
 
     def host_dies(self, hostname):
         """Stop a host's compute service, as fencing leaves it."""

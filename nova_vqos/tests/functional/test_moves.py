@@ -1,0 +1,83 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Evacuation and unshelving: capped by where the server comes to be."""
+
+from nova import utils
+from nova_vqos.tests.functional import test_resize
+
+CAPS = test_resize.CAPS
+
+
+class EvacuationTestCase(test_resize.TwoHostsTestCase):
+
+    def test_to_a_slower_host(self):
+        server = self.boot(self.make_flavor(60), 'fast')
+        self.host_dies('fast')
+        self._evacuate_server(server, expected_host='slow')
+        self.assertEqual({'fast': 60, 'slow': 60},
+                         self.allocated(server['id']))
+        self._start_server(server)
+        self.assertEqual(CAPS['slow', 60], self.tunables(server))
+
+        # The dead host comes back, and gives up what was evacuated.
+        service = self.api.get_services(
+            host='fast', binary='nova-compute')[0]
+        self.api.put_service_force_down(service['id'], False)
+        self.restart_compute_service('fast')
+        self._assert_used(0, 60)
+        self._assert_is(server, 'slow', 60)
+
+    def test_no_host_is_fast_enough(self):
+        server = self.boot(self.make_flavor(120), 'fast')
+        self.host_dies('fast')
+        self._evacuate_server(server, expected_state='ERROR',
+                              expected_migration_status='error')
+        self.assertEqual({'fast': 120}, self.allocated(server['id']))
+
+    def test_forced_to_a_host_too_slow(self):
+        # It skips the filters, so that the driver has to refuse.
+        server = self.boot(self.make_flavor(120), 'fast')
+        self.host_dies('fast')
+        with utils.temporary_mutation(self.admin_api, microversion='2.67'):
+            self.api.post_server_action(server['id'], {
+                'evacuate': {'host': 'slow', 'force': True}})
+        self._wait_for_migration_status(server, ['failed', 'error'])
+        self._wait_for_server_parameter(server, {'status': 'ERROR'})
+        self._assert_used(120, 0)
+        connection = self.computes[
+            'slow'].driver._host.get_connection()
+        self.assertEqual({}, connection._vms)
+
+
+class UnshelveTestCase(test_resize.TwoHostsTestCase):
+
+    def test_on_another_host(self):
+        server = self.boot(self.make_flavor(60), 'fast')
+        self._shelve_server(server)
+        self._assert_used(0, 0)
+        self.api.put_service(
+            self.api.get_services(host='fast', binary='nova-compute')[0][
+                'id'], {'status': 'disabled'})
+        self._unshelve_server(server)
+        self._assert_is(server, 'slow', 60)
+
+    def test_asked_for_a_host_too_slow(self):
+        server = self.boot(self.make_flavor(120), 'fast')
+        self._shelve_server(server)
+        self.api.post_server_action(
+            server['id'], {'unshelve': {'host': 'slow'}})
+        self._wait_for_server_parameter(server, {
+            'status': 'SHELVED_OFFLOADED', 'OS-EXT-STS:task_state': None})
+        self.assertEqual({}, self.allocated(server['id']))
+        self._unshelve_server(server)
+        self._assert_is(server, 'fast', 120)
