@@ -26,7 +26,8 @@ import pathlib
 import shlex
 import sys
 
-from nova_vqos.hooks import libvirt, rewrite
+from nova_vqos.hooks import libvirt
+from nova_vqos.hooks import rewrite
 
 DEFAULT_HOOKS_DIR = '/etc/libvirt/hooks'
 # Late in the order: ours is the last word on the cap.

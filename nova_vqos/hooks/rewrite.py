@@ -119,7 +119,8 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
         raise HookError(settings.error)
     # Only now: servers without units need not wait for these.
     from nova_vqos import profile as profiles
-    from nova_vqos import tuning, units
+    from nova_vqos import tuning
+    from nova_vqos import units
     profile = profiles.load(settings.profile_path or profiles.DEFAULT_PATH)
     # NOTE: pCPUs that were not measured are none that guests of Nova share.
     pcpus = profile.pcpus & (domain.pcpus or profile.pcpus) or profile.pcpus
