@@ -35,7 +35,7 @@ MIN_PERIOD_US = 1_000
 MAX_PERIOD_US = 1_000_000
 
 # A shorter period gives less CPU away at each write of a quota, a longer one
-# has less overrun and a better open-loop tail: doc/source/admin/period.rst.
+# has less overrun and a better open-loop tail: doc/source/contributor/internals.rst.
 DEFAULT_PERIOD_US = 50_000
 
 # A quota below two scheduler ticks is overrun by up to a tick in each period,
