@@ -1,0 +1,188 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the agent needs of a host's hypervisor: the contract of its drivers.
+
+A driver tells which domains run, what their policy follows from, and which
+CPU tuning is in force; it writes what it is told, and passes events on. It
+decides nothing. Drivers are found by name in the stevedore namespace
+``nova_vqos.hypervisors``.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import enum
+
+
+class HypervisorError(Exception):
+    """A request to the hypervisor failed."""
+
+
+class Unavailable(HypervisorError):
+    """The hypervisor cannot be reached."""
+
+
+class DomainGone(HypervisorError):
+    """The domain does not run here any more."""
+
+
+class DomainBusy(HypervisorError):
+    """The domain cannot be written to now, for example in a migration."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limit:
+    """A CFS bandwidth limit as it is in force.
+
+    :ivar quota_us: None where there is no limit
+    """
+
+    quota_us: int | None
+    period_us: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InForce:
+    """The CPU tuning that is in force for a domain.
+
+    :ivar vcpus: limit of each vCPU that is online, by its number
+    :ivar shares: weight of the domain, in terms of the host's cgroup version
+    :ivar domain: limit of the domain as a whole
+    """
+
+    vcpus: Mapping[int, Limit]
+    shares: int
+    domain: Limit
+
+
+class Parameter(enum.Enum):
+    """What of a domain's CPU tuning can be written."""
+
+    DOMAIN_QUOTA_US = 'domain_quota_us'
+    QUOTA_US = 'quota_us'
+    PERIOD_US = 'period_us'
+    SHARES = 'shares'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One value to write.
+
+    :ivar value: None: no limit (quotas only)
+    """
+
+    parameter: Parameter
+    value: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Domain:
+    """What a domain's policy follows from.
+
+    :ivar name: the hypervisor's name of the domain
+    :ivar extra_specs: of its flavor; None: not a server of Nova
+    :ivar vcpus: of its flavor; 0 where unknown
+    :ivar pcpus: those that its vCPUs may run on; None: all
+    """
+
+    uuid: str
+    name: str
+    extra_specs: Mapping[str, str] | None
+    vcpus: int
+    pcpus: frozenset[int] | None
+
+
+class EventKind(enum.Enum):
+    """What happened to a domain, as far as the agent treats it differently."""
+
+    STARTED = 'started'
+    RESUMED = 'resumed'
+    CHANGED = 'changed'
+    TUNED = 'tuned'
+    STOPPED = 'stopped'
+    CONNECTION_LOST = 'connection lost'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    :ivar uuid: of the domain, '' for events of the connection
+    :ivar detail: the hypervisor's own word for it, such as ``migrated``
+    :ivar seen_at_s: on the monotonic clock
+    :ivar values: of TUNED: what was set
+    """
+
+    kind: EventKind
+    uuid: str
+    detail: str
+    seen_at_s: float
+    values: Mapping[Parameter, int | None] = dataclasses.field(
+        default_factory=dict)
+
+
+class Hypervisor(abc.ABC):
+    """One host's hypervisor. Calls may come from several threads."""
+
+    @property
+    @abc.abstractmethod
+    def cgroup_version(self) -> int:
+        """1 or 2: what shares mean on this host."""
+
+    @abc.abstractmethod
+    def connect(self, on_event: Callable[[Event], None]) -> None:
+        """Connect, or connect again, and follow the events from now on.
+
+        :param on_event: called from a thread of the driver; must not block
+        :raises Unavailable: when the hypervisor cannot be reached
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Disconnect and release everything. Never raises."""
+
+    @abc.abstractmethod
+    def running(self) -> Mapping[str, int]:
+        """All domains that run, with one bulk call.
+
+        :returns: by UUID, a number that is another at each start of a domain
+        :raises Unavailable: when the hypervisor cannot be reached
+        """
+
+    @abc.abstractmethod
+    def describe(self, uuid: str) -> Domain:
+        """Read what a domain's policy follows from.
+
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when it cannot be understood
+        """
+
+    @abc.abstractmethod
+    def read(self, uuid: str) -> InForce:
+        """Read the tuning in force; cheap enough for each tick.
+
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when it cannot be read
+        """
+
+    @abc.abstractmethod
+    def write(self, uuid: str, changes: Sequence[Change]) -> None:
+        """Write values, in their order. May block for tens of seconds.
+
+        :raises DomainBusy: when the domain takes no writes now
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when a value is refused
+        """

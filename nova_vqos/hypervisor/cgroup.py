@@ -1,0 +1,249 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Reads the CPU limits of running domains straight from cgroupfs.
+
+libvirt offers no bulk call for quotas, and one call per domain and tick would
+cost its daemon a quarter of a core for 200 domains. So the files are kept
+open and read again: about a microsecond each.
+
+Only reads: what is written goes through libvirt, which remembers it for the
+domain's XML and its hotplugged vCPUs.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import errno
+import itertools
+import os
+import re
+
+from nova_vqos.hypervisor import base
+
+# NOTE: libvirt's way to say 'no limit' where -1 is refused
+# (VIR_CGROUP_CPU_QUOTA_MAX in src/util/vircgroup.h).
+UNLIMITED_QUOTA_US = 17_592_186_044_415
+
+_VCPU_DIRECTORY = re.compile(r'vcpu([0-9]+)')
+_READ_BYTES = 64
+_GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH)
+
+
+class CgroupError(base.HypervisorError):
+    """A domain's cgroup cannot be found or read."""
+
+
+class _Files:
+    """Files that are kept open, closed together."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        handle = os.open(path, flags | os.O_CLOEXEC)
+        self._stack.callback(os.close, handle)
+        return handle
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class DomainCgroup:
+    """The CPU cgroups of one domain, kept open."""
+
+    def __init__(self, path: str, version: int) -> None:
+        """Open the files.
+
+        :param path: the domain's directory, which holds emulator and vcpuN
+        :param version: of cgroups, 1 or 2
+        :raises CgroupError: when it is not there, or not the domain's
+        """
+        self._path = path
+        self._version = version
+        self._files = _Files()
+        self._vcpu_files = _Files()
+        self._vcpus: dict[int, tuple[int, ...]] = {}
+        self._links = 0
+        self._all: list[int] = []
+        self._content: list[bytes] = []
+        self._in_force: base.InForce | None = None
+        with self._closed_on_error():
+            self._directory = self._files.open(path, os.O_DIRECTORY)
+            self._domain = self._open_limit(self._files, path)
+            self._shares = self._files.open(os.path.join(
+                self._shares_path(path),
+                'cpu.shares' if version == 1 else 'cpu.weight'))
+
+    def read(self) -> base.InForce:
+        """What is in force now.
+
+        :returns: the very same object as long as nothing changes
+        :raises CgroupError: when the cgroup is gone
+        """
+        with self._closed_on_error():
+            # NOTE: the link count of a cgroup's directory is that of its
+            # children: another one means that a vCPU came or went.
+            links = os.fstat(self._directory).st_nlink
+            if links != self._links:
+                self._open_vcpus()
+                self._links = links
+                self._in_force = None
+            content = [os.pread(handle, _READ_BYTES, 0)
+                       for handle in self._all]
+            if self._in_force is None or content != self._content:
+                self._in_force = self._parse(iter(content))
+                self._content = content
+            return self._in_force
+
+    def close(self) -> None:
+        """Close the files."""
+        self._vcpu_files.close()
+        self._files.close()
+
+    def _open_vcpus(self) -> None:
+        self._vcpu_files.close()
+        self._vcpu_files = _Files()
+        self._vcpus = {}
+        for name in os.listdir(self._path):
+            match = _VCPU_DIRECTORY.fullmatch(name)
+            if match is not None:
+                self._vcpus[int(match.group(1))] = self._open_limit(
+                    self._vcpu_files, os.path.join(self._path, name))
+        self._all = [self._shares, *self._domain,
+                     *itertools.chain.from_iterable(self._vcpus.values())]
+
+    def _parse(self, content: Iterator[bytes]) -> base.InForce:
+        """The content of the files, in the order of self._all."""
+        return base.InForce(
+            shares=int(next(content)),
+            domain=self._limit(content),
+            vcpus={number: self._limit(content) for number in self._vcpus})
+
+    def _open_limit(self, files: _Files, path: str) -> tuple[int, ...]:
+        if self._version == 2:
+            return (files.open(os.path.join(path, 'cpu.max')),)
+        return (files.open(os.path.join(path, 'cpu.cfs_quota_us')),
+                files.open(os.path.join(path, 'cpu.cfs_period_us')))
+
+    def _limit(self, content: Iterator[bytes]) -> base.Limit:
+        if self._version == 2:
+            quota, period = next(content).split()
+        else:
+            quota, period = next(content), next(content)
+        quota_us = -1 if quota == b'max' else int(quota)
+        limited = 0 <= quota_us < UNLIMITED_QUOTA_US
+        return base.Limit(quota_us if limited else None, int(period))
+
+    @staticmethod
+    def _shares_path(path: str) -> str:
+        # NOTE: where systemd made the domain's scope, libvirt works in a
+        # child of it named libvirt, but leaves the weight to systemd, on the
+        # scope itself.
+        parent, name = os.path.split(path)
+        return parent if name == 'libvirt' else path
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.close()
+            gone = isinstance(error, OSError) and error.errno in _GONE
+            raise CgroupError(
+                f'cgroup {self._path} {"is gone" if gone else "unreadable"}: '
+                f'{error}') from error
+
+
+class CgroupReader:
+    """Finds and reads the cgroups of domains."""
+
+    def __init__(self, root: str = '/') -> None:
+        """Prepare; nothing is opened yet.
+
+        :param root: where /proc and /sys are looked for, for tests
+        """
+        self._root = root
+        self._domains: dict[str, DomainCgroup] = {}
+
+    def version(self) -> int:
+        """2 where cgroups are unified on this host, else 1."""
+        return 2 if os.path.exists(
+            self._below_root('sys/fs/cgroup/cgroup.controllers')) else 1
+
+    def read(self, uuid: str, pid: int | None) -> base.InForce:
+        """What is in force for a domain.
+
+        :param pid: of its emulator; None: only where it was found before
+        :raises CgroupError: when its cgroup cannot be found or read
+        """
+        cgroup = self._domains.get(uuid)
+        if cgroup is None:
+            if pid is None:
+                raise CgroupError(f'the emulator of domain {uuid} is unknown')
+            version = self.version()
+            cgroup = DomainCgroup(self._find(pid, version), version)
+            self._domains[uuid] = cgroup
+        try:
+            return cgroup.read()
+        except CgroupError:
+            del self._domains[uuid]
+            raise
+
+    def knows(self, uuid: str) -> bool:
+        """Whether a domain's files are open."""
+        return uuid in self._domains
+
+    def forget(self, uuid: str) -> None:
+        """Close the files of a domain."""
+        cgroup = self._domains.pop(uuid, None)
+        if cgroup is not None:
+            cgroup.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for uuid in list(self._domains):
+            self.forget(uuid)
+
+    def _find(self, pid: int, version: int) -> str:
+        """The directory of the domain whose emulator has a process id."""
+        try:
+            with open(self._below_root(f'proc/{pid}/cgroup')) as file:
+                lines = file.read().splitlines()
+        except OSError as error:
+            raise CgroupError(
+                f'the cgroup of process {pid} is unknown: {error}') from error
+        for line in lines:
+            hierarchy, _, rest = line.partition(':')
+            controllers, _, path = rest.partition(':')
+            if version == 1 and 'cpu' in controllers.split(','):
+                mount = f'sys/fs/cgroup/{self._mount_name(controllers)}'
+                return self._domain_path(mount, path)
+            if version == 2 and hierarchy == '0':
+                return self._domain_path('sys/fs/cgroup', path)
+        raise CgroupError(f'process {pid} is in no cpu cgroup')
+
+    def _mount_name(self, controllers: str) -> str:
+        # NOTE: where two controllers share a hierarchy, systemd links each
+        # one's name to it; elsewhere only the joint name may be there.
+        exists = os.path.isdir(self._below_root('sys/fs/cgroup/cpu'))
+        return 'cpu' if exists else controllers
+
+    def _domain_path(self, mount: str, path: str) -> str:
+        directory, name = os.path.split(path)
+        # The emulator's threads are below the domain, beside its vCPUs.
+        domain = directory if name == 'emulator' else path
+        if domain == '/':
+            raise CgroupError('the emulator is in the root cgroup')
+        return self._below_root(os.path.join(mount, domain.lstrip('/')))
+
+    def _below_root(self, path: str) -> str:
+        return os.path.join(self._root, path)
