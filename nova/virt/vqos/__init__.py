@@ -9,3 +9,13 @@
 # WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 # License for the specific language governing permissions and limitations
 # under the License.
+
+"""``compute_driver = vqos.VqosLibvirtDriver``.
+
+Nova imports compute drivers from below nova.virt only: this package is there
+to be found, and holds nothing itself.
+"""
+
+from nova_vqos.virt.driver import VqosLibvirtDriver
+
+__all__ = ['VqosLibvirtDriver']

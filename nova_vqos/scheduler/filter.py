@@ -1,0 +1,211 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The scheduler filter for CPU units.
+
+Placement counts units; what it cannot tell is how fast a single pCPU is, what
+a host offers beside units, and whether its agent is alive. Hosts say so in
+the stats of their compute node (:mod:`nova_vqos.host_report`).
+"""
+
+import datetime
+from decimal import Decimal
+from decimal import InvalidOperation
+
+import nova.conf
+from nova.scheduler import filters
+from nova.scheduler import utils
+from oslo_log import log as logging
+
+from nova_vqos import policy as policies
+from nova_vqos import units
+from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.virt import admission
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+_NAMED_HOSTS = 20
+
+
+class VqosFilter(filters.BaseHostFilter):
+    """Hosts that can keep the promise of a flavor.
+
+    Says once per host, at level info, why it was refused. A server without
+    units costs one look into the stats of each host, or none at all with
+    ``[vqos] servers_without_units = allow``.
+
+    Not run on rebuild: there the server stays on its host, and its flavor as
+    it is. Whether the host could take in another one is not the question.
+    """
+
+    RUN_ON_REBUILD = False
+
+    # All servers of a request have one flavor, and stats of hosts do not
+    # change with what the request itself takes: units are Placement's.
+    run_filter_once_per_request = True
+
+    def __init__(self):
+        vqos_conf.register_opts(CONF)
+
+    def filter_all(self, filter_obj_list, spec_obj):
+        """The hosts that pass; the flavor is parsed once for all of them.
+
+        :param filter_obj_list: nova.scheduler.host_manager.HostState objects
+        :param spec_obj: nova.objects.RequestSpec
+        """
+        if utils.request_is_rebuild(spec_obj):
+            return filter_obj_list
+        try:
+            policy = _policy_of(spec_obj)
+        except policies.PolicyError as error:
+            LOG.info('Server %(server)s finds no host: %(error)s',
+                     {'server': spec_obj.instance_uuid, 'error': error})
+            return []
+        if policy is None or policy == policies.ServerPolicy(policy.vcpus):
+            return self._without_units(filter_obj_list, spec_obj)
+        request = _Request(policy, CONF.vqos.agent_max_age_s)
+        if policy.units is None:
+            filter_obj_list = self._without_units(filter_obj_list, spec_obj)
+        passed = []
+        for host_state in filter_obj_list:
+            reason = request.refusal(host_state.stats)
+            if reason:
+                LOG.info(
+                    'Host %(host)s is refused for server %(server)s, which '
+                    'asks for %(asked)s: %(reason)s',
+                    {'host': host_state.host, 'asked': request.asked,
+                     'server': spec_obj.instance_uuid, 'reason': reason})
+            else:
+                passed.append(host_state)
+        return passed
+
+    def host_passes(self, host_state, filter_properties):
+        """Whether one host passes: for callers that have only one."""
+        return bool(self.filter_all([host_state], filter_properties))
+
+    @staticmethod
+    def _without_units(host_states, spec_obj):
+        """Servers without units claim none, and would use those of others."""
+        if CONF.vqos.servers_without_units == 'allow':
+            return host_states
+        passed = [host_state for host_state in host_states
+                  if host_state.stats.get('vqos_sells_units') != 'True']
+        if len(passed) < len(host_states):
+            _log_kept(host_states, spec_obj)
+        return passed
+
+
+class _Request:
+    """What a server asks of a host, made ready for many hosts."""
+
+    def __init__(self, policy, agent_max_age_s):
+        self._policy = policy
+        self.asked = _describe(policy)
+        self._oldest_sign = None
+        if agent_max_age_s:
+            now = datetime.datetime.now(datetime.UTC)
+            self._oldest_sign = now - datetime.timedelta(
+                seconds=agent_max_age_s)
+
+    def refusal(self, stats):
+        """Why a host with these stats is refused, '' if it is not."""
+        policy = self._policy
+        if policy.units is not None:
+            reason = self._too_slow(stats) or self._agent_gone(stats)
+            if reason:
+                return reason
+        return (_not_offered(stats, 'vqos_quantum_classes',
+                             policies.QUANTUM_CLASS_KEY,
+                             policy.quantum_class)
+                or _not_offered(stats, 'vqos_dd_billing',
+                                policies.DD_BILLING_KEY, policy.dd_billing))
+
+    def _too_slow(self, stats):
+        profile = stats.get('vqos_profile')
+        if profile != 'valid':
+            return (f'it takes no new servers with units: {profile}'
+                    if profile else 'it has no CPU units')
+        policy = self._policy
+        try:
+            # NOTE: exact, so that a pCPU of 60 CU takes a vCPU of 60 CU.
+            slowest_cu = Decimal(stats['vqos_slowest_cu'])
+            least_cu = Decimal(stats['vqos_least_cu'])
+            if policy.units > slowest_cu * policy.vcpus:
+                return (f'its slowest pCPU has {slowest_cu} CU, less than '
+                        'what each vCPU needs')
+            if policy.units < least_cu * policy.vcpus:
+                return f'it can give a vCPU no less than {least_cu} CU'
+        except (KeyError, InvalidOperation):
+            return 'its stats do not say how fast it is'
+        return ''
+
+    def _agent_gone(self, stats):
+        if self._oldest_sign is None:
+            return ''
+        seen_at = stats.get('vqos_agent_seen_at')
+        if not seen_at:
+            return 'its agent was never seen'
+        try:
+            if datetime.datetime.fromisoformat(seen_at) >= self._oldest_sign:
+                return ''
+        except (TypeError, ValueError):
+            return f'its agent was last seen at {seen_at!r}, which is no time'
+        return (f'its agent was last seen at {seen_at}, longer than '
+                f'{CONF.vqos.agent_max_age_s} s ago')
+
+
+def _policy_of(spec_obj):
+    """The policy of the servers of a request; None: stock Nova's business.
+
+    :raises nova_vqos.policy.PolicyError: when flavor, or flavor and image
+        together, are invalid
+    """
+    flavor = spec_obj.flavor
+    if 'extra_specs' not in flavor or not flavor.extra_specs:
+        return None
+    policy = policies.parse(flavor.extra_specs, flavor.vcpus)
+    if policy is not None and policy.units is not None:
+        admission.check_shared_cpus(spec_obj.numa_topology)
+    return policy
+
+
+def _not_offered(stats, stat, key, wanted):
+    offered = stats.get(stat, '')
+    if wanted == policies.CHOICES[key][0] or wanted in offered.split(','):
+        return ''
+    return f'it offers {key} {offered or "nothing"}'
+
+
+def _describe(policy):
+    asked = [f'{key} {value}' for key, value in (
+        (policies.QUANTUM_CLASS_KEY, policy.quantum_class),
+        (policies.DD_BILLING_KEY, policy.dd_billing))
+        if value != policies.CHOICES[key][0]]
+    if policy.units is not None:
+        cu = units.cu_per_vcpu(policy.units, policy.vcpus)
+        asked.insert(0, f'{policy.units} CU on {policy.vcpus} vCPUs, '
+                     f'{units.format_cu(cu)} CU each')
+    return ', '.join(asked)
+
+
+def _log_kept(host_states, spec_obj):
+    """One line for all: servers without units are the common case."""
+    hosts = [host_state.host for host_state in host_states
+             if host_state.stats.get('vqos_sells_units') == 'True']
+    named = ', '.join(hosts[:_NAMED_HOSTS])
+    more = len(hosts) - _NAMED_HOSTS
+    LOG.info('Server %(server)s asks for no CPU units, and these hosts are '
+             'kept for servers that do ([vqos] servers_without_units): '
+             '%(hosts)s%(more)s',
+             {'server': spec_obj.instance_uuid, 'hosts': named,
+              'more': f' and {more} more' if more > 0 else ''})

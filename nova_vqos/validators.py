@@ -1,0 +1,86 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The extra specs of CPU units, for Nova's API.
+
+Loaded by nova-api through the entry point ``nova.api.extra_spec_validators``,
+and asked from microversion 2.86 on, one extra spec at a time. What only the
+whole flavor shows (contradictions, a claim in a suffixed group) the scheduler
+filter and the compute driver refuse.
+
+NOTE: nova-api does not start when this module cannot be imported: nothing
+else of Nova's, and nothing of ours but the policy, is imported here.
+"""
+
+from nova.api.validation.extra_specs import base
+
+from nova_vqos import policy
+from nova_vqos import units
+
+
+class PolicyValidator(base.ExtraSpecValidator):
+    """Answers with a text that names key, value, and what it may be."""
+
+    def validate(self, name, value):
+        """Check one extra spec.
+
+        :raises nova.exception.ValidationError: when it is invalid; the API
+            answers 400 with its text
+        """
+        try:
+            policy.check_value(name, value)
+        except policy.PolicyError as error:
+            raise base.exception.ValidationError(
+                f'Validation failed; {error}.') from error
+
+
+_DESCRIPTIONS = {
+    policy.CAP_KEY: (
+        'What becomes of CPU time beyond the units of the server. ``hard``: '
+        'it never gets more. ``floor``: it may use what is idle.'),
+    policy.QUANTUM_CLASS_KEY: (
+        'The kind of work that a server is scheduled for. ``auto`` lets the '
+        'host recognise it. Only hosts that offer a class take its servers.'),
+    policy.DD_BILLING_KEY: (
+        'What becomes of the CPU time that a host spends on the I/O of a '
+        'server. ``account``: it is measured. ``charge``: it is also paid '
+        'out of the units of the server.'),
+}
+
+
+def register():
+    """The validators, in the form that Nova loads."""
+    return [
+        # NOTE: Nova looks for the exact name first: this one precedes the
+        # stock pattern for resources of any CUSTOM_ class.
+        PolicyValidator(
+            name=policy.UNITS_KEY,
+            description=(
+                'CPU units of the whole server; '
+                f'{units.CU_PER_REFERENCE_PCPU} are the sustained speed of '
+                'one reference pCPU. Shared equally by the vCPUs.'),
+            value={'type': int, 'min': 1, 'max': units.MAX_UNITS},
+        ),
+        *(PolicyValidator(
+            name=key,
+            description=_DESCRIPTIONS[key],
+            value={'type': str, 'enum': list(choices)},
+        ) for key, choices in policy.CHOICES.items()),
+        # All other names below vqos: are refused here rather than by Nova,
+        # whose text does not say which names there are.
+        PolicyValidator(
+            name=f'{policy.NAMESPACE}{{unknown}}',
+            description='No other extra spec of this namespace is known.',
+            value={'type': str},
+            parameters=[{'name': 'unknown', 'pattern': '.*'}],
+        ),
+    ]

@@ -1,0 +1,244 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Nova's libvirt driver, with CPU units.
+
+Everything here is an addition around the stock method of the same name, in
+the few places where it has to be: Nova 33 and 34 have the same ones. Servers
+without units, and hosts without a profile, keep stock behaviour.
+
+NOTE: no threads and no locks: nova-compute of Nova 33 runs on eventlet by
+default. What is remembered here is changed by single operations.
+"""
+
+from nova.compute import task_states
+import nova.conf
+from nova.virt.libvirt import driver as libvirt_driver
+from oslo_log import log as logging
+
+from nova import exception
+from nova import rpc
+from nova_vqos import host_report
+from nova_vqos import policy as policies
+from nova_vqos.agent import rpcapi
+from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.virt import admission
+from nova_vqos.virt import cputune
+from nova_vqos.virt import inventory
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+# NOTE: in these a server is new to the host; in all others in which a guest
+# is made (reboot, start, rescue, revert, host boot) it has been here.
+_ARRIVING = (task_states.SPAWNING, task_states.RESIZE_FINISH)
+
+# Nova has <quota> for lxc as well, but there it is one for all vCPUs.
+_VIRT_TYPES = ('kvm', 'qemu')
+
+
+class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
+    """Sells a host's CPU in units, and caps its servers to theirs."""
+
+    def __init__(self, virtapi, read_only=False):
+        super().__init__(virtapi, read_only)
+        vqos_conf.register_opts(CONF)
+        self._vqos_reporter = host_report.HostReporter(
+            CONF.vqos.profile_path, CONF.vqos.agent_state_path,
+            CONF.vqos.profile_max_interval)
+        # Whether Placement has units of this host; None: not yet known.
+        self._vqos_sells_units = None
+        # UUIDs of servers whose guest is being made anew on this host.
+        self._vqos_returning = set()
+
+    def update_provider_tree(self, provider_tree, nodename, allocations=None):
+        """Add inventory of CPU units and traits to what the host has.
+
+        Called again on a reshape and on a conflict: the outcome depends on
+        the tree alone. Raises what the stock method raises.
+        """
+        # NOTE: read before, since the stock method replaces all inventory.
+        last = inventory.last_of(provider_tree, nodename)
+        super().update_provider_tree(provider_tree, nodename, allocations)
+        try:
+            report = self._vqos_report()
+            mine = inventory.cpu_units(
+                report, last, reserved_cu=CONF.vqos.reserved_cu,
+                allocation_ratio=CONF.vqos.allocation_ratio)
+            traits = report.traits()
+        except Exception:
+            # An exception would keep nova-compute from starting, and freeze
+            # the stats of one that runs.
+            LOG.exception('No new servers with CPU units are taken')
+            mine = None if last is None else inventory.closed(last)
+            traits = set()
+        inventory.merge(provider_tree, nodename, mine)
+        inventory.set_traits(provider_tree, nodename, traits)
+        self._vqos_sells_units = mine is not None
+
+    def get_available_resource(self, nodename):
+        """Add to the stats what the scheduler filter asks for."""
+        resources = super().get_available_resource(nodename)
+        try:
+            report = self._vqos_report()
+            stats = report.stats()
+            # Without a profile the host is stock Nova's, unless servers with
+            # units may have been sold on it before the profile was lost.
+            sells_units = report.present or bool(self._vqos_sells_units)
+        except Exception as error:
+            LOG.exception('The state of CPU units is not known')
+            stats = {'vqos_profile': f'it cannot be told: {error}'[:255]}
+            sells_units = self._vqos_sells_units is not False
+        stats['vqos_sells_units'] = str(sells_units)
+        resources.setdefault('stats', {}).update(stats)
+        return resources
+
+    def check_can_live_migrate_destination(
+            self, context, instance, src_compute_info, dst_compute_info,
+            block_migration=False, disk_over_commit=False):
+        """Refuse a server whose promise this host cannot keep.
+
+        :raises nova.exception.MigrationPreCheckError: when it cannot
+        """
+        # NOTE: before the stock method, which makes a file; and nothing but
+        # this exception, since any other one puts the running server into
+        # ERROR (nova/conductor/manager.py).
+        self._vqos_check_migration(instance)
+        return super().check_can_live_migrate_destination(
+            context, instance, src_compute_info, dst_compute_info,
+            block_migration, disk_over_commit)
+
+    def post_live_migration_at_destination(
+            self, context, instance, network_info, block_migration=False,
+            block_device_info=None):
+        """Tell the agent of the server that came in."""
+        super().post_live_migration_at_destination(
+            context, instance, network_info, block_migration,
+            block_device_info)
+        self._vqos_wake_agent(instance)
+
+    def _get_guest_config(self, instance, *args, **kwargs):
+        """Note whether the server is new here, for the tuning of its guest."""
+        if _is_arriving(instance):
+            self._vqos_policy(instance.flavor, instance.numa_topology)
+            return super()._get_guest_config(instance, *args, **kwargs)
+        self._vqos_returning.add(instance.uuid)
+        try:
+            return super()._get_guest_config(instance, *args, **kwargs)
+        finally:
+            self._vqos_returning.discard(instance.uuid)
+
+    def _update_guest_cputune(self, guest, flavor):
+        """Give the guest the cap and the shares that its flavor promises.
+
+        :raises nova.exception.InvalidInput: when the flavor is invalid: no
+            other host would do
+        :raises nova.exception.UnsupportedHostCPUControlPolicy: when the host
+            can cap no guest
+        :raises nova.exception.ComputeResourcesUnavailable: when this host
+            cannot keep the promise: another is tried
+        """
+        policy = self._vqos_policy(flavor)
+        super()._update_guest_cputune(guest, flavor)
+        if policy is None:
+            return
+        if policy.units is not None and self._vqos_obstacle():
+            raise exception.UnsupportedHostCPUControlPolicy()
+        report = self._vqos_report()
+        pcpus = cputune.eligible_pcpus(guest, report.pcpus)
+        if guest.uuid in self._vqos_returning:
+            tune = cputune.of_returning(guest.uuid, policy, report, pcpus,
+                                        period_us=CONF.vqos.period_us)
+        else:
+            try:
+                tune = admission.check_newcomer(
+                    policy, report, pcpus, period_us=CONF.vqos.period_us)
+            except admission.CannotServe as error:
+                raise exception.ComputeResourcesUnavailable(
+                    reason=str(error)) from error
+        cputune.apply(tune, guest)
+
+    def _create_guest(self, context, xml, instance, *args, **kwargs):
+        """Tell the agent of the new guest: every guest is made here."""
+        guest = super()._create_guest(context, xml, instance, *args, **kwargs)
+        self._vqos_wake_agent(instance)
+        return guest
+
+    def _vqos_report(self):
+        return self._vqos_reporter.report(self._get_vcpu_available(),
+                                          self._vqos_obstacle())
+
+    def _vqos_obstacle(self):
+        """Why this host can cap no guest, '' if it can."""
+        if CONF.libvirt.virt_type not in _VIRT_TYPES:
+            return (f'[libvirt] virt_type is {CONF.libvirt.virt_type}, it '
+                    f'must be {" or ".join(_VIRT_TYPES)}')
+        if not self._host.is_cpu_control_policy_capable():
+            return 'this host has no cgroup controller for CPU time'
+        return ''
+
+    @staticmethod
+    def _vqos_policy(flavor, numa_topology=None):
+        try:
+            return admission.policy_of(flavor, numa_topology)
+        except policies.PolicyError as error:
+            raise exception.InvalidInput(reason=str(error)) from error
+
+    def _vqos_check_migration(self, instance):
+        try:
+            policy = admission.policy_of(instance.flavor,
+                                         instance.numa_topology)
+            if policy is None:
+                return
+            obstacle = self._vqos_obstacle()
+            if policy.units is not None and obstacle:
+                raise admission.CannotServe(obstacle)
+            admission.check_newcomer(
+                policy, self._vqos_report(), self._get_vcpu_available(),
+                period_us=CONF.vqos.period_us)
+        except (admission.CannotServe, policies.PolicyError) as error:
+            reason = str(error)
+        except Exception as error:
+            LOG.exception('The check of CPU units failed', instance=instance)
+            reason = f'the check of CPU units failed: {error}'
+        else:
+            return
+        LOG.info('Live migration to this host is refused: %s', reason,
+                 instance=instance)
+        raise exception.MigrationPreCheckError(
+            reason=f'host {CONF.host}: {reason}')
+
+    @staticmethod
+    def _vqos_wake_agent(instance):
+        """Make the agent look at a server now rather than at its next tick.
+
+        Neither delays nor fails what it follows.
+        """
+        try:
+            policy = admission.policy_of(instance.flavor)
+            if policy is not None:
+                # NOTE: read now: Nova replaces it when a worker starts.
+                rpcapi.AgentAPI(rpc.TRANSPORT).wake(
+                    CONF.host, instance.uuid, policy.to_dict())
+        except Exception:
+            LOG.warning('The vqos agent was not told, it finds the server by '
+                        'itself', instance=instance, exc_info=True)
+
+
+def _is_arriving(instance):
+    """Whether a server whose guest is made is new to this host."""
+    if instance.task_state == task_states.REBUILD_SPAWNING:
+        # NOTE: of a rebuild in place and an evacuation alike, but only the
+        # latter is a move, with a claim and its migration context.
+        return ('migration_context' in instance
+                and instance.migration_context is not None)
+    return instance.task_state in _ARRIVING
