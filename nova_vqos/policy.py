@@ -17,7 +17,6 @@ driver, libvirt's hook and the agent. Pure: standard library only.
 """
 
 from collections.abc import Mapping
-import dataclasses
 import re
 import typing as ty
 
@@ -72,8 +71,7 @@ class PolicyError(ValueError):
         super().__init__(f'{key} is {shown}, it must be {expected}')
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServerPolicy:
+class ServerPolicy(ty.NamedTuple):
     """What a flavor promises to each of its servers.
 
     :ivar vcpus: vCPUs of the server
@@ -91,7 +89,7 @@ class ServerPolicy:
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Primitives only, fit for a message."""
-        return dataclasses.asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_dict(cls, data: object) -> 'ServerPolicy':
@@ -101,7 +99,7 @@ class ServerPolicy:
         """
         if not isinstance(data, Mapping):
             raise PolicyError('policy', data, 'a mapping')
-        unknown = set(data) - {f.name for f in dataclasses.fields(cls)}
+        unknown = set(data) - set(cls._fields)
         if unknown:
             raise PolicyError('policy', sorted(map(str, unknown)),
                               'without unknown fields')

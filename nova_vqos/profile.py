@@ -13,21 +13,20 @@
 """The host profile: what a host's pCPUs were measured to be worth.
 
 A YAML document, written by ``nova-vqos-calibrate`` and read by the compute
-driver, the agent and libvirt's hook. The hook starts at each migration, so
-only the standard library and PyYAML are imported here.
+driver, the agent and libvirt's hook. Of YAML it is the part that is JSON too:
+libyaml's parser ends the process at a deeply nested document, and importing
+any takes a third of the time that the hook has. For the hook's sake there are
+named tuples here, no dataclasses, and rare imports are late
+(tools/bench/hook.py).
 """
 
-import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
 import stat
-import tempfile
+import types
 import typing as ty
-
-import yaml
 
 SCHEMA = 1
 DEFAULT_PATH = '/etc/nova-vqos/profile.yaml'
@@ -38,10 +37,6 @@ _MAX_CLASSES = 64
 _MAX_SAMPLES = 10_000
 _MAX_TEXT = 256
 _COEFFICIENTS = (0.001, 1000.0)
-
-# NOTE: libyaml's parser reads a profile ten times faster than the Python one;
-# distributions build PyYAML with it, other builds may not.
-_Loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 
 class ProfileError(Exception):
@@ -60,8 +55,7 @@ class ProfileInvalid(ProfileError):
     """The content is not that of a profile."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Reference:
+class Reference(ty.NamedTuple):
     """The CPU that 100 CU are the speed of.
 
     :ivar score: its work per CPU second, in ``unit`` of ``benchmark``
@@ -75,8 +69,7 @@ class Reference:
     created_at: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Measurement:
+class Measurement(ty.NamedTuple):
     """A coefficient, with its 95 % confidence interval.
 
     :ivar samples: scores that it was computed from, work per CPU second
@@ -93,8 +86,7 @@ class Measurement:
         return (self.interval_high - self.interval_low) / self.coefficient
 
 
-@dataclasses.dataclass(frozen=True)
-class CpuClass:
+class CpuClass(ty.NamedTuple):
     """Equal pCPUs, measured one alone and all pCPUs of the host busy."""
 
     pcpus: frozenset[int]
@@ -102,9 +94,8 @@ class CpuClass:
     busy: Measurement
 
 
-@dataclasses.dataclass(frozen=True)
-class Profile:
-    """The calibration of one host.
+class _ProfileFields(ty.NamedTuple):
+    """The calibration of one host, see :class:`Profile`.
 
     :ivar created_at: ISO 8601, UTC
     :ivar host: name of the host that was measured
@@ -117,13 +108,18 @@ class Profile:
     host: str
     reference: Reference
     measured_in: str
-    fingerprint: dict[str, str]
+    fingerprint: ty.Mapping[str, str]
     cpu_classes: tuple[CpuClass, ...]
-    provenance: dict[str, str] = dataclasses.field(default_factory=dict)
+    provenance: ty.Mapping[str, str] = types.MappingProxyType({})
+
+
+class Profile(_ProfileFields):
+    """The calibration of one host."""
 
     @functools.cached_property
     def id(self) -> str:
         """Names this content, and no other: 16 hexadecimal digits."""
+        import hashlib
         canonical = json.dumps(_content(self), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -206,19 +202,17 @@ def loads(content: str | bytes) -> Profile:
     :raises ProfileInvalid: when it is no profile, or of another schema
     """
     try:
-        # A safe loader in either case: plain values, no objects.
-        document = yaml.load(  # noqa: S506
-            content, Loader=_Loader)  # nosec B506
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ProfileInvalid(f'not YAML: {error}') from error
-    return _from_document(_Fields(document, ''))
+        return _from_document(_Fields(json.loads(content), ''))
+    except (ValueError, RecursionError) as error:
+        raise ProfileInvalid(f'not the JSON of a profile: {error}') from error
+    except OverflowError as error:
+        raise ProfileInvalid(f'a number is too large: {error}') from error
 
 
 def dumps(profile: Profile) -> str:
     """The text of a profile."""
     # The id comes last: a text that was cut off is none, wherever it was cut.
-    return yaml.safe_dump(_content(profile) | {'id': profile.id},
-                          sort_keys=False)
+    return json.dumps(_content(profile) | {'id': profile.id}, indent=2) + '\n'
 
 
 def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
@@ -226,6 +220,7 @@ def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
 
     :raises OSError: when it cannot be written; the old one is then untouched
     """
+    import tempfile
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, mode=0o755, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix='.profile-')
@@ -341,8 +336,6 @@ class _Fields:
         fields = _Fields(self._fields.get(key), f'{self._where}{key}')
         if len(fields._fields) > 100:
             raise self.error(key, 'at most 100 texts')
-        if not all(isinstance(name, str) for name in fields._fields):
-            raise self.error(key, 'a mapping of texts')
         return {name: fields.text(name) for name in fields._fields}
 
     def number(self, key: str, low: float, high: float) -> float:
@@ -439,7 +432,7 @@ def _content(profile: Profile) -> dict[str, ty.Any]:
         'created_at': profile.created_at,
         'host': profile.host,
         'measured_in': profile.measured_in,
-        'reference': dataclasses.asdict(profile.reference) | {
+        'reference': profile.reference._asdict() | {
             'score': float(profile.reference.score)},
         'fingerprint': dict(profile.fingerprint),
         'provenance': dict(profile.provenance),

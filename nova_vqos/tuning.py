@@ -18,8 +18,8 @@ that run) all ask here, so they cannot differ.
 """
 
 from collections.abc import Iterable
-import dataclasses
 import os
+import typing as ty
 
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
@@ -28,8 +28,7 @@ from nova_vqos import units
 _CGROUP_V2_MARK = '/sys/fs/cgroup/cgroup.controllers'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tune:
+class Tune(ty.NamedTuple):
     """CPU tuning of a server on a host.
 
     :ivar cap: of each vCPU; None: no limit

@@ -23,9 +23,9 @@ on a host calls :func:`nova_vqos.tuning.tune`.
 """
 
 from collections.abc import Iterable
-import dataclasses
 from fractions import Fraction
 import math
+import typing as ty
 
 CU_PER_REFERENCE_PCPU = 100
 
@@ -35,7 +35,8 @@ MIN_PERIOD_US = 1_000
 MAX_PERIOD_US = 1_000_000
 
 # A shorter period gives less CPU away at each write of a quota, a longer one
-# has less overrun and a better open-loop tail: doc/source/contributor/internals.rst.
+# has less overrun and a better open-loop tail:
+# doc/source/contributor/internals.rst.
 DEFAULT_PERIOD_US = 50_000
 
 # A quota below two scheduler ticks is overrun by up to a tick in each period,
@@ -88,8 +89,7 @@ class ShareTooSmall(UnitsError):
             f'{format_cu(least_cu)} CU per vCPU')
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CpuCap:
+class CpuCap(ty.NamedTuple):
     """A CFS bandwidth limit of one vCPU, as libvirt and the kernel take it."""
 
     quota_us: int

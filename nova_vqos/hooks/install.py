@@ -51,7 +51,7 @@ exec "$python" -I -S -c {start} "$@"
 """
 _START = """\
 import sys
-sys.path += {directories!r}
+sys.path.append({directory!r})
 from nova_vqos.hooks.libvirt import main
 sys.exit(main(config={config!r}))
 """
@@ -66,20 +66,17 @@ def script(config: str = libvirt.DEFAULT_CONFIG) -> str:
 
     :param config: path of the hook's configuration
     """
-    import yaml
-    modules = (libvirt.__file__, yaml.__file__)
-    # An editable install and PyYAML are in two places.
-    directories = [str(pathlib.Path(modules[0]).parents[2]),
-                   str(pathlib.Path(modules[1]).parents[1])]
-    start = _START.format(directories=list(dict.fromkeys(directories)),
-                          config=config)
+    # NOTE: of nova_vqos itself: all else that the hook imports is Python's.
+    start = _START.format(
+        directory=str(pathlib.Path(libvirt.__file__).parents[2]),
+        config=config)
     return _SCRIPT.format(
         mark=_MARK,
         operations=' | '.join(f"'{operation} {sub_operation}'"
                               for operation, sub_operation
                               in libvirt.REWRITTEN),
         python=shlex.quote(sys.executable),
-        module=shlex.quote(modules[0]),
+        module=shlex.quote(libvirt.__file__),
         config=shlex.quote(config),
         start=shlex.quote(start))
 

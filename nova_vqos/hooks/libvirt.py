@@ -23,10 +23,6 @@ is needed: see tools/bench/hook.py.
 """
 
 import sys
-import typing as ty
-
-if ty.TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DEFAULT_CONFIG = '/etc/nova-vqos/hook.conf'
 #: The operations in which the guest's XML may be changed.
@@ -38,15 +34,14 @@ _TIMEOUT_S = 10
 _HOOK_ARGUMENTS = 4
 
 
-def main(argv: 'Sequence[str] | None' = None,
-         config: str = DEFAULT_CONFIG) -> int:
+def main(argv: list[str] | None = None, config: str = DEFAULT_CONFIG) -> int:
     """Do what libvirt, or an operator, asks.
 
     :param argv: arguments, without the program's name; None: this process's
     :param config: path of the hook's configuration
     :returns: the exit status; 1 cancels what libvirt is about to do
     """
-    arguments = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else argv
     if tuple(arguments[1:3]) in REWRITTEN:
         return _rewrite(arguments[0], config)
     if (len(arguments) == _HOOK_ARGUMENTS
