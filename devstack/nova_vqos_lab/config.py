@@ -1,0 +1,286 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The files that the controller's and the computes' services read.
+
+The lab's network exists only inside its namespaces and holds throw-away data,
+so that one password for everything is enough.
+"""
+
+from collections.abc import Sequence
+from collections.abc import Mapping
+import os
+import shutil
+import sys
+
+from nova_vqos_lab import paths
+
+PASSWORD = 'vqos-lab'
+REGION = 'lab'
+
+CONTROLLER = paths.CONTROLLER_ADDRESS
+PORTS = {
+    'keystone': 5000, 'placement': 8778, 'glance': 9292, 'nova': 8774,
+    'neutron': 9696,
+}
+DATABASES = ('keystone', 'placement', 'glance', 'nova_api', 'nova_cell0',
+             'nova')
+MYSQL_PORT = 3306
+AMQP_PORT = 5672
+# nova-compute's own directory on a host: at the same path on all of them,
+# since a domain's XML names files below it and migrates with them.
+STATE_PATH = paths.COMPUTE_STATE_PATH
+
+Section = Mapping[str, str | int | bool | Sequence[str]]
+Settings = Mapping[str, Section]
+
+
+def url(service: str) -> str:
+    """:returns: where an API of the controller listens."""
+    suffix = {'keystone': '/v3', 'nova': '/v2.1'}.get(service, '')
+    return f'http://{CONTROLLER}:{PORTS[service]}{suffix}'
+
+
+def database_url(name: str) -> str:
+    """:returns: SQLAlchemy's URL of one of DATABASES."""
+    return (f'mysql+pymysql://root:{PASSWORD}@{CONTROLLER}:{MYSQL_PORT}/'
+            f'{name}?charset=utf8mb4')
+
+
+def transport_url() -> str:
+    """:returns: oslo.messaging's URL of the bus."""
+    return f'rabbit://nova:{PASSWORD}@{CONTROLLER}:{AMQP_PORT}/'
+
+
+def merge(*parts: Settings) -> Settings:
+    """Lay settings over each other, the later ones winning."""
+    merged: dict[str, dict] = {}
+    for part in parts:
+        for section, options in part.items():
+            merged.setdefault(section, {}).update(options)
+    return merged
+
+
+def write_ini(path: str, settings: Settings) -> None:
+    """Write an oslo.config file; an option with a list is repeated."""
+    lines = []
+    for section, options in settings.items():
+        lines.append(f'[{section}]')
+        for name, value in options.items():
+            values = [value] if isinstance(value, (str, int)) else value
+            lines += [f'{name} = {one}' for one in values]
+        lines.append('')
+    write(path, '\n'.join(lines))
+
+
+def write(path: str, text: str) -> None:
+    """Write a file below the lab's directory, making its directory."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'w', encoding='utf-8') as stream:
+        stream.write(text)
+
+
+def _credentials(user: str) -> Section:
+    """:returns: how a service logs into Keystone."""
+    return {
+        'auth_type': 'password', 'auth_url': url('keystone'),
+        'username': user, 'password': PASSWORD, 'project_name': 'service',
+        'user_domain_id': 'default', 'project_domain_id': 'default',
+        'region_name': REGION,
+    }
+
+
+def _auth_token(user: str) -> Section:
+    """:returns: how an API checks the tokens that it is sent."""
+    return {
+        **_credentials(user), 'www_authenticate_uri': url('keystone'),
+        'service_token_roles': 'service',
+        'service_token_roles_required': True,
+    }
+
+
+def _database(name: str) -> Section:
+    return {'connection': database_url(name)}
+
+
+def _log(name: str) -> Section:
+    return {'log_file': paths.log(name), 'debug': False}
+
+
+def keystone() -> Settings:
+    """:returns: keystone.conf."""
+    etc = paths.etc('keystone')
+    return {
+        'DEFAULT': _log('keystone'),
+        'database': _database('keystone'),
+        'token': {'provider': 'fernet', 'expiration': 86400},
+        'fernet_tokens': {'key_repository': f'{etc}/fernet-keys'},
+        'fernet_receipts': {'key_repository': f'{etc}/fernet-keys'},
+        'credential': {'key_repository': f'{etc}/credential-keys'},
+        # A cheap hash: each service logs in when it starts.
+        'identity': {'password_hash_rounds': 4},
+    }
+
+
+def placement() -> Settings:
+    """:returns: placement.conf."""
+    return {
+        'DEFAULT': _log('placement'),
+        'api': {'auth_strategy': 'keystone'},
+        'placement_database': _database('placement'),
+        'keystone_authtoken': _auth_token('placement'),
+    }
+
+
+def glance() -> Settings:
+    """:returns: glance-api.conf."""
+    return {
+        'DEFAULT': {
+            **_log('glance'), 'enabled_backends': 'files:file',
+            'public_endpoint': url('glance'),
+            'enabled_import_methods': '[]',
+        },
+        'database': _database('glance'),
+        'glance_store': {'default_backend': 'files'},
+        'files': {'filesystem_store_datadir': paths.data('glance')},
+        'os_glance_staging_store': {
+            'filesystem_store_datadir': paths.data('glance-staging')},
+        'os_glance_tasks_store': {
+            'filesystem_store_datadir': paths.data('glance-tasks')},
+        'keystone_authtoken': _auth_token('glance'),
+        'paste_deploy': {
+            'flavor': 'keystone',
+            'config_file': os.path.join(
+                sys.prefix, 'etc', 'glance', 'glance-api-paste.ini'),
+        },
+        'oslo_policy': {'enforce_new_defaults': True},
+    }
+
+
+def _nova(name: str) -> Settings:
+    """:returns: what all of Nova's services have in common."""
+    return {
+        'DEFAULT': {**_log(name), 'transport_url': transport_url(),
+                    'rpc_response_timeout': 60},
+        'keystone_authtoken': _auth_token('nova'),
+        'service_user': {**_credentials('nova'),
+                         'send_service_user_token': True},
+        'placement': _credentials('placement'),
+        'glance': {**_credentials('glance'),
+                   'endpoint_override': url('glance')},
+        # NOTE: answers empty lists, see neutron_stub.py.
+        'neutron': {**_credentials('neutron'),
+                    'endpoint_override': url('neutron')},
+        'vnc': {'enabled': False},
+        'notifications': {'notification_format': 'unversioned'},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+    }
+
+
+def nova_controller(name: str) -> Settings:
+    """Nova's API, conductor and scheduler.
+
+    :param name: of the service, and of its log
+    """
+    return merge(_nova(name), {
+        'DEFAULT': {'host': 'controller', 'my_ip': CONTROLLER,
+                    'state_path': paths.data('nova')},
+        'api_database': _database('nova_api'),
+        'database': _database('nova'),
+        'api': {'auth_strategy': 'keystone'},
+        'oslo_concurrency': {'lock_path': paths.data('nova-locks')},
+        'conductor': {'workers': 1},
+        'scheduler': {'workers': 1, 'discover_hosts_in_cells_interval': 3},
+        'filter_scheduler': {'track_instance_changes': False},
+    })
+
+
+def scheduler_with_units() -> Settings:
+    """:returns: what an operator adds to nova-scheduler's settings."""
+    return {'filter_scheduler': {
+        'available_filters': [
+            'nova.scheduler.filters.all_filters',
+            'nova_vqos.scheduler.filter.VqosFilter',
+        ],
+        'enabled_filters': ','.join((
+            'ComputeFilter', 'ComputeCapabilitiesFilter',
+            'ImagePropertiesFilter', 'ServerGroupAntiAffinityFilter',
+            'ServerGroupAffinityFilter', 'VqosFilter')),
+    }}
+
+
+def nova_compute(host: str, address: str, pcpus: str) -> Settings:
+    """nova-compute with Nova's own libvirt driver.
+
+    :param host: its name
+    :param address: its address in the lab's network
+    :param pcpus: the pCPUs that its servers share, as cpu_shared_set
+    """
+    name = f'nova-compute-{host}'
+    helper = os.path.join(sys.prefix, 'bin', 'privsep-helper')
+    return merge(_nova(name), {
+        'DEFAULT': {
+            'host': host, 'my_ip': address, 'state_path': STATE_PATH,
+            'compute_driver': 'libvirt.LibvirtDriver',
+            'reserved_host_memory_mb': 256, 'report_interval': 5,
+            'update_resources_interval': 15,
+            'force_raw_images': False,
+        },
+        'compute': {'cpu_shared_set': pcpus},
+        'libvirt': {
+            'virt_type': 'qemu', 'cpu_mode': 'custom', 'cpu_models': 'qemu64',
+            'live_migration_scheme': 'tcp',
+            'live_migration_inbound_addr': address,
+            'live_migration_completion_timeout': 60,
+        },
+        # The lab runs as root and need not become it: no sudo, no rootwrap.
+        'nova_sys_admin': {'helper_command': helper},
+        'privsep_osbrick': {'helper_command': helper},
+        'vif_plug_linux_bridge_privileged': {'helper_command': helper},
+        'vif_plug_ovs_privileged': {'helper_command': helper},
+        # A kernel and a ramdisk are no disk images: deep inspection refuses
+        # them where a destination fetches them again.
+        'workarounds': {'disable_deep_image_inspection': True,
+                        'disable_rootwrap': True},
+        'oslo_concurrency': {'lock_path': f'{STATE_PATH}/locks'},
+    })
+
+
+def compute_with_units() -> Settings:
+    """:returns: what an operator adds to nova-compute's settings."""
+    return {'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'}}
+
+
+def agent(host: str) -> Settings:
+    """:returns: nova-vqos.conf of a host."""
+    return {'DEFAULT': {
+        'host': host, 'transport_url': transport_url(),
+        'log_file': paths.log(f'nova-vqos-agent-{host}')}}
+
+
+def write_controller() -> None:
+    """Write what the controller's services read, with stock Nova."""
+    write_ini(f'{paths.etc("keystone")}/keystone.conf', keystone())
+    write_ini(f'{paths.etc("placement")}/placement.conf', placement())
+    write_ini(f'{paths.etc("glance")}/glance-api.conf', glance())
+    for name in ('nova-api', 'nova-conductor', 'nova-scheduler'):
+        write_ini(f'{paths.etc(name)}/nova.conf', nova_controller(name))
+    shutil.copy(os.path.join(sys.prefix, 'etc', 'nova', 'api-paste.ini'),
+                paths.etc('nova-api'))
+    for name in ('glance', 'nova', 'nova-locks'):
+        os.makedirs(paths.data(name), exist_ok=True)
+    write(paths.OPENRC, ''.join(
+        f'export OS_{name}={value}\n' for name, value in (
+            ('AUTH_URL', url('keystone')), ('USERNAME', 'admin'),
+            ('PASSWORD', PASSWORD), ('PROJECT_NAME', 'admin'),
+            ('USER_DOMAIN_ID', 'default'), ('PROJECT_DOMAIN_ID', 'default'),
+            ('REGION_NAME', REGION), ('IDENTITY_API_VERSION', '3'))))

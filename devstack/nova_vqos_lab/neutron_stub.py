@@ -1,0 +1,38 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A stand-in for Neutron, and no more: every list it is asked for is empty.
+
+Nova asks Neutron for ports, networks and extensions even for servers without
+a network, and answers 500 where nobody listens. The lab's servers have no
+network, so that empty lists are the truth here. Anything but reading is
+refused with 501.
+"""
+
+from collections.abc import Callable, Iterable
+import json
+
+
+def application(environ: dict, start_response: Callable) -> Iterable[bytes]:
+    """The WSGI application: ``GET /v2.0/ports`` gives ``{"ports": []}``."""
+    if environ['REQUEST_METHOD'] not in ('GET', 'HEAD'):
+        status, answer = '501 Not Implemented', {
+            'NeutronError': 'this is a stand-in that only lists nothing'}
+    else:
+        parts = environ['PATH_INFO'].strip('/').split('/')
+        status = '200 OK'
+        answer = ({parts[1].replace('-', '_'): []} if len(parts) > 1
+                  else {'versions': [{'id': 'v2.0', 'status': 'CURRENT'}]})
+    body = json.dumps(answer).encode()
+    start_response(status, [('Content-Type', 'application/json'),
+                            ('Content-Length', str(len(body)))])
+    return [body]

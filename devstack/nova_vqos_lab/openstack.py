@@ -1,0 +1,133 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Keystone, Placement, Glance and Nova: schemas, accounts, endpoints."""
+
+from collections.abc import Sequence
+from collections.abc import Callable
+import concurrent.futures
+import os
+
+import openstack
+import openstack.connection
+
+from nova_vqos_lab import config
+from nova_vqos_lab import daemons
+from nova_vqos_lab import paths
+from nova_vqos_lab import services
+
+_ENDPOINTS = {
+    'placement': 'placement', 'glance': 'image', 'nova': 'compute',
+    'neutron': 'network',
+}
+
+
+def together(*steps: Callable[[], object]) -> None:
+    """Do steps at the same time; the first error is raised at the end.
+
+    Each thread is in the network namespace that the caller is in.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
+        futures = [pool.submit(step) for step in steps]
+    for future in futures:
+        future.result()
+
+
+def _manage(program: str, etc: str, *commands: Sequence[str]) -> None:
+    """Run commands of a service's own management program, in turn."""
+    for command in commands:
+        daemons.run(program, [
+            os.path.join(services.BIN, program), '--config-file', etc,
+            *command], limit_s=240)
+
+
+def make_keystone() -> None:
+    """Keys, schema, and the administrator."""
+    etc = f'{paths.etc("keystone")}/keystone.conf'
+    address = config.url('keystone')
+    owner = ('--keystone-user', 'root', '--keystone-group', 'root')
+    _manage('keystone-manage', etc,
+            ('fernet_setup', *owner), ('credential_setup', *owner),
+            ('db_sync',),
+            ('bootstrap', '--bootstrap-password', config.PASSWORD,
+             '--bootstrap-region-id', config.REGION,
+             '--bootstrap-public-url', address,
+             '--bootstrap-internal-url', address,
+             '--bootstrap-admin-url', address))
+
+
+def make_placement() -> None:
+    """The schema."""
+    _manage('placement-manage', f'{paths.etc("placement")}/placement.conf',
+            ('db', 'sync'))
+
+
+def make_glance() -> None:
+    """The schema."""
+    _manage('glance-manage', f'{paths.etc("glance")}/glance-api.conf',
+            ('db', 'sync'))
+
+
+def make_nova() -> None:
+    """The schemas, and one cell."""
+    _manage('nova-manage', f'{paths.etc("nova-api")}/nova.conf',
+            ('api_db', 'sync'),
+            ('cell_v2', 'map_cell0', '--database_connection',
+             config.database_url('nova_cell0')),
+            ('db', 'sync'),
+            ('cell_v2', 'create_cell', '--name', 'cell1',
+             '--transport-url', config.transport_url(),
+             '--database_connection', config.database_url('nova')))
+
+
+def connect() -> openstack.connection.Connection:
+    """:returns: the administrator's connection to the lab."""
+    return openstack.connection.Connection(
+        auth={'auth_url': config.url('keystone'), 'username': 'admin',
+              'password': config.PASSWORD, 'project_name': 'admin',
+              'user_domain_id': 'default', 'project_domain_id': 'default'},
+        region_name=config.REGION, app_name='nova_vqos_lab',
+        # The lab is reached directly, whatever proxy the machine uses.
+        session=None, vendor_hook=None)
+
+
+def make_accounts() -> None:
+    """Make users, roles, services and endpoints, where they are missing."""
+    cloud = connect()
+    identity = cloud.identity
+    project = identity.find_project('service') or identity.create_project(
+        name='service', domain_id='default')
+    roles = {role.name: role for role in identity.roles()}
+    service_role = roles.get('service') or identity.create_role(
+        name='service')
+    known = {service.name for service in identity.services()}
+    for name, kind in _ENDPOINTS.items():
+        if name in known:
+            continue
+        user = identity.create_user(
+            name=name, password=config.PASSWORD, domain_id='default')
+        for role in (roles['admin'], service_role):
+            identity.assign_project_role_to_user(project, user, role)
+        service = identity.create_service(name=name, type=kind)
+        identity.create_endpoint(
+            service_id=service.id, interface='public',
+            region_id=config.REGION, url=config.url(name))
+    cloud.close()
+
+
+def hosts_up(names: Sequence[str]) -> bool:
+    """:returns: whether Nova can schedule to all of these hosts."""
+    with connect() as cloud:
+        return set(names) <= {
+            hypervisor.service_details['host']
+            for hypervisor in cloud.compute.hypervisors(details=True)
+            if hypervisor.state == 'up'}

@@ -1,0 +1,183 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The controller's services: database, bus, and the APIs under uWSGI.
+
+All of them run in the controller's network namespace: their ports are their
+own, whatever the machine already runs, and nobody outside the lab reaches
+them.
+"""
+
+import os
+import shutil
+import socket
+import sys
+import urllib.error
+import urllib.request
+
+import pymysql
+
+from nova_vqos_lab import config
+from nova_vqos_lab import daemons
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+
+BIN = os.path.join(sys.prefix, 'bin')
+_MYSQL_SOCKET = os.path.join(paths.RUN, 'mysql.sock')
+_WSGI = {
+    'keystone': 'keystone.wsgi.api', 'placement': 'placement.wsgi.api',
+    'glance': 'glance.wsgi.api', 'nova': 'nova.wsgi.osapi_compute',
+    'neutron': 'nova_vqos_lab.neutron_stub',
+}
+# The directory that each finds its configuration in.
+_WSGI_ETC = {'nova': 'nova-api'}
+
+MARIADB = daemons.Daemon('mariadb')
+RABBITMQ = daemons.Daemon('rabbitmq')
+CONDUCTOR = daemons.Daemon('nova-conductor')
+SCHEDULER = daemons.Daemon('nova-scheduler')
+APIS = {name: daemons.Daemon(f'{name}-api') for name in _WSGI}
+# In the order of their start.
+ALL = (MARIADB, RABBITMQ, *APIS.values(), CONDUCTOR, SCHEDULER)
+
+
+def start_mariadb() -> None:
+    """Start a database server of our own, with one database per service.
+
+    Durability costs seconds here and protects nothing: the data is removed
+    with the lab.
+    """
+    data = paths.data('mysql')
+    if not os.path.isdir(os.path.join(data, 'mysql')):
+        daemons.run('mariadb', [
+            'mariadb-install-db', '--no-defaults', '--user=root',
+            '--auth-root-authentication-method=normal',
+            '--skip-test-db', f'--datadir={data}'])
+    MARIADB.start([
+        'mariadbd', '--no-defaults', '--user=root', f'--datadir={data}',
+        f'--socket={_MYSQL_SOCKET}',
+        f'--bind-address={config.CONTROLLER}', f'--port={config.MYSQL_PORT}',
+        f'--pid-file={paths.RUN}/mariadbd.pid', '--skip-log-bin',
+        '--innodb-flush-log-at-trx-commit=0', '--innodb-doublewrite=0',
+        '--innodb-flush-method=nosync', '--performance-schema=OFF',
+        '--max-connections=500', '--skip-name-resolve'])
+    process.wait_until(_make_databases, 60, 'the database', log=MARIADB.log,
+                       alive=MARIADB.alive)
+
+
+def _make_databases() -> bool:
+    try:
+        connection = pymysql.connect(unix_socket=_MYSQL_SOCKET, user='root')
+    except pymysql.err.OperationalError:
+        return False
+    with connection, connection.cursor() as cursor:
+        for name in config.DATABASES:
+            cursor.execute(f'CREATE DATABASE IF NOT EXISTS {name} '
+                           'CHARACTER SET utf8mb3')
+        cursor.execute("GRANT ALL ON *.* TO 'root'@'%%' IDENTIFIED BY %s",
+                       (config.PASSWORD,))
+    return True
+
+
+def start_rabbitmq() -> None:
+    """Start a broker of our own, below the lab's directory."""
+    etc = paths.etc('rabbitmq')
+    config.write(f'{etc}/rabbitmq.conf', '\n'.join((
+        f'listeners.tcp.1 = {config.CONTROLLER}:{config.AMQP_PORT}',
+        'default_user = nova', f'default_pass = {config.PASSWORD}',
+        'loopback_users = none', 'log.console = true', 'log.file = false',
+        # The lab needs little memory, the machine may have little.
+        'vm_memory_high_watermark.absolute = 512MB',
+        'disk_free_limit.absolute = 50MB', '')))
+    config.write(f'{etc}/enabled_plugins', '[].\n')
+    RABBITMQ.start([_rabbitmq_program()], env={
+        'HOME': paths.data('rabbitmq'),
+        'RABBITMQ_NODENAME': 'vqos@localhost',
+        'RABBITMQ_MNESIA_BASE': paths.data('rabbitmq'),
+        'RABBITMQ_LOG_BASE': paths.LOGS,
+        'RABBITMQ_PID_FILE': f'{paths.RUN}/rabbitmq-server.pid',
+        'RABBITMQ_CONFIG_FILE': f'{etc}/rabbitmq.conf',
+        'RABBITMQ_CONF_ENV_FILE': '/dev/null',
+        'RABBITMQ_ENABLED_PLUGINS_FILE': f'{etc}/enabled_plugins',
+        'ERL_CRASH_DUMP': f'{paths.LOGS}/erl_crash.dump',
+        'ERL_EPMD_ADDRESS': '127.0.0.1',
+        # One scheduler thread that does not spin: the cores are measured.
+        'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS':
+            '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none',
+    })
+    process.wait_until(lambda: _listens(config.AMQP_PORT), 90,
+                       'the message bus', log=RABBITMQ.log, alive=RABBITMQ.alive)
+
+
+def _rabbitmq_program() -> str:
+    """:returns: the server's script, not Debian's wrapper, which changes
+    to the user and the directories of the machine's own server."""
+    direct = '/usr/lib/rabbitmq/bin/rabbitmq-server'
+    return direct if os.path.exists(direct) else shutil.which(
+        'rabbitmq-server') or 'rabbitmq-server'
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection((config.CONTROLLER, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def start_api(service: str) -> None:
+    """Start one of the WSGI applications, and wait until it answers.
+
+    uWSGI closes each connection after its answer: unless it says so, clients
+    that send the next request on it find it reset.
+
+    :param service: a key of config.PORTS
+    """
+    daemon = APIS[service]
+    etc = paths.etc(_WSGI_ETC.get(service, service))
+    daemon.start([
+        f'{BIN}/uwsgi', '--http-socket',
+        f'{config.CONTROLLER}:{config.PORTS[service]}',
+        '--module', f'{_WSGI[service]}:application', '--master',
+        '--processes', '1', '--threads', '6', '--enable-threads',
+        '--lazy-apps', '--die-on-term', '--need-app', '--buffer-size',
+        '65535', '--add-header', 'Connection: close',
+        '--disable-logging', '--procname', f'vqos-{service}-api',
+    ], env={f'OS_{service.upper()}_CONFIG_DIR': etc,
+            'PYTHONPATH': os.path.dirname(os.path.dirname(__file__))})
+    process.wait_until(lambda: _answers(service), 90, f'the {service} API',
+                       log=daemon.log, alive=daemon.alive)
+
+
+def _answers(service: str) -> bool:
+    address = f'http://{config.CONTROLLER}:{config.PORTS[service]}/'
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        opener.open(address, timeout=20).close()
+    except urllib.error.HTTPError as exc:
+        # Glance lists its versions with 300 Multiple Choices.
+        return exc.code < 500
+    except OSError:
+        return False
+    return True
+
+
+def start_conductor() -> None:
+    """Start nova-conductor."""
+    CONDUCTOR.start([f'{BIN}/nova-conductor', '--config-file',
+                     f'{paths.etc("nova-conductor")}/nova.conf'])
+
+
+def start_scheduler() -> None:
+    """Start nova-scheduler."""
+    SCHEDULER.start([f'{BIN}/nova-scheduler', '--config-file',
+                     f'{paths.etc("nova-scheduler")}/nova.conf'])
