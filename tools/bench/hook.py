@@ -1,0 +1,122 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What libvirt's hook costs: it holds up every migration.
+
+Measures, interleaved in one run, the time from start to end of the hook as it
+is installed, and, as yardsticks, of ``/bin/true`` and ``python -c pass`` with
+the same Python. Prints medians and their ratios; nothing of the host is
+touched.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+
+from nova_vqos import profile as profiles
+from nova_vqos.hooks import install
+
+FIXTURE = (pathlib.Path(install.__file__).parents[1]
+           / 'tests/unit/data/domain.xml')
+LIMIT_MS = 60
+_BIG_XML_BYTES = 1024 * 1024
+
+
+def make_profile():
+    """A profile of 64 pCPUs in two classes, of 20 samples each."""
+    classes = []
+    for first, coefficient in ((0, 0.8), (32, 1.25)):
+        measurement = profiles.Measurement(
+            coefficient, coefficient * 0.995, coefficient * 1.005,
+            tuple(650.0 * coefficient + i for i in range(20)))
+        classes.append(profiles.CpuClass(
+            frozenset(range(first, first + 32)), measurement, measurement))
+    return profiles.Profile(
+        created_at='2026-11-21T07:00:00+00:00', host='bench',
+        reference=profiles.Reference(
+            name='bench', benchmark='sysbench cpu', unit='events/s',
+            score=650.0, created_at='2026-11-20T07:00:00+00:00'),
+        measured_in='host', fingerprint={'tick_us': '4000'},
+        cpu_classes=tuple(classes))
+
+
+def make_cases(directory):
+    """What to measure: {name: (command, stdin)}."""
+    profile_path = directory / 'profile.yaml'
+    profiles.store(make_profile(), str(profile_path))
+    config = directory / 'hook.conf'
+    config.write_text(f'[hook]\nprofile = {profile_path}\n')
+    install.install(str(directory), str(config))
+    hook = str(install.installed_path(str(directory)))
+    console_script = pathlib.Path(
+        sysconfig.get_path('scripts'), 'nova-vqos-libvirt-hook')
+    xml = FIXTURE.read_bytes()
+    stock_xml = b''.join(line for line in xml.splitlines(keepends=True)
+                         if b'nova:extraSpec ' not in line)
+    padding = b'<!--' + b' padding' * (_BIG_XML_BYTES // 8) + b'-->'
+    begin = ['server', 'migrate', 'begin', '-']
+    return {
+        '/bin/true': (['/bin/true'], b''),
+        'python -c pass': ([sys.executable, '-c', 'pass'], b''),
+        'hook, server with units': ([hook, *begin], xml),
+        'hook, 1 MiB of XML': ([hook, *begin], xml + padding),
+        'hook, server without units': ([hook, *begin], stock_xml),
+        'hook, another operation': (
+            [hook, 'server', 'reconnect', 'begin', '-'], xml),
+        'console script': ([str(console_script), 'server', 'reconnect',
+                            'begin', '-'], xml),
+    }
+
+
+def measure(cases, rounds):
+    """Median times in milliseconds, by case."""
+    times_ms = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, (command, stdin) in cases.items():
+            started = time.perf_counter()
+            subprocess.run(command, input=stdin, stdout=subprocess.DEVNULL,
+                           check=True, timeout=60)
+            times_ms[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(times)
+            for name, times in times_ms.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--rounds', type=int, default=40)
+    parser.add_argument('--json', metavar='FILE', help='also write this file')
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        medians_ms = measure(make_cases(pathlib.Path(directory)),
+                             options.rounds)
+    true_ms = medians_ms['/bin/true']
+    python_ms = medians_ms['python -c pass']
+    print(f'{"":28}median ms   / true   / python -c pass')
+    for name, median_ms in medians_ms.items():
+        print(f'{name:28}{median_ms:9.1f}{median_ms / true_ms:9.1f}'
+              f'{median_ms / python_ms:19.2f}')
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(medians_ms, indent=2))
+    hook_ms = medians_ms['hook, server with units']
+    print(f'limit {LIMIT_MS} ms: '
+          f'{"kept" if hook_ms < LIMIT_MS else "MISSED"}')
+    return hook_ms >= LIMIT_MS
+
+
+if __name__ == '__main__':
+    sys.exit(main())
