@@ -1,0 +1,312 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The cgroups that a host of the lab is made of, version 1 or 2.
+
+A host owns a group below one of the lab's own; inside the host, that group is
+the root of the hierarchy. Below it are ``services``, where everything of the
+host runs but its guests, and ``machine``, which libvirt puts its guests into.
+Nothing above the lab's group is written to, but for the controllers that
+version 2 must be told to hand down.
+"""
+
+from collections.abc import Iterable, Iterator
+import dataclasses
+import errno
+import os
+import signal
+import time
+
+from nova_vqos_lab import process
+
+SERVICES = 'services'
+MACHINE = 'machine'
+CONTROLLERS = ('cpu', 'cpuacct', 'cpuset')
+
+# Of the machine's CPU time, when all of it is wanted: the lab's hosts before
+# the rest of the machine, and their guests before their services. A host of a
+# real cloud shares its CPUs neither with the cloud's database nor with a
+# second host.
+_LAB_SHARES = 8192
+_MACHINE_SHARES = 8192
+_DEFAULT_SHARES = 1024
+_DEFAULT_WEIGHT = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mount:
+    """One mounted hierarchy.
+
+    :ivar directory: where it is mounted, on the machine and in a host
+    :ivar options: what mounts it, the controllers in version 1
+    """
+
+    directory: str
+    options: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """What a host needs of the machine's cgroups.
+
+    :ivar version: 1 or 2
+    :ivar mounts: of each of CONTROLLERS; in version 2 all are the same
+    """
+
+    version: int
+    mounts: dict[str, Mount]
+
+    def roots(self) -> list[Mount]:
+        """:returns: each hierarchy once, two controllers may share one."""
+        return list(dict.fromkeys(self.mounts.values()))
+
+    def directory(self, controller: str, group: str) -> str:
+        """:returns: the directory of a group, as seen from the machine."""
+        return os.path.join(self.mounts[controller].directory, group)
+
+
+class NoCgroupsError(process.LabError):
+    """This machine's cgroups cannot hold the lab; the message says why."""
+
+
+def detect(mounts_path: str = '/proc/self/mounts') -> Hierarchy:
+    """Find the machine's CPU controllers.
+
+    :param mounts_path: the table of mounts to look in
+    :raises NoCgroupsError: when they are not mounted
+    """
+    found: dict[str, Mount] = {}
+    unified = None
+    with open(mounts_path, encoding='utf-8') as table:
+        for line in table:
+            _, directory, kind, options = line.split()[:4]
+            if kind == 'cgroup':
+                owned = [name for name in options.split(',')
+                         if name in CONTROLLERS]
+                for name in owned:
+                    found.setdefault(name, Mount(directory, ','.join(owned)))
+            elif kind == 'cgroup2' and unified is None:
+                unified = Mount(directory, '')
+    if found:
+        lacking = [name for name in CONTROLLERS if name not in found]
+        if lacking:
+            raise NoCgroupsError(
+                'cgroups of version 1 are mounted without '
+                f'{", ".join(lacking)}')
+        return Hierarchy(1, found)
+    if unified is None:
+        raise NoCgroupsError('no cgroups are mounted')
+    offered = _read(os.path.join(unified.directory,
+                                 'cgroup.controllers')).split()
+    lacking = [name for name in ('cpu', 'cpuset') if name not in offered]
+    if lacking:
+        raise NoCgroupsError(
+            f'cgroups at {unified.directory} do not offer '
+            f'{", ".join(lacking)}')
+    return Hierarchy(2, dict.fromkeys(CONTROLLERS, unified))
+
+
+def create(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
+    """Make a host's groups.
+
+    :param group: of the host, one of the lab's and one of its own: LAB/HOST
+    :param pcpus: those that the host's guests run on; its services run on
+        all, as they would interfere with nothing on a host of its own
+    :raises NoCgroupsError: when the machine does not let us
+    """
+    lab = os.path.dirname(group)
+    cpus = ','.join(str(pcpu) for pcpu in sorted(pcpus))
+    machine = os.path.join(group, MACHINE)
+    services = os.path.join(group, SERVICES)
+    try:
+        for name in (lab, group, services, machine):
+            for mount in hierarchy.roots():
+                _make(hierarchy, mount, name)
+        _set_shares(hierarchy, lab, _LAB_SHARES)
+        _set_shares(hierarchy, machine, _MACHINE_SHARES)
+        _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
+    except OSError as exc:
+        hint = ''
+        if hierarchy.version == 2 and exc.errno == errno.EBUSY:
+            hint = (', since there are processes in its root (as in a '
+                    'container): version 2 forbids that')
+        raise NoCgroupsError(f'cgroups cannot be made: {exc}{hint}') from exc
+
+
+def remove(hierarchy: Hierarchy, group: str) -> None:
+    """Kill what runs in a group or below, and remove it.
+
+    :param group: of a host, or the lab's, which takes all hosts along
+    :raises LabError: when something cannot be removed in 20 s
+    """
+    roots = [os.path.join(mount.directory, group)
+             for mount in hierarchy.roots()]
+    deadline = time.monotonic() + 20
+    while True:
+        for root in roots:
+            for directory in _bottom_up(root):
+                try:
+                    os.rmdir(directory)
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    _kill(directory)
+        left = [root for root in roots if os.path.isdir(root)]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise process.LabError(
+                f'cgroups cannot be removed: {", ".join(left)}; processes in '
+                f'them: {sorted(set(members(hierarchy, group)))}')
+        time.sleep(0.02)
+
+
+def remove_if_empty(hierarchy: Hierarchy, group: str) -> None:
+    """Remove a group unless something is below it or in it."""
+    for mount in hierarchy.roots():
+        try:
+            os.rmdir(os.path.join(mount.directory, group))
+        except OSError:
+            pass
+
+
+def members(hierarchy: Hierarchy, group: str) -> Iterator[int]:
+    """:returns: the pids in a group and below."""
+    for mount in hierarchy.roots():
+        for directory in _bottom_up(os.path.join(mount.directory, group)):
+            yield from _pids(directory)
+
+
+def vcpu_group(hierarchy: Hierarchy, group: str, domain: str,
+               vcpu: int) -> str | None:
+    """Find what libvirt made for a vCPU.
+
+    :param group: of the host
+    :param domain: name of the guest
+    :returns: the vCPU's group, or None while there is none
+    """
+    # libvirt names it qemu-ID-NAME.libvirt-qemu, shortened at 64 characters
+    # and with characters that are special to systemd escaped.
+    machine = os.path.join(group, MACHINE)
+    below = hierarchy.directory('cpu', machine)
+    try:
+        names = os.listdir(below)
+    except FileNotFoundError:
+        return None
+    for name in names:
+        if not name.endswith('.libvirt-qemu'):
+            continue
+        if name.removesuffix('.libvirt-qemu').split('-', 2)[2:] != [domain]:
+            continue
+        for part in (f'vcpu{vcpu}', f'libvirt/vcpu{vcpu}'):
+            if os.path.isdir(os.path.join(below, name, part)):
+                return os.path.join(machine, name, part)
+    return None
+
+
+def read_cap(hierarchy: Hierarchy, group: str) -> tuple[int, int]:
+    """Read a group's CPU cap.
+
+    :returns: quota (-1: none) and period, in microseconds
+    :raises OSError: when the group is not there (any more)
+    """
+    directory = hierarchy.directory('cpu', group)
+    if hierarchy.version == 1:
+        return (int(_read(f'{directory}/cpu.cfs_quota_us')),
+                int(_read(f'{directory}/cpu.cfs_period_us')))
+    quota, period = _read(f'{directory}/cpu.max').split()
+    return (-1 if quota == 'max' else int(quota)), int(period)
+
+
+def write_cap(hierarchy: Hierarchy, group: str, quota_us: int,
+              period_us: int) -> None:
+    """Write a group's CPU cap behind libvirt's back, as a meddler would."""
+    directory = hierarchy.directory('cpu', group)
+    if hierarchy.version == 1:
+        # A child may not have a larger share than its parent at any moment:
+        # without a quota it has none.
+        _write(directory, 'cpu.cfs_quota_us', '-1')
+        _write(directory, 'cpu.cfs_period_us', str(period_us))
+        _write(directory, 'cpu.cfs_quota_us', str(quota_us))
+    else:
+        quota = 'max' if quota_us < 0 else str(quota_us)
+        _write(directory, 'cpu.max', f'{quota} {period_us}')
+
+
+def read_shares(hierarchy: Hierarchy, group: str) -> int:
+    """:returns: cpu.shares in version 1, cpu.weight in version 2."""
+    directory = hierarchy.directory('cpu', group)
+    name = 'cpu.shares' if hierarchy.version == 1 else 'cpu.weight'
+    return int(_read(os.path.join(directory, name)))
+
+
+def cpu_time_ns(hierarchy: Hierarchy, group: str) -> int:
+    """:returns: the CPU time that a group and those below it have used."""
+    directory = hierarchy.directory('cpuacct', group)
+    if hierarchy.version == 1:
+        return int(_read(f'{directory}/cpuacct.usage'))
+    usage_us = dict(line.split() for line in
+                    _read(f'{directory}/cpu.stat').splitlines())['usage_usec']
+    return int(usage_us) * 1000
+
+
+def _make(hierarchy: Hierarchy, mount: Mount, name: str) -> None:
+    directory = os.path.join(mount.directory, name)
+    parent = os.path.dirname(directory)
+    if hierarchy.version == 2:
+        enabled = _read(f'{parent}/cgroup.subtree_control').split()
+        for controller in ('cpu', 'cpuset'):
+            if controller not in enabled:
+                _write(parent, 'cgroup.subtree_control', f'+{controller}')
+    os.makedirs(directory, exist_ok=True)
+    if hierarchy.version == 1 and mount == hierarchy.mounts['cpuset']:
+        # A new group is born without any, and then takes no process.
+        for file in ('cpuset.cpus', 'cpuset.mems'):
+            if not _read(f'{directory}/{file}').strip():
+                _write(directory, file, _read(f'{parent}/{file}').strip())
+
+
+def _set_shares(hierarchy: Hierarchy, name: str, shares: int) -> None:
+    directory = hierarchy.directory('cpu', name)
+    if hierarchy.version == 1:
+        _write(directory, 'cpu.shares', str(shares))
+    else:
+        _write(directory, 'cpu.weight',
+               str(shares * _DEFAULT_WEIGHT // _DEFAULT_SHARES))
+
+
+def _bottom_up(root: str) -> list[str]:
+    return [directory for directory, _, _ in os.walk(root, topdown=False)]
+
+
+def _pids(directory: str) -> list[int]:
+    try:
+        return [int(pid) for pid in _read(f'{directory}/cgroup.procs').split()]
+    except OSError:
+        return []
+
+
+def _kill(directory: str) -> None:
+    for pid in _pids(directory):
+        # Ours by where they are; 0 is a process of another pid namespace.
+        if pid > 0:
+            process.Process(pid).signal(signal.SIGKILL)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding='ascii') as stream:
+        return stream.read()
+
+
+def _write(directory: str, name: str, value: str) -> None:
+    with open(os.path.join(directory, name), 'w', encoding='ascii') as stream:
+        stream.write(value)

@@ -1,0 +1,66 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where the lab keeps things: one directory, removed with the lab.
+
+Two environment variables, read once, let two labs run side by side:
+NOVA_VQOS_LAB_DIR, the directory of everything below, and
+NOVA_VQOS_LAB_PREFIX, the first part of the names of namespaces and cgroups.
+"""
+
+import os
+
+ROOT = os.environ.get('NOVA_VQOS_LAB_DIR', '/var/lib/nova-vqos-lab')
+PREFIX = os.environ.get('NOVA_VQOS_LAB_PREFIX', 'vqos')
+
+LOGS = os.path.join(ROOT, 'log')
+RUN = os.path.join(ROOT, 'run')
+HOSTS = os.path.join(ROOT, 'hosts')
+OPENRC = os.path.join(ROOT, 'openrc')
+# nova-compute's own directory: the same path on all hosts, since a domain's
+# XML names files below it and migrates with them; on each host a directory
+# of its own is mounted there.
+COMPUTE_STATE_PATH = os.path.join(ROOT, 'nova')
+
+# RFC 2544's network for tests of equipment, which no Internet host has. The
+# addresses exist in the lab's network namespaces only.
+NETWORK_LENGTH = 24
+CONTROLLER_ADDRESS = '198.18.0.1'
+HOST_ADDRESSES = {'fast': '198.18.0.11', 'slow': '198.18.0.12'}
+
+
+def log(name: str) -> str:
+    """:returns: the log of a process, its directory made."""
+    os.makedirs(LOGS, exist_ok=True)
+    return os.path.join(LOGS, f'{name}.log')
+
+
+def etc(name: str) -> str:
+    """:returns: the configuration directory of a service, made."""
+    return _made(os.path.join(ROOT, 'etc', name))
+
+
+def data(name: str) -> str:
+    """:returns: the data directory of a service, made."""
+    return _made(os.path.join(ROOT, 'data', name))
+
+
+def make_root() -> None:
+    """Make the lab's own directories, closed to other users."""
+    os.makedirs(ROOT, mode=0o700, exist_ok=True)
+    for directory in (LOGS, RUN, HOSTS, COMPUTE_STATE_PATH):
+        os.makedirs(directory, exist_ok=True)
+
+
+def _made(directory: str) -> str:
+    os.makedirs(directory, exist_ok=True)
+    return directory

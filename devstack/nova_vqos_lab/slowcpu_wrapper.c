@@ -1,0 +1,39 @@
+/*
+ * Licensed under the Apache License, Version 2.0 (the "License"); you may
+ * not use this file except in compliance with the License. You may obtain
+ * a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+ * WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+ * License for the specific language governing permissions and limitations
+ * under the License.
+ *
+ * Stands where QEMU is on a slow host, and runs the real one with the plugin
+ * that slows its guests down. VQOS_QEMU and VQOS_PLUGIN are their paths.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+    char **wrapped = calloc((size_t)argc + 3, sizeof(*wrapped));
+
+    if (!wrapped) {
+        perror("vqos: the slow host's QEMU");
+        return 127;
+    }
+    wrapped[0] = argv[0];
+    wrapped[1] = "-plugin";
+    wrapped[2] = "file=" VQOS_PLUGIN;
+    memcpy(wrapped + 3, argv + 1, (size_t)argc * sizeof(*wrapped));
+    execv(VQOS_QEMU, wrapped);
+    fprintf(stderr, "vqos: %s: %s\n", VQOS_QEMU, strerror(errno));
+    return 127;
+}
