@@ -12,12 +12,28 @@
 
 """Options of the agent."""
 
+import socket
+
 from oslo_config import cfg
 
 GROUP = cfg.OptGroup(
     name='vqos_agent',
     title='Agent',
     help='The agent that keeps the caps of the servers on its host.')
+
+# NOTE: the same name and meaning as in nova.conf: nova-compute sends what is
+# for this host there.
+HOST_OPTS = [
+    cfg.StrOpt(
+        'host',
+        default=socket.gethostname(),
+        sample_default='<the host name>',
+        help="""
+Name of this host; must be the same as ``[DEFAULT] host`` of its nova-compute.
+
+nova-compute and the command line reach the agent by it.
+"""),
+]
 
 OPTS = [
     cfg.StrOpt(
@@ -93,3 +109,8 @@ Must be the same for agent and nova-compute.
 def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
+
+
+def register_host_opts(conf: cfg.ConfigOpts) -> None:
+    """For the agent's own process: in Nova's there is this option already."""
+    conf.register_opts(HOST_OPTS)

@@ -18,4 +18,5 @@ from nova_vqos.conf import vqos
 
 def list_opts():
     """Pairs of a group and its options."""
-    return [(vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS)]
+    return [(None, agent.HOST_OPTS),
+            (vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS)]

@@ -118,6 +118,7 @@ class Event:
     """Something that happened.
 
     :ivar uuid: of the domain, '' for events of the connection
+    :ivar run_id: see :meth:`Hypervisor.running`, -1 where it does not run
     :ivar detail: the hypervisor's own word for it, such as ``migrated``
     :ivar seen_at_s: on the monotonic clock
     :ivar values: of TUNED: what was set
@@ -125,6 +126,7 @@ class Event:
 
     kind: EventKind
     uuid: str
+    run_id: int
     detail: str
     seen_at_s: float
     values: Mapping[Parameter, int | None] = dataclasses.field(
@@ -155,7 +157,7 @@ class Hypervisor(abc.ABC):
     def running(self) -> Mapping[str, int]:
         """All domains that run, with one bulk call.
 
-        :returns: by UUID, a number that is another at each start of a domain
+        :returns: by UUID, a number that grows with each start of a domain
         :raises Unavailable: when the hypervisor cannot be reached
         """
 

@@ -310,9 +310,12 @@ class LibvirtHypervisor(base.Hypervisor):
     def _emit(self, kind: base.EventKind, domain: ty.Any, detail: str,
               values: Mapping[base.Parameter, int | None] | None = None
               ) -> None:
-        uuid = '' if domain is None else domain.UUIDString()
         self._on_event(base.Event(
-            kind=kind, uuid=uuid, detail=detail, seen_at_s=time.monotonic(),
+            kind=kind,
+            uuid='' if domain is None else domain.UUIDString(),
+            run_id=-1 if domain is None else domain.ID(),
+            detail=detail,
+            seen_at_s=time.monotonic(),
             values=values or {}))
 
     def _on_close(self, connection: ty.Any, reason: int,

@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What is to be done about one server: pure, no hypervisor, no clock."""
+
+from collections.abc import Set
+import dataclasses
+
+from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
+from nova_vqos import tuning
+from nova_vqos import units
+from nova_vqos.hypervisor import base
+
+
+class Unenforceable(Exception):
+    """What was promised to a server cannot be worked out on this host."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostTerms:
+    """What a server's tuning depends on besides the server.
+
+    :ivar profile: None: there is none
+    :ivar period_us: the CFS period wanted
+    """
+
+    profile: profiles.Profile | None
+    cgroup_version: int
+    period_us: int
+
+
+def wanted(policy: policies.ServerPolicy, vcpus_online: int,
+           pcpus: Set[int] | None, terms: HostTerms) -> tuning.Tune | None:
+    """The tuning that keeps a server's promise.
+
+    :param vcpus_online: a server with more of them than its flavor says (they
+        were hotplugged) shares its units among all of them
+    :param pcpus: those that its vCPUs may run on; None: all of the profile
+    :returns: None where no speed is promised
+    :raises Unenforceable: when it cannot be told, or given
+    """
+    if policy.units is None:
+        return None
+    if terms.profile is None:
+        raise Unenforceable('the host has no valid profile')
+    policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
+    try:
+        return tuning.tune(
+            policy, terms.profile,
+            terms.profile.pcpus if pcpus is None else pcpus,
+            cgroup_version=terms.cgroup_version, period_us=terms.period_us)
+    except (units.UnitsError, profiles.ProfileError) as error:
+        raise Unenforceable(str(error)) from error
+
+
+def changes(want: tuning.Tune,
+            in_force: base.InForce) -> tuple[base.Change, ...]:
+    """What has to be written, in the order in which it must be written.
+
+    Nothing that is right already: each write of a quota, even of the same
+    value, refills its pool and so gives CPU time away.
+
+    The limit of the domain as a whole comes first: cgroup v1 refuses a child
+    more than its parent has. Of quota and period the one comes first that
+    leaves the vCPU with less until the other is written.
+
+    :returns: empty when all is right
+    """
+    found = []
+    if in_force.domain.quota_us is not None:
+        # A limit on all vCPUs together would give less than was promised.
+        found.append(base.Change(base.Parameter.DOMAIN_QUOTA_US, None))
+    found += _vcpu_changes(want.cap, list(in_force.vcpus.values()))
+    if in_force.shares != want.shares:
+        found.append(base.Change(base.Parameter.SHARES, want.shares))
+    return tuple(found)
+
+
+def _vcpu_changes(cap: units.CpuCap | None,
+                  limits: list[base.Limit]) -> list[base.Change]:
+    if cap is None:
+        # The period of what has no limit means nothing.
+        return ([base.Change(base.Parameter.QUOTA_US, None)]
+                if any(limit.quota_us is not None for limit in limits)
+                else [])
+    found = []
+    if any(limit.quota_us != cap.quota_us for limit in limits):
+        found.append(base.Change(base.Parameter.QUOTA_US, cap.quota_us))
+    if any(limit.period_us != cap.period_us for limit in limits):
+        period = base.Change(base.Parameter.PERIOD_US, cap.period_us)
+        longest_us = max(limit.period_us for limit in limits)
+        found.insert(0 if cap.period_us > longest_us else len(found), period)
+    return found

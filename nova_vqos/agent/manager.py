@@ -1,0 +1,140 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the agent answers over RPC. Arguments are not trusted."""
+
+from collections.abc import Callable
+import functools
+import os
+import typing as ty
+import uuid
+
+import oslo_messaging
+
+from nova_vqos import policy as policies
+from nova_vqos import version
+from nova_vqos.agent import reconciler
+from nova_vqos.agent import rpcapi
+
+_Answer = ty.TypeVar('_Answer')
+
+
+def _checked(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """Turn wrong arguments into InvalidArgument, which the caller gets.
+
+    Without it a missing or unknown argument were a TypeError with a traceback
+    in the agent's log.
+    """
+    names = method.__code__.co_varnames[2:method.__code__.co_argcount]
+
+    @functools.wraps(method)
+    def wrapper(self: 'AgentManager', _context: object,
+                **arguments: object) -> _Answer:
+        if set(arguments) != set(names):
+            raise rpcapi.InvalidArgument(
+                f'{method.__name__} takes {", ".join(names) or "nothing"}, '
+                f'and was given {", ".join(sorted(arguments)) or "nothing"}')
+        try:
+            return method(self, _context, **arguments)
+        except TimeoutError as error:
+            raise rpcapi.AgentError(
+                'the agent waits for the hypervisor, try again') from error
+    return oslo_messaging.expected_exceptions(rpcapi.AgentError)(wrapper)
+
+
+class AgentManager:
+    """The RPC endpoint of a host's agent, version 1.0."""
+
+    target = oslo_messaging.Target(version=rpcapi.VERSION)
+
+    def __init__(self, loop: reconciler.Reconciler, host: str) -> None:
+        """Answer for a loop.
+
+        :param host: name of this host
+        """
+        self._loop = loop
+        self._host = host
+
+    @_checked
+    def get_host(self, _context: object) -> dict[str, ty.Any]:
+        """How the agent and its host are.
+
+        :returns: host, version, pid; connected, cgroup_version, profile_id,
+            alarms; domains (all that run), servers and wrong (UUIDs of those
+            with units, and of those whose cap is not as wanted); ticks,
+            last_tick_ms, writes, restored, policy_errors, errors (counted
+            since the agent started)
+        """
+        return {'host': self._host, 'version': version.version(),
+                'pid': os.getpid(), **self._loop.host_report()}
+
+    @_checked
+    def get_server(self, _context: object,
+                   server_uuid: object) -> dict[str, ty.Any]:
+        """What the agent knows of a server.
+
+        :returns: name, origin; policy, policy_error, problem; wanted,
+            in_force (by vCPU), right; right_at_first_sight, wrong_ms (for how
+            long it ran here before its cap was right); writes, tamperings
+        :raises UnknownServer: when it does not run here
+        """
+        checked = _uuid(server_uuid)
+        report = self._loop.server_report(checked)
+        if report is None:
+            raise rpcapi.UnknownServer(
+                f'server {checked} does not run on {self._host}')
+        return report
+
+    @_checked
+    def apply_policy(self, _context: object, server_uuid: object,
+                     policy: object) -> None:
+        """Look at a server now.
+
+        A wake-up: the policy is read from the domain itself, since a message
+        may be late, lost, or replayed by a queue.
+
+        :param policy: of the server, as ServerPolicy.to_dict(), or None
+        :raises InvalidArgument: when it is no policy
+        """
+        checked = _uuid(server_uuid)
+        if policy is not None:
+            try:
+                policies.ServerPolicy.from_dict(policy)
+            except policies.PolicyError as error:
+                raise rpcapi.InvalidArgument(str(error)) from error
+        self._loop.wake(checked)
+
+    @_checked
+    def forget(self, _context: object,
+               server_uuid: object) -> dict[str, ty.Any]:
+        """Drop what is remembered of a server; its cap stays as it is.
+
+        One that still runs here is found again at the next tick.
+
+        :returns: forgotten: whether it was known
+        """
+        return {'forgotten': self._loop.forget(_uuid(server_uuid))}
+
+
+def _uuid(value: object) -> str:
+    """A server's UUID as libvirt writes it.
+
+    :raises InvalidArgument: when it is none
+    """
+    try:
+        if not isinstance(value, str) or len(value) != 36:
+            raise ValueError
+        return str(uuid.UUID(value))
+    except ValueError as error:
+        raise rpcapi.InvalidArgument(
+            f'server_uuid is {repr(value)[:80]}, it must be a UUID'
+        ) from error

@@ -1,0 +1,348 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the agent remembers of one server, in memory only."""
+
+import collections
+import dataclasses
+import logging
+import typing as ty
+
+from nova_vqos import policy as policies
+from nova_vqos import tuning
+from nova_vqos.agent import decision
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF_S = 30.0
+_FIRST_BACKOFF_S = 0.5
+_REMEMBERED_TAMPERINGS = 10
+
+# Each write gives CPU time away, so a fight with another writer must not go
+# on at every tick: three at once, then one in ten seconds.
+_WRITES_AT_ONCE = 3
+_WRITE_INTERVAL_S = 10.0
+
+
+class WriteAllowance:
+    """How often a server may be written to."""
+
+    def __init__(self) -> None:
+        self._left = float(_WRITES_AT_ONCE)
+        self._seen_at_s: float | None = None
+
+    def take(self, now_s: float) -> bool:
+        """Whether a write is allowed now; counts it if so."""
+        if self._seen_at_s is not None:
+            self._left = min(
+                float(_WRITES_AT_ONCE), self._left
+                + (now_s - self._seen_at_s) / _WRITE_INTERVAL_S)
+        self._seen_at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@dataclasses.dataclass(slots=True)
+class Tampering:
+    """A cap that somebody else changed.
+
+    :ivar found: the tuning that was found
+    :ivar expected: the tuning that was in force before
+    :ivar last_right_at: when it was last seen in force, ISO 8601, UTC
+    :ivar channel: the way in which it was changed, as far as known
+    :ivar restored_at: None: not yet
+    """
+
+    seen_at: str
+    found: str
+    expected: str
+    last_right_at: str
+    channel: str
+    restored_at: str | None = None
+
+
+class Server:
+    """A domain of this host, and what became of its cap.
+
+    :ivar run_id: see :meth:`nova_vqos.hypervisor.base.Hypervisor.running`
+    :ivar origin: how it came to run here: found, booted, migrated, restored
+    :ivar runs_since_s: when its guest began to run here, on the monotonic
+        clock; None where unknown
+    :ivar policy: the last good one; None: nothing to be enforced
+    :ivar enforced: the tuning that was last seen in force as wanted
+    :ivar right: whether the tuning in force is the wanted one
+    :ivar right_at_first_sight: whether the cap was, leaving the weight aside
+    :ivar wrong_ms: for how long the guest ran here before its cap was right;
+        None where unknown
+    """
+
+    def __init__(self, uuid: str, run_id: int, origin: str = 'found') -> None:
+        self.uuid = uuid
+        self.run_id = run_id
+        self.origin = origin
+        self.runs_since_s: float | None = None
+        self.domain: base.Domain | None = None
+        self.policy: policies.ServerPolicy | None = None
+        self.policy_error = ''
+        self.problem = ''
+        self.want: tuning.Tune | None = None
+        self.enforced: tuning.Tune | None = None
+        self.in_force: base.InForce | None = None
+        self.right = False
+        self.right_at_first_sight: bool | None = None
+        self.wrong_ms: float | None = None
+        self.last_right_at = ''
+        self.last_tuned: base.Event | None = None
+        self.tampering: Tampering | None = None
+        self.tampered: base.InForce | None = None
+        self.tamperings: collections.deque[Tampering] = collections.deque(
+            maxlen=_REMEMBERED_TAMPERINGS)
+        self.allowance = WriteAllowance()
+        self.writes = 0
+        # The state of the loop's work on it.
+        self.undescribed = True
+        self.reconsider = True
+        self.working = False
+        self.failures = 0
+        self.retry_at_s = float('-inf')
+
+    @property
+    def name(self) -> str:
+        return self.domain.name if self.domain is not None else ''
+
+    def take_description(self, domain: base.Domain) -> bool:
+        """Learn what its policy follows from.
+
+        A policy that cannot be understood leaves the last good one.
+
+        :returns: False where the policy could not be understood
+        """
+        self.domain = domain
+        try:
+            policy = (None if domain.extra_specs is None else
+                      policies.parse(domain.extra_specs, domain.vcpus))
+        except policies.PolicyError as error:
+            if str(error) != self.policy_error:
+                self.policy_error = str(error)
+                LOG.error(
+                    'The flavor of server %s cannot be honoured: %s. %s',
+                    self.uuid, error, 'Its last good policy stays'
+                    if self.policy is not None else 'Its cap is left as it is')
+            return False
+        self.policy_error = ''
+        if policy is not None and policy.units is None:
+            policy = None
+        if self.policy is not None and policy is None:
+            LOG.warning('Server %s has no units any more: its cap is left as '
+                        'it is', self.uuid)
+        self.policy = policy
+        return True
+
+    def complain(self, problem: str) -> bool:
+        """Log a problem once; an empty text ends it.
+
+        :returns: whether it is a new problem
+        """
+        new = bool(problem) and problem != self.problem
+        if new:
+            LOG.warning('Server %s (%s): %s', self.uuid, self.name, problem)
+        elif self.problem and not problem:
+            LOG.info('Server %s (%s) is well again', self.uuid, self.name)
+        self.problem = problem
+        return new
+
+    def back_off(self, now_s: float) -> None:
+        """Leave it alone for a while, twice as long each time."""
+        delay_s = min(_LONGEST_BACKOFF_S,
+                      _FIRST_BACKOFF_S * 2 ** min(self.failures, 10))
+        self.failures += 1
+        self.retry_at_s = now_s + delay_s
+
+    def stop_backing_off(self) -> None:
+        """Something happened: the next try may well succeed."""
+        self.failures = 0
+        self.retry_at_s = float('-inf')
+
+    def note_wrong(self, in_force: base.InForce,
+                   changes: tuple[base.Change, ...], now: str) -> None:
+        """The wanted tuning is not in force.
+
+        :param changes: what has to be written
+        """
+        if self.right and self.want == self.enforced and (
+                self.in_force is not None
+                and set(self.in_force.vcpus) == set(in_force.vcpus)):
+            self.tampering = Tampering(
+                seen_at=now, found=_text(in_force),
+                expected=_text(self.in_force),
+                last_right_at=self.last_right_at, channel='')
+            self.tampered = in_force
+        if self.right_at_first_sight is None:
+            # A wrong weight alone delays, but gives no other speed.
+            self.right_at_first_sight = all(
+                change.parameter is base.Parameter.SHARES
+                for change in changes)
+        self.right = False
+        self.in_force = in_force
+
+    def note_right(self, in_force: base.InForce, now: str,
+                   now_s: float) -> None:
+        """The wanted tuning is in force."""
+        first = self.enforced is None
+        self.right = True
+        self.in_force = in_force
+        self.enforced = self.want
+        self.last_right_at = now
+        self.stop_backing_off()
+        self.complain('')
+        if first:
+            self._adopt(now_s)
+        tampering, self.tampering = self.tampering, None
+        if tampering is not None:
+            tampering.restored_at = now
+            tampering.channel = self._channel()
+            self.tamperings.append(tampering)
+            LOG.warning(
+                'Somebody else changed the cap of server %s (%s): found %s, '
+                'restored %s, which was last seen in force at %s. Changed %s',
+                self.uuid, self.name, tampering.found, tampering.expected,
+                tampering.last_right_at, tampering.channel)
+
+    def _adopt(self, now_s: float) -> None:
+        if self.right_at_first_sight is not False:
+            self.right_at_first_sight = True
+            self.wrong_ms = 0.0
+            LOG.info('Server %s (%s, %s) has the right cap: %s', self.uuid,
+                     self.name, self.origin, _text(self.in_force))
+            return
+        window = 'an unknown time'
+        if self.runs_since_s is not None:
+            self.wrong_ms = (now_s - self.runs_since_s) * 1000
+            window = f'{self.wrong_ms:.0f} ms'
+        LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
+                    'corrected to %s', self.uuid, self.name, self.origin,
+                    window, _text(self.in_force))
+
+    def _channel(self) -> str:
+        """How the last change of somebody else was made, as far as known."""
+        event, self.last_tuned = self.last_tuned, None
+        if event is not None and self.tampered is not None and (
+                _has_values(self.tampered, event)):
+            values = ', '.join(
+                f'{parameter.value} {_value(value)}'
+                for parameter, value in event.values.items())
+            return f'through libvirt: {values}'
+        return 'in the cgroup itself, libvirt told of nothing'
+
+    def report(self) -> dict[str, ty.Any]:
+        """All of it, in primitives."""
+        return {
+            'server_uuid': self.uuid,
+            'name': self.name,
+            'origin': self.origin,
+            'policy': None if self.policy is None else self.policy.to_dict(),
+            'policy_error': self.policy_error,
+            'problem': self.problem,
+            'wanted': None if self.want is None else {
+                'quota_us': (None if self.want.cap is None
+                             else self.want.cap.quota_us),
+                'period_us': (None if self.want.cap is None
+                              else self.want.cap.period_us),
+                'shares': self.want.shares,
+            },
+            'in_force': None if self.in_force is None else {
+                'vcpus': {str(number): dataclasses.asdict(limit)
+                          for number, limit in self.in_force.vcpus.items()},
+                'shares': self.in_force.shares,
+                'domain': dataclasses.asdict(self.in_force.domain),
+            },
+            'right': self.right,
+            'right_at_first_sight': self.right_at_first_sight,
+            'wrong_ms': self.wrong_ms,
+            'last_right_at': self.last_right_at,
+            'writes': self.writes,
+            'tamperings': [dataclasses.asdict(tampering)
+                           for tampering in self.tamperings],
+        }
+
+
+def is_own(event: base.Event, want: tuning.Tune | None) -> bool:
+    """Whether a TUNED event is only the echo of what we write ourselves."""
+    if want is None:
+        return False
+    cap = want.cap
+    ours: dict[base.Parameter, int | None] = {
+        base.Parameter.DOMAIN_QUOTA_US: None,
+        base.Parameter.SHARES: want.shares,
+        base.Parameter.QUOTA_US: None if cap is None else cap.quota_us,
+    }
+    if cap is not None:
+        ours[base.Parameter.PERIOD_US] = cap.period_us
+    return all(parameter in ours and ours[parameter] == value
+               for parameter, value in event.values.items())
+
+
+def pending(server: Server, terms: decision.HostTerms,
+            in_force: base.InForce) -> tuple[base.Change, ...]:
+    """What has to be written to a server; updates what it wants.
+
+    :raises decision.Unenforceable: when that cannot be told
+    """
+    if server.policy is None or server.domain is None:
+        return ()
+    server.want = decision.wanted(
+        server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
+    if server.want is None:
+        return ()
+    return decision.changes(server.want, in_force)
+
+
+def _has_values(in_force: base.InForce, event: base.Event) -> bool:
+    """Whether one of the values that an event tells of is in force."""
+    limits = in_force.vcpus.values()
+    found: dict[base.Parameter, set[int | None]] = {
+        base.Parameter.DOMAIN_QUOTA_US: {in_force.domain.quota_us},
+        base.Parameter.SHARES: {in_force.shares},
+        base.Parameter.QUOTA_US: {limit.quota_us for limit in limits},
+        base.Parameter.PERIOD_US: {limit.period_us for limit in limits},
+    }
+    return any(value in found[parameter]
+               for parameter, value in event.values.items())
+
+
+def _value(value: int | None) -> str:
+    return 'unlimited' if value is None else str(value)
+
+
+def _limit(limit: base.Limit) -> str:
+    if limit.quota_us is None:
+        return 'unlimited'
+    return f'{limit.quota_us}/{limit.period_us} us'
+
+
+def _text(in_force: base.InForce | None) -> str:
+    """A tuning in one line."""
+    if in_force is None:
+        return 'nothing'
+    limits = {_limit(limit) for limit in in_force.vcpus.values()}
+    if len(limits) <= 1:
+        vcpus = f'vCPUs {"".join(limits) or "none"}'
+    else:
+        vcpus = ', '.join(f'vCPU {number} {_limit(limit)}' for number, limit
+                          in sorted(in_force.vcpus.items()))
+    text = f'{vcpus}, shares {in_force.shares}'
+    if in_force.domain.quota_us is not None:
+        text = f'{text}, domain {_limit(in_force.domain)}'
+    return text

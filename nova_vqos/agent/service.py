@@ -1,0 +1,173 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The agent as a service: its parts, how they start and how they stop."""
+
+import logging
+import queue
+import resource
+import signal
+import threading
+import typing as ty
+
+from oslo_config import cfg
+import oslo_messaging
+from oslo_service import service
+import stevedore
+
+from nova_vqos.agent import manager
+from nova_vqos.agent import profile_watch
+from nova_vqos.agent import reconciler
+from nova_vqos.agent import state
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+HYPERVISORS = 'nova_vqos.hypervisors'
+
+_STOP_TIMEOUT_S = 10.0
+
+
+def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
+    """The driver that the configuration names.
+
+    :raises RuntimeError: when there is none of this name
+    """
+    options = conf.vqos_agent
+    found: ty.Any = stevedore.DriverManager(
+        HYPERVISORS, options.hypervisor, invoke_on_load=True,
+        invoke_args=(options.libvirt_uri,),
+        invoke_kwds={'run_path': options.libvirt_run_path})
+    hypervisor: base.Hypervisor = found.driver
+    return hypervisor
+
+
+class AgentService(service.Service):
+    """One per host. Everything is made in start(), nothing before."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Prepare; nothing is opened yet."""
+        super().__init__(threads=1)
+        self._conf = conf
+        # NOTE: a SimpleQueue, since signal handlers put into it: its put()
+        # may interrupt its get() in the same thread, an Event's set() not.
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock: state.HostLock | None = None
+        self._loop: reconciler.Reconciler | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._rpc: RpcServer | None = None
+        self._manager = state.ServiceManager()
+
+    def start(self) -> None:
+        """Start everything; blocks on neither libvirt nor the message bus.
+
+        :raises nova_vqos.agent.state.AlreadyRunning: on a second agent
+        """
+        conf = self._conf
+        options = conf.vqos_agent
+        self._lock = state.HostLock(options.lock_path)
+        _raise_file_limit()
+        self._loop = reconciler.Reconciler(
+            load_hypervisor(conf),
+            profile_watch.ProfileWatch(conf.vqos.profile_path,
+                                       conf.vqos.profile_max_interval),
+            state.Heartbeat(conf.vqos.agent_state_path, conf.host),
+            self._manager,
+            period_us=conf.vqos.period_us,
+            tick_interval_s=options.tick_interval_s,
+            heartbeat_interval_s=options.heartbeat_interval_s)
+        self._loop_thread = threading.Thread(
+            target=self._loop.run, name='reconciler', daemon=True)
+        self._loop_thread.start()
+        self._rpc = RpcServer(
+            conf, manager.AgentManager(self._loop, conf.host))
+        self._rpc.start()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGHUP,
+                          lambda _number, _frame: self.reset())
+        self._manager.ready()
+        LOG.info('The agent of host %s has started', conf.host)
+
+    def reset(self) -> None:
+        """Read configuration, profile and domains again (SIGHUP)."""
+        self._orders.put('reload')
+
+    def stop(self, graceful: bool = True) -> None:
+        """Stop everything; caps stay as they are."""
+        self._manager.stopping()
+        if self._rpc is not None:
+            self._rpc.stop()
+        if self._loop is not None and self._loop_thread is not None:
+            self._loop.stop()
+            self._loop_thread.join(_STOP_TIMEOUT_S)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        LOG.info('The agent of host %s has stopped, caps stay as they are',
+                 self._conf.host)
+        self._orders.put('stop')
+
+    def wait(self) -> None:
+        """Return when stopped."""
+        while self._orders.get() != 'stop':
+            LOG.info('Reading everything again')
+            self._conf.mutate_config_files()
+            if self._loop is not None:
+                self._loop.refresh()
+
+
+class RpcServer:
+    """Answers RPC as soon as, and as long as, there is a message bus."""
+
+    def __init__(self, conf: cfg.ConfigOpts, endpoint: ty.Any) -> None:
+        """Prepare; nothing is connected yet."""
+        self._conf = conf
+        self._endpoint = endpoint
+        self._server: ty.Any = None
+        self._started = threading.Event()
+
+    def start(self) -> None:
+        """Begin in the background: the driver waits for its bus for ever."""
+        threading.Thread(
+            target=self._start, name='rpc-start', daemon=True).start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        if self._started.is_set():
+            self._server.stop()
+
+    def _start(self) -> None:
+        options = self._conf.vqos_agent
+        try:
+            transport = oslo_messaging.get_rpc_transport(self._conf)
+            self._server = oslo_messaging.get_rpc_server(
+                transport,
+                oslo_messaging.Target(
+                    exchange=options.exchange, topic=options.topic,
+                    server=self._conf.host),
+                [self._endpoint], executor='threading',
+                serializer=oslo_messaging.NoOpSerializer(),
+                access_policy=oslo_messaging.DefaultRPCAccessPolicy)
+            self._server.start()
+        except Exception:
+            # Enforcement goes on without: it follows libvirt's events.
+            LOG.exception('The agent cannot be reached over RPC')
+            return
+        self._started.set()
+        LOG.info('Answering RPC on exchange %s, topic %s, as %s',
+                 options.exchange, options.topic, self._conf.host)
+
+
+def _raise_file_limit() -> None:
+    # A server's cgroup takes two files, and up to two for each vCPU.
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
