@@ -1,0 +1,331 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+import pathlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+import pytest
+
+from nova_vqos import domain_xml
+
+# As libvirt 9.0 gives the XML that Nova 34's own classes made
+# (VIR_DOMAIN_XML_MIGRATABLE), of a server with units.
+MIGRATABLE = pathlib.Path(__file__).with_name('data').joinpath(
+    'domain.xml').read_bytes()
+CPUTUNE = b"""\
+  <cputune>
+    <shares>614</shares>
+    <period>50000</period>
+    <quota>15000</quota>
+  </cputune>
+"""
+FLAVOR = """\
+  <metadata>
+    <n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <n:flavor name="&gt;'"><n:vcpus>2</n:vcpus>
+        <n:extraSpecs>{}</n:extraSpecs>
+      </n:flavor>
+    </n:instance>
+  </metadata>
+"""
+
+
+def domain(cputune='', metadata='', vcpu='<vcpu>2</vcpu>'):
+    return (f"<domain type='qemu'>\n{metadata}  {vcpu}\n{cputune}"
+            '  <os/>\n</domain>\n').encode()
+
+
+def retuned(xml, shares=100, period_us=50_000, quota_us=30_000):
+    return domain_xml.with_cputune(
+        xml, shares=shares, period_us=period_us, quota_us=quota_us)
+
+
+def tuning(xml):
+    """What libvirt would read, by XPath as libvirt does."""
+    # NOTE: libxml2 refuses names of namespaces that are no URI: not our matter.
+    root = etree.fromstring(xml, etree.XMLParser(recover=True))
+    return {name: root.xpath(f'string(./cputune/{name})')
+            for name in domain_xml.TUNED}
+
+
+def test_read_what_nova_wrote():
+    found = domain_xml.read(MIGRATABLE)
+    assert found.name == 'instance-0000002a'
+    assert found.uuid == '6c1e8c9e-3a2c-4a4c-9f53-3f4a1c0d2b11'
+    assert found.extra_specs == {
+        'resources:CUSTOM_VQOS_CPU_UNIT': '60', 'vqos:cap': 'hard'}
+    assert found.vcpus == 2
+    assert found.pcpus == {0, 1}
+
+
+def test_text_is_as_good_as_bytes():
+    text = MIGRATABLE.decode()
+    assert (domain_xml.read(text).extra_specs
+            == domain_xml.read(MIGRATABLE).extra_specs)
+    declared = '<?xml version="1.0" encoding="iso-8859-1"?>' + text
+    assert domain_xml.read(declared).vcpus == 2
+
+
+def test_only_the_values_change():
+    result = retuned(MIGRATABLE, 1024, 50_000, 25_000)
+    assert result == MIGRATABLE.replace(b'614', b'1024').replace(
+        b'15000', b'25000')
+
+
+def test_nothing_to_change():
+    assert retuned(MIGRATABLE, 614, 50_000, 15_000) is not None
+    assert retuned(MIGRATABLE, 614, 50_000, 15_000) == MIGRATABLE
+
+
+def test_a_limit_is_removed_with_its_lines():
+    assert retuned(MIGRATABLE, 614, None, None) == MIGRATABLE.replace(
+        b'    <period>50000</period>\n    <quota>15000</quota>\n', b'')
+
+
+def test_a_whole_cputune_is_made():
+    bare = MIGRATABLE.replace(CPUTUNE, b'')
+    assert retuned(bare, 614, 50_000, 15_000) == MIGRATABLE
+
+
+def test_a_cputune_without_line_breaks_is_made():
+    assert retuned(b'<domain><vcpu>1</vcpu></domain>') == (
+        b'<domain><vcpu>1</vcpu><cputune><shares>100</shares>'
+        b'<period>50000</period><quota>30000</quota></cputune></domain>')
+
+
+@pytest.mark.parametrize('cputune', [
+    '  <cputune/>\n',
+    '  <cputune />\n',
+    '  <cputune></cputune>\n',
+    '  <cputune>\r\n  </cputune>\r\n',
+    '  <cputune><quota>1</quota><period>2</period></cputune>\n',
+    '  <cputune>\n    <quota>\n 1 </quota> <shares/>\n  </cputune>\n',
+    '  <cputune><vcpupin vcpu="0" cpuset="1"/><shares>9</shares></cputune>\n',
+    '  <cputune><quota>-1</quota></cputune>\n',
+    '  <cputune><quota>1</quota><quota>2</quota></cputune>\n',
+    '  <cputune><!-- <quota>1</quota> --></cputune>\n',
+    '  <cputune><quota>3<!-- 4 -->0000</quota></cputune>\n',
+    '  <cputune><quota>300<![CDATA[00]]></quota></cputune>\n',
+    '  <cputune a=">" b=\'"/>\'><quota/></cputune>\n',
+    '  <cputune><x:quota xmlns:x="urn:x">7</x:quota></cputune>\n',
+    '  <cputune><global_quota>7</global_quota></cputune>\n',
+    '  <cputune/>\n  <cputune><quota>1</quota></cputune>\n',
+    '  <!-- <cputune/> -->\n  <cputune/>\n',
+    '',
+])
+@pytest.mark.parametrize('limit', [(50_000, 30_000), (None, None)])
+def test_every_shape_of_cputune(cputune, limit):
+    xml = domain(cputune)
+    result = retuned(xml, 100, *limit)
+    wanted = ['100', *('' if value is None else str(value)
+                       for value in limit)]
+    assert list(tuning(result).values()) == wanted
+    assert retuned(result, 100, *limit) == result
+    assert without_tuning(result) == without_tuning(xml)
+
+
+def without_tuning(xml):
+    """All but what is ours in the first <cputune>, and white space."""
+    root = etree.fromstring(xml)
+    for name in domain_xml.TUNED:
+        for element in root.findall(f'./cputune/{name}'):
+            element.getparent().remove(element)
+    for element in root.findall('./cputune'):
+        if not len(element) and not element.attrib:
+            root.remove(element)
+    for element in root.iter():
+        element.text = (element.text or '').strip()
+        element.tail = (element.tail or '').strip()
+    return etree.tostring(root, method='c14n')
+
+
+TEXTS = st.text(
+    st.characters(codec='utf-8', exclude_categories=['Cs', 'Cc']), max_size=20)
+ESCAPED = TEXTS.map(lambda text: text.replace('&', '&amp;').replace(
+    '<', '&lt;').replace('>', '&gt;').replace('"', '&quot;'))
+JUNK = st.one_of(
+    ESCAPED,
+    TEXTS.map(lambda text: f'<!-- {text.replace("-", "")} <cputune/> -->'),
+    TEXTS.map(lambda text: f'<![CDATA[<cputune>{text.replace("]", "")}]]>'),
+    ESCAPED.map(lambda text: f'<b a="{text}>"><cputune><quota>1</quota>'
+                             '</cputune></b>'),
+    st.sampled_from(['\r\n', '\t', '<?pi <cputune?>', '<d/>',
+                     '<cputune xmlns="urn:other"><quota>1</quota></cputune>',
+                     '<e xmlns:q="urn:q" q:cputune="1"/>']))
+CHILDREN = st.lists(st.one_of(
+    st.builds('<{0}>{1}</{0}>'.format, st.sampled_from(domain_xml.TUNED),
+              st.integers(-1, 10**9)),
+    st.sampled_from(['\n    ', '<vcpupin vcpu="0" cpuset="0-1"/>',
+                     '<emulatorpin cpuset="1"/>', '<!-- x -->'])), max_size=6)
+
+
+@given(before=st.lists(JUNK, max_size=3), after=st.lists(JUNK, max_size=3),
+       children=st.none() | CHILDREN, shares=st.integers(2, 262_144),
+       limit=st.none() | st.tuples(st.integers(1000, 10**6),
+                                   st.integers(1000, 10**6)))
+def test_all_else_passes_byte_for_byte(before, after, children, shares, limit):
+    head = f'<domain>{"".join(before)}<vcpu>1</vcpu>'.encode()
+    tail = f'{"".join(after)}</domain>'.encode()
+    middle = b'' if children is None else (
+        f'<cputune>{"".join(children)}</cputune>'.encode())
+    period_us, quota_us = limit or (None, None)
+    result = retuned(head + middle + tail, shares, period_us, quota_us)
+    assert result.startswith(head) and result.endswith(tail)
+    assert tuning(result) == {
+        'shares': str(shares),
+        'period': '' if limit is None else str(period_us),
+        'quota': '' if limit is None else str(quota_us)}
+    assert retuned(result, shares, period_us, quota_us) == result
+    if children is not None:
+        kept = [etree.tostring(element, with_tail=False)
+                for element in etree.fromstring(middle)
+                if element.tag not in domain_xml.TUNED]
+        assert [etree.tostring(element, with_tail=False)
+                for element in etree.fromstring(result).findall(
+                    './cputune')[0]
+                if element.tag not in domain_xml.TUNED] == kept
+
+
+def test_the_encoding_is_kept():
+    xml = ('<?xml version="1.0" encoding="iso-8859-1"?><domain><name>\xe9'
+           '</name><vcpu>1</vcpu></domain>').encode('iso-8859-1')
+    result = retuned(xml)
+    assert b'\xe9</name>' in result
+    assert tuning(result)['quota'] == '30000'
+
+
+def test_a_byte_order_mark_is_kept():
+    result = retuned(b'\xef\xbb\xbf' + domain())
+    assert result.startswith(b'\xef\xbb\xbf<domain')
+    assert tuning(result)['quota'] == '30000'
+
+
+BOMB = ('<!DOCTYPE domain [<!ENTITY a "ha">' + ''.join(
+    f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 9}">' for i in range(20))
+    + ']><domain><name>&u;</name></domain>')
+
+
+@pytest.mark.parametrize('xml, says', [
+    (b'', 'no element found'),
+    (b'\0', 'a zero byte'),
+    (b'garbage', 'syntax error'),
+    (MIGRATABLE[:500], 'not the XML of a domain'),
+    (MIGRATABLE[:-12], 'not the XML of a domain'),
+    (MIGRATABLE + b'<domain/>', 'junk after'),
+    (b'<network/>', 'it is a <network>'),
+    (b'<domain xmlns="urn:other"/>', 'it is a <urn:other domain>'),
+    (b'<domain><vcpu>\xff</vcpu></domain>', 'not well-formed'),
+    (domain().decode().encode('utf-16'), 'a zero byte'),
+    (b'<?xml version="1.0" encoding="klingon"?><domain/>', 'klingon'),
+    (b'<?xml version="1.0" encoding="shift-jis"?><domain/>', 'encoding'),
+    (b'<domain><vcpu>&nbsp;</vcpu></domain>', 'undefined entity'),
+    (BOMB.encode(), 'document type'),
+    (b'<!DOCTYPE domain SYSTEM "file:///etc/passwd"><domain/>',
+     'document type'),
+])
+def test_what_is_no_domain(xml, says):
+    for function in domain_xml.read, retuned:
+        with pytest.raises(domain_xml.DomainXmlError, match=says):
+            function(xml)
+
+
+@given(st.binary(max_size=200))
+def test_garbage(xml):
+    with pytest.raises(domain_xml.DomainXmlError):
+        domain_xml.read(xml)
+
+
+@given(st.integers(0, len(MIGRATABLE) - 10))
+def test_truncated(length):
+    with pytest.raises(domain_xml.DomainXmlError):
+        domain_xml.read(MIGRATABLE[:length])
+
+
+@given(st.integers(0, len(MIGRATABLE) - 1), st.binary(max_size=3))
+def test_damaged(offset, damage):
+    damaged = MIGRATABLE[:offset] + damage + MIGRATABLE[offset + 1:]
+    try:
+        domain_xml.read(damaged)
+        result = retuned(damaged)
+    except domain_xml.DomainXmlError:
+        return
+    assert tuning(result)['quota'] == '30000'
+
+
+def test_deep_nesting():
+    depth = 200_000
+    xml = domain(metadata='<a>' * depth + '</a>' * depth)
+    assert b'<quota>30000</quota>' in retuned(xml)
+
+
+def test_a_domain_without_vcpu():
+    with pytest.raises(domain_xml.DomainXmlError, match='no <vcpu>'):
+        retuned(b'<domain/>')
+
+
+def test_not_a_server_of_nova():
+    assert domain_xml.read(domain()).extra_specs is None
+
+
+def test_a_flavor_without_extra_specs():
+    found = domain_xml.read(domain(metadata=FLAVOR.format('')))
+    assert found.extra_specs == {}
+    assert found.vcpus == 2
+
+
+def test_values_of_extra_specs_are_taken_to_the_letter():
+    spec = '<n:extraSpec name="a&amp;b"> x<![CDATA[<]]>&#x41; </n:extraSpec>'
+    found = domain_xml.read(domain(metadata=FLAVOR.format(spec)))
+    assert found.extra_specs == {'a&b': ' x<A '}
+
+
+def test_an_extra_spec_given_twice():
+    spec = '<n:extraSpec name="vqos:cap">hard</n:extraSpec>'
+    with pytest.raises(domain_xml.DomainXmlError, match='vqos:cap twice'):
+        domain_xml.read(domain(metadata=FLAVOR.format(spec * 2)))
+
+
+@pytest.mark.parametrize('elsewhere', [
+    '<other xmlns:n="urn:other"><n:flavor/></other>',
+    '<instance><flavor><extraSpecs><extraSpec name="vqos:cap">floor'
+    '</extraSpec></extraSpecs></flavor></instance>',
+    '<x><n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1">'
+    '<n:flavor/></n:instance></x>',
+])
+def test_a_flavor_in_the_wrong_place_is_none(elsewhere):
+    xml = domain(metadata=f'<metadata>{elsewhere}</metadata>')
+    assert domain_xml.read(xml).extra_specs is None
+
+
+@pytest.mark.parametrize('vcpu, cputune, pcpus', [
+    ('<vcpu>2</vcpu>', '', None),
+    ('<vcpu cpuset="0-3,^2,8">2</vcpu>', '', {0, 1, 3, 8}),
+    ('<vcpu placement="auto" cpuset="1">2</vcpu>', '', None),
+    ('<vcpu cpuset="0">2</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>', {0, 5}),
+    ('<vcpu>2</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>', None),
+    ('<vcpu cpuset="0">2</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>'
+     '<vcpupin vcpu="1" cpuset="6"/>', {5, 6}),
+    ('<vcpu>999999999999</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>', None),
+])
+def test_pcpus(vcpu, cputune, pcpus):
+    xml = domain(f'<cputune>{cputune}</cputune>', vcpu=vcpu)
+    assert domain_xml.read(xml).pcpus == pcpus
+
+
+@pytest.mark.parametrize('cpuset', [
+    '', 'all', '1-', '-1', '3-1', '0-99999999999', '1,,2', '^', '1;2', '\u0661'
+])
+def test_cpusets_that_are_none(cpuset):
+    with pytest.raises(domain_xml.DomainXmlError, match='cpuset'):
+        domain_xml.parse_cpuset(cpuset)
