@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The hook as libvirt runs it: an installed script, a process of its own."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nova_vqos import profile as profiles
+from nova_vqos import tuning
+from nova_vqos import units
+from nova_vqos.hooks import install
+from nova_vqos.hooks import libvirt
+from nova_vqos.tests.unit import test_domain_xml
+from nova_vqos.tests.unit import test_hook
+
+XML = test_domain_xml.MIGRATABLE
+# Each costs more than the hook's own modules: tools/bench/hook.py.
+HEAVY_MODULES = {'dataclasses', 'inspect', 'logging', 'yaml', 'tempfile',
+                 'argparse', 'subprocess'}
+
+
+class Hook:
+    """An installed hook."""
+
+    def __init__(self, path):
+        self.directory = path
+        self.config_path = path / 'hook.conf'
+        self.profile_path = path / 'profile.yaml'
+        self.configure('pass')
+        profiles.store(test_hook.make_profile(p0=1.25, p1=1.25),
+                       str(self.profile_path))
+        install.install(str(path), str(self.config_path))
+        self.path = install.installed_path(str(path))
+
+    def configure(self, on_error):
+        self.config_path.write_text(
+            f'[hook]\nprofile = {self.profile_path}\non_error = {on_error}\n')
+
+    def run(self, xml, operation='migrate', sub_operation='begin', **options):
+        return subprocess.run(
+            [self.path, 'server', operation, sub_operation, '-'], input=xml,
+            capture_output=True, timeout=60, env={}, cwd='/', check=False,
+            **options)
+
+    def break_script(self, old, new):
+        text = self.path.read_text()
+        assert old in text
+        self.path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def hook(tmp_path):
+    return Hook(tmp_path)
+
+
+def test_a_guest_comes_in(hook):
+    done = hook.run(XML)
+    assert (done.returncode, done.stderr) == (0, b'')
+    assert done.stdout == XML.replace(b'15000', b'12000').replace(
+        b'614', str(shares()).encode())
+
+
+def shares():
+    return units.shares(60, tuning.host_cgroup_version())
+
+
+def test_more_than_a_pipe_holds(hook):
+    padding = b'<!-- x -->' * 200_000
+    done = hook.run(XML + padding)
+    assert done.returncode == 0
+    assert done.stdout.endswith(b'</domain>\n' + padding)
+
+
+def test_more_than_the_limit(hook):
+    xml = XML + b' ' * (6 * 1024 * 1024)
+    assert hook.run(xml).stdout == xml
+    hook.configure('refuse')
+    done = hook.run(xml)
+    assert (done.returncode, done.stdout) == (1, b'')
+    assert b'refused: the XML has more than' in done.stderr
+
+
+def test_in_a_directory_of_any_name(tmp_path):
+    directory = tmp_path / 'it\'s; a "b" $HOME `id` \\'
+    directory.mkdir()
+    assert b'12000' in Hook(directory).run(XML).stdout
+
+
+@pytest.mark.parametrize('operation', ['reconnect', 'prepare', 'started'])
+def test_other_operations_start_no_python(hook, operation):
+    hook.break_script(sys.executable, '/bin/false')
+    done = hook.run(XML, operation)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b'', b'')
+
+
+@pytest.mark.parametrize('gone', [sys.executable, libvirt.__file__])
+def test_nova_vqos_was_removed(hook, gone):
+    """The migration goes on, unless the operator wants it refused."""
+    hook.break_script(gone, '/nonexistent')
+    done = hook.run(XML)
+    assert (done.returncode, done.stdout) == (0, XML)
+    assert b'nova_vqos is gone' in done.stderr
+    hook.configure('refuse')
+    done = hook.run(XML)
+    assert (done.returncode, done.stdout) == (1, b'')
+
+
+def test_half_of_nova_vqos_was_removed(hook, tmp_path):
+    package = pathlib.Path(libvirt.__file__).parents[1]
+    copy = tmp_path / 'copy' / 'nova_vqos'
+    for name in ('__init__.py', 'hooks/__init__.py', 'hooks/libvirt.py',
+                 'hooks/rewrite.py'):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package / name, copy / name)
+    # As the shell quotes it.
+    hook.break_script(f'{package.parent}\'"\'"\')',
+                      f'{tmp_path / "copy"}\'"\'"\')')
+    done = hook.run(XML)
+    assert (done.returncode, done.stdout) == (0, XML)
+    assert b'passed unchanged' in done.stderr
+
+
+def test_libvirt_stops_listening(hook):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, 'wb') as target, pytest.raises(
+            subprocess.CalledProcessError):
+        subprocess.run([hook.path, 'server', 'migrate', 'begin', '-'],
+                       input=XML, stdout=target, stderr=subprocess.PIPE,
+                       timeout=60, check=True)
+
+
+def test_nothing_heavy_is_imported(hook):
+    hook.break_script(
+        'sys.exit(main(', 'import atexit\natexit.register(lambda: '
+        'sys.stderr.write(" ".join(sys.modules)))\nsys.exit(main(')
+    done = hook.run(XML)
+    assert b'12000' in done.stdout
+    modules = set(done.stderr.decode().split())
+    assert 'nova_vqos.tuning' in modules
+    assert not modules & HEAVY_MODULES
+    assert not {name for name in modules
+                if name.split('.')[0] in ('nova', 'oslo_config', 'lxml')}
