@@ -248,8 +248,9 @@ def _known(state: Mapping[str, object], field: str,
 
 def _exact_cu(coefficient: float) -> str:
     """A pCPU's speed in CU, without an error of rounding or an exponent."""
-    return format(Decimal(repr(float(coefficient)))
-                  * units.CU_PER_REFERENCE_PCPU, 'f')
+    speed_cu = (Decimal(repr(float(coefficient)))
+                * units.CU_PER_REFERENCE_PCPU)
+    return format(speed_cu.normalize(), 'f')
 
 
 def _load(path: str) -> profiles.Profile:

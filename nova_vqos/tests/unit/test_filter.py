@@ -1,0 +1,328 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which hosts the scheduler's filter lets pass, and what it says."""
+
+import datetime
+import logging
+
+from nova.objects import fields
+from nova.scheduler import host_manager
+from nova.tests.unit import fake_flavor
+
+from nova import objects
+from nova_vqos import policy
+from nova_vqos.scheduler import filter as vqos_filter
+from nova_vqos.tests.unit import nova_case
+
+objects.register_all()
+
+
+def ago(seconds):
+    now = datetime.datetime.now(datetime.UTC)
+    return (now - datetime.timedelta(seconds=seconds)).isoformat()
+
+
+def make_host(name='compute1', **stats):
+    """A host with units, of 60 CU per pCPU, but for these stats."""
+    host_state = host_manager.HostState(name, name, None)
+    host_state.stats = {
+        'num_instances': '0', 'vqos_sells_units': 'True',
+        'vqos_profile': 'valid', 'vqos_profile_id': 'f00',
+        'vqos_slowest_cu': '60', 'vqos_fastest_cu': '90',
+        'vqos_least_cu': '0.48', 'vqos_agent_seen_at': ago(10),
+        'vqos_quantum_classes': 'default', 'vqos_dd_billing': 'off', **stats}
+    return host_state
+
+
+def stock_host(name='stock1'):
+    host_state = host_manager.HostState(name, name, None)
+    host_state.stats = {'num_instances': '0'}
+    return host_state
+
+
+def make_spec(extra_specs=None, vcpus=1, numa_topology=None, **kwargs):
+    flavor = fake_flavor.fake_flavor_obj(
+        None, vcpus=vcpus, extra_specs=extra_specs or {},
+        expected_attrs=['extra_specs'])
+    return objects.RequestSpec(
+        flavor=flavor, instance_uuid='8d2b5d4f-0000-4000-8000-000000000001',
+        numa_topology=numa_topology, **kwargs)
+
+
+def with_units(units=60, **others):
+    return make_spec({policy.UNITS_KEY: str(units)}, **others)
+
+
+class FilterTestCase(nova_case.NovaTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.filter = vqos_filter.VqosFilter()
+
+    def passed(self, hosts, spec):
+        return [host.host for host in self.filter.filter_all(hosts, spec)]
+
+    def assert_refused(self, spec, *reasons, **stats):
+        """The only line says who was refused, what was asked, and why."""
+        with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
+            self.assertEqual([], self.passed([make_host(**stats)], spec))
+        (line,) = [record.getMessage() for record in logs.records]
+        for text in ('compute1', spec.instance_uuid, *reasons):
+            self.assertIn(text, line)
+        return line
+
+    def test_a_host_that_is_fast_enough(self):
+        self.assertEqual(['compute1'], self.passed([make_host()],
+                                                   with_units(60)))
+
+    def test_units_are_of_all_vcpus_together(self):
+        self.assertEqual(['compute1'], self.passed(
+            [make_host()], with_units(120, vcpus=2)))
+        self.assertEqual([], self.passed(
+            [make_host()], with_units(121, vcpus=2)))
+
+    def test_speeds_are_compared_exactly(self):
+        host = make_host(vqos_slowest_cu='33.4')
+        self.assertEqual(['compute1'], self.passed(
+            [host], with_units(167, vcpus=5)))
+        host = make_host(vqos_slowest_cu='33.39999999999999999')
+        self.assertEqual([], self.passed([host], with_units(167, vcpus=5)))
+
+    def test_too_slow(self):
+        self.assert_refused(with_units(61), '61 CU on 1 vCPUs', '60 CU')
+
+    def test_the_slowest_pcpu_counts(self):
+        self.assert_refused(with_units(150, vcpus=2), '75 CU each', '60 CU',
+                            vqos_fastest_cu='900')
+
+    def test_too_small_a_share(self):
+        self.assert_refused(with_units(2, vcpus=2), '2 CU on 2 vCPUs',
+                            '1.5 CU', vqos_least_cu='1.5')
+
+    def test_a_profile_that_is_not_valid(self):
+        self.assert_refused(with_units(), 'the governor changed',
+                            vqos_profile='the governor changed')
+
+    def test_a_host_of_stock_nova(self):
+        with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
+            self.assertEqual([], self.passed([stock_host()], with_units()))
+        self.assertIn('it has no CPU units', logs.records[0].getMessage())
+
+    def test_stats_that_are_garbage(self):
+        for garbage in ('', 'fast', '1e', 'None'):
+            self.assert_refused(with_units(), 'stats',
+                                vqos_slowest_cu=garbage)
+
+    def test_stats_that_lack_speed(self):
+        host = make_host()
+        del host.stats['vqos_slowest_cu']
+        self.assertEqual([], self.passed([host], with_units()))
+
+    def test_not_a_number_is_no_speed(self):
+        self.assert_refused(with_units(), 'stats', vqos_slowest_cu='NaN')
+
+    def test_an_agent_that_is_silent(self):
+        self.flags(agent_max_age_s=300, group='vqos')
+        self.assertEqual(['compute1'], self.passed(
+            [make_host(vqos_agent_seen_at=ago(290))], with_units()))
+        seen_at = ago(301)
+        self.assert_refused(with_units(), seen_at, '300 s',
+                            vqos_agent_seen_at=seen_at)
+
+    def test_an_agent_that_was_never_seen(self):
+        self.assert_refused(with_units(), 'never seen',
+                            vqos_agent_seen_at='')
+
+    def test_a_sign_of_life_that_is_no_time(self):
+        for seen_at in ('yesterday', '2026-11-21T07:10:00'):
+            self.assert_refused(with_units(), seen_at,
+                                vqos_agent_seen_at=seen_at)
+
+    def test_the_age_of_the_agent_may_be_of_no_interest(self):
+        self.flags(agent_max_age_s=0, group='vqos')
+        for seen_at in ('', 'yesterday', ago(10**6)):
+            self.assertEqual(['compute1'], self.passed(
+                [make_host(vqos_agent_seen_at=seen_at)], with_units()))
+
+    def test_classes_and_billings_that_no_host_offers(self):
+        for key, value in ((policy.QUANTUM_CLASS_KEY, 'io'),
+                           (policy.DD_BILLING_KEY, 'charge')):
+            spec = make_spec({policy.UNITS_KEY: '60', key: value})
+            self.assert_refused(spec, f'{key} {value}')
+
+    def test_classes_and_billings_that_a_host_offers(self):
+        spec = make_spec({policy.UNITS_KEY: '60',
+                          policy.QUANTUM_CLASS_KEY: 'io',
+                          policy.DD_BILLING_KEY: 'charge'})
+        hosts = [make_host(),
+                 make_host('compute2', vqos_quantum_classes='default,io',
+                           vqos_dd_billing='off,account,charge')]
+        self.assertEqual(['compute2'], self.passed(hosts, spec))
+
+    def test_a_class_without_units(self):
+        self.flags(servers_without_units='allow', group='vqos')
+        spec = make_spec({policy.QUANTUM_CLASS_KEY: 'io'})
+        hosts = [make_host(), stock_host(),
+                 make_host('compute2', vqos_quantum_classes='default,io')]
+        self.assertEqual(['compute2'], self.passed(hosts, spec))
+        self.flags(servers_without_units='refuse', group='vqos')
+        self.assertEqual([], self.passed(hosts, spec))
+
+    def test_each_refused_host_has_its_line(self):
+        hosts = [make_host('slow1'), make_host('fast', vqos_slowest_cu='90'),
+                 make_host('slow2')]
+        with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
+            self.assertEqual(['fast'], self.passed(hosts, with_units(80)))
+        lines = [record.getMessage() for record in logs.records]
+        self.assertEqual(2, len(lines))
+        self.assertIn('slow1', lines[0])
+        self.assertIn('slow2', lines[1])
+
+    def assert_no_host(self, spec, *texts):
+        with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
+            self.assertEqual([], self.passed(
+                [make_host(f'compute{n}') for n in range(3)], spec))
+        (line,) = [record.getMessage() for record in logs.records]
+        for text in (spec.instance_uuid, *texts):
+            self.assertIn(text, line)
+
+    def test_invalid_flavors_find_no_host(self):
+        # What an API before 2.86 lets pass.
+        for value in ('0', '-1', str(2**40), 'sixty', ' 60 ', '6_0', '60.0'):
+            self.assert_no_host(make_spec({policy.UNITS_KEY: value}),
+                                policy.UNITS_KEY, value)
+        self.assert_no_host(make_spec({'vqos:kap': 'hard'}), 'vqos:kap')
+
+    def test_suffixed_flavors_find_no_host(self):
+        for group in ('1', '_gpu', '-x'):
+            key = f'resources{group}:CUSTOM_VQOS_CPU_UNIT'
+            self.assert_no_host(make_spec({key: '60'}), key)
+
+    def test_contradictory_flavors_find_no_host(self):
+        for key, value in (('quota:cpu_quota', '10000'),
+                           ('quota:cpu_shares', '1024'),
+                           ('hw:cpu_policy', 'dedicated'),
+                           ('hw:cpu_policy', 'mixed'),
+                           ('resources:PCPU', '1')):
+            self.assert_no_host(
+                make_spec({policy.UNITS_KEY: '60', key: value}), key, value)
+
+    def test_more_vcpus_than_units_find_no_host(self):
+        self.assert_no_host(with_units(3, vcpus=4), policy.UNITS_KEY)
+
+    def test_dedicated_cpus_by_image_find_no_host(self):
+        for cpu_policy in (fields.CPUAllocationPolicy.DEDICATED,
+                           fields.CPUAllocationPolicy.MIXED):
+            topology = objects.InstanceNUMATopology(cells=[
+                objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset={0},
+                                         memory=512, cpu_policy=cpu_policy)])
+            self.assert_no_host(with_units(numa_topology=topology),
+                                'hw_cpu_policy', cpu_policy)
+
+    def test_a_numa_topology_of_shared_cpus_is_fine(self):
+        topology = objects.InstanceNUMATopology(cells=[
+            objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(),
+                                     memory=512)])
+        self.assertEqual(['compute1'], self.passed(
+            [make_host()], with_units(numa_topology=topology)))
+
+
+class WithoutUnitsTestCase(nova_case.NovaTestCase):
+
+    SPECS = (make_spec(), make_spec({'hw:cpu_policy': 'dedicated'}),
+             make_spec({policy.QUANTUM_CLASS_KEY: 'default'}),
+             make_spec({policy.DD_BILLING_KEY: 'off'}))
+
+    def setUp(self):
+        super().setUp()
+        self.filter = vqos_filter.VqosFilter()
+        self.hosts = [make_host(), stock_host(),
+                      make_host('uncalibrated', vqos_sells_units='False',
+                                vqos_profile='no profile')]
+
+    def test_hosts_with_units_are_kept(self):
+        for spec in self.SPECS:
+            with self.assertLogs(vqos_filter.LOG.logger,
+                                 logging.INFO) as logs:
+                passed = self.filter.filter_all(self.hosts, spec)
+            self.assertEqual(['stock1', 'uncalibrated'],
+                             [host.host for host in passed])
+            (line,) = [record.getMessage() for record in logs.records]
+            self.assertIn('compute1', line)
+            self.assertNotIn('stock1', line)
+            self.assertIn('servers_without_units', line)
+
+    def test_a_long_list_of_kept_hosts_is_cut(self):
+        hosts = [make_host(f'compute{n}') for n in range(1000)]
+        with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
+            self.assertEqual([], self.filter.filter_all(hosts, make_spec()))
+        self.assertIn('and 980 more', logs.records[0].getMessage())
+        self.assertLess(len(logs.records[0].getMessage()), 1000)
+
+    def test_a_host_that_lost_its_profile_is_kept(self):
+        hosts = [make_host(vqos_profile='the profile is gone')]
+        self.assertEqual([], self.filter.filter_all(hosts, make_spec()))
+
+    def test_the_operator_may_allow_it(self):
+        self.flags(servers_without_units='allow', group='vqos')
+        for spec in self.SPECS:
+            # The very list: it costs nothing.
+            self.assertIs(self.hosts, self.filter.filter_all(self.hosts,
+                                                             spec))
+
+    def test_no_line_where_nothing_is_refused(self):
+        with self.assertNoLogs(vqos_filter.LOG.logger, logging.INFO):
+            self.filter.filter_all([stock_host()], make_spec())
+
+    def test_a_flavor_whose_extra_specs_were_not_read(self):
+        spec = make_spec()
+        spec.flavor = objects.Flavor(id=1, flavorid='1', vcpus=1)
+        self.assertEqual(['stock1'], [
+            host.host for host in self.filter.filter_all([stock_host()],
+                                                         spec)])
+
+
+class ProtocolTestCase(nova_case.NovaTestCase):
+    """What the scheduler's machinery expects of a filter."""
+
+    def test_rebuild_is_let_pass(self):
+        # The server stays where it is, and its flavor as it is: a host that
+        # is closed or slower now must not keep it from being rebuilt.
+        hosts = [make_host(vqos_profile='stale')]
+        spec = with_units(10_000, scheduler_hints={
+            '_nova_check_type': ['rebuild']})
+        self.assertFalse(vqos_filter.VqosFilter.RUN_ON_REBUILD)
+        self.assertEqual(hosts, vqos_filter.VqosFilter().filter_all(hosts,
+                                                                    spec))
+
+    def test_evacuation_is_not(self):
+        spec = with_units(61, scheduler_hints={'_nova_check_type': ['evac']})
+        self.assertEqual([], vqos_filter.VqosFilter().filter_all(
+            [make_host()], spec))
+
+    def test_one_host(self):
+        vqos = vqos_filter.VqosFilter()
+        self.assertTrue(vqos.host_passes(make_host(), with_units(60)))
+        self.assertFalse(vqos.host_passes(make_host(), with_units(61)))
+
+    def test_nova_loads_and_runs_it(self):
+        handler = vqos_filter.filters.HostFilterHandler()
+        (loaded,) = handler.get_matching_classes(
+            ['nova_vqos.scheduler.filter.VqosFilter'])
+        spec = with_units(61)
+        hosts = [make_host(), make_host('fast', vqos_slowest_cu='61')]
+        passed = handler.get_filtered_objects([loaded()], hosts, spec)
+        self.assertEqual(['fast'], [host.host for host in passed])
+        # Once per request is enough.
+        self.assertEqual(hosts, handler.get_filtered_objects(
+            [loaded()], hosts, spec, index=1))

@@ -1,0 +1,241 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a host says of itself."""
+
+import json
+import os
+
+import pytest
+
+from nova_vqos import fingerprint
+from nova_vqos import host_report
+from nova_vqos import profile as profiles
+from nova_vqos.hooks import install
+from nova_vqos.tests.functional import host_files
+
+PCPUS = (0, 1)
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    monkeypatch.setattr(fingerprint, 'of_host',
+                        lambda emulator=None: dict(host_files.FINGERPRINT))
+    monkeypatch.setattr(install, 'installed_path', lambda: None)
+
+
+@pytest.fixture
+def files(tmp_path):
+    with host_files.HostFiles('compute1') as made:
+        yield made
+
+
+@pytest.fixture
+def reporter(files):
+    return host_report.HostReporter(files.profile_path,
+                                    files.agent_state_path, 0.05)
+
+
+STATS = {'vqos_profile', 'vqos_profile_id', 'vqos_slowest_cu',
+         'vqos_fastest_cu', 'vqos_least_cu', 'vqos_agent_seen_at',
+         'vqos_quantum_classes', 'vqos_dd_billing'}
+
+
+def test_a_valid_profile(files, reporter):
+    files.calibrate({'0': 1.5, '1': 0.6, '2': 9.0})
+    report = reporter.report(PCPUS)
+    assert report.valid
+    assert report.present
+    assert report.capacity_cu == 210
+    stats = report.stats()
+    assert stats.keys() == STATS
+    assert stats['vqos_profile'] == 'valid'
+    assert stats['vqos_profile_id'] == profiles.load(files.profile_path).id
+    assert stats['vqos_slowest_cu'] == '60'
+    assert stats['vqos_fastest_cu'] == '150'
+    # Two ticks of 4 ms in the longest period, 1 s.
+    assert stats['vqos_least_cu'] == '0.48'
+
+
+def test_speeds_are_exact_and_plain(files, reporter):
+    files.calibrate({'0-1': 0.1 + 0.2})
+    assert reporter.report(PCPUS).stats()['vqos_slowest_cu'] == (
+        '30.000000000000004')
+    files.calibrate({'0-1': 1000.0})
+    assert reporter.report(PCPUS).stats()['vqos_slowest_cu'] == '100000'
+
+
+def test_stats_are_texts_whatever_happens(files, reporter):
+    """Stats that are no scalars stop the resource tracker."""
+    for change in (lambda: None,
+                   lambda: files.calibrate({'0-1': 1.0}),
+                   lambda: files.calibrate({'0': 1.0}),
+                   files.open_profile_to_all, files.truncate_profile):
+        change()
+        stats = reporter.report(PCPUS).stats()
+        assert stats.keys() == STATS
+        assert all(type(value) is str for value in stats.values())
+
+
+@pytest.mark.parametrize(('break_it', 'problem'), [
+    (lambda files: files.lose_profile(), 'nova-vqos-calibrate'),
+    (lambda files: files.truncate_profile(), 'profile.yaml'),
+    (lambda files: files.open_profile_to_all(), '0666'),
+    (lambda files: files.calibrate({'0-1': 1.0}, fingerprint={
+        'cpu_model': 'another', 'tick_us': '4000'}), "was 'another'"),
+    (lambda files: files.calibrate({'0-1': 1.0}, relative_width=0.2),
+     'interval'),
+    (lambda files: files.calibrate({'0': 1.0}), 'pCPU 1 is not in'),
+])
+def test_a_profile_that_breaks_later_is_seen(files, reporter, break_it,
+                                             problem):
+    files.calibrate({'0-1': 1.0})
+    assert reporter.report(PCPUS).valid
+    break_it(files)
+    report = reporter.report(PCPUS)
+    assert problem in report.problem
+    assert report.stats()['vqos_profile'] == report.problem
+    assert report.traits() == set()
+    files.calibrate({'0-1': 1.0})
+    assert reporter.report(PCPUS).valid
+
+
+def test_presence_of_a_profile(files, reporter):
+    assert not reporter.report(PCPUS).present
+    files.calibrate({'0-1': 1.0})
+    files.truncate_profile()
+    assert reporter.report(PCPUS).present
+
+
+def test_no_shared_pcpu(files, reporter):
+    files.calibrate({'0-1': 1.0})
+    assert 'no pCPU' in reporter.report(()).problem
+
+
+def test_an_obstacle_goes_before_all_else(files, reporter):
+    files.calibrate({'0-1': 1.0})
+    report = reporter.report(PCPUS, 'no cgroups')
+    assert not report.valid
+    assert report.problem == 'no cgroups'
+
+
+def test_an_unchanged_profile_is_parsed_once(files, reporter, monkeypatch):
+    files.calibrate({'0-1': 1.0})
+    parsed = []
+    loads = profiles.loads
+    monkeypatch.setattr(profiles, 'loads', lambda content: parsed.append(
+        content) or loads(content))
+    for _ in range(3):
+        assert reporter.report(PCPUS).valid
+    assert len(parsed) == 1
+    files.calibrate({'0-1': 2.0})
+    assert reporter.report(PCPUS).capacity_cu == 400
+    assert len(parsed) == 2
+
+
+def test_a_failing_fingerprint_is_a_problem(files, reporter, monkeypatch):
+    files.calibrate({'0-1': 1.0})
+
+    def fail(emulator=None):
+        raise ZeroDivisionError('no clock')
+
+    monkeypatch.setattr(fingerprint, 'of_host', fail)
+    assert reporter.report(PCPUS).problem == 'no clock'
+
+
+def test_the_emulator_of_the_profile_is_asked_for(files, reporter,
+                                                  monkeypatch):
+    measured = {**host_files.FINGERPRINT, 'emulator': '/opt/qemu',
+                'emulator_sha256': 'aa'}
+    files.calibrate({'0-1': 1.0}, fingerprint=measured)
+    asked = []
+    monkeypatch.setattr(fingerprint, 'of_host', lambda emulator=None: (
+        asked.append(emulator) or {**measured, 'emulator_sha256': 'bb'}))
+    assert 'emulator_sha256' in reporter.report(PCPUS).problem
+    assert asked == ['/opt/qemu']
+
+
+def test_changes_are_logged_once(files, reporter, caplog):
+    reporter.report(PCPUS)
+    reporter.report(PCPUS)
+    files.calibrate({'0-1': 1.0})
+    reporter.report(PCPUS)
+    reporter.report(PCPUS)
+    assert [record.levelname for record in caplog.records
+            if record.name == host_report.LOG.name] == ['WARNING', 'INFO']
+
+
+def test_traits_are_tiers_up_to_the_slowest_pcpu(files, reporter):
+    files.calibrate({'0': 2.0, '1': 0.6})
+    traits = reporter.report(PCPUS).traits()
+    assert 'CUSTOM_VQOS' in traits
+    assert 'CUSTOM_VQOS_SPEED_60' in traits
+    assert 'CUSTOM_VQOS_SPEED_70' not in traits
+    assert 'CUSTOM_VQOS_HOOK' not in traits
+
+
+def test_the_trait_of_the_hook(files, reporter, monkeypatch, tmp_path):
+    files.calibrate({'0-1': 1.0})
+    monkeypatch.setattr(install, 'installed_path', lambda: tmp_path)
+    assert 'CUSTOM_VQOS_HOOK' in reporter.report(PCPUS).traits()
+
+
+def test_a_hook_that_may_not_be_seen(files, reporter, monkeypatch):
+    def fail():
+        raise PermissionError('hooks')
+
+    monkeypatch.setattr(install, 'installed_path', fail)
+    assert not reporter.report(PCPUS).hook
+
+
+def test_own_traits():
+    assert host_report.own_traits([
+        'CUSTOM_VQOS', 'CUSTOM_VQOS_HOOK', 'CUSTOM_VQOS_SPEED_100',
+        'CUSTOM_VQOS_SPEED_FAST', 'CUSTOM_VQOS_MINE', 'HW_CPU_X86_AVX']) == {
+            'CUSTOM_VQOS', 'CUSTOM_VQOS_HOOK', 'CUSTOM_VQOS_SPEED_100'}
+
+
+def test_the_sign_of_life(files):
+    files.agent_lives()
+    with open(files.agent_state_path) as file:
+        seen_at = json.load(file)['seen_at']
+    assert host_report.read_agent_state(files.agent_state_path) == (
+        host_report.AgentState(seen_at))
+
+
+@pytest.mark.parametrize('content', [
+    '', 'no json', '[]', 'null', '{"seen_at": 5, "classes": 7}',
+    '{"seen_at": "' + 'x' * 100 + '"}', '[' * 50_000, '\0' * 100,
+    '{"classes": [["default"], null, "root"], "dd_billing": {"off": 1}}',
+    '"' + 'x' * 100_000 + '"'])
+def test_a_sign_of_life_that_is_garbage(files, content):
+    with open(files.agent_state_path, 'w') as file:
+        file.write(content)
+    assert host_report.read_agent_state(files.agent_state_path) == (
+        host_report.AgentState())
+
+
+def test_no_sign_of_life(files):
+    assert host_report.read_agent_state(files.agent_state_path) == (
+        host_report.AgentState())
+    os.mkdir(files.agent_state_path)
+    assert host_report.read_agent_state(files.agent_state_path) == (
+        host_report.AgentState())
+
+
+def test_classes_and_billings_that_are_known(files, reporter):
+    with open(files.agent_state_path, 'w') as file:
+        json.dump({'seen_at': 'now', 'classes': ['io', 'root', 'cache'],
+                   'dd_billing': ['account']}, file)
+    stats = reporter.report(PCPUS).stats()
+    assert stats['vqos_quantum_classes'] == 'default,io,cache'
+    assert stats['vqos_dd_billing'] == 'off,account'
