@@ -34,6 +34,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import typing as ty
@@ -170,8 +172,8 @@ class Host:
         Within the host it is ``qemu:///system``, and
         ``qemu+tcp://NAME/system`` within any host of the same lab.
         """
-        socket = os.path.join(self.path('run'), 'libvirt', 'libvirt-sock')
-        return f'qemu+unix:///system?socket={socket}'
+        path = os.path.join(self.path('run'), 'libvirt', 'libvirt-sock')
+        return f'qemu+unix:///system?socket={path}'
 
     def path(self, name: str) -> str:
         """:returns: a path below the host's own directory, on the machine:
@@ -273,14 +275,25 @@ class Host:
         :raises LabError: when the host is not up, the command takes too long,
             or fails and check is true
         """
-        try:
-            done = subprocess.run(
-                self._enter([], argv), capture_output=True, text=True,
-                check=False, timeout=limit_s, env=_environment(env),
-                input='' if text_input is None else text_input)
-        except subprocess.TimeoutExpired as exc:
-            raise process.LabError(f'{argv[0]} on host {self.name}: not done '
-                                   f'within {limit_s:g} s') from exc
+        with subprocess.Popen(
+                self._enter([], argv), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=_environment(env)) as running:
+            try:
+                stdout, stderr = running.communicate(text_input, limit_s)
+            except BaseException as exc:
+                running.terminate()
+                try:
+                    running.communicate(timeout=5)
+                except subprocess.TimeoutExpired:
+                    running.kill()
+                if not isinstance(exc, subprocess.TimeoutExpired):
+                    raise
+                raise process.LabError(
+                    f'{argv[0]} on host {self.name}: not done within '
+                    f'{limit_s:g} s') from exc
+        done = subprocess.CompletedProcess(argv, running.returncode, stdout,
+                                           stderr)
         if check and done.returncode:
             raise process.LabError(
                 f'{" ".join(argv)} on host {self.name} failed with '
@@ -304,23 +317,22 @@ class Host:
         log = log or f'{os.path.basename(argv[0])}-{self.name}'
         os.makedirs(self._logs, exist_ok=True)
         log_path = os.path.join(self._logs, f'{log}.log')
-        reader, writer = os.pipe()
-        with open(reader, encoding='utf-8') as answer, \
-                open(log_path, 'ab') as output:
-            try:
-                subprocess.run(
-                    self._enter(['--detach', str(writer)], argv),
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                    pass_fds=(writer,), env=_environment(env), check=False,
-                    timeout=process.COMMAND_LIMIT_S)
-            finally:
-                os.close(writer)
-            pid, *failure = answer.read().splitlines() or ['']
-        if failure or not pid.isdigit():
+        ours, theirs = socket.socketpair()
+        with ours, theirs, open(log_path, 'ab') as output:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ours.settimeout(process.COMMAND_LIMIT_S)
+            subprocess.run(
+                self._enter(['--detach', str(theirs.fileno())], argv),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                pass_fds=(theirs.fileno(),), env=_environment(env),
+                check=False, timeout=process.COMMAND_LIMIT_S)
+            theirs.close()
+            pid, failure = _receive_pid(ours)
+        if not pid or failure:
             raise process.LabError(
                 f'{argv[0]} cannot be started on host {self.name}: '
-                f'{" ".join(failure)} see {log_path}')
-        return process.Process(int(pid), log_path)
+                f'{failure or f"see {log_path}"}')
+        return process.Process(pid, log_path)
 
     def interactive(self, argv: Sequence[str]) -> int:
         """Run a command in the host on this program's terminal.
@@ -443,6 +455,20 @@ class Host:
 def _init(*arguments: str) -> list[str]:
     # Isolated and without site-packages: it starts in 15 ms.
     return [sys.executable, '-I', '-S', _INIT, *arguments]
+
+
+def _receive_pid(answer: socket.socket) -> tuple[int, str]:
+    """:returns: the pid of who answers, and what it says of a failure"""
+    credentials = struct.Struct('3i')
+    first, ancillary, _, _ = answer.recvmsg(
+        1, socket.CMSG_SPACE(credentials.size))
+    if not first:
+        return 0, ''
+    # The only one asked for.
+    (_, _, content), = ancillary
+    # Until the command is run, which closes the other end.
+    failure = b''.join(iter(lambda: answer.recv(4096), b''))
+    return credentials.unpack(content)[0], failure.decode()
 
 
 def _environment(env: Mapping[str, str] | None) -> dict[str, str]:

@@ -15,7 +15,7 @@
 Run as a script, by nothing but host.py and without the lab's other modules:
 
     init.py boot SETTINGS.json      make the namespaces; its child is PID 1
-    init.py enter SETTINGS.json PID [--detach FD] -- COMMAND...
+    init.py enter SETTINGS.json PID [--detach SOCKET] -- COMMAND...
     init.py probe                   try what boot needs, print what fails
 
 PID 1 of a host mounts what is the host's own, and then does what only a PID 1
@@ -164,6 +164,11 @@ def _boot(path):
                 else:
                     os.close(os.open(target, os.O_CREAT, 0o644))
             _bind(source, target)
+        if os.path.exists('/dev/kvm'):
+            # Two hosts that share one CPU's silicon cannot differ in speed:
+            # guests are emulated, and nothing is to find that it could be
+            # otherwise.
+            _bind('/dev/null', '/dev/kvm')
         os.chdir('/')
     except OSError as exc:
         print(f'failed: {exc}', flush=True)
@@ -207,14 +212,23 @@ def _signal_all(number):
         pass
 
 
-def _enter(path, pid, detach_fd, command):
+def _enter(path, pid, answer, command):
+    """Run a command in a host.
+
+    :param path: of the host's settings
+    :param pid: of the host's PID 1
+    :param answer: None: wait for the command, and be killed with it;
+        otherwise a socket: leave it behind as a child of the host's PID 1,
+        which sends a byte (the kernel adds its pid, as the receiver knows
+        it) or, where it cannot be run, says why
+    :returns: the command's exit status, as a shell has it
+    """
     with open(path, encoding='utf-8') as stream:
         settings = json.load(stream)
     _join_groups(settings['cgroups']['services'])
-    directory = f'/proc/{pid}/ns'
     # All opened before the first is entered: after the mounts, /proc is the
     # host's.
-    opened = {name: os.open(f'{directory}/{name}', os.O_RDONLY)
+    opened = {name: os.open(f'/proc/{pid}/ns/{name}', os.O_RDONLY)
               for name in _NAMESPACES}
     for name, kind in _NAMESPACES.items():
         _check(_LIBC.setns(opened[name], kind),
@@ -222,34 +236,36 @@ def _enter(path, pid, detach_fd, command):
         os.close(opened[name])
     os.chdir('/')
     child = os.fork()
-    if not child:
-        _exec(command, detach_fd)
-    if detach_fd is not None:
-        os.write(detach_fd, f'{child}\n'.encode())
-        return 0
+    if child:
+        return _wait(child)
+    if answer is None:
+        # It must not outlive the command that the lab waits for.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        # An orphan goes to the PID 1 of its parent's pid namespace: it takes
+        # a parent that is in the host's already.
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        os.set_inheritable(answer.fileno(), False)
+        answer.send(b'.')
+    try:
+        os.execvp(command[0], command)
+    except OSError as exc:
+        text = f'{command[0]} cannot be run: {exc.strerror}'
+        if answer is None:
+            print(text, file=sys.stderr)
+        else:
+            answer.send(text.encode())
+        os._exit(127)
+
+
+def _wait(child):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
                    signal.SIGQUIT):
         signal.signal(number, lambda number, _: os.kill(child, number))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return 128 - code if code < 0 else code
-
-
-def _exec(command, detach_fd):
-    if detach_fd is None:
-        # It must not outlive the command that the lab waits for.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        os.setsid()
-        os.set_inheritable(detach_fd, False)
-    try:
-        os.execvp(command[0], command)
-    except OSError as exc:
-        text = f'{command[0]} cannot be run: {exc}'
-        if detach_fd is not None:
-            os.write(detach_fd, f'{text}\n'.encode())
-        else:
-            print(text, file=sys.stderr)
-        os._exit(127)
 
 
 def _probe():
@@ -289,8 +305,8 @@ def main():
         return _probe()
     split = arguments.index('--')
     settings, pid, *detach = arguments[:split]
-    detach_fd = int(detach[1]) if detach else None
-    return _enter(settings, int(pid), detach_fd, arguments[split + 1:])
+    answer = socket.socket(fileno=int(detach[1])) if detach else None
+    return _enter(settings, int(pid), answer, arguments[split + 1:])
 
 
 if __name__ == '__main__':
