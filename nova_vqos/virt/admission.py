@@ -27,19 +27,18 @@ class CannotServe(Exception):
     """This host cannot keep the promise; another may."""
 
 
-def policy_of(flavor, numa_topology=None):
+def policy_of(instance):
     """The policy of a server.
 
-    :param flavor: nova.objects.Flavor, of the server
-    :param numa_topology: nova.objects.InstanceNUMATopology of the server,
-        which flavor and image give it together; None: it has none
+    :param instance: nova.objects.Instance
     :returns: None for a server that is stock Nova's business
-    :raises nova_vqos.policy.PolicyError: when the flavor is invalid
+    :raises nova_vqos.policy.PolicyError: when the flavor is invalid, or what
+        the image adds contradicts it
     """
-    policy = policies.parse(flavor.extra_specs, flavor.vcpus)
-    if policy is None or policy.units is None:
-        return policy
-    check_shared_cpus(numa_topology)
+    policy = policies.parse(instance.flavor.extra_specs,
+                            instance.flavor.vcpus)
+    if policy is not None and policy.units is not None:
+        check_shared_cpus(instance.numa_topology)
     return policy
 
 

@@ -129,7 +129,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def _get_guest_config(self, instance, *args, **kwargs):
         """Note whether the server is new here, for the tuning of its guest."""
         if _is_arriving(instance):
-            self._vqos_policy(instance.flavor, instance.numa_topology)
+            self._vqos_or_invalid(admission.policy_of, instance)
             return super()._get_guest_config(instance, *args, **kwargs)
         self._vqos_returning.add(instance.uuid)
         try:
@@ -147,7 +147,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         :raises nova.exception.ComputeResourcesUnavailable: when this host
             cannot keep the promise: another is tried
         """
-        policy = self._vqos_policy(flavor)
+        policy = self._vqos_or_invalid(policies.parse, flavor.extra_specs,
+                                       flavor.vcpus)
         super()._update_guest_cputune(guest, flavor)
         if policy is None:
             return
@@ -187,16 +188,16 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         return ''
 
     @staticmethod
-    def _vqos_policy(flavor, numa_topology=None):
+    def _vqos_or_invalid(read, *args):
+        """A policy as it is read; that it is invalid, in terms of Nova."""
         try:
-            return admission.policy_of(flavor, numa_topology)
+            return read(*args)
         except policies.PolicyError as error:
             raise exception.InvalidInput(reason=str(error)) from error
 
     def _vqos_check_migration(self, instance):
         try:
-            policy = admission.policy_of(instance.flavor,
-                                         instance.numa_topology)
+            policy = admission.policy_of(instance)
             if policy is None:
                 return
             obstacle = self._vqos_obstacle()
@@ -224,7 +225,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         Neither delays nor fails what it follows.
         """
         try:
-            policy = admission.policy_of(instance.flavor)
+            policy = policies.parse(instance.flavor.extra_specs,
+                                    instance.flavor.vcpus)
             if policy is not None:
                 # NOTE: read now: Nova replaces it when a worker starts.
                 rpcapi.AgentAPI(rpc.TRANSPORT).wake(
