@@ -12,7 +12,10 @@
 
 import pytest
 
-from nova_vqos import policy, profile, tuning, units
+from nova_vqos import policy
+from nova_vqos import profile
+from nova_vqos import tuning
+from nova_vqos import units
 from nova_vqos.tests.unit import test_profile
 
 
