@@ -34,15 +34,18 @@ from nova_vqos.virt import admission
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-_NAMED_HOSTS = 20
+# A request may be refused by ten thousand hosts: writing as many lines takes
+# longer than all filters together.
+_LINES_AT_INFO = 20
 
 
 class VqosFilter(filters.BaseHostFilter):
     """Hosts that can keep the promise of a flavor.
 
-    Says once per host, at level info, why it was refused. A server without
-    units costs one look into the stats of each host, or none at all with
-    ``[vqos] servers_without_units = allow``.
+    Says in one line per refused host what was asked and what the host has:
+    at level info of the first hosts of a request, at level debug of the
+    others. A server without units costs one look into the stats of each host,
+    or none at all with ``[vqos] servers_without_units = allow``.
 
     Not run on rebuild: there the server stays on its host, and its flavor as
     it is. Whether the host could take in another one is not the question.
@@ -77,16 +80,14 @@ class VqosFilter(filters.BaseHostFilter):
         if policy.units is None:
             filter_obj_list = self._without_units(filter_obj_list, spec_obj)
         passed = []
+        refusals = []
         for host_state in filter_obj_list:
             reason = request.refusal(host_state.stats)
             if reason:
-                LOG.info(
-                    'Host %(host)s is refused for server %(server)s, which '
-                    'asks for %(asked)s: %(reason)s',
-                    {'host': host_state.host, 'asked': request.asked,
-                     'server': spec_obj.instance_uuid, 'reason': reason})
+                refusals.append((host_state, reason))
             else:
                 passed.append(host_state)
+        _log_refusals(refusals, request, spec_obj)
         return passed
 
     def host_passes(self, host_state, filter_properties):
@@ -198,14 +199,30 @@ def _describe(policy):
     return ', '.join(asked)
 
 
+def _log_refusals(refusals, request, spec_obj):
+    for number, (host_state, reason) in enumerate(refusals):
+        if number == _LINES_AT_INFO:
+            LOG.info('%(more)d more hosts are refused for server %(server)s: '
+                     'level debug has a line for each',
+                     {'more': len(refusals) - number,
+                      'server': spec_obj.instance_uuid})
+            if not LOG.isEnabledFor(logging.DEBUG):
+                return
+        LOG.log(logging.INFO if number < _LINES_AT_INFO else logging.DEBUG,
+                'Host %(host)s is refused for server %(server)s, which asks '
+                'for %(asked)s: %(reason)s',
+                {'host': host_state.host, 'server': spec_obj.instance_uuid,
+                 'asked': request.asked, 'reason': reason})
+
+
 def _log_kept(host_states, spec_obj):
     """One line for all: servers without units are the common case."""
     hosts = [host_state.host for host_state in host_states
              if host_state.stats.get('vqos_sells_units') == 'True']
-    named = ', '.join(hosts[:_NAMED_HOSTS])
-    more = len(hosts) - _NAMED_HOSTS
+    more = len(hosts) - _LINES_AT_INFO
     LOG.info('Server %(server)s asks for no CPU units, and these hosts are '
              'kept for servers that do ([vqos] servers_without_units): '
              '%(hosts)s%(more)s',
-             {'server': spec_obj.instance_uuid, 'hosts': named,
+             {'server': spec_obj.instance_uuid,
+              'hosts': ', '.join(hosts[:_LINES_AT_INFO]),
               'more': f' and {more} more' if more > 0 else ''})

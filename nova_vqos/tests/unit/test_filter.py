@@ -188,6 +188,24 @@ class FilterTestCase(nova_case.NovaTestCase):
         self.assertIn('slow1', lines[0])
         self.assertIn('slow2', lines[1])
 
+    def refuse_many(self, level):
+        with self.assertLogs(vqos_filter.LOG.logger, level) as logs:
+            self.assertEqual([], self.passed(
+                [make_host(f'compute{n}') for n in range(100)],
+                with_units(80)))
+        return [record.getMessage() for record in logs.records]
+
+    def test_many_refused_hosts_do_not_flood_the_log(self):
+        lines = self.refuse_many(logging.INFO)
+        self.assertEqual(21, len(lines))
+        self.assertIn('compute19', lines[19])
+        self.assertIn('80 more hosts', lines[20])
+
+    def test_level_debug_has_a_line_for_each(self):
+        lines = self.refuse_many(logging.DEBUG)
+        self.assertEqual(101, len(lines))
+        self.assertIn('compute99', lines[100])
+
     def assert_no_host(self, spec, *texts):
         with self.assertLogs(vqos_filter.LOG.logger, logging.INFO) as logs:
             self.assertEqual([], self.passed(
