@@ -94,6 +94,16 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.host.Host.get_online_cpus',
             lambda host: set(range(host.get_connection().host_info.cpus))))
+        # Hosts of the tests are alike whatever machine runs them: see
+        # host_files.FINGERPRINT; without libvirt's hook until a test says
+        # otherwise.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.fingerprint.of_host',
+            lambda emulator=None: dict(host_files.FINGERPRINT)))
+        self.hook_path = None
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.hooks.install.installed_path',
+            lambda: self.hook_path))
         # Whatever this machine has: weights are of cgroup v1.
         self.useFixture(fixtures.MonkeyPatch(
             'nova_vqos.tuning.host_cgroup_version', lambda: 1))
@@ -135,6 +145,15 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
             cpu_nodes=1, cpu_sockets=1, cpu_cores=pcpus, cpu_threads=1))
         return files
+
+    def start_compute(self, hostname, *args, **kwargs):
+        # All computes of this process share one configuration. The driver
+        # reads these two when it is made, and keeps them: here they are set
+        # to this host's files for just that, also at a restart.
+        files = self.host_files[hostname]
+        self.flags(profile_path=files.profile_path,
+                   agent_state_path=files.agent_state_path, group='vqos')
+        return super().start_compute(hostname, *args, **kwargs)
 
     def hook(self, hostname, xml):
         """What nova_vqos's libvirt hook on a host makes of an incoming XML.

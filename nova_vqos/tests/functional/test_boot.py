@@ -44,7 +44,7 @@ class BootTestCase(base.VqosTestCase):
     def test_units_are_of_the_whole_server(self):
         server = self.boot(self.make_flavor(120, vcpus=2), 'slow')
         # 60 CU for each vCPU; the weight is the server's.
-        self.assertEqual((37500, 50000, 1228), self.tunables(server))
+        self.assertEqual((37500, 50000, 1229), self.tunables(server))
         self.assertEqual({'slow': 120}, self.allocated(server['id']))
 
     def test_floor_has_weight_and_no_cap(self):
@@ -58,14 +58,14 @@ class BootTestCase(base.VqosTestCase):
         self.assertEqual((50000, 50000, 819), self.tunables(server))
 
     def test_period_option(self):
-        self.flags(period_us=20000, group='vqos')
+        self.flags(period_us=100000, group='vqos')
         server = self.boot(self.make_flavor(60), 'fast')
-        self.assertEqual((6000, 20000, 614), self.tunables(server))
+        self.assertEqual((30000, 100000, 614), self.tunables(server))
 
     def test_small_share_stretches_the_period(self):
         # 4 CU of 200 are 2 %: two ticks of 4 ms in 400 ms.
         server = self.boot(self.make_flavor(4), 'fast')
-        self.assertEqual((8000, 400000, 40), self.tunables(server))
+        self.assertEqual((8000, 400000, 41), self.tunables(server))
 
     def test_policy_is_in_the_metadata(self):
         # Where agent and hook read it from.

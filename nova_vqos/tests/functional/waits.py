@@ -17,7 +17,7 @@ import time
 from nova.tests.functional.api import client as api_client
 
 _TURN_S = 0.05
-_TIMEOUT_S = 60
+_TIMEOUT_S = 30
 
 
 class WaitsMixin:
