@@ -83,7 +83,7 @@ class Reconciler:
         self._connect_at_s = float('-inf')
         self._tick_at_s = float('-inf')
         self._heartbeat_at_s = float('-inf')
-        self._heartbeat_failed = False
+        self._heartbeat_fails = False
         self._counts = dict.fromkeys(
             ('ticks', 'writes', 'restored', 'policy_errors', 'errors'), 0)
         self._tick_ms = 0.0
@@ -230,6 +230,7 @@ class Reconciler:
             return
         if (server.right and in_force is server.in_force
                 and not server.reconsider):
+            server.last_right_s = now_s
             return
         server.reconsider = False
         self._judge(server, in_force, now_s)
@@ -245,9 +246,9 @@ class Reconciler:
             return
         if not changes:
             if server.want is not None:
-                server.note_right(in_force, state.utc_now(), now_s)
+                server.note_right(in_force, now_s)
             return
-        server.note_wrong(in_force, changes, state.utc_now())
+        server.note_wrong(in_force, changes, now_s)
         if now_s < server.retry_at_s:
             return
         if (server.tampering is not None
@@ -320,12 +321,12 @@ class Reconciler:
             self._take_failure(False, error, server)
             return
         if left:
-            server.note_wrong(in_force, left, state.utc_now())
+            server.note_wrong(in_force, left, now_s)
             server.complain(f'its cap was written, and is not in force: '
                             f'{left}')
             server.back_off(now_s)
         else:
-            server.note_right(in_force, state.utc_now(), now_s)
+            server.note_right(in_force, now_s)
 
     def _take_failure(self, describing: bool, error: Exception,
                       server: servers.Server) -> None:
@@ -354,6 +355,10 @@ class Reconciler:
             self._lose_connection(event.detail)
             return
         server = self._servers.get(event.uuid)
+        if event.kind is base.EventKind.TOUCHED:
+            if server is not None:
+                server.reconsider = True
+            return
         if event.run_id >= 0 and (server is None
                                   or server.run_id < event.run_id):
             server = servers.Server(event.uuid, event.run_id)
@@ -453,13 +458,12 @@ class Reconciler:
             self._heartbeat.write(
                 profile_id=None if profile is None else profile.id,
                 connected=self._connected, alarms=self._profiles.alarms)
+            self._heartbeat_fails = False
         except OSError as error:
-            if not self._heartbeat_failed:
+            if not self._heartbeat_fails:
                 LOG.error('No sign of life can be left, so that the scheduler '
                           'will refuse this host: %s', error)
-            self._heartbeat_failed = True
-            return
-        self._heartbeat_failed = False
+            self._heartbeat_fails = True
 
     def _host_report(self) -> dict[str, ty.Any]:
         profile = self._profiles.profile

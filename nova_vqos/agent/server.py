@@ -20,6 +20,7 @@ import typing as ty
 from nova_vqos import policy as policies
 from nova_vqos import tuning
 from nova_vqos.agent import decision
+from nova_vqos.agent import state
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ _FIRST_BACKOFF_S = 0.5
 _REMEMBERED_TAMPERINGS = 10
 
 # Each write gives CPU time away, so a fight with another writer must not go
-# on at every tick: three at once, then one in ten seconds.
-_WRITES_AT_ONCE = 3
+# on at every tick: five at once, then one in ten seconds.
+_WRITES_AT_ONCE = 5
 _WRITE_INTERVAL_S = 10.0
 
 
@@ -103,7 +104,7 @@ class Server:
         self.right = False
         self.right_at_first_sight: bool | None = None
         self.wrong_ms: float | None = None
-        self.last_right_at = ''
+        self.last_right_s = 0.0
         self.last_tuned: base.Event | None = None
         self.tampering: Tampering | None = None
         self.tampered: base.InForce | None = None
@@ -176,7 +177,7 @@ class Server:
         self.retry_at_s = float('-inf')
 
     def note_wrong(self, in_force: base.InForce,
-                   changes: tuple[base.Change, ...], now: str) -> None:
+                   changes: tuple[base.Change, ...], now_s: float) -> None:
         """The wanted tuning is not in force.
 
         :param changes: what has to be written
@@ -185,9 +186,9 @@ class Server:
                 self.in_force is not None
                 and set(self.in_force.vcpus) == set(in_force.vcpus)):
             self.tampering = Tampering(
-                seen_at=now, found=_text(in_force),
-                expected=_text(self.in_force),
-                last_right_at=self.last_right_at, channel='')
+                seen_at=state.utc(), found=_text(in_force),
+                expected=_text(self.in_force), channel='',
+                last_right_at=state.utc(now_s - self.last_right_s))
             self.tampered = in_force
         if self.right_at_first_sight is None:
             # A wrong weight alone delays, but gives no other speed.
@@ -197,21 +198,20 @@ class Server:
         self.right = False
         self.in_force = in_force
 
-    def note_right(self, in_force: base.InForce, now: str,
-                   now_s: float) -> None:
+    def note_right(self, in_force: base.InForce, now_s: float) -> None:
         """The wanted tuning is in force."""
         first = self.enforced is None
         self.right = True
         self.in_force = in_force
         self.enforced = self.want
-        self.last_right_at = now
+        self.last_right_s = now_s
         self.stop_backing_off()
         self.complain('')
         if first:
             self._adopt(now_s)
         tampering, self.tampering = self.tampering, None
         if tampering is not None:
-            tampering.restored_at = now
+            tampering.restored_at = state.utc()
             tampering.channel = self._channel()
             self.tamperings.append(tampering)
             LOG.warning(
@@ -247,7 +247,7 @@ class Server:
         return 'in the cgroup itself, libvirt told of nothing'
 
     def report(self) -> dict[str, ty.Any]:
-        """All of it, in primitives."""
+        """All that is of use to others, in primitives."""
         return {
             'server_uuid': self.uuid,
             'name': self.name,
@@ -271,7 +271,6 @@ class Server:
             'right': self.right,
             'right_at_first_sight': self.right_at_first_sight,
             'wrong_ms': self.wrong_ms,
-            'last_right_at': self.last_right_at,
             'writes': self.writes,
             'tamperings': [dataclasses.asdict(tampering)
                            for tampering in self.tamperings],

@@ -57,9 +57,11 @@ class HostLock:
         os.close(self._handle)
 
 
-def utc_now() -> str:
-    """The time now, ISO 8601, UTC, whole seconds."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
+def utc(ago_s: float = 0.0) -> str:
+    """The time some seconds ago, ISO 8601, UTC, whole seconds."""
+    then = (datetime.datetime.now(datetime.UTC)
+            - datetime.timedelta(seconds=ago_s))
+    return then.isoformat(timespec='seconds')
 
 
 class Heartbeat:
@@ -84,7 +86,7 @@ class Heartbeat:
             'pid': os.getpid(),
             'host': self._host,
             'profile_id': profile_id,
-            'seen_at': utc_now(),
+            'seen_at': utc(),
             'classes': ['default'],
             'dd_billing': ['off'],
             'hypervisor_connected': connected,

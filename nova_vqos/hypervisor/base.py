@@ -109,6 +109,7 @@ class EventKind(enum.Enum):
     RESUMED = 'resumed'
     CHANGED = 'changed'
     TUNED = 'tuned'
+    TOUCHED = 'touched'
     STOPPED = 'stopped'
     CONNECTION_LOST = 'connection lost'
 

@@ -117,7 +117,7 @@ class LibvirtHypervisor(base.Hypervisor):
         """
         self._uri = uri
         self._run_path = run_path
-        self._cgroups = cgroup.CgroupReader(root)
+        self._cgroups = cgroup.CgroupReader(root, self._on_written)
         self._cgroups_lock = threading.Lock()
         self._cgroup_version = self._cgroups.version()
         self._connection: ty.Any = None
@@ -246,8 +246,13 @@ class LibvirtHypervisor(base.Hypervisor):
                 for field, value in values.items()})
 
     def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
-        self._call(domain.setSchedulerParametersFlags, values,
-                   libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        try:
+            self._call(domain.setSchedulerParametersFlags, values,
+                       libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        finally:
+            # Part of it may have been written, and the kernel's word of it
+            # may come later than the next read.
+            self._cgroups.touch(domain.UUIDString())
 
     def _check_writable(self, domain: ty.Any) -> None:
         """Refuse where libvirt would let a write wait for 30 s, and fail.
@@ -317,6 +322,11 @@ class LibvirtHypervisor(base.Hypervisor):
             detail=detail,
             seen_at_s=time.monotonic(),
             values=values or {}))
+
+    def _on_written(self, uuid: str) -> None:
+        self._on_event(base.Event(
+            kind=base.EventKind.TOUCHED, uuid=uuid, run_id=-1,
+            detail='cgroup', seen_at_s=time.monotonic()))
 
     def _on_close(self, connection: ty.Any, reason: int,
                   _opaque: object) -> None:
