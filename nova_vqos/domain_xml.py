@@ -62,18 +62,22 @@ class Domain:
     :ivar extra_specs: of the flavor, as Nova left them in the metadata; None
         when there is no flavor: not a server of Nova
     :ivar vcpus: of the flavor; of the domain where the flavor does not say
+    :ivar vcpus_online: of the domain, those that the guest starts with
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
     """
 
-    __slots__ = ('extra_specs', 'name', 'pcpus', 'uuid', 'vcpus')
+    __slots__ = ('extra_specs', 'name', 'pcpus', 'uuid', 'vcpus',
+                 'vcpus_online')
 
     def __init__(self, name: str, uuid: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
+                 vcpus_online: int | None,
                  pcpus: frozenset[int] | None) -> None:
         self.name = name
         self.uuid = uuid
         self.extra_specs = extra_specs
         self.vcpus = vcpus
+        self.vcpus_online = vcpus_online
         self.pcpus = pcpus
 
 
@@ -92,6 +96,7 @@ def read(xml: bytes | str) -> Domain:
         extra_specs=(None if flavor is None
                      else _extra_specs(document.all(_EXTRA_SPEC))),
         vcpus=_number(document.first(_FLAVOR_VCPUS)) or domain_vcpus,
+        vcpus_online=_vcpus_online(vcpu),
         pcpus=_pcpus(vcpu, domain_vcpus, document.all(_VCPUPIN)))
 
 
@@ -303,6 +308,14 @@ def _number(element: _Element | None) -> int | None:
     if element is None or not _is_number(element.text):
         return None
     return int(element.text)
+
+
+def _vcpus_online(vcpu: _Element | None) -> int | None:
+    """Where some of the vCPUs are to be plugged in later, the others."""
+    if vcpu is None:
+        return None
+    current = vcpu.attributes.get('current', '')
+    return int(current) if _is_number(current) else _number(vcpu)
 
 
 def _is_number(text: str) -> bool:

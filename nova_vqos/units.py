@@ -46,9 +46,11 @@ MIN_QUOTA_TICKS = 2
 # Units are a Placement resource: its amounts are signed 32 bit integers.
 MAX_UNITS = 2**31 - 1
 
-# What the kernel accepts for one cgroup, and what a new one starts with, by
-# cgroup version. A server of 100 CU gets what a new group starts with.
-_SHARES = {1: (2, 262_144, 1024), 2: (1, 10_000, 100)}
+# What can be set for one cgroup, and what a new one starts with, by cgroup
+# version. A server of 100 CU gets what a new group starts with.
+# NOTE: the kernel takes a cpu.weight of 1 too, libvirt refuses it (9.0, seen
+# on Linux 7.2).
+_SHARES = {1: (2, 262_144, 1024), 2: (2, 10_000, 100)}
 
 
 class UnitsError(ValueError):
@@ -194,7 +196,7 @@ def shares(units: int, cgroup_version: int) -> int:
     """The weight of a server among its neighbours, proportional to its units.
 
     What libvirt's ``<shares>`` means depends on the host: cpu.shares (2 to
-    262144) of cgroup v1, cpu.weight (1 to 10000) of v2.
+    262144) of cgroup v1, cpu.weight (2 to 10000) of v2.
 
     :param cgroup_version: 1 or 2
     :raises ValueError: when there is no such version

@@ -115,6 +115,9 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
     policy = policies.parse(domain.extra_specs, domain.vcpus or 0)
     if policy is None or policy.units is None:
         return xml, ''
+    # As in the agent: hotplugged vCPUs share the units with the others.
+    policy = policy._replace(
+        vcpus=max(policy.vcpus, domain.vcpus_online or 0))
     if settings.error:
         raise HookError(settings.error)
     # Only now: servers without units need not wait for these.

@@ -53,7 +53,7 @@ def retuned(xml, shares=100, period_us=50_000, quota_us=30_000):
 
 def tuning(xml):
     """What libvirt would read, by XPath as libvirt does."""
-    # NOTE: libxml2 refuses names of namespaces that are no URI: not our matter.
+    # NOTE: recover, since libxml2 refuses namespaces that are no URI.
     root = etree.fromstring(xml, etree.XMLParser(recover=True))
     return {name: root.xpath(f'string(./cputune/{name})')
             for name in domain_xml.TUNED}

@@ -142,6 +142,15 @@ def test_pcpus_of_another_host_do_not_count(host, logged):
     assert values(host.run(elsewhere)[1])[0] == '30000'
 
 
+@pytest.mark.parametrize('vcpu, quota', [
+    (b"'0-1'>4<", '15000'), (b"'0-1' current='3'>4<", '20000'),
+    (b"'0-1' current='1'>4<", '30000')])
+def test_hotplugged_vcpus_share_the_units(host, logged, vcpu, quota):
+    host.configure(period_us=100_000)
+    _, result = host.run(XML.replace(b"'0-1'>2<", vcpu))
+    assert values(result)[0] == quota
+
+
 def test_the_period_is_configured(host, logged):
     host.configure(period_us=100_000)
     assert values(host.run(XML)[1]) == ('30000', '100000', '614')

@@ -149,7 +149,7 @@ def test_capacity_is_never_oversold(pcpu_coefficients):
 
 @pytest.mark.parametrize('server, version, expected', [
     (100, 1, 1024), (100, 2, 100), (60, 1, 614), (60, 2, 60), (1, 1, 10),
-    (1, 2, 1), (10**6, 1, 262_144), (10**6, 2, 10_000)])
+    (1, 2, 2), (10**6, 1, 262_144), (10**6, 2, 10_000)])
 def test_shares(server, version, expected):
     assert units.shares(server, version) == expected
 
