@@ -1,0 +1,124 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which pCPUs of a host are equal, and how busy they are."""
+
+from collections.abc import Iterable
+import dataclasses
+import os
+import pathlib
+import re
+
+from nova_vqos import profile
+from nova_vqos.calibration.benchmark import CalibrationError
+
+# What makes a pCPU unlike another, below its directory in sysfs: the capacity
+# that the kernel schedules by (hybrid CPUs), caches, and whether it has a
+# sibling. Maximal clock rates are no part of it: on CPUs with preferred cores
+# nearly each core has its own, and no two are unlike while all are busy.
+_FEATURES = ('cpu_capacity', 'cache/index2/size', 'cache/index3/size')
+# Kinds of cores of Intel's hybrid CPUs, each with a PMU of its own.
+_KINDS = ('cpu_core', 'cpu_atom', 'cpu_lowpower')
+
+
+def choose(text: str | None) -> frozenset[int]:
+    """The pCPUs to measure.
+
+    :param text: a list such as ``0-3,8``; None: all that may be used
+    :raises CalibrationError: when one does not exist, or is not ours to use
+    """
+    usable = frozenset(os.sched_getaffinity(0))
+    if text is None:
+        return usable
+    try:
+        chosen = profile.parse_pcpus(text)
+    except ValueError as error:
+        raise CalibrationError(str(error)) from error
+    if not chosen <= usable:
+        raise CalibrationError(
+            f'pCPUs {profile.format_pcpus(chosen - usable)} cannot be used: '
+            f'there are {profile.format_pcpus(usable)} for this process')
+    return chosen
+
+
+def classes(pcpus: Iterable[int],
+            sysroot: str = '/') -> tuple[frozenset[int], ...]:
+    """Divide pCPUs into classes of equal ones, the lowest numbered first."""
+    root = pathlib.Path(sysroot)
+    models = _models(_read(root / 'proc/cpuinfo'))
+    kinds = {kind: _read(root / 'sys/devices' / kind / 'cpus')
+             for kind in _KINDS}
+    found: dict[tuple[str, ...], set[int]] = {}
+    for pcpu in sorted(pcpus):
+        base = root / f'sys/devices/system/cpu/cpu{pcpu}'
+        siblings = _read(base / 'topology/thread_siblings_list')
+        key = (models.get(pcpu, ''),
+               *(_read(base / name) for name in _FEATURES),
+               str(len(profile.parse_pcpus(siblings)) if siblings else 1),
+               *(kind for kind, members in kinds.items()
+                 if members and pcpu in profile.parse_pcpus(members)))
+        found.setdefault(key, set()).add(pcpu)
+    return tuple(frozenset(members) for members in found.values())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Time of some pCPUs since the machine started, in clock ticks.
+
+    :ivar busy: spent on anything, steal not included
+    :ivar steal: taken by a hypervisor below this machine
+    """
+
+    total: int
+    busy: int
+    steal: int
+
+    def since(self, earlier: 'CpuTimes') -> tuple[float, float]:
+        """The share of time that was busy, and that was stolen."""
+        total = max(1, self.total - earlier.total)
+        return ((self.busy - earlier.busy) / total,
+                (self.steal - earlier.steal) / total)
+
+
+def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
+    """How the time of some pCPUs was spent, from /proc/stat."""
+    text = _read(pathlib.Path(sysroot) / 'proc/stat')
+    total = busy = steal = 0
+    for pcpu in pcpus:
+        found = re.search(rf'^cpu{pcpu} (.+)$', text, re.MULTILINE)
+        if not found:
+            continue
+        # user nice system idle iowait irq softirq steal; guest time, which
+        # follows, is part of user already.
+        times = [int(n) for n in found[1].split()[:8]]
+        total += sum(times)
+        steal += times[7]
+        busy += sum(times) - times[3] - times[4] - times[7]
+    return CpuTimes(total, busy, steal)
+
+
+def _models(cpuinfo: str) -> dict[int, str]:
+    models = {}
+    for block in cpuinfo.split('\n\n'):
+        fields = dict(re.findall(r'^(.+?)\s*: *(.*)$', block, re.MULTILINE))
+        if 'processor' in fields:
+            models[int(fields['processor'])] = '/'.join(
+                fields.get(name, '')
+                for name in ('cpu family', 'model', 'stepping', 'model name'))
+    return models
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ''

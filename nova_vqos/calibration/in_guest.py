@@ -1,0 +1,263 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Running a benchmark inside guests of this host's own emulator.
+
+Where the hypervisor makes the difference, only a guest tells the speed that
+guests get. Each pCPU gets a guest with one vCPU, whose thread is pinned to it
+before its first instruction; a round's CPU time is that thread's, from the
+kernel's scheduler statistics, read as the guest's lines arrive.
+
+The guests are plain processes of the emulator that Nova's guests use, not
+domains of libvirt: no agent or hook sees them, they need no daemon, and
+libvirt adds nothing to a vCPU's speed. They end by themselves if the
+calibration is killed.
+"""
+
+from collections.abc import Callable
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import re
+import select
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import typing as ty
+
+from nova_vqos import guest
+from nova_vqos.calibration import runner
+from nova_vqos.calibration.benchmark import Benchmark
+from nova_vqos.calibration.benchmark import CalibrationError
+
+LOG = logging.getLogger(__name__)
+
+#: Where distributions have the emulator that libvirt starts guests with.
+EMULATORS = ('/usr/bin/qemu-system-x86_64', '/usr/libexec/qemu-kvm')
+
+_SILENCE_TIMEOUT_S = 60
+_POLL_INTERVAL_MS = 200
+
+# By how much the benchmark is slower in a guest than on the host, roughly: it
+# only sets how many events a round has.
+_SLOWDOWN = {'kvm': 1, 'qemu': 6}
+
+
+def find_emulator(path: str | None = None) -> str:
+    """The emulator to measure.
+
+    :raises CalibrationError: when there is none
+    """
+    for candidate in (path,) if path else EMULATORS:
+        if os.access(candidate, os.X_OK):
+            return candidate
+    raise CalibrationError(
+        f'{path or " and ".join(EMULATORS)} cannot be run: install the '
+        'package qemu-system-x86, or give --emulator')
+
+
+def find_virt_type(name: str | None = None) -> str:
+    """How guests run here, as in Nova's option ``[libvirt] virt_type``.
+
+    :param name: ``kvm`` or ``qemu``; None: kvm where the CPU has it
+    """
+    if name is not None:
+        return name
+    flags = pathlib.Path('/proc/cpuinfo').read_text()
+    hardware = re.search(r'^flags\s*:.*\b(vmx|svm)\b', flags, re.MULTILINE)
+    return 'kvm' if hardware and os.path.exists('/dev/kvm') else 'qemu'
+
+
+def check_memory(guests: int) -> None:
+    """See that so many guests fit into memory.
+
+    :raises CalibrationError: when they do not
+    """
+    meminfo = pathlib.Path('/proc/meminfo').read_text()
+    found = re.search(r'^MemAvailable:\s+(\d+) kB', meminfo, re.MULTILINE)
+    available_mib = int(found[1]) // 1024 if found else 0
+    # The emulator itself takes about as much as half of such a guest.
+    needed_mib = guests * guest.MEMORY_MIB * 3 // 2
+    if available_mib < needed_mib:
+        raise CalibrationError(
+            f'{guests} guests need {needed_mib} MiB of memory, '
+            f'{available_mib} MiB are available: give fewer --pcpus')
+
+
+class GuestRunner(runner.Runner):
+    """Runs the benchmark in a guest for each pCPU."""
+
+    measured_in = 'guest'
+
+    def __init__(self, benchmark: Benchmark, *, emulator: str, virt_type: str,
+                 kernel: str, native_score: float, max_rounds: int) -> None:
+        """Prepare what the guests boot.
+
+        :param native_score: roughly, of this host; sets the length of rounds
+        :param max_rounds: after many times as many, a guest that was left
+            behind ends by itself
+        :raises GuestError: when a guest cannot be built
+        """
+        super().__init__(benchmark)
+        self._emulator = emulator
+        self._virt_type = virt_type
+        self._kernel = kernel
+        events = max(1, round(native_score * runner.ROUND_S
+                              / _SLOWDOWN[virt_type]))
+        self._append = guest.command_line(
+            [benchmark.guest_kind], max_rounds * 10,
+            {benchmark.guest_kind: events})
+        self._directory = tempfile.TemporaryDirectory(prefix='vqos-')
+        self._initramfs = os.path.join(self._directory.name, 'initramfs')
+        guest.build_initramfs(self._initramfs, tools=[benchmark.program])
+
+    def close(self) -> None:
+        """Remove what the guests booted."""
+        self._directory.cleanup()
+
+    def work(self, pcpu: int, report: Callable[[float], None],
+             stop: threading.Event) -> None:
+        with self._started(pcpu) as (process, vcpu_thread_id):
+            # The kernel brings a thread's CPU time up to date at ticks, and
+            # when it leaves the CPU: a reader that preempts it there at each
+            # line reads what is true at that moment, on a busy machine too.
+            runner.pin(0, pcpu)
+            _hurry()
+            began_ns: int | None = None
+            warm = False
+            for line in _lines(process, f'the guest on pCPU {pcpu}', stop):
+                spent_ns = _cpu_time_ns(vcpu_thread_id)
+                heard = guest.parse_line(line)
+                if isinstance(heard, guest.RoundStart):
+                    began_ns = spent_ns
+                elif isinstance(heard, guest.Round) and began_ns is not None:
+                    # The first round translates code and fills caches.
+                    if warm and spent_ns > began_ns:
+                        report(heard.events * 1e9 / (spent_ns - began_ns))
+                    warm, began_ns = True, None
+
+    @contextlib.contextmanager
+    def _started(self, pcpu: int
+                 ) -> ty.Iterator[tuple['subprocess.Popen[bytes]', int]]:
+        """A guest that runs on a pCPU, and the id of its vCPU's thread."""
+        ours, theirs = socket.socketpair()
+        errors_path = os.path.join(self._directory.name, f'errors-{pcpu}')
+        with (ours, theirs, open(errors_path, 'wb') as errors,
+              subprocess.Popen(
+                  self._argv(pcpu, theirs.fileno()), stdin=subprocess.DEVNULL,
+                  stdout=subprocess.PIPE, stderr=errors,
+                  pass_fds=[theirs.fileno()]) as process):
+            try:
+                theirs.close()
+                with ours.makefile('rw') as monitor:
+                    try:
+                        _execute(monitor)
+                        _execute(monitor, 'qmp_capabilities')
+                        (vcpu,) = _execute(monitor, 'query-cpus-fast')
+                        runner.pin(vcpu['thread-id'], pcpu)
+                        _execute(monitor, 'cont')
+                    except (OSError, ValueError) as error:
+                        said = pathlib.Path(errors_path).read_text(
+                            errors='replace').strip()
+                        raise CalibrationError(
+                            f'{self._emulator} does not start: '
+                            f'{said[-300:] or error}') from error
+                    yield process, vcpu['thread-id']
+            finally:
+                process.kill()
+
+    def _argv(self, pcpu: int, monitor_fd: int) -> list[str]:
+        accelerator, cpu_model = {
+            'kvm': ('kvm', 'host'), 'qemu': ('tcg', 'qemu64')}[self._virt_type]
+        return [
+            self._emulator, '-name', f'vqos-calibrate-{pcpu}', '-S',
+            '-accel', accelerator, '-cpu', cpu_model, '-smp', '1',
+            '-m', str(guest.MEMORY_MIB), '-nodefaults', '-no-user-config',
+            '-display', 'none', '-serial', 'stdio', '-no-reboot',
+            '-chardev', f'socket,id=monitor,fd={monitor_fd}',
+            '-mon', 'chardev=monitor,mode=control',
+            '-kernel', self._kernel, '-initrd', self._initramfs,
+            '-append', self._append]
+
+
+def _execute(monitor: ty.IO[str], command: str | None = None) -> ty.Any:
+    """Send a command over QMP, or None to hear its greeting.
+
+    :returns: what the emulator answers
+    :raises ValueError: when it answers nothing, or with an error
+    """
+    if command is not None:
+        monitor.write(json.dumps({'execute': command}) + '\n')
+        monitor.flush()
+    for line in monitor:
+        answer = json.loads(line)
+        if 'event' not in answer:
+            if 'error' in answer:
+                raise ValueError(f'{command}: {answer["error"]}')
+            return answer.get('return', answer)
+    raise ValueError('it has ended')
+
+
+def _lines(process: 'subprocess.Popen[bytes]', name: str,
+           stop: threading.Event) -> ty.Iterator[str]:
+    """The lines of a guest's console, as they come, until told to stop.
+
+    :raises CalibrationError: when the guest ends or is silent
+    """
+    if process.stdout is None:
+        raise ValueError('the process has no pipe to read from')
+    console = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(console, select.POLLIN)
+    rest, last = b'', ''
+    deadline = time.monotonic() + _SILENCE_TIMEOUT_S
+    while not stop.is_set():
+        if poll.poll(_POLL_INTERVAL_MS):
+            received = os.read(console, 4096)
+            if not received:
+                raise CalibrationError(
+                    f'{name} has ended, its last line was {last!r}')
+            *lines, rest = (rest + received).split(b'\n')
+            for line in lines:
+                last = line.decode(errors='replace').strip()
+                yield last
+            deadline = time.monotonic() + _SILENCE_TIMEOUT_S
+        elif time.monotonic() > deadline:
+            raise CalibrationError(
+                f'{name} was silent for {_SILENCE_TIMEOUT_S} s, its last line '
+                f'was {last!r}')
+
+
+def _hurry() -> None:
+    """Let the calling thread run before others, as far as it may."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK,
+                              os.sched_param(1))
+    except PermissionError:
+        # Nor may it be root's, where cgroup v1 has groups of real-time tasks:
+        # rounds scatter more then, their mean is the same.
+        LOG.debug('The console is read without real-time priority')
+
+
+def _cpu_time_ns(thread_id: int) -> int:
+    """CPU time of a thread of another process."""
+    path = f'/proc/{thread_id}/task/{thread_id}/schedstat'
+    try:
+        return int(pathlib.Path(path).read_text().split()[0])
+    except OSError as error:
+        raise CalibrationError(
+            f'{path} cannot be read, the guest has ended or the kernel has no '
+            f'CONFIG_SCHED_INFO: {error.strerror}') from error

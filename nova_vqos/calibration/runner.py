@@ -1,0 +1,186 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Running a benchmark on some pCPUs at once, until enough is known.
+
+The score is work per second of CPU time, not of wall time: time that went to
+somebody else does not count, so that a neighbour makes a score scatter but
+does not lower it by its share.
+"""
+
+import abc
+from collections.abc import Callable, Collection, Mapping
+import dataclasses
+import logging
+import os
+import queue
+import subprocess
+import threading
+import time
+
+from nova_vqos.calibration.benchmark import Benchmark
+from nova_vqos.calibration.benchmark import CalibrationError
+
+LOG = logging.getLogger(__name__)
+
+#: CPU time of a round: long against a tick and the start of a program, and
+#: short enough for many.
+ROUND_S = 0.5
+
+_ROUND_TIMEOUT_S = 60
+_PROGRESS_INTERVAL_S = 3
+
+Samples = Mapping[int, list[float]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """The score of one round on a pCPU; or what broke its worker."""
+
+    pcpu: int
+    score: float = 0.0
+    error: Exception | None = None
+
+
+class Runner(abc.ABC):
+    """Keeps pCPUs busy with a benchmark and scores its rounds."""
+
+    #: for :attr:`nova_vqos.profile.Profile.measured_in`
+    measured_in: str
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+
+    @abc.abstractmethod
+    def work(self, pcpu: int, report: Callable[[float], None],
+             stop: threading.Event) -> None:
+        """Work on a pCPU until told to stop, reporting each round's score.
+
+        The first rounds, in which the CPU and caches warm up, are not
+        reported. Called in a thread of its own.
+
+        :raises CalibrationError: when the benchmark cannot be run
+        """
+
+    def measure(self, pcpus: Collection[int],
+                enough: Callable[[Samples], bool],
+                progress: Callable[[Samples], str]) -> Samples:
+        """Keep these pCPUs busy, all at once, until enough is known.
+
+        :param enough: asked after each round
+        :param progress: a line about the samples, for people
+        :returns: the scores of each pCPU, taken while all were busy
+        :raises CalibrationError: when the benchmark cannot be run, or is
+            silent for a minute
+        """
+        results: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        stop = threading.Event()
+        workers = [threading.Thread(target=self._guarded_work,
+                                    args=(pcpu, results, stop))
+                   for pcpu in sorted(pcpus)]
+        for worker in workers:
+            worker.start()
+        try:
+            return self._collect(pcpus, results, enough, progress)
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
+
+    def _collect(self, pcpus: Collection[int],
+                 results: 'queue.SimpleQueue[Sample]',
+                 enough: Callable[[Samples], bool],
+                 progress: Callable[[Samples], str]) -> Samples:
+        samples: dict[int, list[float]] = {pcpu: [] for pcpu in pcpus}
+        waiting = set(pcpus)
+        told_at = time.monotonic()
+        while not enough(samples):
+            try:
+                result = results.get(timeout=_ROUND_TIMEOUT_S)
+            except queue.Empty:
+                raise CalibrationError(
+                    f'no round of the benchmark ended within '
+                    f'{_ROUND_TIMEOUT_S} s') from None
+            if result.error is not None:
+                raise result.error
+            # A round counts only when all the pCPUs were busy by then.
+            if waiting:
+                waiting.discard(result.pcpu)
+            else:
+                samples[result.pcpu].append(result.score)
+            if time.monotonic() - told_at > _PROGRESS_INTERVAL_S:
+                told_at = time.monotonic()
+                LOG.info('  %s', progress(samples))
+        return samples
+
+    def _guarded_work(self, pcpu: int, results: 'queue.SimpleQueue[Sample]',
+                      stop: threading.Event) -> None:
+        try:
+            self.work(pcpu, lambda score: results.put(Sample(pcpu, score)),
+                      stop)
+        except Exception as error:
+            # It is raised again in the thread that collects.
+            results.put(Sample(pcpu, error=error))
+
+
+class NativeRunner(Runner):
+    """Runs the benchmark's program on the host itself."""
+
+    measured_in = 'host'
+
+    def work(self, pcpu: int, report: Callable[[float], None],
+             stop: threading.Event) -> None:
+        pin(0, pcpu)
+        # What starting the program costs is no part of the work.
+        start_s = min(self._run(1)[1] for _ in range(3))
+        events = 100
+        events_done, cpu_s = self._run(events)
+        while not stop.is_set():
+            rate = events_done / max(cpu_s - start_s, 1e-3)
+            events = max(1, round(rate * ROUND_S))
+            events_done, cpu_s = self._run(events)
+            if not stop.is_set() and cpu_s > start_s:
+                report(events_done / (cpu_s - start_s))
+
+    def _run(self, events: int) -> tuple[int, float]:
+        """Run the program once; how much it did, and its CPU time."""
+        argv = self._benchmark.argv(events)
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT) as process:
+            watchdog = threading.Timer(_ROUND_TIMEOUT_S, process.kill)
+            watchdog.start()
+            try:
+                output = process.stdout.read() if process.stdout else ''
+                # Popen knows no rusage of a single child.
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            finally:
+                watchdog.cancel()
+        if process.returncode:
+            raise CalibrationError(
+                f'{" ".join(argv)} ended with {process.returncode}: '
+                f'{output.strip()[-200:]}')
+        return (self._benchmark.events_done(output),
+                usage.ru_utime + usage.ru_stime)
+
+
+def pin(thread_id: int, pcpu: int) -> None:
+    """Let a thread run on one pCPU only.
+
+    :param thread_id: 0: the caller
+    :raises CalibrationError: when it may not
+    """
+    try:
+        os.sched_setaffinity(thread_id, {pcpu})
+    except OSError as error:
+        raise CalibrationError(
+            f'cannot run on pCPU {pcpu}: {error.strerror}') from error
