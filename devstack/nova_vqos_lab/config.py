@@ -170,7 +170,8 @@ def _nova(name: str) -> Settings:
     """:returns: what all of Nova's services have in common."""
     return {
         'DEFAULT': {**_log(name), 'transport_url': transport_url(),
-                    'rpc_response_timeout': 60},
+                    'rpc_response_timeout': 60,
+                    'graceful_shutdown_timeout': 5},
         'keystone_authtoken': _auth_token('nova'),
         'service_user': {**_credentials('nova'),
                          'send_service_user_token': True},
@@ -240,7 +241,12 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
             'virt_type': 'qemu', 'cpu_mode': 'custom', 'cpu_models': 'qemu64',
             'live_migration_scheme': 'tcp',
             'live_migration_inbound_addr': address,
-            'live_migration_completion_timeout': 60,
+            # A small guest on a slow emulator: rather a pause of a second
+            # than many rounds of copying.
+            'live_migration_downtime': 3000,
+            'live_migration_downtime_steps': 3,
+            'live_migration_downtime_delay': 3,
+            'live_migration_completion_timeout': 100,
         },
         # The lab runs as root and need not become it: no sudo, no rootwrap.
         'nova_sys_admin': {'helper_command': helper},
@@ -279,8 +285,20 @@ def write_controller() -> None:
     for name in ('glance', 'nova', 'nova-locks'):
         os.makedirs(paths.data(name), exist_ok=True)
     write(paths.OPENRC, ''.join(
-        f'export OS_{name}={value}\n' for name, value in (
-            ('AUTH_URL', url('keystone')), ('USERNAME', 'admin'),
-            ('PASSWORD', PASSWORD), ('PROJECT_NAME', 'admin'),
-            ('USER_DOMAIN_ID', 'default'), ('PROJECT_DOMAIN_ID', 'default'),
-            ('REGION_NAME', REGION), ('IDENTITY_API_VERSION', '3'))))
+        f'export {name}={value}\n' for name, value in openrc().items()))
+
+
+def openrc() -> dict[str, str]:
+    """:returns: the environment of OpenStack's clients."""
+    return {
+        'OS_AUTH_URL': url('keystone'), 'OS_USERNAME': 'admin',
+        'OS_PASSWORD': PASSWORD, 'OS_PROJECT_NAME': 'admin',
+        'OS_USER_DOMAIN_ID': 'default', 'OS_PROJECT_DOMAIN_ID': 'default',
+        'OS_REGION_NAME': REGION, 'OS_IDENTITY_API_VERSION': '3',
+    }
+
+
+def write_scheduler(more: Settings) -> None:
+    """Write nova-scheduler's settings with more laid over the stock ones."""
+    write_ini(f'{paths.etc("nova-scheduler")}/nova.conf',
+              merge(nova_controller('nova-scheduler'), more))

@@ -1,0 +1,338 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The lab's cloud as its users and its administrator see it.
+
+Plain requests with an explicit microversion, since the story is also about
+what each version answers.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import contextlib
+import dataclasses
+import typing as ty
+
+from nova_vqos_lab import openstack
+from nova_vqos_lab import process
+
+# Nova 2024.1 (Caracal) and later have it.
+_MICROVERSION = '2.96'
+_PLACEMENT_VERSION = '1.39'
+_BOOT_LIMIT_S = 90
+_MIGRATION_LIMIT_S = 120
+_DELETE_LIMIT_S = 60
+_SERVER_MEMORY_MIB = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What an API said.
+
+    :ivar status: of HTTP
+    :ivar message: of an error, '' otherwise
+    """
+
+    status: int
+    body: ty.Any
+    message: str
+
+
+class CloudError(process.LabError):
+    """The cloud did not do what the story needs to go on."""
+
+
+class Cloud:
+    """The administrator's session."""
+
+    def __init__(self) -> None:
+        """Log in; the caller is in the controller's network."""
+        self._connection = openstack.connect()
+
+    def close(self) -> None:
+        """Log out."""
+        self._connection.close()
+
+    def compute(self, method: str, path: str, body: ty.Any = None,
+                version: str = _MICROVERSION) -> Answer:
+        """Send a request to Nova and return its answer, error or not."""
+        return self._send(self._connection.compute, method, path, body,
+                          version)
+
+    def placement(self, path: str) -> ty.Any:
+        """:returns: what Placement shows at a path.
+
+        :raises CloudError: when it shows an error
+        """
+        answer = self._send(self._connection.placement, 'GET', path, None,
+                            _PLACEMENT_VERSION)
+        return _expect(answer, 200, f'Placement {path}').body
+
+    @staticmethod
+    def _send(api: ty.Any, method: str, path: str, body: ty.Any,
+              version: str) -> Answer:
+        response = api.request(
+            path, method, json=body, microversion=version, raise_exc=False)
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        message = ''
+        if response.status_code >= 400:
+            message = response.text
+            if isinstance(content, dict):
+                with contextlib.suppress(KeyError, TypeError, IndexError):
+                    message = next(iter(content.values()))['message']
+        return Answer(response.status_code, content, message)
+
+    def make_image(self, name: str, kernel: str, ramdisk: str,
+                   command_line: str) -> str:
+        """Make an image that boots a kernel and a ramdisk from files.
+
+        :returns: the id of the image, an empty disk with the others' ids
+        """
+        image = self._connection.image
+        parts = {}
+        for kind, form, path in (('kernel', 'aki', kernel),
+                                 ('ramdisk', 'ari', ramdisk)):
+            found = image.find_image(f'vqos-{kind}')
+            if found is None:
+                with open(path, 'rb') as stream:
+                    found = image.create_image(
+                        f'vqos-{kind}', container_format=form,
+                        disk_format=form, data=stream.read(),
+                        allow_duplicates=True, wait=True)
+            parts[f'{kind}_id'] = found.id
+        disk = image.create_image(
+            name, container_format='bare', disk_format='raw',
+            data=bytes(2 ** 20), allow_duplicates=True, wait=True,
+            os_command_line=command_line, **parts)
+        return disk.id
+
+    def make_flavor(self, name: str, extra_specs: Mapping[str, str], *,
+                    vcpus: int = 1, version: str = _MICROVERSION) -> Answer:
+        """Make a flavor.
+
+        :returns: the answer to the request that sets the extra specs
+        """
+        flavor = {'flavor': {'name': name, 'id': name, 'vcpus': vcpus,
+                             'ram': _SERVER_MEMORY_MIB, 'disk': 0}}
+        _expect(self.compute('POST', '/flavors', flavor), 200,
+                f'making the flavor {name}')
+        return self.compute('POST', f'/flavors/{name}/os-extra_specs',
+                            {'extra_specs': dict(extra_specs)}, version)
+
+    def boot(self, name: str, flavor: str, image: str,
+             host: str | None = None) -> 'Server':
+        """Ask for a server; it is not waited for.
+
+        :param host: where to, through the scheduler and its filters
+        """
+        request = {'name': name, 'flavorRef': flavor, 'imageRef': image,
+                   'networks': 'none'}
+        if host:
+            request['host'] = host
+        answer = _expect(self.compute('POST', '/servers', {'server': request}),
+                         202, f'booting {name}')
+        return Server(self, answer.body['server']['id'], name)
+
+    def servers(self) -> list['Server']:
+        """:returns: all servers."""
+        answer = _expect(self.compute('GET', '/servers'), 200, 'servers')
+        return [Server(self, one['id'], one['name'])
+                for one in answer.body['servers']]
+
+    def provider(self, host: str) -> str:
+        """:returns: the id of a host's resource provider."""
+        (found,) = self.placement(f'/resource_providers?name={host}')[
+            'resource_providers']
+        return found['uuid']
+
+    def usages(self, host: str) -> dict[str, int]:
+        """:returns: what is claimed on a host, by resource class."""
+        return self.placement(
+            f'/resource_providers/{self.provider(host)}/usages')['usages']
+
+    def inventory(self, host: str) -> dict[str, dict[str, int]]:
+        """:returns: what a host has, by resource class."""
+        return self.placement(
+            f'/resource_providers/{self.provider(host)}/inventories'
+        )['inventories']
+
+    def traits(self, host: str) -> list[str]:
+        """:returns: the traits of a host."""
+        return self.placement(
+            f'/resource_providers/{self.provider(host)}/traits')['traits']
+
+
+class Server:
+    """A server of the cloud."""
+
+    def __init__(self, cloud: Cloud, uuid: str, name: str) -> None:
+        self._cloud = cloud
+        self.uuid = uuid
+        self.name = name
+
+    def show(self) -> dict[str, ty.Any]:
+        """:returns: the server as the API shows it."""
+        return _expect(self._cloud.compute('GET', f'/servers/{self.uuid}'),
+                       200, self.name).body['server']
+
+    @property
+    def host(self) -> str:
+        """The host that it is on."""
+        return self.show()['OS-EXT-SRV-ATTR:host']
+
+    @property
+    def domain(self) -> str:
+        """The name of its guest in libvirt."""
+        return self.show()['OS-EXT-SRV-ATTR:instance_name']
+
+    def wait_settled(self) -> str:
+        """Wait for the end of its boot.
+
+        :returns: '' when it is active, otherwise what the API says is wrong
+        """
+        def settled() -> dict[str, ty.Any] | None:
+            shown = self.show()
+            done = shown['status'] in ('ACTIVE', 'ERROR')
+            return shown if done else None
+
+        shown = process.wait_until(
+            settled, _BOOT_LIMIT_S, f'the boot of {self.name}',
+            log=_log('nova-conductor'), interval_s=0.25)
+        if shown['status'] == 'ACTIVE':
+            return ''
+        return shown.get('fault', {}).get('message', 'no reason given')
+
+    def wait_active(self) -> None:
+        """Wait until it runs.
+
+        :raises CloudError: when it does not
+        """
+        reason = self.wait_settled()
+        if reason:
+            raise CloudError(f'{self.name} did not boot: {reason}, see '
+                             f'{_log("nova-conductor")}')
+
+    def console(self) -> str:
+        """:returns: what the guest printed on this host."""
+        answer = self._cloud.compute(
+            'POST', f'/servers/{self.uuid}/action',
+            {'os-getConsoleOutput': {}})
+        # 404 while the guest is being moved.
+        return answer.body['output'] if answer.status == 200 else ''
+
+    def allocations(self) -> dict[str, dict[str, int]]:
+        """:returns: what it has claimed, by host's provider id."""
+        return {
+            provider: one['resources'] for provider, one in
+            self._cloud.placement(f'/allocations/{self.uuid}')[
+                'allocations'].items()}
+
+    def migrate(self, host: str) -> None:
+        """Migrate it live, and wait until that is done.
+
+        :raises CloudError: when it fails
+        """
+        answer = self.request_migration(host)
+        _expect(answer, 202, f'migrating {self.name} to {host}')
+
+        def moved() -> dict[str, ty.Any] | None:
+            shown = self.show()
+            if shown['OS-EXT-STS:task_state'] is not None:
+                return None
+            return shown
+
+        shown = process.wait_until(
+            moved, _MIGRATION_LIMIT_S,
+            f'the live migration of {self.name} to {host}',
+            log=_log(f'nova-compute-{host}'), interval_s=0.25)
+        if shown['OS-EXT-SRV-ATTR:host'] != host:
+            raise CloudError(
+                f'{self.name} is still on {shown["OS-EXT-SRV-ATTR:host"]}: '
+                f'{self.events("live-migration")}, see '
+                f'{_log("nova-compute-" + shown["OS-EXT-SRV-ATTR:host"])}')
+
+    def request_migration(self, host: str, *, force: bool = False,
+                          version: str = _MICROVERSION) -> Answer:
+        """Ask for a live migration.
+
+        :param force: skip the scheduler: exists in 2.30 to 2.67
+        """
+        request: dict[str, ty.Any] = {'host': host, 'block_migration': 'auto'}
+        if version in ('2.30', '2.67'):
+            request['force'] = force
+        return self._cloud.compute(
+            'POST', f'/servers/{self.uuid}/action',
+            {'os-migrateLive': request}, version)
+
+    def events(self, action: str, version: str = _MICROVERSION
+               ) -> list[dict[str, ty.Any]]:
+        """:returns: the events of the last action of that name."""
+        path = f'/servers/{self.uuid}/os-instance-actions'
+        actions = _expect(self._cloud.compute('GET', path), 200,
+                          path).body['instanceActions']
+        # The latest comes first.
+        for one in actions:
+            if one['action'] == action:
+                shown = self._cloud.compute(
+                    'GET', f'{path}/{one["request_id"]}', version=version)
+                return _expect(shown, 200, path).body['instanceAction'][
+                    'events']
+        return []
+
+    def wait_for_event(self, action: str, event: str, version: str
+                       ) -> dict[str, ty.Any]:
+        """Wait until an event of an action has ended.
+
+        :returns: the event
+        """
+        def ended() -> dict[str, ty.Any] | None:
+            for one in self.events(action, version):
+                if one['event'] == event and one['finish_time']:
+                    return one
+            return None
+
+        return process.wait_until(
+            ended, 60, f'the event {event} of {self.name}',
+            log=_log('nova-conductor'), interval_s=0.25)
+
+    def delete(self) -> None:
+        """Delete it, and wait until it is gone with its allocations."""
+        self._cloud.compute('DELETE', f'/servers/{self.uuid}')
+
+        def gone() -> bool:
+            shown = self._cloud.compute('GET', f'/servers/{self.uuid}')
+            return shown.status == 404 and not self.allocations()
+
+        process.wait_until(gone, _DELETE_LIMIT_S,
+                           f'the deletion of {self.name}',
+                           log=_log('nova-conductor'), interval_s=0.25)
+
+
+def wait_for(condition: Callable[[], ty.Any], limit_s: float, what: str,
+             service: str) -> ty.Any:
+    """Wait for what a service of the lab is to bring about."""
+    return process.wait_until(condition, limit_s, what, log=_log(service),
+                              interval_s=0.25)
+
+
+def _expect(answer: Answer, status: int, what: str) -> Answer:
+    if answer.status != status:
+        raise CloudError(f'{what}: {answer.status} {answer.message}, see '
+                         f'{_log("nova-api")}')
+    return answer
+
+
+def _log(service: str) -> str:
+    return f'{openstack.paths.LOGS}/{service}.log'

@@ -1,0 +1,384 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The two-host cloud as a whole: make it, deploy nova_vqos on it, remove it."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+
+from nova_vqos import guest
+from nova_vqos import profile as profiles
+from nova_vqos_lab import client
+from nova_vqos_lab import config
+from nova_vqos_lab import daemons
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import netns
+from nova_vqos_lab import openstack
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+from nova_vqos_lab import services
+
+# 100 CU are the speed of this host's CPU: what fits on it fits everywhere,
+# and the other host has a speed that only it can give.
+REFERENCE = 'slow'
+UNITS = 'CUSTOM_VQOS_CPU_UNIT'
+
+_PROGRAMS = {'mariadbd': 'mariadb-server', 'rabbitmq-server':
+             'rabbitmq-server', 'busybox': 'busybox-static',
+             'sysbench': 'sysbench', 'nsenter': 'util-linux'}
+_SBIN = '/usr/local/sbin:/usr/sbin:/sbin'
+_CALIBRATION_LIMIT_S = 300
+# Of the lab's directory: what `down` removes there, and nothing else.
+_CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc')
+
+
+def missing_requirements() -> list[str]:
+    """:returns: what this machine lacks for the lab, in plain sentences."""
+    lacking = hosts.missing_requirements()
+    if len(os.sched_getaffinity(0)) < 2:
+        lacking.append('two CPUs are needed, one for each host')
+    path = f'{os.environ.get("PATH", "")}:{_SBIN}'
+    lacking += [f'{program} is missing: install the package {package}'
+                for program, package in _PROGRAMS.items()
+                if shutil.which(program, path=path) is None]
+    return lacking
+
+
+class Lab:
+    """The lab on this machine, whether it runs or not.
+
+    :ivar hosts: its two hosts, by name
+    """
+
+    def __init__(self) -> None:
+        self.network = netns.Network()
+        first, second = sorted(os.sched_getaffinity(0))[:2]
+        self.hosts = {
+            'fast': hosts.Host('fast', {first}),
+            'slow': hosts.Host('slow', {second}, slow=True),
+        }
+        self._up_mark = os.path.join(paths.RUN, 'up')
+        self._deployed_mark = os.path.join(paths.RUN, 'deployed')
+
+    @property
+    def is_up(self) -> bool:
+        """Whether all of it was started and is not removed yet."""
+        return os.path.exists(self._up_mark)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether nova_vqos was deployed on it."""
+        return os.path.exists(self._deployed_mark)
+
+    def up(self) -> None:
+        """Make the cloud, with stock Nova; a half-made one is removed first.
+
+        :raises process.LabError: when a step fails
+        """
+        if self.is_up:
+            process.say('the lab is up already')
+            return
+        lacking = missing_requirements()
+        if lacking:
+            raise process.LabError('; '.join(lacking))
+        self.down()
+        paths.make_root()
+        began = time.monotonic()
+        with _step('network, hosts, database and message bus'):
+            self.network.create()
+            openstack.together(
+                *(host.start for host in self.hosts.values()),
+                self._inside(services.start_mariadb),
+                self._inside(services.start_rabbitmq),
+                self._make_guest)
+            config.write_controller()
+        with self._controller_network():
+            with _step('schemas of Keystone, Placement, Glance and Nova'):
+                openstack.together(openstack.make_keystone,
+                                   openstack.make_placement,
+                                   openstack.make_glance, openstack.make_nova)
+            with _step('Keystone, its accounts and endpoints'):
+                services.start_api('keystone')
+                openstack.make_accounts()
+            with _step('Placement, Glance and Nova'):
+                openstack.together(
+                    *(lambda name=name: services.start_api(name)
+                      for name in ('placement', 'glance', 'nova', 'neutron')),
+                    services.start_conductor, services.start_scheduler)
+        with _step("nova-compute on each host, with Nova's own driver"):
+            self.write_compute()
+            for name in self.hosts:
+                self.start_compute(name)
+            self._wait_for_hosts()
+        _touch(self._up_mark)
+        process.say(f'the lab is up after {time.monotonic() - began:.0f} s')
+
+    def calibrate(self) -> None:
+        """Measure both hosts' CPUs, in a guest on each, and write profiles."""
+        with _step('calibration of both hosts, in a guest on each'):
+            self._calibrate_host(REFERENCE, ['--reference', REFERENCE])
+            reference = self.hosts[REFERENCE].path('etc/nova-vqos')
+            others = [name for name in self.hosts if name != REFERENCE]
+            for name in others:
+                self._calibrate_host(name, [
+                    '--reference-profile', f'{reference}/profile.yaml'])
+        for name in self.hosts:
+            found = self.profile(name)
+            process.say(f'   {name}: {self.pcpu_cu(name):.1f} CU per pCPU, '
+                        f'profile {found.id}')
+
+    def deploy(self) -> None:
+        """Put nova_vqos on the cloud, as its operator would.
+
+        :raises process.LabError: when a step fails
+        """
+        if self.is_deployed:
+            process.say('nova_vqos is deployed already')
+            return
+        with _step("libvirt's hook, and the agent, on each host"):
+            for name, host in self.hosts.items():
+                host.run([f'{services.BIN}/nova-vqos-libvirt-hook',
+                          '--install'])
+                # libvirt looks for hooks when it starts.
+                host.stop_libvirtd()
+                host.start_libvirtd()
+                config.write_ini(host.path('etc/nova-vqos/nova-vqos.conf'),
+                                 config.agent(name))
+                self.start_agent(name)
+        with _step('the filter in nova-scheduler, the driver in each '
+                   'nova-compute'):
+            with self._controller_network():
+                services.SCHEDULER.stop()
+                config.write_scheduler(config.scheduler_with_units())
+                services.start_scheduler()
+            self.write_compute(config.compute_with_units())
+            openstack.together(*(
+                lambda name=name: self.restart_compute(name)
+                for name in self.hosts))
+            self._wait_for_units()
+        _touch(self._deployed_mark)
+
+    def down(self) -> None:
+        """Remove every trace of the lab, also of a half-made one.
+
+        :raises process.LabError: when something cannot be removed
+        """
+        if not os.path.isdir(paths.ROOT) and not self.network.exists(
+                self.network.controller):
+            return
+        with _step('removing what there is of a lab'):
+            for host in self.hosts.values():
+                host.remove()
+            for daemon in reversed(services.ALL):
+                daemon.stop(limit_s=5)
+            # With what was started and not noted any more.
+            self.network.remove()
+            for name in _CONTENT:
+                path = os.path.join(paths.ROOT, name)
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(paths.ROOT)
+
+    # Parts of it.
+
+    def write_compute(self, more: config.Settings | None = None) -> None:
+        """Write nova.conf of each nova-compute.
+
+        :param more: laid over the stock settings
+        """
+        for name, host in self.hosts.items():
+            settings = config.nova_compute(
+                name, host.address, profiles.format_pcpus(host.pcpus))
+            config.write_ini(
+                f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
+                config.merge(settings, more or {}))
+
+    def start_compute(self, name: str) -> None:
+        """Start nova-compute on a host."""
+        os.makedirs(self.hosts[name].path('nova/instances'), exist_ok=True)
+        self._start_on(name, 'nova-compute', [
+            '--config-file', f'{paths.etc(f"nova-compute-{name}")}/nova.conf'])
+
+    def restart_compute(self, name: str) -> None:
+        """End nova-compute on a host and start it anew."""
+        self.stop_on(name, 'nova-compute')
+        self.start_compute(name)
+
+    def start_agent(self, name: str) -> None:
+        """Start nova-vqos-agent on a host, and wait for its sign of life."""
+        agent = self._start_on(name, 'nova-vqos-agent', [
+            '--config-file', '/etc/nova-vqos/nova-vqos.conf'])
+        state = self.hosts[name].path('run/nova-vqos/agent.json')
+        process.wait_until(lambda: os.path.exists(state), 60,
+                           f'the agent of host {name}', log=agent.log,
+                           alive=agent.alive)
+
+    def process_on(self, name: str, program: str) -> process.Process | None:
+        """:returns: the process of a program that was started on a host."""
+        return process.Process.load(_pid_file(name, program))
+
+    def stop_on(self, name: str, program: str) -> None:
+        """End a program on a host."""
+        running = self.process_on(name, program)
+        if running:
+            running.stop()
+
+    def profile(self, name: str) -> profiles.Profile:
+        """:returns: the profile of a host."""
+        return profiles.load(
+            self.hosts[name].path('etc/nova-vqos/profile.yaml'))
+
+    def pcpu_cu(self, name: str) -> float:
+        """:returns: the speed of a host's pCPU, in CU."""
+        return 100 * self.profile(name).slowest(self.hosts[name].pcpus)
+
+    @contextlib.contextmanager
+    def cloud(self) -> Iterator[client.Cloud]:
+        """The administrator's session; this thread uses the lab's network."""
+        with self._controller_network():
+            session = client.Cloud()
+            try:
+                yield session
+            finally:
+                session.close()
+
+    def execute(self, argv: list[str]) -> None:
+        """Replace this program by one in the controller's network.
+
+        :param argv: command and arguments; it finds the lab's openrc in its
+            environment and the virtual environment's programs in its PATH
+        """
+        environment = dict(os.environ)
+        environment.update(config.openrc())
+        environment['PATH'] = f'{services.BIN}:{environment["PATH"]}'
+        if not self.network.exists(self.network.controller):
+            raise process.LabError('the lab is not up')
+        os.execvpe('nsenter', [
+            'nsenter', f'--net={netns.NETNS_DIR}/{self.network.controller}',
+            '--', *argv], environment)
+
+    def _controller_network(self) -> contextlib.AbstractContextManager[None]:
+        return daemons.network(self.network.controller)
+
+    def _inside(self, step: Callable[[], object]) -> Callable[[], None]:
+        """:returns: a step that is done in the controller's network."""
+        def inside() -> None:
+            with self._controller_network():
+                step()
+
+        return inside
+
+    def _start_on(self, name: str, program: str,
+                  arguments: Iterable[str]) -> process.Process:
+        running = self.process_on(name, program)
+        if running and running.alive():
+            return running
+        running = self.hosts[name].popen(
+            [f'{services.BIN}/{program}', *arguments],
+            # Of the virtual environment: privsep-helper, for one.
+            env={'PATH': f'{services.BIN}:{os.environ["PATH"]}:{_SBIN}'},
+            log=f'{program}-{name}')
+        running.save(_pid_file(name, program))
+        return running
+
+    @staticmethod
+    def _make_guest() -> None:
+        guest.find_kernel()
+        guest.build_initramfs(initramfs())
+
+    def _calibrate_host(self, name: str, options: list[str]) -> None:
+        done = self.hosts[name].run(
+            [f'{services.BIN}/nova-vqos-calibrate', 'cpu', '--in-guest',
+             '--pcpus', profiles.format_pcpus(self.hosts[name].pcpus),
+             *options], limit_s=_CALIBRATION_LIMIT_S)
+        with open(paths.log(f'calibrate-{name}'), 'a',
+                  encoding='utf-8') as log:
+            log.write(done.stdout + done.stderr)
+
+    def _wait_for_hosts(self) -> None:
+        with self._controller_network():
+            process.wait_until(
+                lambda: openstack.hosts_up(tuple(self.hosts)), 120,
+                'nova-compute on each host', interval_s=1,
+                log=f'{paths.LOGS}/nova-compute-*.log',
+                alive=lambda: all(self._compute_alive(name)
+                                  for name in self.hosts))
+
+    def _compute_alive(self, name: str) -> bool:
+        running = self.process_on(name, 'nova-compute')
+        return running is not None and running.alive()
+
+    def _wait_for_units(self) -> None:
+        """Wait until the scheduler can give units of both hosts away."""
+        with self.cloud() as cloud:
+            for name in self.hosts:
+                def sold(name: str = name) -> bool:
+                    units = cloud.inventory(name).get(UNITS)
+                    return bool(units) and units['reserved'] < units['total']
+
+                process.wait_until(
+                    sold, 120, f'CPU units of host {name} in Placement',
+                    log=f'{paths.LOGS}/nova-compute-{name}.log',
+                    alive=lambda name=name: self._compute_alive(name),
+                    interval_s=0.5)
+            self._wait_for_hosts()
+
+
+@contextlib.contextmanager
+def only_one() -> Iterator[None]:
+    """Keep other commands from changing the lab at the same time.
+
+    :raises process.LabError: when another one is at work
+    """
+    path = f'{paths.ROOT}.lock'
+    with open(path, 'w', encoding='ascii') as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise process.LabError(
+                'another command is changing the lab') from exc
+        try:
+            yield
+        finally:
+            os.unlink(path)
+
+
+def initramfs() -> str:
+    """:returns: the path of the measuring guest's initramfs."""
+    return os.path.join(paths.data('guest'), 'initramfs')
+
+
+@contextlib.contextmanager
+def _step(what: str) -> Iterator[None]:
+    process.say(f'-- {what}')
+    began = time.monotonic()
+    yield
+    process.say(f'   {time.monotonic() - began:.1f} s')
+
+
+def _pid_file(name: str, program: str) -> str:
+    return os.path.join(paths.RUN, f'{program}-{name}.pid')
+
+
+def _touch(path: str) -> None:
+    with open(path, 'w', encoding='ascii'):
+        pass
