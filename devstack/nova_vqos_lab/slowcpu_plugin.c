@@ -11,17 +11,21 @@
  * License for the specific language governing permissions and limitations
  * under the License.
  *
- * A TCG plugin that makes a guest's CPU slower: it adds inline operations to
- * every instruction of the guest, so that the same work costs more CPU time.
- * How much more depends on the work, as between real CPUs.
+ * A TCG plugin that makes a guest's CPU slower: every instruction costs a
+ * little more, a division much more. So unlike are real CPUs: on Intel's of
+ * 2013 a 64-bit division takes 40 to 100 cycles, on those of 2019 15. How much
+ * slower a program gets depends on what it does.
  *
  * QEMU installs no header for plugins in the releases that this is for; what
  * follows is as much of the interface as is needed. VQOS_PLUGIN_API is 1 for
- * QEMU before 9.0, and 2 since, where counters are per vCPU.
+ * QEMU before 9.0; 2 for 9.0, where counters are per vCPU; and 3 since, where
+ * an instruction's bytes are copied out.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
@@ -30,22 +34,26 @@ enum qemu_plugin_op {
     QEMU_PLUGIN_INLINE_ADD_U64,
 };
 
+enum qemu_plugin_cb_flags {
+    QEMU_PLUGIN_CB_NO_REGS,
+};
+
 typedef uint64_t qemu_plugin_id_t;
-typedef void (*tb_translated_t)(qemu_plugin_id_t id,
-                                struct qemu_plugin_tb *tb);
+typedef void (*translated_t)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+typedef void (*executed_t)(unsigned vcpu, void *data);
 
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
-                                           tb_translated_t callback);
+                                           translated_t callback);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn,
+                                            executed_t callback,
+                                            enum qemu_plugin_cb_flags flags,
+                                            void *data);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 struct qemu_plugin_insn *
 qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
+size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 
 #define EXPORTED __attribute__((visibility("default")))
-
-/* Operations that an instruction gets. */
-#ifndef VQOS_ADDS
-#define VQOS_ADDS 1
-#endif
 
 /*
  * Counters to rotate over, each in a cache line of its own: with one counter
@@ -53,6 +61,9 @@ qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
  */
 #define COUNTERS 64
 #define LINE 64
+
+/* An instruction of x86 has at most so many bytes. */
+#define MAX_SIZE 15
 
 EXPORTED int qemu_plugin_version = VQOS_PLUGIN_API;
 
@@ -114,6 +125,71 @@ static void add(struct qemu_plugin_insn *insn, unsigned counter)
 
 #endif
 
+#if VQOS_PLUGIN_API < 3
+
+const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
+
+static size_t copy_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
+{
+    size_t size = qemu_plugin_insn_size(insn);
+
+    size = size < MAX_SIZE ? size : MAX_SIZE;
+    memcpy(bytes, qemu_plugin_insn_data(insn), size);
+    return size;
+}
+
+#else
+
+size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *bytes,
+                             size_t size);
+
+static size_t copy_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
+{
+    return qemu_plugin_insn_data(insn, bytes, MAX_SIZE);
+}
+
+#endif
+
+static bool is_prefix(uint8_t byte)
+{
+    switch (byte) {
+    case 0x26: case 0x2e: case 0x36: case 0x3e: case 0x64: case 0x65:
+    case 0x66: case 0x67: case 0xf0: case 0xf2: case 0xf3:
+        return true;
+    default:
+        /* REX, as guests run 64-bit code where it matters. */
+        return (byte & 0xf0) == 0x40;
+    }
+}
+
+/* DIV and IDIV are F6 or F7, with 6 or 7 in the next byte's middle bits. */
+static bool is_division(const struct qemu_plugin_insn *insn)
+{
+    uint8_t bytes[MAX_SIZE] = { 0 };
+    size_t size = copy_bytes(insn, bytes);
+    size_t at = 0;
+
+    while (at < size && is_prefix(bytes[at])) {
+        at++;
+    }
+    return at + 1 < size && (bytes[at] & 0xfe) == 0xf6
+        && (bytes[at + 1] & 0x30) == 0x30;
+}
+
+/* A multiplication that waits for the one before takes three cycles on every
+ * x86 of the last fifteen years: the hosts' ratio is much the same on all. */
+static void divide_slowly(unsigned vcpu, void *data)
+{
+    uint64_t product = (uint64_t)vcpu | 1;
+
+    (void)data;
+    for (int n = 0; n < VQOS_MULTIPLICATIONS; n++) {
+        product *= 0x9e3779b97f4a7c15u;
+        /* Keeps the compiler from folding the loop. */
+        __asm__ volatile("" : "+r"(product));
+    }
+}
+
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     size_t count = qemu_plugin_tb_n_insns(tb);
@@ -122,8 +198,10 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     for (size_t i = 0; i < count; i++) {
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 
-        for (int n = 0; n < VQOS_ADDS; n++) {
-            add(insn, next_counter++ % COUNTERS);
+        add(insn, next_counter++ % COUNTERS);
+        if (is_division(insn)) {
+            qemu_plugin_register_vcpu_insn_exec_cb(
+                insn, divide_slowly, QEMU_PLUGIN_CB_NO_REGS, NULL);
         }
     }
 }
