@@ -132,12 +132,15 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
 
     # Hosts.
 
-    def start_host(self, hostname, coefficient=1.0, *, pcpus=4):
+    def start_host(self, hostname, coefficient=1.0, *, pcpus=4, files=None):
         """Start a calibrated compute host with a living agent.
 
         :param coefficient: of all its pCPUs; None: not calibrated
+        :param files: its HostFiles; None: new ones
+        :returns: its HostFiles
         """
-        files = self.useFixture(host_files.HostFiles(hostname))
+        if files is None:
+            files = self.useFixture(host_files.HostFiles(hostname))
         self.host_files[hostname] = files
         if coefficient is not None:
             files.calibrate({'0-%d' % (pcpus - 1): coefficient})

@@ -88,14 +88,19 @@ class HostFiles(fixtures.Fixture):
     def open_profile_to_all(self):
         os.chmod(self.profile_path, 0o666)
 
-    def agent_lives(self, age_s=0):
-        """The agent was last alive so many seconds ago."""
+    def agent_lives(self, age_s=0, classes=('default',),
+                    dd_billing=('off',)):
+        """The agent was last alive so many seconds ago.
+
+        :param classes: quantum classes that it says the host enforces
+        :param dd_billing: billings that it says the host does
+        """
         seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
         pathlib.Path(self.agent_state_path).write_text(json.dumps({
             'version': 1, 'pid': 1, 'host': self.hostname,
             'profile_id': '', 'seen_at': seen_at.isoformat(),
-            'classes': ['default'], 'dd_billing': ['off'],
+            'classes': list(classes), 'dd_billing': list(dd_billing),
         }))
 
     def agent_was_never_there(self):

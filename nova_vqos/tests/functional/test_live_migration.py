@@ -119,7 +119,7 @@ class RecapTestCase(LiveMigrationTestCase):
         server = self.boot(self.make_flavor(90), 'fast')
         self._live_migrate(server)
         self.assertEqual('faster', self.host_of(server))
-        self.assertEqual((11250, 50000, 921), self.tunables(server))
+        self.assertEqual((11250, 50000, 922), self.tunables(server))
 
 
 class RollbackTestCase(LiveMigrationTestCase):
@@ -161,7 +161,7 @@ class TooSlowTestCase(LiveMigrationTestCase):
         self.assertEqual('fast', self.host_of(self.server))
 
     def _assert_stayed_put(self):
-        self._assert_stayed(self.server, (22500, 50000, 921), 90)
+        self._assert_stayed(self.server, (22500, 50000, 922), 90)
         self.assertEqual([], self.migrations.arrived)
 
     def test_forced_to_2_33_says_why(self):

@@ -1,0 +1,170 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What Placement and the scheduler are told of a host."""
+
+from nova_vqos import policy as policies
+from nova_vqos.tests.functional import base
+
+OTHERS_TRAIT = 'CUSTOM_VQOS_OF_SOMEBODY_ELSE'
+
+
+def tiers(traits):
+    return {int(trait.removeprefix('CUSTOM_VQOS_SPEED_'))
+            for trait in traits if trait.startswith('CUSTOM_VQOS_SPEED_')}
+
+
+class ReportTestCase(base.VqosTestCase):
+
+    def test_host_with_units(self):
+        files = self.start_host('fast', 2.0)
+        inventory = self.inventory('fast')
+        most = inventory.pop('max_unit')
+        self.assertGreaterEqual(most, 2 ** 31 - 1)
+        self.assertEqual(
+            {'total': 800, 'reserved': 0, 'allocation_ratio': 1.0,
+             'min_unit': 1, 'step_size': 1}, inventory)
+
+        traits = self.traits('fast')
+        self.assertIn('CUSTOM_VQOS', traits)
+        self.assertNotIn('CUSTOM_VQOS_HOOK', traits)
+        self.assertEqual(200, max(tiers(traits)))
+        self.assertIn(100, tiers(traits))
+
+        stats = self.stats('fast')
+        self.assertEqual('valid', stats['vqos_profile'])
+        self.assertEqual(16, len(stats['vqos_profile_id']))
+        self.assertEqual(200, float(stats['vqos_slowest_cu']))
+        self.assertEqual(200, float(stats['vqos_fastest_cu']))
+        self.assertEqual('default', stats['vqos_quantum_classes'])
+        self.assertEqual('off', stats['vqos_dd_billing'])
+
+        # Renewed by the periodic task.
+        seen_at = stats['vqos_agent_seen_at']
+        files.agent_lives(age_s=-1)
+        self.hook_path = '/etc/libvirt/hooks/qemu'
+        files.calibrate({'0-1': 0.8, '2-3': 2.0})
+        self._run_periodics()
+        renewed = self.stats('fast')
+        self.assertGreater(renewed['vqos_agent_seen_at'], seen_at)
+        self.assertNotEqual(stats['vqos_profile_id'],
+                            renewed['vqos_profile_id'])
+        self.assertEqual(80, float(renewed['vqos_slowest_cu']))
+        self.assertEqual(200, float(renewed['vqos_fastest_cu']))
+        self.assertEqual(560, self.inventory('fast')['total'])
+        self.assertIn('CUSTOM_VQOS_HOOK', self.traits('fast'))
+        self.assertEqual(80, max(tiers(self.traits('fast'))))
+
+    def test_unlike_pcpus_count_as_the_slowest(self):
+        # A vCPU may be put on any of them.
+        files = self.start_host('fast', 2.0)
+        files.calibrate({'0-1': 0.8, '2-3': 2.0})
+        self._run_periodics()
+        server = self.boot(self.make_flavor(60), 'fast')
+        self.assertEqual((37500, 50000, 614), self.tunables(server))
+        self.boot(self.make_flavor(90), 'fast', expected_state='ERROR')
+
+    def test_options(self):
+        self.flags(reserved_cu=50, allocation_ratio=1.5, group='vqos')
+        self.start_host('fast', 2.0)
+        inventory = self.inventory('fast')
+        self.assertEqual(
+            (800, 50, 1.5), (inventory['total'], inventory['reserved'],
+                             inventory['allocation_ratio']))
+
+    def test_only_shared_pcpus_are_sold(self):
+        self.flags(cpu_shared_set='0-1', cpu_dedicated_set='2-3',
+                   group='compute')
+        self.start_host('fast', 2.0)
+        self.assertEqual(400, self.inventory('fast')['total'])
+        server = self.boot(self.make_flavor(60), 'fast')
+        self.assertIn('cpuset="0-1"', self.domain(server).defined_xml)
+
+    def test_pcpu_that_was_not_measured(self):
+        files = self.start_host('fast', None)
+        files.calibrate({'0-2': 2.0})
+        self._run_periodics()
+        self.assertIsNone(self.inventory('fast'))
+        self.assertIn('pCPU 3', self.stats('fast')['vqos_profile'])
+
+    def test_what_others_gave_the_host_stays(self):
+        self.start_host('fast', 2.0)
+        uuid = self.compute_rp_uuids['fast']
+        self._create_trait(OTHERS_TRAIT)
+        self._set_provider_traits(
+            uuid, self._get_provider_traits(uuid) + [OTHERS_TRAIT])
+        # NOTE: Nova reads them again every [compute]
+        # resource_provider_association_refresh seconds.
+        self.computes['fast'].manager.reportclient.clear_provider_cache()
+        self._run_periodics()
+        self.assertIn(OTHERS_TRAIT, self._get_provider_traits(uuid))
+        self.assertIn('CUSTOM_VQOS', self._get_provider_traits(uuid))
+
+    def test_beside_units_as_the_stock_driver(self):
+        self.start_host('fast', 2.0)
+        self.flags(compute_driver='libvirt.LibvirtDriver')
+        self.start_host('stock', None)
+        ours, stock = (self.compute_rp_uuids[host]
+                       for host in ('fast', 'stock'))
+        inventory = self._get_provider_inventory(ours)
+        del inventory[policies.RESOURCE_CLASS]
+        self.assertEqual(self._get_provider_inventory(stock), inventory)
+        self.assertEqual(
+            set(self._get_provider_traits(stock)),
+            set(self._get_provider_traits(ours)) - self.traits('fast'))
+        stats = self.compute_node('fast').stats
+        self.assertEqual(
+            self.compute_node('stock').stats,
+            {key: value for key, value in stats.items()
+             if not key.startswith('vqos_')})
+
+
+class RecalibrationTestCase(base.VqosTestCase):
+    """The host turns out to be slower than what it sold."""
+
+    def setUp(self):
+        super().setUp()
+        self.files = self.start_host('fast', 2.0)
+        self.start_host('spare', 2.0)
+        flavor = self.make_flavor(190)
+        self.servers = [self.boot(flavor, 'fast') for _ in range(2)]
+        # Four pCPUs of 40 CU: 160, and 380 are used.
+        self.files.calibrate({'0-3': 0.4})
+        self._run_periodics()
+
+    def test_less_than_is_used(self):
+        self.assertEqual(160, self.inventory('fast')['total'])
+        self.assertEqual(380, self.used('fast'))
+        self.assertEqual('40', self.stats('fast')['vqos_slowest_cu'][:2])
+
+        # Nothing new comes in, but the host can be emptied.
+        refused = self.boot(self.make_flavor(10), 'fast',
+                            expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        moved, left = self.servers
+        self._live_migrate(moved, host='spare')
+        self.assertEqual({'spare': 190}, self.allocated(moved['id']))
+        self.assertEqual(190, self.used('fast'))
+
+        # What stays can be restarted, with all that a pCPU has.
+        self._reboot_server(left, hard=True)
+        self.assertEqual('fast', self.host_of(left))
+        self._delete_server(left)
+        self.wait_for(lambda: self.used('fast') == 0,
+                      lambda: 'used: %d' % self.used('fast'))
+        self.boot(self.make_flavor(10), 'fast')
+
+    def test_the_service_starts(self):
+        self.restart_compute_service('fast')
+        self.assertEqual(160, self.inventory('fast')['total'])
+        for server in self.servers:
+            self.assertEqual({'fast': 190}, self.allocated(server['id']))

@@ -1,0 +1,116 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Servers and hosts without units are stock Nova's, to the letter."""
+
+import re
+
+from nova_vqos.tests.functional import base
+
+#: Flavors that have nothing of ours.
+STOCK_FLAVORS = (
+    (1, None),
+    (2, {'quota:cpu_quota': '20000', 'quota:cpu_period': '40000'}),
+    (2, {'quota:cpu_shares': '77'}),
+    (3, {'hw:cpu_sockets': '1', 'hw:cpu_policy': 'shared'}),
+)
+
+
+def leveled(xml, server):
+    """A domain's XML without what differs from server to server."""
+    for own in (server['id'], server['name']):
+        xml = xml.replace(own, 'OWN')
+    for tag in ('name', 'nova:creationTime'):
+        xml = re.sub('<%s>[^<]*</%s>' % (tag, tag), '<%s/>' % tag, xml)
+    return xml
+
+
+class StockServersTestCase(base.VqosTestCase):
+
+    def _boot_on(self, host, driver, flavors):
+        self.flags(compute_driver=driver)
+        self.start_host(host, None)
+        return [self.boot(flavor, host) for flavor in flavors]
+
+    def test_xml_is_the_stock_drivers(self):
+        flavors = [self.make_flavor(vcpus=vcpus, specs=specs)
+                   for vcpus, specs in STOCK_FLAVORS]
+        ours = self._boot_on('ours', self.COMPUTE_DRIVER, flavors)
+        stock = self._boot_on('stock', 'libvirt.LibvirtDriver', flavors)
+        for our, its in zip(ours, stock, strict=True):
+            expected = leveled(self.domain(its).defined_xml, its)
+            self.assertIn('<domain', expected)
+            self.assertEqual(
+                expected, leveled(self.domain(our).defined_xml, our))
+
+    def test_xml_on_a_host_with_units(self):
+        self.flags(servers_without_units='allow', group='vqos')
+        flavors = [self.make_flavor(vcpus=vcpus, specs=specs)
+                   for vcpus, specs in STOCK_FLAVORS]
+        self.start_host('fast', 2.0)
+        ours = [self.boot(flavor, 'fast') for flavor in flavors]
+        stock = self._boot_on('stock', 'libvirt.LibvirtDriver', flavors)
+        for our, its in zip(ours, stock, strict=True):
+            self.assertEqual(
+                leveled(self.domain(its).defined_xml, its),
+                leveled(self.domain(our).defined_xml, our))
+        self.assertEqual(0, self.used('fast'))
+
+    def test_dedicated_cpus(self):
+        self.flags(cpu_shared_set='0-1', cpu_dedicated_set='2-3',
+                   group='compute')
+        flavor = self.make_flavor(
+            vcpus=2, specs={'hw:cpu_policy': 'dedicated'})
+        our, = self._boot_on('ours', self.COMPUTE_DRIVER, [flavor])
+        its, = self._boot_on('stock', 'libvirt.LibvirtDriver', [flavor])
+        self.assertIn('vcpupin', self.domain(its).defined_xml)
+        self.assertEqual(leveled(self.domain(its).defined_xml, its),
+                         leveled(self.domain(our).defined_xml, our))
+
+
+class MixedCloudTestCase(base.VqosTestCase):
+    """By default a host with units takes only servers with units."""
+
+    def test_refused_on_a_host_with_units(self):
+        self.start_host('units', 2.0)
+        stock = self.make_flavor()
+        refused = self.boot(stock, expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertIn('servers_without_units', self.log())
+
+        # Each finds its host.
+        self.start_host('plain', None)
+        self.assertEqual('plain', self.host_of(self.boot(stock)))
+        self.assertEqual('units', self.host_of(self.boot(
+            self.make_flavor(60))))
+
+        # A host that lost its profile still has servers with units.
+        self.host_files['units'].lose_profile()
+        self._run_periodics()
+        self.boot(stock, 'units', expected_state='ERROR')
+
+        self.flags(servers_without_units='allow', group='vqos')
+        self.boot(stock, 'units')
+
+    def test_moves_of_a_server_without_units(self):
+        for host in ('one', 'two'):
+            self.start_host(host, None)
+        server = self.boot(self.make_flavor(specs={
+            'quota:cpu_quota': '20000', 'quota:cpu_shares': '77'}), 'one')
+        self.migrations.hook = self.hook
+        self._live_migrate(server)
+        self.assertEqual('two', self.host_of(server))
+        self.assertEqual((20000, None, 77), self.tunables(server))
+        self._migrate_server(server)
+        self._confirm_resize(server)
+        self.assertEqual('one', self.host_of(server))
+        self.assertEqual((20000, None, 77), self.tunables(server))
