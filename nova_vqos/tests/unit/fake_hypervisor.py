@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A host that exists in memory only, for the agent's loop."""
+
+from concurrent import futures
+import dataclasses
+
+from nova_vqos import policy
+from nova_vqos import profile
+from nova_vqos.hypervisor import base
+
+UUID = '11111111-2222-4333-8444-555555555555'
+OTHER_UUID = '99999999-2222-4333-8444-555555555555'
+
+
+def make_profile(coefficient=1.0, pcpus=(0, 1), tick_us=4000):
+    """A profile of one class of pCPUs."""
+    measured = profile.Measurement(
+        coefficient, coefficient * 0.99, coefficient * 1.01, (100.0,))
+    now = '2026-11-21T07:00:00+00:00'
+    return profile.Profile(
+        created_at=now, host='host',
+        reference=profile.Reference('ref', 'bench', 'events/s', 100.0, now),
+        measured_in='host', fingerprint={'tick_us': str(tick_us)},
+        cpu_classes=(profile.CpuClass(frozenset(pcpus), measured,
+                                      measured),))
+
+
+def make_specs(units='60', **others):
+    """Extra specs of a flavor; others by name without the prefix vqos:."""
+    return {policy.UNITS_KEY: units,
+            **{f'vqos:{key}': value for key, value in others.items()}}
+
+
+class InlineExecutor(futures.Executor):
+    """Does a job when it is told to go on, in the caller's thread."""
+
+    def __init__(self):
+        self.held = False
+        self.jobs = []
+
+    def submit(self, job, /, *args, **kwargs):
+        self.jobs.append(job)
+
+    def work(self):
+        """Do all jobs, unless they are held."""
+        done = 0
+        while self.jobs and not self.held:
+            self.jobs.pop(0)()
+            done += 1
+        return done
+
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        self.jobs = []
+
+
+class FakeHypervisor(base.Hypervisor):
+    """Domains that keep what is written to them, as the kernel does.
+
+    :ivar written: what was written, (uuid, changes), in order
+    :ivar refuse: by UUID, the error that a write meets
+    :ivar deaf: UUIDs whose writes change nothing
+    """
+
+    def __init__(self, cgroup_version=1):
+        self._cgroup_version = cgroup_version
+        self.up = True
+        self.on_event = None
+        self.runs = {}
+        self.domains = {}
+        self.tunes = {}
+        self.written = []
+        self.refuse = {}
+        self.deaf = set()
+        self.reads = 0
+        self.described = []
+        self.closed = 0
+
+    def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
+             quota_us=None, period_us=100_000, shares=1024, pcpus=None):
+        """Let a domain run, with what is in force for it."""
+        self.runs[uuid] = run_id
+        self.domains[uuid] = base.Domain(
+            uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
+            vcpus=vcpus, pcpus=pcpus)
+        limit = base.Limit(quota_us, period_us)
+        self.tunes[uuid] = base.InForce(
+            vcpus=dict.fromkeys(range(online or vcpus), limit),
+            shares=shares, domain=base.Limit(None, 100_000))
+
+    def set_vcpus(self, quota_us, period_us=50_000, uuid=UUID):
+        """Somebody else sets the limit of all vCPUs."""
+        tune = self.tunes[uuid]
+        self.tunes[uuid] = dataclasses.replace(tune, vcpus=dict.fromkeys(
+            tune.vcpus, base.Limit(quota_us, period_us)))
+
+    def event(self, kind, uuid=UUID, detail='', values=None, at_s=0.0):
+        """Let an event happen."""
+        self.on_event(base.Event(
+            kind=kind, uuid=uuid, run_id=self.runs.get(uuid, -1),
+            detail=detail, seen_at_s=at_s, values=values or {}))
+
+    @property
+    def cgroup_version(self):
+        return self._cgroup_version
+
+    def connect(self, on_event):
+        if not self.up:
+            raise base.Unavailable('the daemon is down')
+        self.on_event = on_event
+
+    def close(self):
+        self.closed += 1
+
+    def running(self):
+        self._check_up()
+        return dict(self.runs)
+
+    def describe(self, uuid):
+        self._check_up()
+        self.described.append(uuid)
+        if uuid not in self.runs:
+            raise base.DomainGone(uuid)
+        return self.domains[uuid]
+
+    def read(self, uuid):
+        self._check_up()
+        self.reads += 1
+        if uuid not in self.runs:
+            raise base.DomainGone(uuid)
+        return self.tunes[uuid]
+
+    def write(self, uuid, changes):
+        self._check_up()
+        if uuid in self.refuse:
+            raise self.refuse[uuid]
+        self.written.append((uuid, tuple(changes)))
+        if uuid not in self.deaf:
+            for change in changes:
+                self._apply(uuid, change)
+
+    def _apply(self, uuid, change):
+        tune = self.tunes[uuid]
+        if change.parameter is base.Parameter.SHARES:
+            tune = dataclasses.replace(tune, shares=change.value)
+        elif change.parameter is base.Parameter.DOMAIN_QUOTA_US:
+            tune = dataclasses.replace(tune, domain=dataclasses.replace(
+                tune.domain, quota_us=change.value))
+        else:
+            field = {base.Parameter.QUOTA_US: 'quota_us',
+                     base.Parameter.PERIOD_US: 'period_us'}[change.parameter]
+            tune = dataclasses.replace(tune, vcpus={
+                number: dataclasses.replace(limit, **{field: change.value})
+                for number, limit in tune.vcpus.items()})
+        self.tunes[uuid] = tune
+
+    def _check_up(self):
+        if not self.up:
+            raise base.Unavailable('the daemon is down')

@@ -1,0 +1,147 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What is to be done about a server: by examples and by properties."""
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import policy
+from nova_vqos import tuning
+from nova_vqos import units
+from nova_vqos.agent import decision
+from nova_vqos.hypervisor import base
+from nova_vqos.tests.unit import fake_hypervisor as fakes
+
+P = base.Parameter
+QUOTAS = st.none() | st.integers(1000, 1_000_000)
+PERIODS = st.integers(1000, 1_000_000)
+LIMITS = st.builds(base.Limit, QUOTAS, PERIODS)
+IN_FORCE = st.builds(
+    base.InForce,
+    vcpus=st.dictionaries(st.integers(0, 7), LIMITS, min_size=1, max_size=4),
+    shares=st.integers(2, 4096), domain=LIMITS)
+CAPS = st.builds(
+    lambda period_us, share: units.CpuCap(
+        max(1000, period_us * share // 100), period_us),
+    PERIODS, st.integers(1, 100))
+TUNES = st.builds(tuning.Tune, cap=st.none() | CAPS,
+                  shares=st.integers(2, 4096))
+
+
+def terms(**others):
+    return decision.HostTerms(**{
+        'profile': fakes.make_profile(), 'cgroup_version': 1,
+        'period_us': 50_000, **others})
+
+
+def apply(in_force, changes):
+    """Every state that a series of writes goes through."""
+    host = fakes.FakeHypervisor()
+    host.runs[fakes.UUID] = 1
+    host.tunes[fakes.UUID] = in_force
+    states = []
+    for change in changes:
+        host.write(fakes.UUID, [change])
+        states.append(host.tunes[fakes.UUID])
+    return states
+
+
+def share(limit):
+    return (float('inf') if limit.quota_us is None
+            else limit.quota_us / limit.period_us)
+
+
+class TestChanges:
+    @hypothesis.given(TUNES, IN_FORCE)
+    def test_writing_them_makes_it_right(self, want, in_force):
+        changes = decision.changes(want, in_force)
+        end = ([in_force] + apply(in_force, changes))[-1]
+        assert decision.changes(want, end) == ()
+        assert end.shares == want.shares
+        assert end.domain.quota_us is None
+        for limit in end.vcpus.values():
+            if want.cap is None:
+                assert limit.quota_us is None
+            else:
+                assert (limit.quota_us, limit.period_us) == tuple(want.cap)
+
+    @hypothesis.given(TUNES, IN_FORCE)
+    def test_nothing_is_written_that_is_right(self, want, in_force):
+        before = in_force
+        for state in apply(in_force, decision.changes(want, in_force)):
+            assert state != before
+            before = state
+
+    @hypothesis.given(TUNES.filter(lambda tune: tune.cap), IN_FORCE)
+    def test_no_step_gives_more_than_before_or_after(self, want, in_force):
+        hypothesis.assume(len(set(in_force.vcpus.values())) == 1)
+        allowed = max(want.cap.share, *map(share, in_force.vcpus.values()))
+        for state in apply(in_force, decision.changes(want, in_force)):
+            assert all(share(limit) <= allowed + 1e-12
+                       for limit in state.vcpus.values())
+
+    def test_the_limit_of_the_parent_is_raised_first(self):
+        in_force = base.InForce(vcpus={0: base.Limit(10_000, 50_000)},
+                                shares=600, domain=base.Limit(20_000, 50_000))
+        want = tuning.Tune(cap=units.CpuCap(40_000, 50_000), shares=600)
+        assert decision.changes(want, in_force) == (
+            base.Change(P.DOMAIN_QUOTA_US, None),
+            base.Change(P.QUOTA_US, 40_000))
+
+    def test_one_vcpu_that_differs_is_enough(self):
+        in_force = base.InForce(
+            vcpus={0: base.Limit(10_000, 50_000), 1: base.Limit(None, 50_000)},
+            shares=600, domain=base.Limit(None, 100_000))
+        want = tuning.Tune(cap=units.CpuCap(10_000, 50_000), shares=600)
+        assert decision.changes(want, in_force) == (
+            base.Change(P.QUOTA_US, 10_000),)
+
+    def test_a_floor_has_no_limit_whatever_its_period(self):
+        in_force = base.InForce(vcpus={0: base.Limit(None, 12_345)},
+                                shares=600, domain=base.Limit(None, 100_000))
+        want = tuning.Tune(cap=None, shares=600)
+        assert decision.changes(want, in_force) == ()
+
+
+class TestWanted:
+    def test_units_become_a_cap(self):
+        server = policy.ServerPolicy(vcpus=2, units=60)
+        assert decision.wanted(server, 2, {0}, terms()) == tuning.Tune(
+            cap=units.CpuCap(15_000, 50_000), shares=614)
+
+    def test_hotplugged_vcpus_share_the_units(self):
+        server = policy.ServerPolicy(vcpus=2, units=60)
+        want = decision.wanted(server, 4, {0}, terms())
+        assert float(want.cap.share * 4) == pytest.approx(0.6, rel=0.001)
+
+    def test_unplugged_vcpus_leave_the_others_their_speed(self):
+        server = policy.ServerPolicy(vcpus=2, units=60)
+        assert (decision.wanted(server, 1, {0}, terms())
+                == decision.wanted(server, 2, {0}, terms()))
+
+    def test_without_units_nothing_is_wanted(self):
+        server = policy.ServerPolicy(vcpus=2)
+        assert decision.wanted(server, 2, None, terms(profile=None)) is None
+
+    @pytest.mark.parametrize('server, pcpus, others, message', [
+        ((1, 60), None, {'profile': None}, 'no valid profile'),
+        ((1, 160), None, {}, 'faster than the pCPU'),
+        ((1, 60), {7}, {}, '7'),
+    ])
+    def test_what_cannot_be_told_says_why(self, server, pcpus, others,
+                                          message):
+        vcpus, cu = server
+        with pytest.raises(decision.Unenforceable, match=message):
+            decision.wanted(policy.ServerPolicy(vcpus=vcpus, units=cu),
+                            vcpus, pcpus, terms(**others))
