@@ -11,6 +11,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+# shellcheck shell=dash
 # PID 1 of the measuring guest, see nova_vqos/guest.py for what it prints.
 # Its options come from the kernel command line:
 #   vqos.kinds=sysbench,sha256   kinds of work, a round of each in turn
@@ -30,6 +31,8 @@ events_sha256=@sha256@
 events_gzip=@gzip@
 events_awk=@awk@
 events_sort=@sort@
+# Its words, not its lines.
+# shellcheck disable=SC2013
 for word in $(cat /proc/cmdline); do
     value=${word#*=}
     case $word in

@@ -127,17 +127,20 @@ class Calibration:
                  against: Yardstick | None = None,
                  effort: Effort | None = None,
                  emulator: str | None = None,
-                 virt_type: str | None = None) -> None:
+                 virt_type: str | None = None,
+                 sysroot: str = '/') -> None:
         """Prepare; nothing is measured yet.
 
         :param reference_name: what to call this host as the reference
         :param emulator: whose guests are measured, None: none
+        :param sysroot: where /proc and /sys are looked for, for tests
         :raises CalibrationError: when it cannot be compared with the other
         """
         self._benchmark = benchmark
         self._runner = runner
         self._pcpus = pcpus
-        self._classes = host_cpus.classes(pcpus)
+        self._sysroot = sysroot
+        self._classes = host_cpus.classes(pcpus, sysroot)
         self._reference_name = reference_name or socket.gethostname()
         self._against = against
         self._effort = effort or Effort()
@@ -183,7 +186,8 @@ class Calibration:
             profile.Profile(
                 created_at=_now(), host=socket.gethostname(),
                 reference=reference, measured_in=self._runner.measured_in,
-                fingerprint=fingerprint.of_host(emulator=self._emulator),
+                fingerprint=fingerprint.of_host(self._emulator,
+                                                self._sysroot),
                 cpu_classes=cpu_classes, provenance=self._provenance),
             tuple(self._warnings))
 
@@ -203,9 +207,9 @@ class Calibration:
 
     def _look_at_load(self) -> None:
         """See whether the host is quiet enough to be measured."""
-        before = host_cpus.cpu_times(self._pcpus)
+        before = self._cpu_times()
         time.sleep(_LOAD_CHECK_S)
-        busy, _steal = host_cpus.cpu_times(self._pcpus).since(before)
+        busy, _steal = self._cpu_times().since(before)
         program_hash = _hash(self._benchmark.program)
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
@@ -239,12 +243,12 @@ class Calibration:
         LOG.info('Measuring pCPU %s %s in the %s with %s',
                  profile.format_pcpus(pcpus), state,
                  self._runner.measured_in, self._benchmark.identity)
-        before = host_cpus.cpu_times(self._pcpus)
+        before = self._cpu_times()
         began_s = time.monotonic()
         samples = self._runner.measure(
             pcpus, lambda now: self._effort.is_enough(
                 grouped(now), time.monotonic() - began_s), progress)
-        _busy, steal = host_cpus.cpu_times(self._pcpus).since(before)
+        _busy, steal = self._cpu_times().since(before)
         LOG.info('  %s', progress(samples))
         self._note_disturbance(state, names, grouped(samples), steal)
         return [estimate.estimate(_pooled(group))
@@ -269,6 +273,9 @@ class Calibration:
                     f'pCPUs {profile.format_pcpus(name)} look equal but '
                     f'their scores differ by {spread:.0%}: their mean is '
                     'promised for all')
+
+    def _cpu_times(self) -> host_cpus.CpuTimes:
+        return host_cpus.cpu_times(self._pcpus, self._sysroot)
 
     def _describe(self, scores: list[float]) -> str:
         if len(scores) < estimate.LEAST_SAMPLES:

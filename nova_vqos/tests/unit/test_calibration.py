@@ -1,0 +1,265 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+import dataclasses
+import itertools
+import pathlib
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import profile
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import cpu
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import runner
+from nova_vqos.calibration import sysbench
+
+DATA = pathlib.Path(__file__).parent / 'data'
+CPUINFO = 'processor\t: {}\ncpu family\t: 6\nmodel\t\t: 1\nstepping\t: 2\n'
+
+
+class ScriptedRunner(runner.Runner):
+    """Reports scores that are known beforehand, over and over."""
+
+    measured_in = 'host'
+
+    def __init__(self, benchmark, alone, busy):
+        super().__init__(benchmark)
+        self.scores = {False: alone, True: busy}
+        self.measured = []
+
+    def measure(self, pcpus, enough, progress):
+        self.measured.append(frozenset(pcpus))
+        return super().measure(pcpus, enough, progress)
+
+    def work(self, pcpu, report, stop):
+        for score in itertools.cycle(self.scores[len(self.measured[-1]) > 1]):
+            if stop.wait(0.001):
+                return
+            report(score * (0.5 if pcpu == 9 else 1))
+
+
+class BrokenRunner(runner.Runner):
+    measured_in = 'host'
+
+    def work(self, pcpu, report, stop):
+        raise benchmarks.CalibrationError('no such luck')
+
+
+class FakeBenchmark(benchmarks.Benchmark):
+    unit = 'events per CPU second'
+    guest_kind = 'sysbench'
+    identity = 'sysbench cpu 1.0.20, primes to 10000'
+
+    program = None
+
+    def __init__(self, program):
+        self.program = str(program)
+
+    def argv(self, events):
+        return [self.program, str(events)]
+
+    def events_done(self, output):
+        return int(output)
+
+
+@pytest.fixture
+def sysroot(tmp_path):
+    """A machine of pCPUs 0, 1 and 9, of which 9 has a smaller cache."""
+    proc = tmp_path / 'proc'
+    proc.mkdir()
+    (proc / 'stat').write_text('cpu  0 0 0 0\ncpu0 1 0 1 90 0 0 0 0 0 0\n'
+                               'cpu1 1 0 1 90 0 0 0 0 0 0\n')
+    (proc / 'cpuinfo').write_text(
+        '\n'.join(CPUINFO.format(pcpu) for pcpu in (0, 1, 9)))
+    for pcpu, size in ((0, '1024K'), (1, '1024K'), (9, '512K')):
+        cache = (tmp_path / 'sys/devices/system/cpu' / f'cpu{pcpu}'
+                 / 'cache/index2')
+        cache.mkdir(parents=True)
+        (cache / 'size').write_text(f'{size}\n')
+    return str(tmp_path)
+
+
+@pytest.fixture
+def calibrate(tmp_path, sysroot, monkeypatch):
+    monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
+    program = tmp_path / 'benchmark'
+    program.write_bytes(b'this build')
+
+    def run(pcpus, *, alone=(110.0,), busy=(100.0,), **options):
+        fake = FakeBenchmark(program)
+        scripted = ScriptedRunner(fake, alone, busy)
+        effort = options.pop('effort', cpu.Effort(12, 0.02))
+        return cpu.Calibration(
+            fake, scripted, frozenset(pcpus), effort=effort,
+            sysroot=sysroot, **options).run()
+    return run
+
+
+def test_reference_is_100_cu_when_busy(calibrate):
+    made = calibrate({0, 1}, reference_name='gold').profile
+    assert made.reference.name == 'gold'
+    assert made.reference.score == 100
+    assert made.coefficient(0) == made.coefficient(1) == 1.0
+    (cpu_class,) = made.cpu_classes
+    assert cpu_class.alone.coefficient == pytest.approx(1.1)
+    assert cpu_class.alone.samples[:8] == (110.0,) * 8
+    assert len(cpu_class.busy.samples) >= 16
+
+
+def test_profile_survives_being_written(calibrate, tmp_path):
+    made = calibrate({0, 1, 9}, busy=(99.7, 100.0, 100.1)).profile
+    path = str(tmp_path / 'profile.yaml')
+    profile.store(made, path)
+    assert profile.load(path) == made
+    assert profile.load(path).id == made.id
+
+
+def test_classes_are_measured_alone_one_by_one(calibrate):
+    made = calibrate({0, 1, 9}).profile
+    assert [c.pcpus for c in made.cpu_classes] == [{0, 1}, {9}]
+    assert made.coefficient(9) == pytest.approx(0.5)
+    assert made.slowest(made.pcpus) == pytest.approx(0.5)
+
+
+def test_a_single_pcpu_is_busy_when_it_is_alone(calibrate):
+    made = calibrate({0}, alone=(110.0, 109.5, 110.5)).profile
+    (cpu_class,) = made.cpu_classes
+    assert cpu_class.alone == cpu_class.busy
+    assert cpu_class.busy.coefficient == 1.0
+
+
+@pytest.fixture
+def yardstick(calibrate, tmp_path):
+    made = calibrate({0, 1}, reference_name='gold').profile
+    path = str(tmp_path / 'reference.yaml')
+    profile.store(made, path)
+    return cpu.yardstick(path)
+
+
+def test_against_a_reference(calibrate, yardstick, tmp_path):
+    made = calibrate({0, 1}, alone=(66.0,), busy=(60.0,), against=yardstick)
+    assert made.profile.reference == yardstick.reference
+    assert made.profile.coefficient(0) == pytest.approx(0.6)
+    assert made.warnings == ()
+    # A third host may be measured against what the second one hands on.
+    path = str(tmp_path / 'second.yaml')
+    profile.store(made.profile, path)
+    assert cpu.yardstick(path) == yardstick
+
+
+def test_uncertainty_of_the_reference_adds_to_ours(calibrate, yardstick):
+    certain = calibrate({0, 1}, against=yardstick).profile
+    vague = dataclasses.replace(yardstick, half_width=0.03)
+    result = calibrate({0, 1}, against=vague)
+    assert certain.cpu_classes[0].busy.interval_width == pytest.approx(0)
+    assert result.profile.cpu_classes[0].busy.interval_width == \
+        pytest.approx(0.06)
+    assert any('interval of pCPUs 0-1 is 6.0% wide' in warning
+               for warning in result.warnings)
+
+
+def test_wild_scores_are_told_as_they_are(calibrate):
+    result = calibrate({0, 1}, busy=(80.0, 100.0, 120.0, 90.0))
+    (cpu_class,) = result.profile.cpu_classes
+    assert len(cpu_class.busy.samples) >= 24
+    assert cpu_class.busy.interval_width > 0.02
+    assert any('wide, more than 2.0%' in w for w in result.warnings)
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+    ({'reference': {'benchmark': 'sysbench cpu 1.1, primes to 10000'}},
+     'cannot be compared'),
+    ({'measured_in': 'guest'}, 'measure this host likewise: --in-guest')])
+def test_what_cannot_be_compared(calibrate, yardstick, change, message):
+    reference = yardstick.reference._replace(**change.get('reference', {}))
+    other = dataclasses.replace(
+        yardstick, **change | {'reference': reference})
+    with pytest.raises(benchmarks.CalibrationError, match=message):
+        calibrate({0, 1}, against=other)
+
+
+def test_another_build_of_the_benchmark(calibrate, yardstick):
+    other = dataclasses.replace(yardstick, program_hash='0' * 64)
+    warnings = calibrate({0, 1}, against=other).warnings
+    assert any('another build' in warning for warning in warnings)
+
+
+def test_equal_pcpus_with_unequal_scores(calibrate, monkeypatch):
+    # Were 9 taken for an equal of 0 and 1, its half speed would be told.
+    monkeypatch.setattr(host_cpus, 'classes',
+                        lambda pcpus, sysroot: (frozenset(pcpus),))
+    warnings = calibrate({0, 1, 9}).warnings
+    assert any('look equal but their scores differ by 100%' in warning
+               for warning in warnings)
+
+
+def test_broken_worker(tmp_path):
+    broken = BrokenRunner(FakeBenchmark(tmp_path / 'benchmark'))
+    with pytest.raises(benchmarks.CalibrationError, match='no such luck'):
+        broken.measure({0, 1}, lambda samples: False, lambda samples: '')
+
+
+def test_time_limit_ends_what_would_not_end(calibrate):
+    effort = cpu.Effort(max_rounds=1000, max_interval=0.02, max_s=0)
+    made = calibrate({0, 1}, busy=(50.0, 150.0), effort=effort).profile
+    assert len(made.cpu_classes[0].busy.samples) < 100
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=20),
+       st.floats(1.0, 1e6), st.floats(0, 0.5))
+def test_measurements_are_always_valid(ratios, score, half_width):
+    reference = profile.Reference('gold', 'b', 'u', score, 'now')
+    samples = [ratio * score for ratio in ratios]
+    measured = cpu._measurement(
+        cpu.estimate.estimate(samples), reference, half_width)
+    assert 0 < measured.interval_low <= measured.coefficient
+    assert measured.coefficient <= measured.interval_high
+
+
+def test_sysbench_output():
+    text = (DATA / 'sysbench-1.0.20-cpu.txt').read_text()
+    assert sysbench.SysbenchCpu().events_done(text) == 700
+
+
+@pytest.mark.parametrize('output', ['', 'FATAL: Cannot allocate memory',
+                                    '    total number of events:    many'])
+def test_sysbench_output_that_says_nothing(output):
+    with pytest.raises(benchmarks.CalibrationError, match='did not say'):
+        sysbench.SysbenchCpu().events_done(output)
+
+
+def test_sysbench_does_a_number_of_events_on_one_thread():
+    benchmark = sysbench.SysbenchCpu()
+    benchmark.program = '/opt/sysbench'
+    assert benchmark.argv(42) == [
+        '/opt/sysbench', 'cpu', '--threads=1', '--time=0', '--events=42',
+        '--cpu-max-prime=10000', 'run']
+
+
+def test_missing_sysbench(monkeypatch):
+    monkeypatch.setenv('PATH', '/nonexistent')
+    with pytest.raises(benchmarks.CalibrationError, match='package sysbench'):
+        sysbench.SysbenchCpu().argv(1)
+
+
+def test_benchmark_is_a_plugin():
+    assert isinstance(benchmarks.load(), sysbench.SysbenchCpu)
+
+
+def test_unknown_benchmark():
+    with pytest.raises(benchmarks.CalibrationError, match="'bogomips'"):
+        benchmarks.load('bogomips')
