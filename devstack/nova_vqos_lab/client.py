@@ -16,7 +16,6 @@ Plain requests with an explicit microversion, since the story is also about
 what each version answers.
 """
 
-from collections.abc import Callable
 from collections.abc import Mapping
 import contextlib
 import dataclasses
@@ -178,13 +177,13 @@ class Server:
     """A server of the cloud."""
 
     def __init__(self, cloud: Cloud, uuid: str, name: str) -> None:
-        self._cloud = cloud
+        self.cloud = cloud
         self.uuid = uuid
         self.name = name
 
     def show(self) -> dict[str, ty.Any]:
         """:returns: the server as the API shows it."""
-        return _expect(self._cloud.compute('GET', f'/servers/{self.uuid}'),
+        return _expect(self.cloud.compute('GET', f'/servers/{self.uuid}'),
                        200, self.name).body['server']
 
     @property
@@ -200,17 +199,17 @@ class Server:
     def wait_settled(self) -> str:
         """Wait for the end of its boot.
 
-        :returns: '' when it is active, otherwise what the API says is wrong
+        :returns: '' when it has started, otherwise what the API says is wrong
         """
         def settled() -> dict[str, ty.Any] | None:
             shown = self.show()
-            done = shown['status'] in ('ACTIVE', 'ERROR')
+            done = shown['status'] in ('ACTIVE', 'SHUTOFF', 'ERROR')
             return shown if done else None
 
         shown = process.wait_until(
             settled, _BOOT_LIMIT_S, f'the boot of {self.name}',
             log=_log('nova-conductor'), interval_s=0.25)
-        if shown['status'] == 'ACTIVE':
+        if shown['status'] != 'ERROR':
             return ''
         return shown.get('fault', {}).get('message', 'no reason given')
 
@@ -226,7 +225,7 @@ class Server:
 
     def console(self) -> str:
         """:returns: what the guest printed on this host."""
-        answer = self._cloud.compute(
+        answer = self.cloud.compute(
             'POST', f'/servers/{self.uuid}/action',
             {'os-getConsoleOutput': {}})
         # 404 while the guest is being moved.
@@ -236,7 +235,7 @@ class Server:
         """:returns: what it has claimed, by host's provider id."""
         return {
             provider: one['resources'] for provider, one in
-            self._cloud.placement(f'/allocations/{self.uuid}')[
+            self.cloud.placement(f'/allocations/{self.uuid}')[
                 'allocations'].items()}
 
     def migrate(self, host: str) -> None:
@@ -247,21 +246,25 @@ class Server:
         answer = self.request_migration(host)
         _expect(answer, 202, f'migrating {self.name} to {host}')
 
-        def moved() -> dict[str, ty.Any] | None:
-            shown = self.show()
-            if shown['OS-EXT-STS:task_state'] is not None:
-                return None
-            return shown
-
-        shown = process.wait_until(
-            moved, _MIGRATION_LIMIT_S,
-            f'the live migration of {self.name} to {host}',
-            log=_log(f'nova-compute-{host}'), interval_s=0.25)
+        shown = self.wait_idle()
         if shown['OS-EXT-SRV-ATTR:host'] != host:
             raise CloudError(
                 f'{self.name} is still on {shown["OS-EXT-SRV-ATTR:host"]}: '
                 f'{self.events("live-migration")}, see '
                 f'{_log("nova-compute-" + shown["OS-EXT-SRV-ATTR:host"])}')
+
+    def wait_idle(self) -> dict[str, ty.Any]:
+        """Wait until nothing is being done to it any more.
+
+        :returns: the server as the API shows it
+        """
+        def idle() -> dict[str, ty.Any] | None:
+            shown = self.show()
+            return None if shown['OS-EXT-STS:task_state'] else shown
+
+        return process.wait_until(
+            idle, _MIGRATION_LIMIT_S, f'the live migration of {self.name}',
+            log=_log('nova-conductor'), interval_s=0.25)
 
     def request_migration(self, host: str, *, force: bool = False,
                           version: str = _MICROVERSION) -> Answer:
@@ -272,7 +275,7 @@ class Server:
         request: dict[str, ty.Any] = {'host': host, 'block_migration': 'auto'}
         if version in ('2.30', '2.67'):
             request['force'] = force
-        return self._cloud.compute(
+        return self.cloud.compute(
             'POST', f'/servers/{self.uuid}/action',
             {'os-migrateLive': request}, version)
 
@@ -280,12 +283,12 @@ class Server:
                ) -> list[dict[str, ty.Any]]:
         """:returns: the events of the last action of that name."""
         path = f'/servers/{self.uuid}/os-instance-actions'
-        actions = _expect(self._cloud.compute('GET', path), 200,
+        actions = _expect(self.cloud.compute('GET', path), 200,
                           path).body['instanceActions']
         # The latest comes first.
         for one in actions:
             if one['action'] == action:
-                shown = self._cloud.compute(
+                shown = self.cloud.compute(
                     'GET', f'{path}/{one["request_id"]}', version=version)
                 return _expect(shown, 200, path).body['instanceAction'][
                     'events']
@@ -309,22 +312,15 @@ class Server:
 
     def delete(self) -> None:
         """Delete it, and wait until it is gone with its allocations."""
-        self._cloud.compute('DELETE', f'/servers/{self.uuid}')
+        self.cloud.compute('DELETE', f'/servers/{self.uuid}')
 
         def gone() -> bool:
-            shown = self._cloud.compute('GET', f'/servers/{self.uuid}')
+            shown = self.cloud.compute('GET', f'/servers/{self.uuid}')
             return shown.status == 404 and not self.allocations()
 
         process.wait_until(gone, _DELETE_LIMIT_S,
                            f'the deletion of {self.name}',
                            log=_log('nova-conductor'), interval_s=0.25)
-
-
-def wait_for(condition: Callable[[], ty.Any], limit_s: float, what: str,
-             service: str) -> ty.Any:
-    """Wait for what a service of the lab is to bring about."""
-    return process.wait_until(condition, limit_s, what, log=_log(service),
-                              interval_s=0.25)
 
 
 def _expect(answer: Answer, status: int, what: str) -> Answer:

@@ -12,9 +12,7 @@
 
 """The two-host cloud as a whole: make it, deploy nova_vqos on it, remove it."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import fcntl
 import os
@@ -136,7 +134,7 @@ class Lab:
             others = [name for name in self.hosts if name != REFERENCE]
             for name in others:
                 self._calibrate_host(name, [
-                    '--reference-profile', f'{reference}/profile.yaml'])
+                    '--against', f'{reference}/profile.yaml'])
         for name in self.hosts:
             found = self.profile(name)
             process.say(f'   {name}: {self.pcpu_cu(name):.1f} CU per pCPU, '
@@ -308,7 +306,7 @@ class Lab:
     def _calibrate_host(self, name: str, options: list[str]) -> None:
         done = self.hosts[name].run(
             [f'{services.BIN}/nova-vqos-calibrate', 'cpu', '--in-guest',
-             '--pcpus', profiles.format_pcpus(self.hosts[name].pcpus),
+             '--virt-type', 'qemu', '--pcpus', profiles.format_pcpus(self.hosts[name].pcpus),
              *options], limit_s=_CALIBRATION_LIMIT_S)
         with open(paths.log(f'calibrate-{name}'), 'a',
                   encoding='utf-8') as log:

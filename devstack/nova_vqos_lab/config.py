@@ -16,8 +16,7 @@ The lab's network exists only inside its namespaces and holds throw-away data,
 so that one password for everything is enough.
 """
 
-from collections.abc import Sequence
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import os
 import shutil
 import sys

@@ -12,9 +12,7 @@
 
 """The services of the lab: commands, daemons, and the net they run in."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import ctypes
 import os

@@ -12,8 +12,7 @@
 
 """Keystone, Placement, Glance and Nova: schemas, accounts, endpoints."""
 
-from collections.abc import Sequence
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import concurrent.futures
 import os
 

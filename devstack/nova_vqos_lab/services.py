@@ -115,7 +115,8 @@ def start_rabbitmq() -> None:
             '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none',
     })
     process.wait_until(lambda: _listens(config.AMQP_PORT), 90,
-                       'the message bus', log=RABBITMQ.log, alive=RABBITMQ.alive)
+                       'the message bus', log=RABBITMQ.log,
+                       alive=RABBITMQ.alive)
 
 
 def _rabbitmq_program() -> str:

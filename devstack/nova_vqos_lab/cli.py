@@ -1,0 +1,175 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The command line of the lab: devstack/lab."""
+
+import argparse
+from collections.abc import Sequence
+import os
+import signal
+import sys
+
+from nova_vqos_lab import cloud
+from nova_vqos_lab import config
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+from nova_vqos_lab import services
+from nova_vqos_lab import story
+
+_EPILOG = f"""\
+Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
+named {paths.PREFIX}-... (NOVA_VQOS_LAB_PREFIX), and gone after 'down'. Logs
+are in {paths.LOGS}.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command of the lab.
+
+    :returns: exit status
+    """
+    parser = _parser()
+    # What comes after 'exec' is another program's, options included.
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    rest: list[str] = []
+    if arguments[:1] in (['exec'], ['on']):
+        words = 1 if arguments[0] == 'exec' else 2
+        if len(arguments) > words and arguments[words] not in ('-h',
+                                                               '--help'):
+            rest = arguments[words:]
+            arguments = arguments[:words]
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return options.function(options, rest)
+    except process.LabError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: 'devstack/lab down' removes what there is",
+              file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='devstack/lab', epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description='A real two-host OpenStack on this machine, with hosts '
+        'of unlike speed, to see nova_vqos at work. Needs root.')
+    commands = parser.add_subparsers(required=True, metavar='COMMAND')
+    one = commands.add_parser(
+        'up', help='make the cloud, calibrate its hosts, deploy nova_vqos')
+    one.add_argument('--keep-stock', action='store_true',
+                     help='stop at stock Nova; another up goes on from there')
+    one.set_defaults(function=_up)
+    one = commands.add_parser('down', help='remove every trace of it')
+    one.set_defaults(function=_down)
+    one = commands.add_parser(
+        'status', help='show what runs, and how to use it')
+    one.set_defaults(function=_status)
+    one = commands.add_parser(
+        'demo', help='make the cloud anew, tell the story of CPU units on '
+        'it, and leave it running')
+    one.add_argument('--json', metavar='FILE',
+                     help='also write measurements and checks to FILE')
+    one.set_defaults(function=_demo)
+    one = commands.add_parser(
+        'exec', usage='devstack/lab exec COMMAND...',
+        help="run a command in the cloud's network, logged in as its "
+        'administrator')
+    one.set_defaults(function=_exec)
+    one = commands.add_parser(
+        'on', usage='devstack/lab on HOST COMMAND...',
+        help='run a command on one of the hosts, such as virsh list')
+    one.add_argument('host', choices=tuple(paths.HOST_ADDRESSES))
+    one.set_defaults(function=_on)
+    return parser
+
+
+def _up(options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        lab.up()
+        if not options.keep_stock and not lab.is_deployed:
+            lab.calibrate()
+            lab.deploy()
+    _say_usage()
+    return 0
+
+
+def _down(_options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        cloud.Lab().down()
+    return 0
+
+
+def _status(_options: argparse.Namespace, _rest: list[str]) -> int:
+    lab = cloud.Lab()
+    state = ('up, with nova_vqos' if lab.is_deployed
+             else 'up, with stock Nova' if lab.is_up
+             else 'not up, or half made: see devstack/lab down')
+    process.say(f'lab: {state}')
+    for daemon in services.ALL:
+        _say_running(daemon.name, daemon.pid)
+    for name, host in lab.hosts.items():
+        libvirtd = host.libvirtd
+        _say_running(f'libvirtd on {name}',
+                     libvirtd.pid if libvirtd and libvirtd.alive() else None)
+        for program in ('nova-compute', 'nova-vqos-agent'):
+            running = lab.process_on(name, program)
+            _say_running(f'{program} on {name}', running.pid
+                         if running and running.alive() else None)
+    if lab.is_up:
+        for service in config.PORTS:
+            process.say(f'{service:10} {config.url(service)}')
+        _say_usage()
+    return 0 if lab.is_up else 1
+
+
+def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        lab.down()
+        results = story.tell(lab)
+    if options.json:
+        results.write(options.json)
+    process.say(results.table())
+    return 0 if results.passed else 1
+
+
+def _exec(_options: argparse.Namespace, rest: list[str]) -> int:
+    cloud.Lab().execute(rest or [os.environ.get('SHELL', '/bin/sh')])
+    return 0
+
+
+def _on(options: argparse.Namespace, rest: list[str]) -> int:
+    host = cloud.Lab().hosts[options.host]
+    return host.interactive(rest or ['/bin/sh'])
+
+
+def _say_running(name: str, pid: int | None) -> None:
+    process.say(f'  {name:26} {f"pid {pid}" if pid else "does not run"}')
+
+
+def _say_usage() -> None:
+    process.say(
+        f'logs: {paths.LOGS}; credentials: {paths.OPENRC}\n'
+        'its network is its own, use it from within:\n'
+        '  devstack/lab exec openstack server list --long\n'
+        '  devstack/lab exec openstack resource provider list\n'
+        '  devstack/lab on slow virsh list\n'
+        '  devstack/lab down')
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt

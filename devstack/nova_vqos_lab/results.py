@@ -1,0 +1,103 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the story found: measurements and checks, as a table and as JSON."""
+
+import dataclasses
+import json
+import typing as ty
+
+import prettytable
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """How fast a server was, measured inside of it.
+
+    :ivar story: ``stock`` or ``units``
+    :ivar host: where it ran
+    :ivar moment: ``boot``: since it booted there; ``migrated``: since it was
+        migrated there live
+    :ivar work: kind of work
+    :ivar promised_cu: what its flavor promises, or was meant to
+    :ivar delivered_cu: work per wall second, in terms of the reference's
+    """
+
+    story: str
+    host: str
+    moment: str
+    work: str
+    promised_cu: float
+    delivered_cu: float
+
+    @property
+    def error(self) -> float:
+        """Delivered against promised: 0.02 is 2 % too fast."""
+        return self.delivered_cu / self.promised_cu - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Something that had to be so.
+
+    :ivar name: unique, lasting
+    :ivar detail: what was seen
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class Results:
+    """All that was found, in the order of the story."""
+
+    def __init__(self) -> None:
+        self.measurements: list[Measurement] = []
+        self.checks: list[Check] = []
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed, and there were any."""
+        return bool(self.checks) and all(one.passed for one in self.checks)
+
+    def to_dict(self) -> dict[str, ty.Any]:
+        """:returns: all of it, as JSON has it."""
+        return {
+            'measurements': [dataclasses.asdict(one)
+                             for one in self.measurements],
+            'checks': [dataclasses.asdict(one) for one in self.checks],
+        }
+
+    def write(self, path: str) -> None:
+        """Write all of it to a JSON file."""
+        with open(path, 'w', encoding='utf-8') as stream:
+            json.dump(self.to_dict(), stream, indent=1)
+            stream.write('\n')
+
+    def table(self) -> str:
+        """:returns: all of it, for people."""
+        speeds = prettytable.PrettyTable(
+            ['story', 'host', 'moment', 'work', 'promised CU', 'delivered CU',
+             'error'])
+        speeds.align = 'l'
+        for one in self.measurements:
+            speeds.add_row([one.story, one.host, one.moment, one.work,
+                            f'{one.promised_cu:.0f}',
+                            f'{one.delivered_cu:.1f}', f'{one.error:+.1%}'])
+        checks = prettytable.PrettyTable(['check', 'passed', 'what was seen'])
+        checks.align = 'l'
+        checks.max_width['what was seen'] = 76
+        for one in self.checks:
+            checks.add_row([one.name, 'yes' if one.passed else 'NO',
+                            one.detail])
+        return f'{speeds}\n{checks}'

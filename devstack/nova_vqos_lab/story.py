@@ -1,0 +1,367 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The story of CPU units, told on the real cloud and measured.
+
+100 CU are the speed of host ``slow``; ``fast`` has more. The servers that the
+story follows have 60 CU: less than either host's pCPU, so that both can give
+them, and more than half of slow's, so that only one of them fits there.
+
+Delivered CU are events per wall second, counted by the guest itself and read
+through Nova's console output, over the reference's events per CPU second. For
+the calibrated kind of work (sysbench) that reference is the profile's; for
+other kinds it is what an uncapped server does on the reference host.
+
+A server of stock Nova promises nothing. Its operator chose a quota that makes
+60 CU on ``fast``: that is counted as its promise.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import math
+import time
+
+from nova_vqos import guest
+from nova_vqos import units
+from nova_vqos_lab import client
+from nova_vqos_lab import cloud as clouds
+from nova_vqos_lab import process
+from nova_vqos_lab import results
+from nova_vqos_lab import watch
+
+PROMISED_CU = 60
+CALIBRATED = 'sysbench'
+OTHER_KINDS = ('sha256', 'gzip')
+# What was wanted of the calibrated kind of work.
+TOLERANCE = 0.03
+# A single round spans 20 periods of the cap: up to one more or less of them
+# may fall into it.
+FIRST_ROUND_TOLERANCE = 0.10
+_ROUND_S = 1.0
+_PERIOD_US = units.DEFAULT_PERIOD_US
+
+
+def tell(lab: clouds.Lab) -> results.Results:
+    """Make the cloud, tell the whole story, and leave the cloud running.
+
+    :returns: what was found; also what failed
+    :raises process.LabError: when it cannot be told to its end
+    """
+    began = time.monotonic()
+    lab.up()
+    lab.calibrate()
+    story = Story(lab)
+    with lab.cloud() as cloud:
+        story.tell_stock(cloud)
+    lab.deploy()
+    with lab.cloud() as cloud:
+        story.tell_units(cloud)
+    process.say(f'the story took {time.monotonic() - began:.0f} s')
+    return story.results
+
+
+class Story:
+    """The story, and what was found so far.
+
+    :ivar results: measurements and checks
+    """
+
+    def __init__(self, lab: clouds.Lab) -> None:
+        self._lab = lab
+        self.results = results.Results()
+        self._pcpu_cu = {name: lab.pcpu_cu(name) for name in lab.hosts}
+        # Events per second of 100 CU, by kind of work.
+        self._reference = {
+            CALIBRATED: lab.profile(clouds.REFERENCE).reference.score}
+        self._images: dict[str, str] = {}
+
+    # 1. Stock Nova.
+
+    def tell_stock(self, cloud: client.Cloud) -> None:
+        """A quota is worth something else on each host."""
+        self._make_images(cloud)
+        quota_us = round(PROMISED_CU / self._pcpu_cu['fast'] * _PERIOD_US)
+        cloud.make_flavor('stock-quota', {
+            'quota:cpu_quota': str(quota_us),
+            'quota:cpu_period': str(_PERIOD_US)})
+        cloud.make_flavor('stock-uncapped', {})
+        with self._chapter('stock Nova: a quota on fast, then on slow'):
+            server = cloud.boot('stock', 'stock-quota',
+                                self._images['work'], 'fast')
+            yardstick = cloud.boot('yardstick', 'stock-uncapped',
+                                   self._images['other'], clouds.REFERENCE)
+            server.wait_active()
+            yardstick.wait_active()
+            before = self._measure('stock', server, 'boot')
+            for kind in OTHER_KINDS:
+                speed = watch.measure(yardstick, kind, rounds=5)
+                self._reference[kind] = speed.steady
+            yardstick.delete()
+            server.migrate('slow')
+            after = self._measure('stock', server, 'migrated')
+            cap = self._lab.hosts['slow'].vcpu_cap(server.domain)
+            ratio = after.delivered_cu / before.delivered_cu
+            hosts = self._pcpu_cu['slow'] / self._pcpu_cu['fast']
+            self._check(
+                'stock-quota-is-copied', cap == (quota_us, _PERIOD_US),
+                f'the same quota on slow: {_cap_text(cap)}')
+            self._check(
+                'stock-speed-follows-the-host',
+                abs(ratio / hosts - 1) < 0.1 and ratio < 0.9,
+                f'{before.delivered_cu:.1f} CU on fast became '
+                f'{after.delivered_cu:.1f} CU on slow: {ratio:.2f} times; '
+                f'the hosts differ {hosts:.2f} times')
+            server.delete()
+
+    # 2. to 6. With units.
+
+    def tell_units(self, cloud: client.Cloud) -> None:
+        """The same speed everywhere, or no host."""
+        for name in self._lab.hosts:
+            units_of_host = cloud.inventory(name)[clouds.UNITS]
+            least = math.floor(self._pcpu_cu[name])
+            self._check(
+                f'inventory-of-{name}', units_of_host['total'] == least,
+                f'{units_of_host["total"]} CU in Placement, '
+                f'{self._pcpu_cu[name]:.2f} in the profile')
+        answer = cloud.make_flavor(
+            'units', {f'resources:{clouds.UNITS}': str(PROMISED_CU)})
+        self._check('flavor-is-accepted', answer.status == 200,
+                    f'{PROMISED_CU} CU: {answer.status} {answer.message}')
+        with self._chapter('with units: the same speed on both hosts'):
+            self._same_speed(cloud)
+        with self._chapter('a server that only fast is fast enough for'):
+            self._too_fast(cloud)
+        with self._chapter('capacity: Placement refuses what does not fit'):
+            self._capacity(cloud)
+        with self._chapter('flavors with a bad value'):
+            self._bad_values(cloud)
+
+    def _same_speed(self, cloud: client.Cloud) -> None:
+        one = cloud.boot('one', 'units', self._images['work'], 'fast')
+        two = cloud.boot('two', 'units', self._images['work'], 'slow')
+        for server, host in ((one, 'fast'), (two, 'slow')):
+            server.wait_active()
+            self._check_cap(server, host, 'boot')
+        self._measure_units(one, 'boot')
+        self._measure_units(two, 'boot')
+        self._migrate(two, 'fast')
+        self._measure_units(two, 'migrated')
+        self._migrate(one, 'slow')
+        self._measure_units(one, 'migrated')
+        two.delete()
+        other = cloud.boot('other', 'units', self._images['other'], 'fast')
+        other.wait_active()
+        for kind in OTHER_KINDS:
+            self._measure('units', other, 'boot', kind, rounds=4)
+        one.delete()
+        other.migrate('slow')
+        for kind in OTHER_KINDS:
+            self._measure('units', other, 'migrated', kind, rounds=4)
+        other.delete()
+
+    def _measure_units(self, server: client.Server, moment: str) -> None:
+        found = self._measure('units', server, moment)
+        self._check(
+            f'speed-on-{found.host}-{moment}', abs(found.error) <= TOLERANCE,
+            f'{found.delivered_cu:.2f} of {PROMISED_CU} CU, '
+            f'{found.error:+.1%}, wanted: within {TOLERANCE:.0%}')
+
+    def _migrate(self, server: client.Server, host: str) -> None:
+        """Migrate with all that is looked at on the way."""
+        domain = server.domain
+        with watch.CapWatch(self._lab.hosts[host], domain) as seen:
+            server.migrate(host)
+        wanted = self._wanted_cap(host)
+        self._check(
+            f'cap-from-the-start-on-{host}',
+            seen.caps()[:1] == [wanted]
+            and set(seen.caps()) == {wanted}
+            and seen.used_before_ns is not None
+            and seen.used_before_ns < 50_000_000,
+            f'first cap seen: {_cap_text(next(iter(seen.caps()), None))}, '
+            f'after {(seen.used_before_ns or 0) / 1e6:.1f} ms of CPU time; '
+            f'ever seen: {", ".join(map(_cap_text, seen.caps()))}; right: '
+            f'{_cap_text(wanted)}')
+        self._check_cap(server, host, 'migrated')
+        provider = server.cloud.provider(host)
+        allocations = server.allocations()
+        claimed = {uuid: one.get(clouds.UNITS)
+                   for uuid, one in allocations.items()}
+        self._check(
+            f'allocation-follows-to-{host}',
+            claimed == {provider: PROMISED_CU},
+            f'{sum(filter(None, claimed.values()))} CU on {len(claimed)} '
+            f'host(s), {host} among them: {provider in claimed}')
+
+    def _too_fast(self, cloud: client.Cloud) -> None:
+        wanted = int((self._pcpu_cu['slow'] + self._pcpu_cu['fast']) / 2)
+        cloud.make_flavor('too-fast',
+                          {f'resources:{clouds.UNITS}': str(wanted)})
+        server = cloud.boot('too-fast', 'too-fast', self._images['work'])
+        reason = server.wait_settled()
+        self._check('too-fast-boots-on-fast',
+                    not reason and server.host == 'fast',
+                    reason or f'{wanted} CU: on {server.host}')
+        refused = cloud.boot('too-fast-for-slow', 'too-fast',
+                             self._images['work'], 'slow')
+        reason = refused.wait_settled()
+        self._check('too-fast-finds-no-place-on-slow',
+                    'No valid host' in reason, reason or 'it booted')
+        refused.delete()
+        self._measure('units', server, 'boot', promised_cu=wanted)
+        answer = server.request_migration('slow', force=True, version='2.30')
+        self._check('forced-migration-2.30', answer.status == 400
+                    and 'pCPU' in answer.message,
+                    f'{answer.status}: {answer.message}')
+        answer = server.request_migration('slow', force=True, version='2.67')
+        event = server.wait_for_event(
+            'live-migration', 'compute_check_can_live_migrate_destination',
+            '2.84')
+        details = event.get('details') or ''
+        self._check(
+            'forced-migration-2.67', answer.status == 202
+            and event['result'] == 'Error' and 'pCPU' in details,
+            f'{answer.status}; the event says from 2.84: {details}')
+        answer = server.request_migration('slow')
+        shown = server.wait_idle()
+        self._check(
+            'too-fast-stays', shown['status'] == 'ACTIVE'
+            and shown['OS-EXT-SRV-ATTR:host'] == 'fast',
+            f'unforced: {answer.status}; {shown["status"]} on '
+            f'{shown["OS-EXT-SRV-ATTR:host"]}')
+        server.delete()
+
+    def _capacity(self, cloud: client.Cloud) -> None:
+        servers = []
+        room = {name: cloud.inventory(name)[clouds.UNITS]['total']
+                // PROMISED_CU for name in self._lab.hosts}
+        for name, count in room.items():
+            for number in range(count):
+                servers.append(cloud.boot(
+                    f'filler-{name}-{number}', 'units', self._images['idle'],
+                    name))
+        reasons = list(filter(None, (one.wait_settled() for one in servers)))
+        usages = {name: cloud.usages(name)[clouds.UNITS]
+                  for name in self._lab.hosts}
+        self._check(
+            'what-fits-boots', not reasons and usages == {
+                name: count * PROMISED_CU for name, count in room.items()},
+            '; '.join(reasons) or ', '.join(
+                f'{used} of {cloud.inventory(name)[clouds.UNITS]["total"]} '
+                f'CU claimed on {name}' for name, used in usages.items()))
+        candidates = cloud.placement(
+            f'/allocation_candidates?resources={clouds.UNITS}:{PROMISED_CU}')
+        one_more = cloud.boot('one-more', 'units', self._images['idle'])
+        reason = one_more.wait_settled()
+        self._check(
+            'what-does-not-fit-is-refused', 'No valid host' in reason
+            and not candidates['allocation_requests'],
+            f'{reason or "it booted"}; Placement offers '
+            f'{len(candidates["allocation_requests"])} candidates')
+        for server in (*servers, one_more):
+            server.delete()
+
+    def _bad_values(self, cloud: client.Cloud) -> None:
+        key = f'resources:{clouds.UNITS}'
+        for number, specs in enumerate((
+                {key: '0'}, {key: 'many'}, {key: '6_0'},
+                {f'resources1:{clouds.UNITS}': '60'})):
+            shown = ', '.join(f'{name}={value}'
+                              for name, value in specs.items())
+            if key in specs:
+                answer = cloud.make_flavor(f'bad-new-{number}', specs)
+                self._check(
+                    f'bad-value-{number}-from-2.86',
+                    answer.status == 400 and key in answer.message,
+                    f'{shown}: {answer.status} {answer.message}')
+            answer = cloud.make_flavor(f'bad-old-{number}', specs,
+                                       version='2.85')
+            server = cloud.boot(f'bad-{number}', f'bad-old-{number}',
+                                self._images['idle'])
+            reason = server.wait_settled()
+            self._check(
+                f'bad-value-{number}-before-2.86', answer.status == 200
+                and 'No valid host' in reason,
+                f'{shown}: {answer.status}, then: {reason or "it booted"}')
+            server.delete()
+
+    # Tools of the story.
+
+    @contextlib.contextmanager
+    def _chapter(self, title: str) -> Iterator[None]:
+        process.say(f'== {title}')
+        began = time.monotonic()
+        yield
+        process.say(f'   {time.monotonic() - began:.0f} s')
+
+    def _check(self, name: str, passed: bool, detail: str) -> None:
+        self.results.checks.append(results.Check(name, passed, detail))
+        process.say(f'   {"ok" if passed else "FAILED":6} {name}: {detail}')
+
+    def _measure(self, story: str, server: client.Server, moment: str,
+                 kind: str = CALIBRATED, *, promised_cu: int = PROMISED_CU,
+                 rounds: int = 8) -> results.Measurement:
+        host = server.host
+        speed = watch.measure(server, kind, rounds=rounds)
+        cu = 100 / self._reference[kind]
+        found = results.Measurement(story, host, moment, kind, promised_cu,
+                                    round(speed.steady * cu, 2))
+        self.results.measurements.append(found)
+        process.say(
+            f'          {story}: {server.name} on {host}, {moment}, {kind}: '
+            f'{found.delivered_cu:.1f} CU ({found.error:+.1%}), '
+            f'{speed.first * cu:.1f} CU in the first {speed.first_at_s:.1f} '
+            f's, {speed.rounds} rounds')
+        if story == 'units' and kind == CALIBRATED and moment == 'migrated':
+            error = speed.first * cu / promised_cu - 1
+            self._check(
+                f'first-second-on-{host}', abs(error)
+                <= FIRST_ROUND_TOLERANCE,
+                f'{speed.first * cu:.1f} of {promised_cu} CU in the first '
+                f'{speed.first_at_s:.1f} s, wanted: within '
+                f'{FIRST_ROUND_TOLERANCE:.0%}')
+            self._check(
+                f'guest-clock-on-{host}', abs(speed.clock_error) < 0.05,
+                f'the guest counts {speed.clock_error:+.1%} seconds')
+        return found
+
+    def _wanted_cap(self, host: str) -> tuple[int, int]:
+        profile = self._lab.profile(host)
+        cap = units.cap(
+            PROMISED_CU, 1, profile.slowest(self._lab.hosts[host].pcpus),
+            tick_us=profile.tick_us)
+        return cap.quota_us, cap.period_us
+
+    def _check_cap(self, server: client.Server, host: str,
+                   moment: str) -> None:
+        cap = self._lab.hosts[host].vcpu_cap(server.domain)
+        wanted = self._wanted_cap(host)
+        self._check(f'cap-on-{host}-{moment}', cap == wanted,
+                    f'{_cap_text(cap)} in the cgroup, '
+                    f'{_cap_text(wanted)} by the profile')
+
+    def _make_images(self, cloud: client.Cloud) -> None:
+        kernel, ramdisk = guest.find_kernel(), clouds.initramfs()
+        # A round takes about a second for a server of the promised speed.
+        per_second = self._reference[CALIBRATED] * PROMISED_CU / 100
+        events = {CALIBRATED: max(1, round(per_second * _ROUND_S))}
+        for name, command_line in (
+                ('work', guest.command_line(events=events)),
+                ('other', guest.command_line(OTHER_KINDS)),
+                ('idle', guest.command_line(rounds=1))):
+            self._images[name] = cloud.make_image(
+                name, kernel, ramdisk, command_line)
+
+
+def _cap_text(cap: tuple[int, int] | None) -> str:
+    return 'none' if cap is None else f'{cap[0]}/{cap[1]} us'

@@ -1,0 +1,163 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Watch and measure servers: inside by their console, outside by cgroups."""
+
+import dataclasses
+import statistics
+import threading
+import time
+
+from nova_vqos import guest
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import client
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import process
+
+_FIRST_ROUND_LIMIT_S = 120
+_ROUNDS_LIMIT_S = 180
+_CRASHES = ('Kernel panic', 'kernel BUG', 'invalid opcode', 'Oops:')
+_WATCH_INTERVAL_S = 0.001
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """What a guest did, in events per second of wall time.
+
+    :ivar steady: median over the rounds
+    :ivar first: of the first complete round on this host
+    :ivar first_at_s: when that was done, in seconds after the guest's first
+        sign of life on this host
+    :ivar rounds: how many rounds
+    :ivar clock_error: how wrong the guest's clock ran, against the machine's
+    """
+
+    steady: float
+    first: float
+    first_at_s: float
+    rounds: int
+    clock_error: float
+
+
+def rounds_on_console(text: str, kind: str) -> list[guest.Round]:
+    """Read a guest's console.
+
+    :returns: rounds of that kind that began and ended on this console: one
+        that spans a migration is of two hosts
+    """
+    found = []
+    began = False
+    for line in text.splitlines():
+        seen = guest.parse_line(line)
+        if seen is None or seen.kind != kind:
+            continue
+        if isinstance(seen, guest.RoundStart):
+            began = True
+        elif began:
+            found.append(seen)
+            began = False
+    return found
+
+
+def measure(server: client.Server, kind: str = 'sysbench', *,
+            rounds: int = 8) -> Speed:
+    """Measure a server on the host that it is on.
+
+    All rounds on this host count: from the first second on.
+
+    :param kind: of work
+    :param rounds: how many, at least
+    :raises process.LabError: when the guest does not do them, or crashed
+    """
+    seen_at: dict[float, float] = {}
+
+    def enough() -> list[guest.Round] | None:
+        text = server.console()
+        crash = next((one for one in _CRASHES if one in text), None)
+        if crash:
+            raise process.LabError(
+                f'the guest of {server.name} crashed ({crash}): '
+                f'{text[text.index(crash):][:300]}')
+        found = rounds_on_console(text, kind)
+        now = time.monotonic()
+        for one in found:
+            seen_at.setdefault(one.uptime_s, now)
+        return found if len(found) >= rounds else None
+
+    found = process.wait_until(
+        enough, _FIRST_ROUND_LIMIT_S + _ROUNDS_LIMIT_S,
+        f'{rounds} rounds of {kind} of {server.name}', interval_s=0.2)
+    uptimes = sorted(seen_at)
+    # Rounds that were already there when first looked had no time of theirs.
+    timed = [one for one in uptimes if seen_at[one] > seen_at[uptimes[0]]]
+    clock_error = 0.0
+    if len(timed) > 2:
+        inside = timed[-1] - timed[0]
+        outside = seen_at[timed[-1]] - seen_at[timed[0]]
+        clock_error = inside / outside - 1
+    first = found[0]
+    return Speed(
+        steady=statistics.median(one.events / one.elapsed_s
+                                 for one in found),
+        first=first.events / first.elapsed_s, first_at_s=first.elapsed_s,
+        rounds=len(found), clock_error=clock_error)
+
+
+class CapWatch:
+    """Watches the cap of a guest that is about to come to a host.
+
+    A thread reads the cgroup of the first vCPU from the moment that there is
+    one, together with the CPU time that the vCPU has used by then.
+
+    :ivar seen: (quota, period, CPU time in ns), one for each change of cap
+    """
+
+    def __init__(self, host: hosts.Host, domain: str) -> None:
+        self._host = host
+        self._domain = domain
+        self.seen: list[tuple[int, int, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> 'CapWatch':
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def caps(self) -> list[tuple[int, int]]:
+        """:returns: the caps seen, without the time before libvirt wrote
+            the first one."""
+        return [(quota, period) for quota, period, _ in self.seen
+                if quota != -1]
+
+    @property
+    def used_before_ns(self) -> int | None:
+        """CPU time that the vCPU had used when its first cap was seen."""
+        return next((used for quota, _, used in self.seen if quota != -1),
+                    None)
+
+    def _watch(self) -> None:
+        hierarchy = self._host.hierarchy
+        while not self._stop.wait(_WATCH_INTERVAL_S):
+            group = self._host.vcpu_cgroup(self._domain)
+            if group is None:
+                continue
+            try:
+                cap = cgroups.read_cap(hierarchy, group)
+                used_ns = cgroups.cpu_time_ns(hierarchy, group)
+            except OSError:
+                continue
+            if not self.seen or self.seen[-1][:2] != cap:
+                self.seen.append((*cap, used_ns))
