@@ -154,7 +154,7 @@ class RpcServer:
                 oslo_messaging.Target(
                     exchange=options.exchange, topic=options.topic,
                     server=self._conf.host),
-                [self._endpoint], executor='threading',
+                [self._endpoint],
                 serializer=oslo_messaging.NoOpSerializer(),
                 access_policy=oslo_messaging.DefaultRPCAccessPolicy)
             self._server.start()

@@ -135,10 +135,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._on_event = on_event
         try:
             self._connection = libvirt.open(self._uri)
-            # NOTE: without it a daemon that hangs would hang us.
-            self._connection.setKeepAlive(KEEPALIVE_INTERVAL_S,
-                                          KEEPALIVE_COUNT)
-            self._connection.registerCloseCallback(self._on_close, None)
+            self._expect_answers()
             for event, callback in (
                     (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
                      self._on_lifecycle),
@@ -167,15 +164,28 @@ class LibvirtHypervisor(base.Hypervisor):
             self._cgroups.close()
         if connection is None:
             return
+        # NOTE: what is registered keeps the connection open.
+        for release, *args in (
+                *((connection.domainEventDeregisterAny, callback)
+                  for callback in callbacks),
+                (connection.unregisterCloseCallback,),
+                (connection.close,)):
+            try:
+                release(*args)
+            except libvirt.libvirtError as error:
+                LOG.debug('Closing the connection to %s: %s', self._uri,
+                          error)
+
+    def _expect_answers(self) -> None:
+        """Have the connection closed, and be told, when the daemon hangs."""
         try:
-            # NOTE: what is registered keeps the connection open.
-            for callback in callbacks:
-                connection.domainEventDeregisterAny(callback)
-            connection.unregisterCloseCallback()
-            connection.close()
+            self._connection.setKeepAlive(KEEPALIVE_INTERVAL_S,
+                                          KEEPALIVE_COUNT)
+            self._connection.registerCloseCallback(self._on_close, None)
         except libvirt.libvirtError as error:
-            LOG.debug('The connection to %s was lost before it was closed: '
-                      '%s', self._uri, error)
+            # Of a driver that needs no daemon, which cannot be lost.
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise
 
     def running(self) -> Mapping[str, int]:
         # NOTE: the cheapest of libvirt's bulk calls, for its daemon too: a

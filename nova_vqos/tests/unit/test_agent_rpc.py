@@ -1,0 +1,167 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The agent's RPC: real calls over oslo.messaging's in-memory transport."""
+
+import threading
+import time
+
+from oslo_config import cfg
+import oslo_messaging
+from oslo_messaging import conffixture
+import pytest
+
+from nova_vqos import policy
+from nova_vqos.agent import manager
+from nova_vqos.agent import rpcapi
+from nova_vqos.agent import service
+from nova_vqos.conf import agent as agent_options
+from nova_vqos.tests.unit import fake_hypervisor as fakes
+from nova_vqos.tests.unit import test_agent_reconciler
+
+LIMIT_S = 20
+
+
+def wait_until(condition):
+    end_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end_s, 'not within the limit'
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An agent's loop and RPC server, and the host that it looks after."""
+    conf = cfg.ConfigOpts()
+    agent_options.register_opts(conf)
+    agent_options.register_host_opts(conf)
+    conf([], default_config_files=[])
+    conf.set_override('host', 'host')
+    bus = conffixture.ConfFixture(conf, transport_url='fake://')
+    bus.setUp()
+    transport = oslo_messaging.get_rpc_transport(
+        conf, allowed_remote_exmods=[rpcapi.__name__])
+    world = test_agent_reconciler.World(tmp_path)
+    world.start()
+    rpc = service.RpcServer(conf, manager.AgentManager(world.loop, 'host'))
+    rpc.start()
+    stopping = threading.Event()
+
+    def work():
+        while not stopping.is_set():
+            world.settle()
+            time.sleep(0.002)
+    thread = threading.Thread(target=work)
+    thread.start()
+    world.api = rpcapi.AgentAPI(transport)
+    world.transport = transport
+    try:
+        yield world
+    finally:
+        rpc.stop()
+        stopping.set()
+        thread.join()
+        bus.cleanUp()
+
+
+class TestRpc:
+    def test_the_host_is_told_of(self, agent):
+        answer = agent.api.get_host('host', timeout=LIMIT_S)
+        assert answer['host'] == 'host'
+        assert answer['connected'] is True
+        assert answer['profile_id'] == fakes.make_profile().id
+        assert answer['servers'] == []
+
+    def test_a_wake_up_has_the_domain_read_at_once(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        # No event, and the clock of the loop stands still: no tick.
+        assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
+            vcpus=2, units=60).to_dict())
+        wait_until(lambda: agent.limits() == {test_agent_reconciler.RIGHT})
+        answer = agent.api.get_server('host', fakes.UUID, timeout=LIMIT_S)
+        assert answer['right'] is True
+        assert answer['policy']['units'] == 60
+        assert answer['wanted']['quota_us'] == 15_000
+
+    def test_the_policy_of_a_message_is_never_used(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
+            vcpus=2, units=200).to_dict())
+        wait_until(lambda: agent.limits() == {test_agent_reconciler.RIGHT})
+
+    def test_a_server_is_forgotten(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        agent.api.wake('host', fakes.UUID, None)
+        wait_until(lambda: agent.host.written)
+        assert agent.api.forget('host', fakes.UUID,
+                                timeout=LIMIT_S) == {'forgotten': True}
+        with pytest.raises(rpcapi.UnknownServer, match=fakes.UUID):
+            agent.api.get_server('host', fakes.UUID, timeout=LIMIT_S)
+
+    @pytest.mark.parametrize('method, arguments', [
+        ('get_server', {'server_uuid': 'x'}),
+        ('get_server', {'server_uuid': None}),
+        ('get_server', {'server_uuid': '../' * 12}),
+        ('get_server', {'server_uuid': 'x' * 10_000}),
+        ('get_server', {'server_uuid': ['a', {}]}),
+        ('get_server', {}),
+        ('get_server', {'server_uuid': fakes.UUID, 'more': 1}),
+        ('get_host', {'server_uuid': fakes.UUID}),
+        ('forget', {'server_uuid': 17}),
+        ('apply_policy', {'server_uuid': fakes.UUID}),
+        ('apply_policy', {'server_uuid': 'x', 'policy': None}),
+        ('apply_policy', {'server_uuid': fakes.UUID, 'policy': 'units'}),
+        ('apply_policy', {'server_uuid': fakes.UUID, 'policy': [1]}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 2, 'units': 2**40}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': -1, 'units': 60}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 'x', 'units': {}}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 1, 'units': 6, 'x': 1}}),
+    ])
+    def test_garbage_is_answered_with_a_typed_error(self, agent, method,
+                                                    arguments):
+        client = oslo_messaging.get_rpc_client(
+            agent.transport, oslo_messaging.Target(
+                exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='host',
+                version=rpcapi.VERSION), timeout=LIMIT_S)
+        with pytest.raises(rpcapi.InvalidArgument):
+            client.call({}, method, **arguments)
+        # And it goes on answering.
+        assert agent.api.get_host('host', timeout=LIMIT_S)['errors'] == 0
+
+    def test_a_dead_bus_delays_nobody(self, agent):
+        class DeadTransport:
+            conf = agent.transport.conf
+
+            def _require_driver_features(self, **_features):
+                pass
+
+            def _send(self, *_args, retry=None, **_kwargs):
+                # None would try again for ever.
+                assert retry == 0
+                raise oslo_messaging.MessageDeliveryFailure('dead')
+
+        assert rpcapi.AgentAPI(DeadTransport()).wake(
+            'host', fakes.UUID, None) is False
+
+
+def test_a_loop_that_is_held_up_is_a_typed_error():
+    class HeldUp:
+        def host_report(self):
+            raise TimeoutError
+
+    with pytest.raises(oslo_messaging.ExpectedException) as caught:
+        manager.AgentManager(HeldUp(), 'host').get_host({})
+    assert caught.value.exc_info[0] is rpcapi.AgentError

@@ -1,0 +1,231 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The libvirt driver, on the driver that libvirt itself brings for tests."""
+
+import queue
+
+import libvirt
+import pytest
+
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.tests.unit import fake_hypervisor as fakes
+
+# In this process, with one domain that runs: no daemon, no host.
+URI = 'test:///default'
+LIMIT_S = 20
+
+
+@pytest.fixture
+def events():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def hypervisor(events, tmp_path):
+    connected = driver.LibvirtHypervisor(
+        URI, root=str(tmp_path), run_path=str(tmp_path / 'run'))
+    connected.connect(events.put)
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def daemon(hypervisor):
+    return hypervisor._connected()
+
+
+class TestLibvirt:
+    def test_it_fits_the_contract(self, hypervisor):
+        assert isinstance(hypervisor, base.Hypervisor)
+        assert hypervisor.cgroup_version == 1
+
+    def test_running_domains_have_a_number_that_grows(self, hypervisor,
+                                                      daemon):
+        before = hypervisor.running()
+        domain = daemon.lookupByName('test')
+        assert before == {domain.UUIDString(): domain.ID()}
+        domain.destroy()
+        assert hypervisor.running() == {}
+        domain.create()
+        after = hypervisor.running()
+        assert after[domain.UUIDString()] > before[domain.UUIDString()]
+
+    def test_the_flavor_is_read_from_the_metadata(self, hypervisor, daemon):
+        domain = daemon.createXML(f"""
+            <domain type='test'><name>a</name><uuid>{fakes.UUID}</uuid>
+            <metadata><n:instance
+               xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
+             <n:flavor name='f'><n:vcpus>2</n:vcpus><n:extraSpecs>
+              <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'
+                >60</n:extraSpec></n:extraSpecs></n:flavor>
+            </n:instance></metadata>
+            <memory>8192</memory><vcpu cpuset='1'>2</vcpu>
+            <os><type>hvm</type></os></domain>""")
+        try:
+            assert hypervisor.describe(fakes.UUID) == base.Domain(
+                uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
+                extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'})
+        finally:
+            domain.destroy()
+
+    def test_a_domain_of_others_has_no_flavor(self, hypervisor):
+        uuid, = hypervisor.running()
+        assert hypervisor.describe(uuid).extra_specs is None
+
+    def test_events_arrive(self, hypervisor, daemon, events):
+        domain = daemon.lookupByName('test')
+        run_id = domain.ID()
+        domain.suspend()
+        domain.resume()
+        domain.destroy()
+        domain.create()
+        found = {}
+        while base.EventKind.STARTED not in found:
+            event = events.get(timeout=LIMIT_S)
+            found[event.kind] = event
+        assert found[base.EventKind.RESUMED].uuid == domain.UUIDString()
+        assert found[base.EventKind.RESUMED].detail == 'unpaused'
+        assert base.EventKind.STOPPED in found
+        assert found[base.EventKind.STARTED].detail == 'booted'
+        assert found[base.EventKind.STARTED].run_id > run_id
+
+    @pytest.mark.parametrize('method', ['describe', 'read'])
+    def test_a_domain_that_is_not_there_is_gone(self, hypervisor, method):
+        with pytest.raises(base.DomainGone):
+            getattr(hypervisor, method)(fakes.OTHER_UUID)
+
+    def test_a_write_to_a_domain_that_is_not_there_is_gone(self, hypervisor):
+        with pytest.raises(base.DomainGone):
+            hypervisor.write(fakes.OTHER_UUID, [])
+
+    def test_a_value_that_is_refused_is_an_error(self, hypervisor):
+        uuid, = hypervisor.running()
+        with pytest.raises(base.HypervisorError) as caught:
+            hypervisor.write(uuid, [base.Change(base.Parameter.QUOTA_US, 1)])
+        assert type(caught.value) is base.HypervisorError
+
+    def test_a_domain_without_a_process_cannot_be_read(self, hypervisor):
+        uuid, = hypervisor.running()
+        with pytest.raises(base.HypervisorError, match='process'):
+            hypervisor.read(uuid)
+
+    def test_without_a_connection_all_is_unavailable(self, hypervisor):
+        hypervisor.close()
+        for call in (hypervisor.running,
+                     lambda: hypervisor.describe(fakes.UUID),
+                     lambda: hypervisor.read(fakes.UUID),
+                     lambda: hypervisor.write(fakes.UUID, [])):
+            with pytest.raises(base.Unavailable):
+                call()
+
+    def test_a_daemon_that_is_not_there_is_unavailable(self, tmp_path):
+        absent = driver.LibvirtHypervisor('test:///no/such/file')
+        with pytest.raises(base.Unavailable, match='no/such/file'):
+            absent.connect(lambda _event: None)
+
+    def test_it_connects_again(self, hypervisor, events, daemon):
+        hypervisor.connect(events.put)
+        assert hypervisor._connected() is not daemon
+        assert len(hypervisor.running()) == 1
+
+
+class FakeDomain:
+    """What a write asks of a domain of libvirt."""
+
+    def __init__(self, state=(libvirt.VIR_DOMAIN_RUNNING, 1), job=None,
+                 refuse=()):
+        self._state = state
+        self._job = job or {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+        self._refuse = refuse
+        self.set = []
+
+    def state(self):
+        return list(self._state)
+
+    def jobStats(self):
+        return self._job
+
+    def isActive(self):
+        return 1
+
+    def UUIDString(self):
+        return fakes.UUID
+
+    def setSchedulerParametersFlags(self, values, flags):
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        if set(values.values()) & set(self._refuse):
+            raise libvirt.libvirtError('refused')
+        self.set.append(list(values.items()))
+
+
+class TestWrite:
+    def write(self, hypervisor, monkeypatch, domain, *changes):
+        monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+        hypervisor.write(fakes.UUID, [
+            base.Change(base.Parameter[name], value)
+            for name, value in changes])
+
+    def test_the_order_is_kept(self, hypervisor, monkeypatch):
+        for order in (['QUOTA_US', 'PERIOD_US'], ['PERIOD_US', 'QUOTA_US']):
+            domain = FakeDomain()
+            self.write(hypervisor, monkeypatch, domain,
+                       *((name, 2000) for name in order))
+            assert [name for name, _value in domain.set[0]] == [
+                {'QUOTA_US': 'vcpu_quota', 'PERIOD_US': 'vcpu_period'}[name]
+                for name in order]
+
+    @pytest.mark.parametrize('state', [
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY)])
+    def test_nothing_is_asked_of_a_domain_that_migrates_in(
+            self, hypervisor, monkeypatch, state):
+        domain = FakeDomain(state)
+        # Even to ask for the job would block there for 30 s.
+        domain.jobStats = None
+        with pytest.raises(base.DomainBusy):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == []
+
+    def test_nothing_is_written_while_a_domain_migrates_out(
+            self, hypervisor, monkeypatch):
+        domain = FakeDomain(job={
+            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
+        with pytest.raises(base.DomainBusy):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == []
+
+    def test_a_backup_hinders_nobody(self, hypervisor, monkeypatch):
+        domain = FakeDomain(job={
+            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP})
+        self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == [[('cpu_shares', 600)]]
+
+    def test_no_limit_has_another_name_on_some_stacks_of_v2(
+            self, tmp_path, monkeypatch):
+        (tmp_path / 'sys/fs/cgroup').mkdir(parents=True)
+        (tmp_path / 'sys/fs/cgroup/cgroup.controllers').write_text('cpu\n')
+        hypervisor = driver.LibvirtHypervisor(URI, root=str(tmp_path))
+        hypervisor.connect(lambda _event: None)
+        domain = FakeDomain(refuse=[-1])
+        self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', None))
+        assert domain.set == [[('vcpu_quota', 17_592_186_044_415)]]
+        hypervisor.close()
+
+    def test_no_limit_that_is_refused_on_v1_is_an_error(
+            self, hypervisor, monkeypatch):
+        domain = FakeDomain(refuse=[-1])
+        with pytest.raises(base.HypervisorError, match='refused'):
+            self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', None))
