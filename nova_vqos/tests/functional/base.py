@@ -239,6 +239,13 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         return self._get_provider_usages(
             self.compute_rp_uuids[hostname]).get(RESOURCE_CLASS, 0)
 
+    def wait_until_used(self, hostname, units):
+        """Claims are given up a little after a move or deletion ends."""
+        self.wait_for(
+            lambda: self.used(hostname) == units,
+            lambda: '%d CU of %s used, but %d' % (
+                units, hostname, self.used(hostname)))
+
     def traits(self, hostname):
         """The host's traits that are ours."""
         return {trait for trait in self._get_provider_traits(

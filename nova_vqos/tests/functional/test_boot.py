@@ -38,8 +38,7 @@ class BootTestCase(base.VqosTestCase):
         self.assertEqual(60, self.used('slow'))
 
         self._delete_server(on_fast)
-        self.wait_for(lambda: self.used('fast') == 0,
-                      lambda: 'units freed: %d' % self.used('fast'))
+        self.wait_until_used('fast', 0)
 
     def test_units_are_of_the_whole_server(self):
         server = self.boot(self.make_flavor(120, vcpus=2), 'slow')

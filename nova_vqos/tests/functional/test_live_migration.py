@@ -52,8 +52,7 @@ class LiveMigrationTestCase(base.VqosTestCase):
         self.wait_for(
             lambda: self.allocated(server['id']) == {'fast': units},
             lambda: 'back: %s' % self.allocated(server['id']))
-        self.wait_for(lambda: self.used('slow') == 0,
-                      lambda: 'freed: %s' % self.used('slow'))
+        self.wait_until_used('slow', 0)
         self.assertEqual(units, self.used('fast'))
 
 
@@ -72,12 +71,12 @@ class RecapTestCase(LiveMigrationTestCase):
         self.assertEqual('slow', self.host_of(server))
         self.assertEqual(ON_SLOW, self.tunables(server))
         self.assertEqual({'slow': 60}, self.allocated(server['id']))
-        self.assertEqual(0, self.used('fast'))
+        self.wait_until_used('fast', 0)
 
         self._live_migrate(server, host='fast')
         self.assertEqual(ON_FAST, self.tunables(server))
         self.assertEqual({'fast': 60}, self.allocated(server['id']))
-        self.assertEqual(0, self.used('slow'))
+        self.wait_until_used('slow', 0)
 
         # What Nova writes anew on this host is the same.
         self._reboot_server(server, hard=True)
@@ -126,7 +125,7 @@ class RollbackTestCase(LiveMigrationTestCase):
 
     def _fails(self, server):
         self._live_migrate(
-            server, host='slow', migration_expected_state='failed')
+            server, host='slow', migration_expected_state='error')
         self._assert_stayed(server, ON_FAST, 60)
 
     def test_broken_transfer(self):

@@ -185,8 +185,7 @@ class DriverRefusesTestCase(base.VqosTestCase):
     def test_forced_to_the_slow_host(self):
         refused = self.boot(self.make_flavor(90), az='nova:slow',
                             expected_state='ERROR')
-        self.wait_for(lambda: self.used('slow') == 0,
-                      lambda: 'freed: %s' % self.used('slow'))
+        self.wait_until_used('slow', 0)
         self.assertEqual({}, self.allocated(refused['id']))
 
     def test_bad_policy_is_not_retried(self):

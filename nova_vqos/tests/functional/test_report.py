@@ -153,14 +153,13 @@ class RecalibrationTestCase(base.VqosTestCase):
         moved, left = self.servers
         self._live_migrate(moved, host='spare')
         self.assertEqual({'spare': 190}, self.allocated(moved['id']))
-        self.assertEqual(190, self.used('fast'))
+        self.wait_until_used('fast', 190)
 
         # What stays can be restarted, with all that a pCPU has.
         self._reboot_server(left, hard=True)
         self.assertEqual('fast', self.host_of(left))
         self._delete_server(left)
-        self.wait_for(lambda: self.used('fast') == 0,
-                      lambda: 'used: %d' % self.used('fast'))
+        self.wait_until_used('fast', 0)
         self.boot(self.make_flavor(10), 'fast')
 
     def test_the_service_starts(self):

@@ -39,10 +39,8 @@ class TwoHostsTestCase(base.VqosTestCase):
             self.get_migration_uuid_for_instance(server['id'])))
 
     def _assert_used(self, fast, slow):
-        self.wait_for(
-            lambda: (self.used('fast'), self.used('slow')) == (fast, slow),
-            lambda: 'used %d, %d: %s' % (fast, slow, {
-                host: self.used(host) for host in self.computes}))
+        self.wait_until_used('fast', fast)
+        self.wait_until_used('slow', slow)
 
 
 class ResizeTestCase(TwoHostsTestCase):
@@ -142,10 +140,6 @@ class SameHostTestCase(base.VqosTestCase):
         self.start_host('slow', 0.8)
         self.server = self.boot(self.make_flavor(60), 'slow')
 
-    def _assert_used(self, units):
-        self.wait_for(lambda: self.used('slow') == units,
-                      lambda: 'used %d: %d' % (units, self.used('slow')))
-
     def test_old_and_new_until_confirmed(self):
         self._resize_server(self.server, self.make_flavor(80))
         self.assertEqual(140, self.used('slow'))
@@ -153,13 +147,13 @@ class SameHostTestCase(base.VqosTestCase):
         self._run_periodics()
         self.assertEqual(140, self.used('slow'))
         self._confirm_resize(self.server)
-        self._assert_used(80)
+        self.wait_until_used('slow', 80)
 
     def test_old_and_new_until_reverted(self):
         self._resize_server(self.server, self.make_flavor(80))
         self._revert_resize(self.server)
         self.assertEqual(CAPS['slow', 60], self.tunables(self.server))
-        self._assert_used(60)
+        self.wait_until_used('slow', 60)
 
     def test_no_room_for_old_and_new(self):
         for _ in range(3):
