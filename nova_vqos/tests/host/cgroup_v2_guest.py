@@ -1,0 +1,403 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Runs in the guest of test_cgroup_v2, as root, on the newer kernel.
+
+Starts libvirtd and QEMU on cgroup v2, does to a domain what nova_vqos does,
+and prints one JSON object of what was then seen: the test asserts on that.
+The guest's root is the machine's own, read-only; what is written goes to
+tmpfs.
+"""
+
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+import libvirt
+
+from nova_vqos import domain_xml
+from nova_vqos import policy
+from nova_vqos import profile as profiles
+from nova_vqos import tuning
+from nova_vqos.agent import profile_watch
+from nova_vqos.agent import reconciler
+from nova_vqos.agent import state
+from nova_vqos.hooks import install
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
+
+NAME = 'vqos-v2'
+UUID = '3a1f4b52-53c1-4d55-9d10-2f8c2f0a6f11'
+CGROUPS = pathlib.Path('/sys/fs/cgroup')
+LIBVIRT_ETC = pathlib.Path('/etc/libvirt')
+RUN = pathlib.Path('/run/vqos')
+WAIT_S = 60
+SPIN_S = 5
+
+LIBVIRTD_CONF = """\
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+"""
+# NOTE: no security driver and no virtlogd: this kernel has neither profiles
+# nor, in this guest, a second daemon.
+QEMU_CONF = """\
+security_driver = "none"
+user = "root"
+group = "root"
+namespaces = []
+stdio_handler = "file"
+"""
+DOMAIN = f"""\
+<domain type='qemu'>
+  <name>{NAME}</name>
+  <uuid>{UUID}</uuid>
+  <metadata>
+    <n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <n:flavor name="f">
+        <n:vcpus>2</n:vcpus>
+        <n:extraSpecs>
+          <n:extraSpec name="{policy.UNITS_KEY}">60</n:extraSpec>
+        </n:extraSpecs>
+      </n:flavor>
+    </n:instance>
+  </metadata>
+  <memory unit='MiB'>32</memory>
+  <vcpu cpuset='0-1'>2</vcpu>
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source file='{RUN}/disk'/>
+      <target dev='hda' bus='ide'/>
+    </disk>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+"""
+# A boot sector that spins: jmp to itself, and the mark of a boot sector.
+SPINNING_SECTOR = b'\xeb\xfe'.ljust(510, b'\0') + b'\x55\xaa'
+
+# A hook of somebody else: notes that it was called, and with what cap.
+FOREIGN_HOOK = """\
+#!/bin/sh
+quota=$(sed -n 's/.*<quota>\\(.*\\)<.quota>.*/\\1/p')
+echo "{name} $2 $3 ${{quota:-none}}" >>{run}/calls
+"""
+
+
+def main():
+    seen = {}
+    try:
+        prepare()
+        events = []
+        seen['uptime_s'] = {}
+        with daemon(), connected_hypervisor(events) as hypervisor:
+            connected = libvirt.open('qemu:///system')
+            for step in (observe, observe_limits, observe_hook,
+                         observe_agent):
+                note_uptime(seen, step.__name__)
+                step(connected, hypervisor, seen)
+            note_uptime(seen, 'end')
+            connected.close()
+        seen['events'] = sorted({event.kind.value for event in events})
+    except Exception:
+        # The test shows it: nothing else gets out of this guest.
+        seen['failed'] = traceback.format_exc()
+        log = RUN / 'libvirtd.log'
+        seen['libvirtd'] = log.read_text()[-4000:] if log.exists() else ''
+    print(json.dumps(seen), flush=True)
+
+
+def note_uptime(seen, step):
+    uptime_s = pathlib.Path('/proc/uptime').read_text().split()[0]
+    seen['uptime_s'][step] = float(uptime_s)
+    # On the console: how far it got, should it take too long.
+    print(uptime_s, step, file=sys.stderr, flush=True)
+
+
+def prepare():
+    RUN.mkdir()
+    (LIBVIRT_ETC / 'libvirtd.conf').write_text(LIBVIRTD_CONF)
+    (LIBVIRT_ETC / 'qemu.conf').write_text(QEMU_CONF)
+    (RUN / 'disk').write_bytes(SPINNING_SECTOR.ljust(1024 * 1024, b'\0'))
+    calibrate()
+    configure_hook('pass')
+    install.install(str(LIBVIRT_ETC / 'hooks'), str(RUN / 'hook.conf'))
+    for name in ('qemu', 'qemu.d/10-before', 'qemu.d/95-after'):
+        path = LIBVIRT_ETC / 'hooks' / name
+        path.write_text(FOREIGN_HOOK.format(name=name, run=RUN))
+        path.chmod(0o755)
+
+
+def make_profile():
+    measurement = profiles.Measurement(1.0, 1.0, 1.0, (1000.0,))
+    return profiles.Profile(
+        created_at='2026-01-01T00:00:00+00:00', host='v2',
+        reference=profiles.Reference(
+            'v2', 'none', 'none', 1000.0, '2026-01-01T00:00:00+00:00'),
+        measured_in='host', fingerprint={'tick_us': '4000'},
+        cpu_classes=(profiles.CpuClass(
+            frozenset([0, 1]), measurement, measurement),))
+
+
+def calibrate():
+    profiles.store(make_profile(), str(RUN / 'profile.yaml'))
+
+
+def configure_hook(on_error):
+    (RUN / 'hook.conf').write_text(
+        f'[hook]\nprofile = {RUN}/profile.yaml\non_error = {on_error}\n')
+
+
+@contextlib.contextmanager
+def daemon():
+    with (RUN / 'libvirtd.log').open('w') as log:
+        process = subprocess.Popen(['libvirtd'], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+@contextlib.contextmanager
+def connected_hypervisor(events):
+    hypervisor = hypervisor_libvirt.LibvirtHypervisor()
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            hypervisor.connect(events.append)
+            break
+        except base.Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    yield hypervisor
+    hypervisor.close()
+
+
+def tune():
+    specs = {policy.UNITS_KEY: '60'}
+    return tuning.tune(
+        policy.parse(specs, 2), make_profile(), [0, 1],
+        cgroup_version=tuning.host_cgroup_version())
+
+
+def tuned_domain():
+    """The XML of a guest as the driver starts it here."""
+    wanted = tune()
+    return domain_xml.with_cputune(
+        DOMAIN.encode(), shares=wanted.shares, quota_us=wanted.cap.quota_us,
+        period_us=wanted.cap.period_us).decode()
+
+
+def cgroup_of(pid):
+    line = pathlib.Path(f'/proc/{pid}/cgroup').read_text().strip()
+    return CGROUPS / line.removeprefix('0::/')
+
+
+def domain_cgroup():
+    pid = pathlib.Path(f'/run/libvirt/qemu/{NAME}.pid').read_text().strip()
+    path = cgroup_of(pid)
+    return path.parent if path.name == 'emulator' else path
+
+
+def in_cgroup():
+    """The files of the domain's cgroup: {file: content}."""
+    path = domain_cgroup()
+    names = ['cpu.max', 'cpu.weight', 'vcpu0/cpu.max', 'vcpu1/cpu.max',
+             'emulator/cpu.max', 'vcpu0/cgroup.type']
+    return {'path': str(path.relative_to(CGROUPS)), **{
+        name: (path / name).read_text().strip() for name in names}}
+
+
+def in_force(hypervisor):
+    found = hypervisor.read(UUID)
+    return {'shares': found.shares,
+            'domain': [found.domain.quota_us, found.domain.period_us],
+            'vcpus': [[limit.quota_us, limit.period_us]
+                      for _, limit in sorted(found.vcpus.items())]}
+
+
+def cpu_stat(name):
+    text = (domain_cgroup() / 'vcpu0' / 'cpu.stat').read_text()
+    return dict(line.split() for line in text.splitlines())[name]
+
+
+def spin():
+    """The part of a CPU that the spinning vCPU gets, and its throttling."""
+    deadline = time.monotonic() + WAIT_S
+    # It spins once its firmware is through, and its burst is used up.
+    while int(cpu_stat('nr_throttled')) < 5 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    throttled = int(cpu_stat('nr_throttled'))
+    used_us = int(cpu_stat('usage_usec'))
+    started = time.monotonic()
+    time.sleep(SPIN_S)
+    elapsed_s = time.monotonic() - started
+    return {'share': (int(cpu_stat('usage_usec')) - used_us)
+            / 1e6 / elapsed_s,
+            'throttled': int(cpu_stat('nr_throttled')) - throttled}
+
+
+def attempt(function, *arguments):
+    """None, or libvirt's error."""
+    try:
+        function(*arguments)
+    except libvirt.libvirtError as error:
+        return str(error)
+    return None
+
+
+def observe(connected, hypervisor, seen):
+    seen['kernel'] = pathlib.Path('/proc/version').read_text().split()[2]
+    seen['libvirt'] = connected.getLibVersion()
+    seen['version'] = tuning.host_cgroup_version()
+    seen['wanted'] = {'shares': tune().shares, 'cap': list(tune().cap)}
+    seen['hypervisor_version'] = hypervisor.cgroup_version
+    note_uptime(seen, 'create')
+    domain = connected.createXML(tuned_domain(), 0)
+    note_uptime(seen, 'created')
+    seen['started'] = in_cgroup()
+    hypervisor.running()
+    seen['started_read'] = in_force(hypervisor)
+    seen['spin'] = spin()
+
+    hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, 40_000),
+                            base.Change(base.Parameter.SHARES, 200)])
+    seen['recapped'] = in_cgroup()
+    seen['recapped_read'] = in_force(hypervisor)
+    seen['recapped_xml'] = [
+        (name, value) for name, value in sorted(
+            domain.schedulerParameters().items())
+        if name in ('cpu_shares', 'vcpu_quota', 'vcpu_period')]
+
+    (domain_cgroup() / 'vcpu0' / 'cpu.max').write_text('max 100000')
+    seen['tampered_read'] = in_force(hypervisor)
+    hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, 40_000),
+                            base.Change(base.Parameter.PERIOD_US, 50_000)])
+    seen['restored_read'] = in_force(hypervisor)
+
+
+def observe_limits(connected, hypervisor, seen):
+    domain = connected.lookupByName(NAME)
+    set_values = domain.setSchedulerParametersFlags
+    seen['minus_one'] = attempt(set_values, {'vcpu_quota': -1}, 1)
+    seen['after_minus_one'] = in_cgroup()
+    seen['huge'] = attempt(
+        set_values, {'vcpu_quota': 17_592_186_044_415}, 1)
+    seen['after_huge'] = in_cgroup()
+    hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, 15_000)])
+    hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, None)])
+    seen['floor'] = in_cgroup()
+    seen['floor_read'] = in_force(hypervisor)
+
+    seen['weight_bounds'] = {
+        value: attempt(set_values, {'cpu_shares': value}, 1)
+        for value in (1, 10_000, 10_001)}
+    set_values({'vcpu_quota': 40_000, 'cpu_shares': 60}, 1)
+    seen['global_below_vcpu'] = attempt(
+        set_values, {'global_period': 50_000, 'global_quota': 30_000}, 1)
+    seen['global'] = in_cgroup()
+    set_values({'global_quota': 17_592_186_044_415}, 1)
+
+
+def observe_hook(connected, _hypervisor, seen):
+    """A guest with another host's cap comes in from a file."""
+    path = str(RUN / 'saved')
+    domain = connected.lookupByName(NAME)
+    domain.setSchedulerParametersFlags(
+        {'vcpu_quota': 50_000, 'cpu_shares': 614}, 1)
+    seen['before_save'] = in_cgroup()
+    domain.save(path)
+    (RUN / 'profile.yaml').unlink()
+    configure_hook('refuse')
+    seen['refused'] = attempt(connected.restore, path)
+    calibrate()
+    (RUN / 'calls').unlink()
+    connected.restore(path)
+    seen['came_in'] = in_cgroup()
+    seen['calls'] = (RUN / 'calls').read_text().splitlines()
+    connected.lookupByName(NAME).destroy()
+    (RUN / 'profile.yaml').unlink()
+    configure_hook('pass')
+    connected.restore(path)
+    seen['passed'] = in_cgroup()
+
+
+@contextlib.contextmanager
+def agent():
+    """The agent's loop, without its RPC."""
+    calibrate()
+    loop = reconciler.Reconciler(
+        hypervisor_libvirt.LibvirtHypervisor(),
+        profile_watch.ProfileWatch(
+            str(RUN / 'profile.yaml'), 0.05,
+            fingerprint=lambda _emulator: make_profile().fingerprint),
+        state.Heartbeat(str(RUN / 'agent.json'), 'v2'),
+        state.ServiceManager(), period_us=50_000)
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    yield loop
+    loop.stop()
+    thread.join(WAIT_S)
+
+
+def wait_until(wanted):
+    """What is in the cgroup as soon as it fits, or at last."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = in_cgroup()
+        if (all(found[name] == value for name, value in wanted.items())
+                or time.monotonic() > deadline):
+            return found
+        time.sleep(0.1)
+
+
+def wait_for_report(loop, *, restored):
+    """The agent's report as soon as it has counted that, or at last."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        report = loop.host_report()
+        if report['restored'] >= restored or time.monotonic() > deadline:
+            return report
+        time.sleep(0.1)
+
+
+def observe_agent(_connected, _hypervisor, seen):
+    """The guest that the hook let pass gets its cap, and keeps it."""
+    wanted = {'cpu.weight': '60', 'vcpu0/cpu.max': '15000 50000',
+              'vcpu1/cpu.max': '15000 50000'}
+    with agent() as loop:
+        seen['corrected'] = wait_until(wanted)
+        seen['agent_before'] = wait_for_report(loop, restored=0)
+        path = domain_cgroup()
+        (path / 'vcpu1' / 'cpu.max').write_text('max 100000')
+        seen['tampered'] = wait_until(wanted)
+        (path / 'cpu.weight').write_text('9999')
+        seen['tampered_weight'] = wait_until(wanted)
+        (path / 'cpu.max').write_text('10000 100000')
+        seen['tampered_domain'] = wait_until(
+            {**wanted, 'cpu.max': 'max 100000'})
+        seen['agent_report'] = wait_for_report(loop, restored=3)
+        seen['server_report'] = loop.server_report(UUID)
+
+
+if __name__ == '__main__':
+    main()

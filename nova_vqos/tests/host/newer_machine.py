@@ -1,0 +1,260 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A machine of its own with a newer kernel, for tests of cgroup v2.
+
+The kernel is that of Debian's backports of the next release, fetched with a
+private configuration of apt into a cache: nothing is installed, and what the
+machine itself has of apt is not touched. QEMU emulates it (TCG), and its root
+is this machine's own, shared read-only with virtiofs, so that the same
+libvirt, QEMU and Python run in it.
+"""
+
+import contextlib
+import glob
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+from nova_vqos import guest
+
+KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
+MIRROR = os.environ.get('NOVA_VQOS_DEBIAN_MIRROR',
+                        'http://deb.debian.org/debian')
+SUITE = 'trixie-backports'
+META_PACKAGE = 'linux-image-cloud-amd64'
+EMULATOR = 'qemu-system-x86_64'
+MEMORY_MIB = 1024
+_VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
+              '/usr/lib/virtiofsd')
+_FETCH_TIMEOUT_S = 300
+_SOCKET_TIMEOUT_S = 20
+
+# What the guest's root needs to be writable for libvirtd and QEMU.
+_TMPFS = ('run', 'tmp', 'var/lib/libvirt', 'var/log', 'var/cache',
+          'etc/libvirt')
+_INIT = """\
+#!/bin/sh
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir /new
+mount -t virtiofs -o ro root /new || poweroff -f
+mount -t proc proc /new/proc
+mount -t sysfs sysfs /new/sys
+mount --move /dev /new/dev
+mkdir -p /new/dev/pts /new/dev/shm
+mount -t devpts devpts /new/dev/pts
+mount -t tmpfs shm /new/dev/shm
+mount -t cgroup2 cgroup2 /new/sys/fs/cgroup
+for directory in {tmpfs}; do
+    mount -t tmpfs tmpfs /new/$directory
+done
+ip link set lo up
+hostname vqos-newer
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
+chroot /new {command} >/new/dev/ttyS1 \
+    2>/new/dev/console </new/dev/null
+poweroff -f
+"""
+
+
+class Lacking(Exception):
+    """This machine cannot run the other one; the message says why."""
+
+
+def fetch_kernel(cache_dir=guest.CACHE_DIR):
+    """The path of the newer kernel, fetched once.
+
+    :raises Lacking: when it is not cached and cannot be fetched
+    """
+    target = pathlib.Path(cache_dir, 'newer-kernel')
+    found = sorted(target.glob('vmlinuz-*'))
+    if found:
+        return str(found[-1])
+    if platform.machine() != 'x86_64':
+        raise Lacking(f'the newer kernel is for x86_64, not for '
+                      f'{platform.machine()}')
+    if not os.path.exists(KEYRING):
+        raise Lacking(f'{KEYRING} is missing: install the package '
+                      'debian-archive-keyring')
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
+        run_apt = _private_apt(pathlib.Path(scratch))
+        run_apt('apt-get', 'update')
+        depends = run_apt('apt-cache', 'depends', '--important', META_PACKAGE)
+        version = re.search(r'linux-image-(\d\S*)', depends)
+        if not version:
+            raise Lacking(f'{SUITE} of {MIRROR} has no {META_PACKAGE}')
+        # NOTE: since 7.2 the kernel is in a package of its own.
+        for name in (f'linux-binary-{version[1]}',
+                     f'linux-image-{version[1]}'):
+            run_apt('apt-get', 'download', name)
+            (archive,) = glob.glob(f'{scratch}/{name}_*.deb')
+            subprocess.run(['dpkg', '-x', archive, f'{scratch}/unpacked'],
+                           check=True, timeout=_FETCH_TIMEOUT_S)
+            kernels = [path for path in
+                       pathlib.Path(scratch, 'unpacked').rglob('vmlinuz*')
+                       if path.is_file()]
+            if kernels:
+                path = target / f'vmlinuz-{version[1]}'
+                kernels[0].replace(path)
+                return str(path)
+    raise Lacking(f'the packages of Linux {version[1]} hold no kernel')
+
+
+def _private_apt(directory):
+    """A function that runs apt's programs without the machine's state."""
+    for name in ('state/lists/partial', 'cache/archives/partial', 'parts'):
+        (directory / name).mkdir(parents=True)
+    (directory / 'status').touch()
+    (directory / 'sources.list').write_text(
+        f'deb [signed-by={KEYRING}] {MIRROR} {SUITE} main\n')
+    config = directory / 'apt.conf'
+    config.write_text(''.join(f'{name} "{value}";\n' for name, value in {
+        'Dir::State': directory / 'state',
+        'Dir::State::status': directory / 'status',
+        'Dir::Cache': directory / 'cache',
+        'Dir::Etc::sourcelist': directory / 'sources.list',
+        'Dir::Etc::sourceparts': directory / 'parts',
+        'Dir::Etc::parts': directory / 'parts',
+        'APT::Architecture': 'amd64',
+        'APT::Sandbox::User': 'root',
+        'Acquire::Languages': 'none',
+    }.items()))
+
+    def run(*argv):
+        try:
+            return subprocess.run(
+                argv, cwd=directory, env=os.environ | {
+                    'APT_CONFIG': str(config), 'LC_ALL': 'C'},
+                capture_output=True, text=True, check=True,
+                timeout=_FETCH_TIMEOUT_S).stdout
+        except subprocess.CalledProcessError as error:
+            raise Lacking(f'{" ".join(argv)} failed: '
+                          f'{error.stderr.strip()[-500:]}') from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Lacking(f'{argv[0]} cannot be run: {error}') from error
+    return run
+
+
+def find_virtiofsd():
+    """The path of the daemon that shares a directory with a guest.
+
+    :raises Lacking: when there is none
+    """
+    for path in _VIRTIOFSD:
+        if os.access(path, os.X_OK):
+            return path
+    raise Lacking('virtiofsd is not installed: install the package virtiofsd')
+
+
+def run_module(module, directory, *, kernel, timeout_s):
+    """Run a module of nova_vqos as root of the other machine.
+
+    :param directory: for what the run leaves behind, such as the console
+    :param kernel: path of the kernel
+    :returns: the JSON object that it printed
+    :raises AssertionError: when it printed none in time
+    """
+    directory = pathlib.Path(directory)
+    top = pathlib.Path(guest.__file__).parents[1]
+    guest.build_initramfs(str(directory / 'initrd'), [], _INIT.format(
+        tmpfs=' '.join(name for name in _TMPFS if os.path.isdir(f'/{name}')),
+        pythonpath=shlex.quote(str(top)),
+        command=shlex.join([sys.executable, '-m', module])))
+    output, console = directory / 'output', directory / 'console'
+    with _shared_root(directory) as socket:
+        command = [
+            EMULATOR, '-accel', 'tcg,thread=multi', '-smp', '2',
+            '-m', str(MEMORY_MIB), '-nodefaults', '-no-user-config',
+            '-display', 'none', '-no-reboot',
+            '-object', 'memory-backend-memfd,id=memory,share=on,'
+            f'size={MEMORY_MIB}M', '-numa', 'node,memdev=memory',
+            '-chardev', f'socket,id=root,path={socket}',
+            '-device', 'vhost-user-fs-pci,chardev=root,tag=root',
+            '-device', 'virtio-rng-pci',
+            '-chardev', f'file,id=console,path={console}',
+            '-serial', 'chardev:console',
+            '-chardev', f'file,id=output,path={output}',
+            '-serial', 'chardev:output',
+            '-kernel', kernel, '-initrd', str(directory / 'initrd'),
+            '-append', 'console=ttyS0 quiet panic=-1 tsc=reliable']
+        timed_out = ''
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, check=True,
+                           timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            timed_out = f' within {timeout_s} s'
+    text = output.read_text() if output.exists() else ''
+    lines = [line for line in text.splitlines() if line.startswith('{')]
+    assert lines, (f'{module} printed nothing{timed_out}: '
+                   f'{console.read_text()[-4000:]}')
+    return json.loads(lines[-1])
+
+
+@contextlib.contextmanager
+def _shared_root(directory):
+    """Share / read-only: not even root of the guest can write to it."""
+    virtiofsd = find_virtiofsd()
+    root, socket = directory / 'root', directory / 'socket'
+    root.mkdir()
+    options = (['-f', '-o', f'sandbox=chroot,source={root},cache=always']
+               if virtiofsd == _VIRTIOFSD[0]
+               else ['--sandbox=chroot', f'--shared-dir={root}',
+                     '--cache=always'])
+    # In a mount namespace of its own, which ends with it.
+    script = """
+set -e
+mount --rbind / "$1"
+while read -r _ _ _ _ where _; do
+    case $where in
+    "$1" | "$1"/*) mount -o remount,bind,ro "$where" 2>/dev/null || : ;;
+    esac
+done </proc/self/mountinfo
+if touch "$1/tmp/vqos-is-writable" 2>/dev/null; then
+    rm "$1/tmp/vqos-is-writable"
+    echo 'the share is writable' >&2
+    exit 1
+fi
+shift
+exec "$@"
+"""
+    log_path = directory / 'virtiofsd.log'
+    with log_path.open('w') as log:
+        process = subprocess.Popen(
+            ['unshare', '--mount', '--propagation', 'private', 'sh', '-c',
+             script, 'sh', str(root), virtiofsd, *options,
+             f'--socket-path={socket}'],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + _SOCKET_TIMEOUT_S
+        while not socket.exists():
+            assert process.poll() is None and time.monotonic() < deadline, (
+                f'virtiofsd: {log_path.read_text()}')
+            time.sleep(0.05)
+        yield socket
+    finally:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(FileNotFoundError):
+            socket.unlink()
+        root.rmdir()

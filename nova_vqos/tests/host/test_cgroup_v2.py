@@ -1,0 +1,161 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Caps on cgroup v2: real libvirt and QEMU on a newer kernel, emulated.
+
+The machine's own cgroups may be v1, so a machine of its own is booted
+(newer_machine), and all that is done there is done in one boot
+(cgroup_v2_guest); each test here looks at one part of what was seen.
+"""
+
+import os
+
+import pytest
+
+from nova_vqos.tests.host import newer_machine
+
+# Two minutes on two idle cores of 2021; they may not be idle.
+TIMEOUT_S = 540
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+
+
+@pytest.fixture(scope='module')
+def seen(tmp_path_factory):
+    try:
+        newer_machine.find_virtiofsd()
+        kernel = newer_machine.fetch_kernel()
+    except newer_machine.Lacking as error:
+        if os.environ.get('CI') == 'true':
+            raise
+        pytest.skip(str(error))
+    found = newer_machine.run_module(
+        'nova_vqos.tests.host.cgroup_v2_guest',
+        tmp_path_factory.mktemp('machine'), kernel=kernel,
+        timeout_s=TIMEOUT_S)
+    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
+    return found
+
+
+def limits(found):
+    """The limit of each vCPU as the kernel says it."""
+    return [found['vcpu0/cpu.max'], found['vcpu1/cpu.max']]
+
+
+def test_it_is_cgroup_v2(seen):
+    assert (seen['version'], seen['hypervisor_version']) == (2, 2)
+    assert seen['started']['vcpu0/cgroup.type'] == 'threaded'
+    # The reference's speed: 60 CU on two vCPUs are 30 % of a pCPU each.
+    assert seen['wanted'] == {'shares': 60, 'cap': [15_000, 50_000]}
+
+
+def test_a_guest_starts_with_its_cap(seen):
+    assert limits(seen['started']) == ['15000 50000'] * 2
+    assert seen['started']['cpu.weight'] == '60'
+    # Neither QEMU's own threads nor the whole domain are limited.
+    assert seen['started']['emulator/cpu.max'].startswith('max ')
+    assert seen['started']['cpu.max'].startswith('max ')
+
+
+def test_the_agent_reads_what_the_kernel_says(seen):
+    assert seen['started_read'] == {
+        'shares': 60, 'domain': [None, 100_000],
+        'vcpus': [[15_000, 50_000]] * 2}
+
+
+def test_a_spinning_guest_gets_what_was_promised(seen):
+    # The machine is emulated on one that may be busy: less can come out.
+    assert 0.2 < seen['spin']['share'] < 0.31
+    assert seen['spin']['throttled'] > 20
+
+
+def test_the_agent_writes_another_cap(seen):
+    assert limits(seen['recapped']) == ['40000 50000'] * 2
+    assert seen['recapped']['cpu.weight'] == '200'
+    assert seen['recapped_read'] == {
+        'shares': 200, 'domain': [None, 100_000],
+        'vcpus': [[40_000, 50_000]] * 2}
+    # libvirt knows it too: it goes into the XML, and along in a migration.
+    assert dict(seen['recapped_xml']) == {
+        'cpu_shares': 200, 'vcpu_period': 50_000, 'vcpu_quota': 40_000}
+
+
+def test_what_somebody_else_wrote_is_seen_and_overwritten(seen):
+    assert seen['tampered_read']['vcpus'] == [[None, 100_000],
+                                              [40_000, 50_000]]
+    assert seen['restored_read']['vcpus'] == [[40_000, 50_000]] * 2
+
+
+def test_a_floor_has_no_limit(seen):
+    assert limits(seen['floor']) == ['max 50000'] * 2
+    assert seen['floor_read']['vcpus'] == [[None, 50_000]] * 2
+
+
+def test_both_ways_to_remove_a_limit_work_here(seen):
+    for attempt in 'minus_one', 'huge':
+        assert seen[attempt] is None
+        assert limits(seen[f'after_{attempt}']) == ['max 50000'] * 2
+
+
+def test_weights_that_libvirt_takes(seen):
+    """The bounds of units.shares; those of cgroup v1 are too many."""
+    assert seen['weight_bounds']['10000'] is None
+    assert 'out of range' in seen['weight_bounds']['10001']
+    # The kernel would take it.
+    assert 'must be in range [2, ' in seen['weight_bounds']['1']
+
+
+def test_a_domain_may_have_less_than_its_vcpus(seen):
+    """Other than on v1, where the parent has to be written first."""
+    assert seen['global_below_vcpu'] is None
+    assert seen['global']['cpu.max'] == '30000 50000'
+    assert limits(seen['global']) == ['40000 50000'] * 2
+
+
+def test_the_hook_recaps_a_guest_that_comes_in(seen):
+    assert limits(seen['before_save']) == ['50000 50000'] * 2
+    assert seen['before_save']['cpu.weight'] == '614'
+    assert limits(seen['came_in']) == ['15000 50000'] * 2
+    assert seen['came_in']['cpu.weight'] == '60'
+
+
+def test_hooks_of_others_run_beside_ours(seen):
+    """Each gets what the one before made of the XML, in order of names."""
+    assert seen['calls'][:3] == [
+        'qemu restore begin 50000', 'qemu.d/10-before restore begin 50000',
+        'qemu.d/95-after restore begin 15000']
+
+
+def test_the_hook_refuses_where_it_shall(seen):
+    assert 'Hook script execution failed' in seen['refused']
+    assert ('refused: /run/vqos/profile.yaml does not exist: run '
+            'nova-vqos-calibrate cpu') in seen['refused']
+
+
+def test_the_hook_lets_pass_and_the_agent_corrects(seen):
+    assert limits(seen['passed']) == ['50000 50000'] * 2
+    assert limits(seen['corrected']) == ['15000 50000'] * 2
+    assert seen['corrected']['cpu.weight'] == '60'
+
+
+def test_the_agent_restores_what_was_tampered_with(seen):
+    for attempt in 'tampered', 'tampered_weight', 'tampered_domain':
+        assert limits(seen[attempt]) == ['15000 50000'] * 2
+        assert seen[attempt]['cpu.weight'] == '60'
+    assert seen['tampered_domain']['cpu.max'].startswith('max ')
+    assert seen['agent_before']['restored'] == 0
+    assert seen['agent_report']['restored'] == 3
+    assert seen['agent_report']['wrong'] == []
+
+
+def test_libvirt_tells_what_happens(seen):
+    assert {'started', 'stopped', 'tuned'} <= set(seen['events'])
