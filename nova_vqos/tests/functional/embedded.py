@@ -68,10 +68,10 @@ def main(argv=None):
     result = unittest.TestResult()
     EmbeddedCloud(told).run(result)
     broken = [text for _case, text in result.errors + result.failures]
-    told.checks.append(story.Check(
-        'the story was told to its end', not broken,
-        broken[0].strip().splitlines()[-1] if broken else
-        '%.0f s' % (time.monotonic() - started)))
+    print()
+    told.check('the story was told to its end', not broken,
+               broken[0].strip().splitlines()[-1] if broken
+               else 'in %.0f s' % (time.monotonic() - started))
     if arguments.json:
         _write_json(told, arguments.json)
     _print_table(told)

@@ -109,7 +109,7 @@ class Story:
         cloud._live_migrate(server, host='slow')
         seen = self._measure('stock', server, 'migrated')
         cloud.flags(servers_without_units='refuse', group='vqos')
-        self._check(
+        self.check(
             'stock Nova copies the quota: the speed changes by the ratio of '
             'the hosts', (seen.quota_us, seen.cap_cu) == (
                 quota_us, UNITS * COEFFICIENTS['slow']
@@ -118,7 +118,7 @@ class Story:
                 seen.quota_us, UNITS, seen.cap_cu))
 
     def _with_units(self):
-        """2, 3. With units: the same speed on both, from a move's first moment."""
+        """2, 3. With units: the same speed on both, right from the move."""
         cloud = self._cloud
         flavor = cloud.make_flavor(UNITS)
         moving = self._boot(flavor, 'fast')
@@ -131,7 +131,7 @@ class Story:
             self._check_arrival(host)
         wrong = [m for m in self.measurements if m.story == 'units'
                  and abs(m.cap_cu / UNITS - 1) > 0.001]
-        self._check('every cap is worth what was promised, within 0.1 %',
+        self.check('every cap is worth what was promised, within 0.1 %',
                     not wrong, 'of %d CU: %s' % (UNITS, ', '.join(
                         '%s %g' % (m.host, m.cap_cu)
                         for m in self.measurements if m.story == 'units')))
@@ -142,11 +142,11 @@ class Story:
         flavor = cloud.make_flavor(TOO_FAST_FOR_SLOW)
         servers = [self._boot(flavor) for _ in range(2)]
         hosts = [cloud.host_of(server) for server in servers]
-        self._check('it is scheduled on fast only', hosts == ['fast'] * 2,
+        self.check('it is scheduled on fast only', hosts == ['fast'] * 2,
                     '%d CU for one vCPU, twice: %s' % (
                         TOO_FAST_FOR_SLOW, ', '.join(hosts)))
         refused, fault = self._boot_refused(flavor, 'slow')
-        self._check('asked for slow it finds no host', refused, fault)
+        self.check('asked for slow it finds no host', refused, fault)
         try:
             self._force(servers[0], 'slow', '2.30')
         except api_client.OpenStackApiException as exc:
@@ -154,13 +154,13 @@ class Story:
             reason = exc.response.json()['badRequest']['message']
         else:
             status, reason = 202, 'it was taken'
-        self._check('forced to slow (API 2.30): 400 with the reason',
+        self.check('forced to slow (API 2.30): 400 with the reason',
                     status == 400 and str(TOO_FAST_FOR_SLOW) in reason,
                     '%d: %s' % (status, reason))
         self._force(servers[0], 'slow', '2.67')
         event = cloud._wait_for_action_fail_completion(
             servers[0], 'live-migration', _CHECK_EVENT)
-        self._check('forced to slow (API 2.67): the reason is in the event',
+        self.check('forced to slow (API 2.67): the reason is in the event',
                     str(TOO_FAST_FOR_SLOW) in event['details'],
                     event['details'])
         cloud._wait_for_server_parameter(
@@ -178,7 +178,7 @@ class Story:
             self._say('  server %d on slow: allocation %s' % (
                 number + 1, cloud.allocated(server['id'])))
         refused, fault = self._boot_refused(flavor, 'slow')
-        self._check(
+        self.check(
             'the server that no longer fits is refused by Placement',
             refused and 'Got no allocation candidates' in cloud.log(),
             '%d of %d CU used, %d more: %s' % (
@@ -195,13 +195,13 @@ class Story:
             answer = exc.response.json()['badRequest']['message']
         else:
             status, answer = 200, 'it was taken'
-        self._check(
+        self.check(
             'the API answers 400, and names key, value, and what it may be',
             status == 400 and base.UNITS_KEY in answer and 'sixty' in answer,
             '%d: %s' % (status, answer))
         flavor = cloud.make_flavor(specs=specs, version=base.NOT_VALIDATED)
         refused, fault = self._boot_refused(flavor)
-        self._check('made with an API before 2.86 it finds no host', refused,
+        self.check('made with an API before 2.86 it finds no host', refused,
                     fault)
 
     # What the steps are made of.
@@ -257,7 +257,7 @@ class Story:
 
     def _check_claim(self, server, host, cu=UNITS):
         allocated = self._cloud.allocated(server['id'])
-        self._check('its units are claimed on %s alone' % host,
+        self.check('its units are claimed on %s alone' % host,
                     allocated == {host: cu}, str(allocated))
 
     def _check_arrival(self, host):
@@ -265,14 +265,15 @@ class Story:
         arrived, sent, received = self._cloud.migrations.arrived[-1]
         expected = self.measurements[-1]
         found = base.tunables_of(received)
-        self._check(
+        self.check(
             'the hook caps it anew before it runs on %s' % host,
             arrived == host and found.quota == expected.quota_us
             and found != base.tunables_of(sent),
             'quota %s us came in, %s us goes on' % (
                 base.tunables_of(sent).quota, found.quota))
 
-    def _check(self, name, passed, detail):
+    def check(self, name, passed, detail):
+        """Keep what was checked, and say it."""
         self.checks.append(Check(name, bool(passed), detail))
         self._say('  %s  %s' % ('ok ' if passed else 'NOT', name))
         self._say('       %s' % detail)

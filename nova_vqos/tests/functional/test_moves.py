@@ -30,9 +30,6 @@ class EvacuationTestCase(test_resize.TwoHostsTestCase):
         self.assertEqual(CAPS['slow', 60], self.tunables(server))
 
         # The dead host comes back, and gives up what was evacuated.
-        service = self.api.get_services(
-            host='fast', binary='nova-compute')[0]
-        self.api.put_service_force_down(service['id'], False)
         self.restart_compute_service('fast')
         self._assert_used(0, 60)
         self._assert_is(server, 'slow', 60)
@@ -51,12 +48,21 @@ class EvacuationTestCase(test_resize.TwoHostsTestCase):
         with utils.temporary_mutation(self.admin_api, microversion='2.67'):
             self.api.post_server_action(server['id'], {
                 'evacuate': {'host': 'slow', 'force': True}})
-        self._wait_for_migration_status(server, ['failed', 'error'])
-        self._wait_for_server_parameter(server, {'status': 'ERROR'})
+        self._wait_for_migration_status(server, ['failed'])
+        # It stays the dead host's, as ever.
+        self._wait_for_server_parameter(
+            server, {'OS-EXT-STS:task_state': None})
         self._assert_used(120, 0)
+        self.assertEqual('fast', self.host_of(server))
         connection = self.computes[
             'slow'].driver._host.get_connection()
         self.assertEqual({}, connection._vms)
+
+        # And goes where it is kept to its promise.
+        self.start_host('other', 2.0)
+        self._evacuate_server(server, expected_host='other')
+        self._start_server(server)
+        self.assertEqual(CAPS['fast', 120], self.tunables(server))
 
 
 class UnshelveTestCase(test_resize.TwoHostsTestCase):

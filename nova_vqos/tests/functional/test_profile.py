@@ -16,6 +16,7 @@ Whatever it is: nova-compute starts, its stats stay fresh, it takes no new
 server with units, keeps what it has, and can be emptied.
 """
 
+import json
 import pathlib
 
 import ddt
@@ -29,7 +30,9 @@ ON_FAST = (15000, 50000, 614)
 
 def other_schema(files):
     path = pathlib.Path(files.profile_path)
-    path.write_text(path.read_text().replace('schema: 1', 'schema: 99'))
+    document = json.loads(path.read_text())
+    document['schema'] = 99
+    path.write_text(json.dumps(document))
 
 
 def other_cpu(files):
@@ -48,8 +51,8 @@ def garbage(files):
 #: What happens to a profile: and what the host then says of it.
 BREAKS = {
     'missing': (lambda files: files.lose_profile(), 'does not exist'),
-    'truncated': (lambda files: files.truncate_profile(), 'missing'),
-    'garbage': (garbage, 'not YAML'),
+    'truncated': (lambda files: files.truncate_profile(), 'not the JSON'),
+    'garbage': (garbage, 'not the JSON'),
     'world-writable': (lambda files: files.open_profile_to_all(), 'mode'),
     'of another schema': (other_schema, 'schema'),
     'of another CPU': (other_cpu, 'stale'),

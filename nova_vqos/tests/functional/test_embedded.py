@@ -1,0 +1,67 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The embedded demo, as a user starts it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+# Blocks what a plain container lacks, then is ``python -m``.
+_WITHOUT_LIBVIRT = """
+import runpy, sys
+sys.modules['libvirt'] = None
+sys.argv[1:] = ['--json', %r]
+runpy.run_module('nova_vqos.tests.functional.embedded',
+                 run_name='__main__')
+"""
+
+
+class EmbeddedTestCase(unittest.TestCase):
+
+    def test_without_libvirt_and_without_a_home(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, 'story.json')
+            environment = {key: value for key, value in os.environ.items()
+                           if key not in ('HOME', 'OS_TEST_TIMEOUT')}
+            done = subprocess.run(
+                [sys.executable, '-c', _WITHOUT_LIBVIRT % path],
+                cwd=directory, env=environment, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=240, check=False)
+            self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+            with open(path) as file:
+                told = json.load(file)
+            self.assertEqual(['story.json'], os.listdir(directory))
+
+        self.assertEqual('', done.stderr)
+        self.assertIn('measured speed', done.stdout)
+        failed = [check for check in told['checks'] if not check['passed']]
+        self.assertEqual([], failed)
+        self.assertGreater(len(told['checks']), 10)
+        for check in told['checks']:
+            self.assertIn(check['name'], done.stdout)
+            self.assertTrue(check['detail'], check)
+
+        seen = [(m['story'], m['host'], m['moment'], m['promised_cu'],
+                 m['quota_us'], m['cap_cu'], m['delivered_cu'])
+                for m in told['measurements']]
+        self.assertEqual([
+            ('stock', 'fast', 'boot', 60, 15000, 60, None),
+            ('stock', 'slow', 'migrated', 60, 15000, 24, None),
+            ('units', 'fast', 'boot', 60, 15000, 60, None),
+            ('units', 'slow', 'boot', 60, 37500, 60, None),
+            ('units', 'slow', 'migrated', 60, 37500, 60, None),
+            ('units', 'fast', 'migrated', 60, 15000, 60, None),
+        ], seen)
