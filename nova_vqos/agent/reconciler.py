@@ -26,7 +26,6 @@ import threading
 import time
 import typing as ty
 
-from nova_vqos import profile as profiles
 from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import server as servers
@@ -58,7 +57,6 @@ class Reconciler:
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; nothing is read or connected yet.
 
-        :param period_us: CFS period wanted
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
         """
@@ -420,8 +418,7 @@ class Reconciler:
 
     def _lose_connection(self, reason: str) -> None:
         if self._connected:
-            LOG.warning('The connection to the hypervisor was lost: %s',
-                        reason)
+            LOG.warning('Connection to the hypervisor lost: %s', reason)
             self._connected = False
             self._heartbeat_at_s = self._clock()
 
@@ -453,7 +450,7 @@ class Reconciler:
             server.stop_backing_off()
 
     def _beat(self) -> None:
-        profile: profiles.Profile | None = self._profiles.profile
+        profile = self._profiles.profile
         try:
             self._heartbeat.write(
                 profile_id=None if profile is None else profile.id,

@@ -41,7 +41,7 @@ class InvalidArgument(AgentError):
 
 
 class UnknownServer(AgentError):
-    """The server does not run on this host, or has no units."""
+    """The server does not run on this host."""
 
 
 class AgentAPI:
@@ -111,7 +111,7 @@ class AgentAPI:
         :param server_uuid: UUID of the server
         :param timeout: seconds to wait for the answer
         :returns: see AgentManager.get_server
-        :raises UnknownServer: when the agent does not look after it
+        :raises UnknownServer: when it does not run there
         :raises oslo_messaging.MessagingTimeout: when the agent is down
         """
         return self._call(host, timeout, 'get_server',

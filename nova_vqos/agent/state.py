@@ -134,10 +134,6 @@ class ServiceManager:
         """The agent begins to stop."""
         self._send('STOPPING=1')
 
-    def status(self, text: str) -> None:
-        """Show a line in systemctl status."""
-        self._send(f'STATUS={text}')
-
     def alive(self, now_s: float) -> None:
         """The agent makes progress: at most three messages per timeout.
 
