@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Two hosts for the tests: a lab of their own, which no running one sees."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+# The lab is no part of the installed package.
+sys.path.append(str(pathlib.Path(__file__).parents[3] / 'devstack'))
+
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import netns
+
+ROOT = '/var/lib/nova-vqos-host-tests'
+PREFIX = 'vqostest'
+
+
+class Lab:
+    """Two hosts, and what their guests boot.
+
+    :ivar fast: a host
+    :ivar slow: another, whose QEMU is slowed down
+    :ivar network: that they are in
+    """
+
+    def __init__(self) -> None:
+        self.network = netns.Network(PREFIX)
+        pcpus = sorted(os.sched_getaffinity(0))
+        self.fast = hosts.Host('fast', {pcpus[0]}, root=ROOT, prefix=PREFIX)
+        self.slow = hosts.Host('slow', {pcpus[-1]}, slow=True, root=ROOT,
+                               prefix=PREFIX)
+
+    @property
+    def hosts(self) -> tuple[hosts.Host, hosts.Host]:
+        return self.fast, self.slow
+
+    def start(self) -> None:
+        self.network.create()
+        for host in self.hosts:
+            host.start()
+
+    def remove(self) -> None:
+        for host in self.hosts:
+            host.remove()
+        self.network.remove()
+        shutil.rmtree(ROOT, ignore_errors=True)
+
+
+@pytest.fixture(scope='session')
+def lab():
+    """The two hosts, up; with the hook installed and no profile."""
+    lacking = hosts.missing_requirements()
+    if lacking:
+        if os.environ.get('CI') == 'true':
+            pytest.fail(f'host tests cannot run here: {"; ".join(lacking)}')
+        pytest.skip('; '.join(lacking))
+    with _alone():
+        made = Lab()
+        # What a run that was killed left.
+        made.remove()
+        try:
+            made.start()
+            for host in made.hosts:
+                agents.install_hook(host)
+            guests.build_image(ROOT)
+            yield made
+        finally:
+            made.remove()
+
+
+@contextlib.contextmanager
+def _alone():
+    """One run at a time on a machine: the names of things are fixed."""
+    path = os.path.join(tempfile.gettempdir(), 'nova-vqos-host-tests.lock')
+    with open(path, 'w', encoding='ascii') as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pytest.fail('the host tests are running already on this machine')
+        yield
+
+
+@pytest.fixture(scope='session')
+def bus(lab):
+    """A RabbitMQ on the host fast; its URL, from within the lab."""
+    if shutil.which('rabbitmq-server') is None:
+        if os.environ.get('CI') == 'true':
+            pytest.fail('the package rabbitmq-server is missing')
+        pytest.skip('the package rabbitmq-server is missing')
+    return agents.start_bus(lab.fast)
+
+
+@pytest.fixture(scope='session')
+def client(lab, bus):
+    """RPC to the agents, from the controller's network."""
+    with agents.Client(bus, lab.network.path(lab.network.controller)) as made:
+        yield made
+
+
+@pytest.fixture
+def profiles(lab):
+    """Both hosts calibrated, the slow one to half the speed."""
+    agents.store_profile(lab.fast, 1.0)
+    agents.store_profile(lab.slow, 0.5)
+
+
+@pytest.fixture
+def agent_of(lab, bus, profiles):
+    """Starts the agent of a host; all are stopped after the test."""
+    with contextlib.ExitStack() as started:
+        def start(host):
+            agent = agents.Agent(host, bus)
+            started.callback(agent.process.stop)
+            agent.wait_ready()
+            return agent
+        yield start
+
+
+@pytest.fixture
+def guest_on(lab, profiles):
+    """Starts guests; what is left of them is removed after the test."""
+    def start(host, **options):
+        return guests.Guest(host, **options)
+    yield start
+    for host in lab.hosts:
+        guests.destroy_all(host)
+        agents.configure_hook(host)

@@ -1,0 +1,270 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Small real guests, and what they are given, seen from the machine."""
+
+import ctypes
+import os
+import struct
+import threading
+import time
+import uuid as uuids
+from xml.sax import saxutils
+
+import libvirt
+
+from nova_vqos import guest
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import process
+
+RUNNING = libvirt.VIR_DOMAIN_RUNNING
+PAUSED = libvirt.VIR_DOMAIN_PAUSED
+LIMIT_S = 60
+
+# A guest that wants all of its CPU from its first moment on.
+_INIT = '#!/bin/sh\nwhile :; do :; done\n'
+
+_image = {}
+
+_XML = """
+<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <metadata>
+    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <nova:flavor name="test">
+        <nova:vcpus>{vcpus}</nova:vcpus>
+        <nova:extraSpecs>{specs}</nova:extraSpecs>
+      </nova:flavor>
+    </nova:instance>
+  </metadata>
+  <memory unit='MiB'>48</memory>
+  <vcpu>{vcpus}</vcpu>
+  <cputune>{cputune}</cputune>
+  <os>
+    <type arch='x86_64' machine='pc'>hvm</type>
+    <kernel>{kernel}</kernel>
+    <initrd>{initrd}</initrd>
+    <cmdline>console=ttyS0 quiet panic=-1</cmdline>
+  </os>
+  <features><acpi/></features>
+  <cpu mode='custom' match='exact'><model>qemu64</model></cpu>
+  <on_poweroff>destroy</on_poweroff>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+"""
+
+
+def build_image(directory):
+    """Build what all guests boot."""
+    _image['kernel'] = guest.find_kernel()
+    _image['initrd'] = os.path.join(directory, 'initrd')
+    guest.build_initramfs(_image['initrd'], tools=(), init=_INIT)
+
+
+def server(units=40, **specs):
+    """:returns: the extra specs of a flavor with units."""
+    return {'resources:CUSTOM_VQOS_CPU_UNIT': str(units),
+            **{key.replace('_', ':', 1): value
+               for key, value in specs.items()}}
+
+
+class Guest:
+    """A server as Nova would have made it, running on a host.
+
+    :ivar name: of the domain
+    :ivar uuid: of the domain, and so of the server
+    :ivar host: it was started on
+    """
+
+    def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1):
+        """:param specs: the flavor's extra specs
+        :param cap: quota and period that its XML has, None: none
+        :param shares: that its XML has, None: none
+        """
+        self.uuid = str(uuids.uuid4())
+        self.name = f'instance-{self.uuid[:8]}'
+        self.host = host
+        cputune = f'<shares>{shares}</shares>' if shares else ''
+        if cap:
+            cputune += '<quota>{}</quota><period>{}</period>'.format(*cap)
+        lines = ''.join(
+            f'<nova:extraSpec name={saxutils.quoteattr(name)}>'
+            f'{saxutils.escape(value)}</nova:extraSpec>'
+            for name, value in (specs or {}).items())
+        connect(host).createXML(_XML.format(
+            name=self.name, uuid=self.uuid, vcpus=vcpus, specs=lines,
+            cputune=cputune, **_image))
+
+    def domain(self, host=None):
+        """:returns: libvirt's domain on a host, its first by default."""
+        return connect(host or self.host).lookupByName(self.name)
+
+    def state(self, host=None):
+        return self.domain(host).state()[0]
+
+    def cap(self, host=None, vcpu=0):
+        """:returns: quota and period in force, as the kernel has them."""
+        return (host or self.host).vcpu_cap(self.name, vcpu)
+
+    def group(self, host=None, vcpu=0):
+        """:returns: the group of a vCPU."""
+        return (host or self.host).vcpu_cgroup(self.name, vcpu)
+
+    def libvirt_cap(self, host=None):
+        """:returns: quota and period in force, as libvirt has them."""
+        found = self.domain(host).schedulerParameters()
+        return found['vcpu_quota'], found['vcpu_period']
+
+    def shares(self, host=None):
+        """:returns: the weight of the domain, as the kernel has it."""
+        host = host or self.host
+        group = os.path.dirname(self.group(host))
+        if host.hierarchy.version == 2:
+            group = os.path.dirname(group)
+        return cgroups.read_shares(host.hierarchy, group)
+
+    def meddle(self, quota_us, period_us, host=None):
+        """Change its cap behind libvirt's back."""
+        host = host or self.host
+        cgroups.write_cap(host.hierarchy, self.group(host), quota_us,
+                          period_us)
+
+    def cpu_time_ns(self, host=None):
+        """:returns: the CPU time that its first vCPU has had."""
+        host = host or self.host
+        return cgroups.cpu_time_ns(host.hierarchy, self.group(host))
+
+    def delivered_share(self, window_s):
+        """:returns: the part of a pCPU's time that its vCPU gets."""
+        cpu_ns, began_ns = self.cpu_time_ns(), time.monotonic_ns()
+        # Not a wait for anything: the length of the measurement.
+        time.sleep(window_s)
+        cpu_ns = self.cpu_time_ns() - cpu_ns
+        return cpu_ns / (time.monotonic_ns() - began_ns)
+
+    def migrate(self, target, flags=0):
+        """Migrate it live.
+
+        :raises libvirt.libvirtError: when libvirt cancels it
+        """
+        self.domain().migrateToURI3(
+            f'qemu+tcp://{target.name}/system', {},
+            libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | flags)
+
+    def wait_cap(self, cap, host=None, limit_s=LIMIT_S):
+        """Wait until a cap is in force."""
+        process.wait_until(
+            lambda: self.cap(host) == cap, limit_s,
+            f'a cap of {cap} for {self.name}, which has {self.cap(host)}')
+
+
+class Arrival:
+    """Looks at a guest from the moment its cgroup appears on a host.
+
+    :ivar seen: (quota, period, CPU time in ns) of its first vCPU, whenever
+        it was another than before
+    """
+
+    def __init__(self, domain, host):
+        self.seen = []
+        self._name = domain.name
+        self._host = host
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception):
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self):
+        hierarchy = self._host.hierarchy
+        while not self._stop.wait(0.0005):
+            group = self._host.vcpu_cgroup(self._name)
+            if group is None:
+                continue
+            try:
+                # The time first: what it has run so far, it ran under a cap
+                # no newer than the one that is read then.
+                cpu_ns = cgroups.cpu_time_ns(hierarchy, group)
+                now = (*cgroups.read_cap(hierarchy, group), cpu_ns)
+            except OSError:
+                # The migration failed, and took the group along.
+                continue
+            if not self.seen or now != self.seen[-1]:
+                self.seen.append(now)
+
+
+class Writes:
+    """Counts what is written to a guest's tuning, by whomever.
+
+    The kernel tells of each write, whatever it changes, and whatever
+    namespace it comes from.
+    """
+
+    _IN_MODIFY = 0x2
+    _EVENT = struct.Struct('iIII')
+
+    def __init__(self, domain):
+        host = domain.host
+        group = domain.group()
+        v1 = host.hierarchy.version == 1
+        machine = os.path.dirname(group if v1 else os.path.dirname(group))
+        names = (('cpu.cfs_quota_us', 'cpu.cfs_period_us') if v1
+                 else ('cpu.max',))
+        paths = [host.hierarchy.directory('cpu', f'{directory}/{name}')
+                 for directory in (group, machine) for name in names]
+        paths.append(host.hierarchy.directory(
+            'cpu', f'{machine}/{"cpu.shares" if v1 else "cpu.weight"}'))
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for path in paths:
+            watch = libc.inotify_add_watch(
+                self._handle, path.encode(), self._IN_MODIFY)
+            assert watch >= 0, os.strerror(ctypes.get_errno())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        os.close(self._handle)
+
+    def take(self):
+        """:returns: how many writes there were since the last call; equal
+            ones in a row may be counted as one
+        """
+        try:
+            content = os.read(self._handle, 65536)
+        except BlockingIOError:
+            return 0
+        return len(content) // self._EVENT.size
+
+
+def connect(host):
+    """:returns: a connection to a host's libvirtd."""
+    return libvirt.open(host.libvirt_uri)
+
+
+def destroy_all(host):
+    """End all guests of a host."""
+    connection = connect(host)
+    for domain in connection.listAllDomains():
+        domain.destroy()
+    process.wait_until(lambda: not connection.listAllDomains(), LIMIT_S,
+                       'the end of all guests')

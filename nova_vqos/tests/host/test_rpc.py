@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Garbage on the message bus, which the agent has to live with."""
+
+import kombu
+import oslo_messaging
+import pytest
+
+from nova_vqos.agent import rpcapi
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import process
+
+CAP = (20_000, 50_000)
+SERVER = '00000000-0000-4000-8000-000000000000'
+
+BAD_CALLS = [
+    ('get_server', {}),
+    ('get_server', {'server_uuid': SERVER, 'more': 1}),
+    ('get_server', {'server_uuid': None}),
+    ('get_server', {'server_uuid': ['x']}),
+    ('get_server', {'server_uuid': '../../etc/passwd'}),
+    ('get_server', {'server_uuid': 'x' * (1 << 20)}),
+    ('get_host', {'server_uuid': SERVER}),
+    ('forget', {'server_uuid': {'a': {'b': 'c'}}}),
+    ('apply_policy', {'server_uuid': SERVER}),
+    ('apply_policy', {'server_uuid': SERVER, 'policy': 'full'}),
+    ('apply_policy', {'server_uuid': SERVER, 'policy': {}}),
+    ('apply_policy', {'server_uuid': SERVER, 'policy': {
+        'vcpus': -1, 'units': 2 ** 70, 'cap': 'hard',
+        'quantum_class': 'default', 'dd_billing': 'off'}}),
+]
+
+
+def test_calls_with_wrong_arguments_are_answered(lab, guest_on, agent_of,
+                                                 client):
+    agent = agent_of(lab.fast)
+    guest = guest_on(lab.fast, specs=guests.server(40))
+    guest.wait_cap(CAP)
+    wait_reachable(client, lab.fast)
+    for method, arguments in BAD_CALLS:
+        with pytest.raises(oslo_messaging.RemoteError) as caught:
+            client.call(lab.fast, method, **arguments)
+        assert caught.value.exc_type == 'InvalidArgument', method
+    with pytest.raises(oslo_messaging.RemoteError) as caught:
+        client.call(lab.fast, 'get_server', server_uuid=SERVER)
+    assert caught.value.exc_type == rpcapi.UnknownServer.__name__
+    for method in ('nonesuch', '__init__', '_loop', 'target'):
+        with pytest.raises(oslo_messaging.RemoteError):
+            client.call(lab.fast, method)
+    assert_unharmed(client, agent, guest)
+
+
+def test_messages_that_are_none_are_survived(lab, bus, guest_on, agent_of,
+                                             client):
+    agent = agent_of(lab.fast)
+    guest = guest_on(lab.fast, specs=guests.server(40))
+    guest.wait_cap(CAP)
+    wait_reachable(client, lab.fast)
+    client.submit(publish_garbage, bus)
+    assert_unharmed(client, agent, guest)
+
+
+def publish_garbage(bus):
+    """Put what no client would send into the queue of the agent."""
+    url = bus.replace('rabbit://', 'amqp://').rstrip('/') + '//'
+    with kombu.Connection(url) as connection:
+        producer = connection.Producer()
+        for body, kind in ((b'\x00\xff' * 1000, 'application/octet-stream'),
+                           (b'{"oslo.message": ', 'application/json'),
+                           (b'[1, 2]', 'application/json'),
+                           (b'{"oslo.version": "9.9"}', 'application/json'),
+                           (b'{"oslo.version": "2.0", "oslo.message": '
+                            b'"[]"}', 'application/json')):
+            producer.publish(body, routing_key='vqos-agent.fast',
+                             content_type=kind, content_encoding='utf-8')
+
+
+def wait_reachable(client, host):
+    def answers():
+        try:
+            return client.ask('get_host', host.name, timeout=2)
+        except oslo_messaging.MessagingTimeout:
+            return None
+    process.wait_until(answers, guests.LIMIT_S, 'the agent to answer')
+
+
+def assert_unharmed(client, agent, guest):
+    """It answers, and looks after its server."""
+    assert agent.process.alive()
+    assert client.get_server(guest.host, guest)['right'] is True
+    guest.meddle(45_000, 50_000)
+    guest.wait_cap(CAP)
