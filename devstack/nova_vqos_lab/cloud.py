@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The two-host cloud as a whole: make it, deploy nova_vqos on it, remove it."""
+"""The two-host cloud: make it, deploy nova_vqos on it, remove it."""
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
@@ -41,6 +41,9 @@ _PROGRAMS = {'mariadbd': 'mariadb-server', 'rabbitmq-server':
              'sysbench': 'sysbench', 'nsenter': 'util-linux'}
 _SBIN = '/usr/local/sbin:/usr/sbin:/sbin'
 _CALIBRATION_LIMIT_S = 300
+_CALIBRATIONS = 3
+# Relative to the coefficient; the story allows for an error of 3 %.
+_WIDEST_INTERVAL = 0.03
 # Of the lab's directory: what `down` removes there, and nothing else.
 _CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc')
 
@@ -180,10 +183,10 @@ class Lab:
                 self.network.controller):
             return
         with _step('removing what there is of a lab'):
-            for host in self.hosts.values():
-                host.remove()
-            for daemon in reversed(services.ALL):
-                daemon.stop(limit_s=5)
+            openstack.together(
+                *(host.remove for host in self.hosts.values()),
+                # Nothing that they have is to last.
+                *(daemon.kill for daemon in services.ALL))
             # With what was started and not noted any more.
             self.network.remove()
             for name in _CONTENT:
@@ -304,13 +307,20 @@ class Lab:
         guest.build_initramfs(initramfs())
 
     def _calibrate_host(self, name: str, options: list[str]) -> None:
-        done = self.hosts[name].run(
-            [f'{services.BIN}/nova-vqos-calibrate', 'cpu', '--in-guest',
-             '--virt-type', 'qemu', '--pcpus', profiles.format_pcpus(self.hosts[name].pcpus),
-             *options], limit_s=_CALIBRATION_LIMIT_S)
-        with open(paths.log(f'calibrate-{name}'), 'a',
-                  encoding='utf-8') as log:
-            log.write(done.stdout + done.stderr)
+        """Measure a host, and again if the machine was too busy for it."""
+        host = self.hosts[name]
+        for _ in range(_CALIBRATIONS):
+            done = host.run([
+                f'{services.BIN}/nova-vqos-calibrate', 'cpu', '--in-guest',
+                '--virt-type', 'qemu',
+                '--pcpus', profiles.format_pcpus(host.pcpus), *options],
+                limit_s=_CALIBRATION_LIMIT_S)
+            with open(paths.log(f'calibrate-{name}'), 'a',
+                      encoding='utf-8') as log:
+                log.write(done.stdout + done.stderr)
+            if max(one.busy.interval_width for one in
+                   self.profile(name).cpu_classes) <= _WIDEST_INTERVAL:
+                break
 
     def _wait_for_hosts(self) -> None:
         with self._controller_network():

@@ -47,25 +47,56 @@ TOLERANCE = 0.03
 # may fall into it.
 FIRST_ROUND_TOLERANCE = 0.10
 _ROUND_S = 1.0
+_UNITS_KEY = f'resources:{clouds.UNITS}'
 _PERIOD_US = units.DEFAULT_PERIOD_US
+
+_BAD_VALUES = ('0', 'many', '6_0')
+_BAD_FLAVORS = (
+    *({_UNITS_KEY: value} for value in _BAD_VALUES),
+    {f'resources1:{clouds.UNITS}': str(PROMISED_CU)},
+)
+
+# The name of every check that is made.
+CHECKS = (
+    'stock-quota-is-copied', 'stock-speed-follows-the-host',
+    'inventory-of-fast', 'inventory-of-slow', 'flavor-is-accepted',
+    *(f'{what}-on-{host}-boot' for host in ('fast', 'slow')
+      for what in ('cap', 'speed')),
+    *(name for host in ('fast', 'slow') for name in (
+        f'cap-from-the-start-on-{host}', f'cap-on-{host}-migrated',
+        f'allocation-follows-to-{host}', f'first-second-on-{host}',
+        f'guest-clock-on-{host}', f'speed-on-{host}-migrated')),
+    'too-fast-boots-on-fast', 'too-fast-finds-no-place-on-slow',
+    'forced-migration-2.30', 'forced-migration-2.67', 'too-fast-stays',
+    'what-fits-boots', 'what-does-not-fit-is-refused',
+    *(f'bad-value-{number}-from-2.86' for number in range(len(_BAD_VALUES))),
+    *(f'bad-value-{number}-before-2.86'
+      for number in range(len(_BAD_FLAVORS))),
+    'told-to-its-end',
+)
 
 
 def tell(lab: clouds.Lab) -> results.Results:
     """Make the cloud, tell the whole story, and leave the cloud running.
 
-    :returns: what was found; also what failed
-    :raises process.LabError: when it cannot be told to its end
+    :returns: what was found, also where it could not be told to its end
+    :raises process.LabError: when there is no cloud to tell it on
     """
     began = time.monotonic()
     lab.up()
     lab.calibrate()
     story = Story(lab)
-    with lab.cloud() as cloud:
-        story.tell_stock(cloud)
-    lab.deploy()
-    with lab.cloud() as cloud:
-        story.tell_units(cloud)
-    process.say(f'the story took {time.monotonic() - began:.0f} s')
+    problem = ''
+    try:
+        with lab.cloud() as cloud:
+            story.tell_stock(cloud)
+        lab.deploy()
+        with lab.cloud() as cloud:
+            story.tell_units(cloud)
+    except process.LabError as error:
+        problem = str(error)
+    story.check('told-to-its-end', not problem,
+                problem or f'after {time.monotonic() - began:.0f} s')
     return story.results
 
 
@@ -111,10 +142,10 @@ class Story:
             cap = self._lab.hosts['slow'].vcpu_cap(server.domain)
             ratio = after.delivered_cu / before.delivered_cu
             hosts = self._pcpu_cu['slow'] / self._pcpu_cu['fast']
-            self._check(
+            self.check(
                 'stock-quota-is-copied', cap == (quota_us, _PERIOD_US),
                 f'the same quota on slow: {_cap_text(cap)}')
-            self._check(
+            self.check(
                 'stock-speed-follows-the-host',
                 abs(ratio / hosts - 1) < 0.1 and ratio < 0.9,
                 f'{before.delivered_cu:.1f} CU on fast became '
@@ -129,13 +160,13 @@ class Story:
         for name in self._lab.hosts:
             units_of_host = cloud.inventory(name)[clouds.UNITS]
             least = math.floor(self._pcpu_cu[name])
-            self._check(
+            self.check(
                 f'inventory-of-{name}', units_of_host['total'] == least,
                 f'{units_of_host["total"]} CU in Placement, '
                 f'{self._pcpu_cu[name]:.2f} in the profile')
         answer = cloud.make_flavor(
-            'units', {f'resources:{clouds.UNITS}': str(PROMISED_CU)})
-        self._check('flavor-is-accepted', answer.status == 200,
+            'units', {_UNITS_KEY: str(PROMISED_CU)})
+        self.check('flavor-is-accepted', answer.status == 200,
                     f'{PROMISED_CU} CU: {answer.status} {answer.message}')
         with self._chapter('with units: the same speed on both hosts'):
             self._same_speed(cloud)
@@ -171,7 +202,7 @@ class Story:
 
     def _measure_units(self, server: client.Server, moment: str) -> None:
         found = self._measure('units', server, moment)
-        self._check(
+        self.check(
             f'speed-on-{found.host}-{moment}', abs(found.error) <= TOLERANCE,
             f'{found.delivered_cu:.2f} of {PROMISED_CU} CU, '
             f'{found.error:+.1%}, wanted: within {TOLERANCE:.0%}')
@@ -182,7 +213,7 @@ class Story:
         with watch.CapWatch(self._lab.hosts[host], domain) as seen:
             server.migrate(host)
         wanted = self._wanted_cap(host)
-        self._check(
+        self.check(
             f'cap-from-the-start-on-{host}',
             seen.caps()[:1] == [wanted]
             and set(seen.caps()) == {wanted}
@@ -197,7 +228,7 @@ class Story:
         allocations = server.allocations()
         claimed = {uuid: one.get(clouds.UNITS)
                    for uuid, one in allocations.items()}
-        self._check(
+        self.check(
             f'allocation-follows-to-{host}',
             claimed == {provider: PROMISED_CU},
             f'{sum(filter(None, claimed.values()))} CU on {len(claimed)} '
@@ -206,21 +237,21 @@ class Story:
     def _too_fast(self, cloud: client.Cloud) -> None:
         wanted = int((self._pcpu_cu['slow'] + self._pcpu_cu['fast']) / 2)
         cloud.make_flavor('too-fast',
-                          {f'resources:{clouds.UNITS}': str(wanted)})
+                          {_UNITS_KEY: str(wanted)})
         server = cloud.boot('too-fast', 'too-fast', self._images['work'])
         reason = server.wait_settled()
-        self._check('too-fast-boots-on-fast',
+        self.check('too-fast-boots-on-fast',
                     not reason and server.host == 'fast',
                     reason or f'{wanted} CU: on {server.host}')
         refused = cloud.boot('too-fast-for-slow', 'too-fast',
                              self._images['work'], 'slow')
         reason = refused.wait_settled()
-        self._check('too-fast-finds-no-place-on-slow',
+        self.check('too-fast-finds-no-place-on-slow',
                     'No valid host' in reason, reason or 'it booted')
         refused.delete()
         self._measure('units', server, 'boot', promised_cu=wanted)
         answer = server.request_migration('slow', force=True, version='2.30')
-        self._check('forced-migration-2.30', answer.status == 400
+        self.check('forced-migration-2.30', answer.status == 400
                     and 'pCPU' in answer.message,
                     f'{answer.status}: {answer.message}')
         answer = server.request_migration('slow', force=True, version='2.67')
@@ -228,13 +259,13 @@ class Story:
             'live-migration', 'compute_check_can_live_migrate_destination',
             '2.84')
         details = event.get('details') or ''
-        self._check(
+        self.check(
             'forced-migration-2.67', answer.status == 202
             and event['result'] == 'Error' and 'pCPU' in details,
             f'{answer.status}; the event says from 2.84: {details}')
         answer = server.request_migration('slow')
         shown = server.wait_idle()
-        self._check(
+        self.check(
             'too-fast-stays', shown['status'] == 'ACTIVE'
             and shown['OS-EXT-SRV-ATTR:host'] == 'fast',
             f'unforced: {answer.status}; {shown["status"]} on '
@@ -253,7 +284,7 @@ class Story:
         reasons = list(filter(None, (one.wait_settled() for one in servers)))
         usages = {name: cloud.usages(name)[clouds.UNITS]
                   for name in self._lab.hosts}
-        self._check(
+        self.check(
             'what-fits-boots', not reasons and usages == {
                 name: count * PROMISED_CU for name, count in room.items()},
             '; '.join(reasons) or ', '.join(
@@ -263,7 +294,7 @@ class Story:
             f'/allocation_candidates?resources={clouds.UNITS}:{PROMISED_CU}')
         one_more = cloud.boot('one-more', 'units', self._images['idle'])
         reason = one_more.wait_settled()
-        self._check(
+        self.check(
             'what-does-not-fit-is-refused', 'No valid host' in reason
             and not candidates['allocation_requests'],
             f'{reason or "it booted"}; Placement offers '
@@ -272,24 +303,21 @@ class Story:
             server.delete()
 
     def _bad_values(self, cloud: client.Cloud) -> None:
-        key = f'resources:{clouds.UNITS}'
-        for number, specs in enumerate((
-                {key: '0'}, {key: 'many'}, {key: '6_0'},
-                {f'resources1:{clouds.UNITS}': '60'})):
+        for number, specs in enumerate(_BAD_FLAVORS):
             shown = ', '.join(f'{name}={value}'
                               for name, value in specs.items())
-            if key in specs:
+            if _UNITS_KEY in specs:
                 answer = cloud.make_flavor(f'bad-new-{number}', specs)
-                self._check(
+                self.check(
                     f'bad-value-{number}-from-2.86',
-                    answer.status == 400 and key in answer.message,
+                    answer.status == 400 and _UNITS_KEY in answer.message,
                     f'{shown}: {answer.status} {answer.message}')
             answer = cloud.make_flavor(f'bad-old-{number}', specs,
                                        version='2.85')
             server = cloud.boot(f'bad-{number}', f'bad-old-{number}',
                                 self._images['idle'])
             reason = server.wait_settled()
-            self._check(
+            self.check(
                 f'bad-value-{number}-before-2.86', answer.status == 200
                 and 'No valid host' in reason,
                 f'{shown}: {answer.status}, then: {reason or "it booted"}')
@@ -304,7 +332,8 @@ class Story:
         yield
         process.say(f'   {time.monotonic() - began:.0f} s')
 
-    def _check(self, name: str, passed: bool, detail: str) -> None:
+    def check(self, name: str, passed: bool, detail: str) -> None:
+        """Note a check and say how it ended."""
         self.results.checks.append(results.Check(name, passed, detail))
         process.say(f'   {"ok" if passed else "FAILED":6} {name}: {detail}')
 
@@ -324,13 +353,13 @@ class Story:
             f's, {speed.rounds} rounds')
         if story == 'units' and kind == CALIBRATED and moment == 'migrated':
             error = speed.first * cu / promised_cu - 1
-            self._check(
+            self.check(
                 f'first-second-on-{host}', abs(error)
                 <= FIRST_ROUND_TOLERANCE,
                 f'{speed.first * cu:.1f} of {promised_cu} CU in the first '
                 f'{speed.first_at_s:.1f} s, wanted: within '
                 f'{FIRST_ROUND_TOLERANCE:.0%}')
-            self._check(
+            self.check(
                 f'guest-clock-on-{host}', abs(speed.clock_error) < 0.05,
                 f'the guest counts {speed.clock_error:+.1%} seconds')
         return found
@@ -346,7 +375,7 @@ class Story:
                    moment: str) -> None:
         cap = self._lab.hosts[host].vcpu_cap(server.domain)
         wanted = self._wanted_cap(host)
-        self._check(f'cap-on-{host}-{moment}', cap == wanted,
+        self.check(f'cap-on-{host}-{moment}', cap == wanted,
                     f'{_cap_text(cap)} in the cgroup, '
                     f'{_cap_text(wanted)} by the profile')
 

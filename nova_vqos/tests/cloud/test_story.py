@@ -1,0 +1,72 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The demo's steps as assertions: one test for each check of the story."""
+
+import json
+import os
+
+import pytest
+
+from nova_vqos_lab import paths
+from nova_vqos_lab import story
+
+
+@pytest.mark.parametrize('name', story.CHECKS)
+def test_check(told, name):
+    """A check was made, and passed."""
+    found = [one for one in told.checks if one.name == name]
+    assert len(found) == 1, f'{len(found)} checks of that name'
+    assert found[0].passed, found[0].detail
+
+
+def test_no_check_is_unknown(told):
+    """Each check that is made has a test here."""
+    assert {one.name for one in told.checks} == set(story.CHECKS)
+
+
+@pytest.mark.parametrize('host', ['fast', 'slow'])
+@pytest.mark.parametrize('moment', ['boot', 'migrated'])
+def test_calibrated_work_runs_at_the_promised_speed(told, host, moment):
+    """Within what the issue asks for, on both hosts, before and after."""
+    (found,) = [
+        one for one in told.measurements
+        if (one.story, one.host, one.moment, one.work, one.promised_cu) == (
+            'units', host, moment, story.CALIBRATED, story.PROMISED_CU)]
+    assert abs(found.error) <= story.TOLERANCE, found
+
+
+def test_json(told, tmp_path):
+    """What --json writes has the fields that readers rely on."""
+    path = tmp_path / 'demo.json'
+    told.write(str(path))
+    written = json.loads(path.read_text())
+    assert set(written) == {'measurements', 'checks'}
+    for one in written['measurements']:
+        assert set(one) == {'story', 'host', 'moment', 'work', 'promised_cu',
+                            'delivered_cu'}
+        assert one['story'] in ('stock', 'units')
+        assert one['moment'] in ('boot', 'migrated')
+    for one in written['checks']:
+        assert set(one) == {'name', 'passed', 'detail'}
+
+
+def test_zz_nothing_is_left_when_the_lab_is_down(lab, told):
+    """Last of all: the lab goes, and takes its traces along."""
+    assert told.checks
+    lab.down()
+    assert not os.path.exists(paths.ROOT)
+    assert not lab.network.exists(lab.network.controller)
+    for host in lab.hosts.values():
+        for mount in host.hierarchy.roots():
+            assert not os.path.exists(
+                os.path.join(mount.directory, host.cgroup))

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+#
+# The story of CPU units, on a real two-host cloud made for it.
+
+set -euo pipefail
+
+TOP=$(cd "$(dirname "$0")/.." && pwd)
+
+usage() {
+    cat <<EOT
+usage: tools/demo.sh [--json FILE] [--keep] [--embedded]
+
+Installs what it needs (packages of the distribution, as root or by sudo, and
+a virtual environment in .venv), makes an OpenStack with two hosts of unlike
+speed on this machine, tells the story of CPU units on it, prints a table of
+what was promised and delivered, and removes the cloud again.
+
+  --json FILE  also write measurements and checks to FILE
+  --keep       leave the cloud running, with the commands to use it
+  --embedded   tell the story without hosts: Nova's services with a fake
+               libvirt, and Placement, in one process; no speed is measured.
+               Chosen by itself where root, namespaces or cgroups are missing
+
+Ends with status 1 when a check of the story fails.
+EOT
+}
+
+json=()
+keep=
+embedded=
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) usage; exit 0 ;;
+        --json)
+            [ $# -ge 2 ] || { usage >&2; exit 2; }
+            # The story may run as another user, and elsewhere.
+            json=(--json "$(realpath -m -- "$2")")
+            shift ;;
+        --keep) keep=1 ;;
+        --embedded) embedded=1 ;;
+        *) usage >&2
+           printf "error: '%s' is no option\n" "$1" >&2
+           exit 2 ;;
+    esac
+    shift
+done
+
+# shellcheck source=tools/lib/install.sh
+. "$TOP/tools/lib/install.sh"
+
+# run_embedded: the story in one process, as whoever asks.
+run_embedded() {
+    cd "$TOP"
+    exec "$VENV/bin/python" -m nova_vqos.tests.functional.embedded \
+        ${json[@]+"${json[@]}"}
+}
+
+# lab COMMAND...: devstack/lab as root, with the environment it looks at.
+lab() {
+    as_root env NOVA_VQOS_VENV="$VENV" PYTHONDONTWRITEBYTECODE=1 \
+        "$TOP/devstack/lab" "$@"
+}
+
+# shellcheck disable=SC2317  # called by a trap
+clean_up() {
+    local status=$?
+    # Nothing may stop this half-way.
+    trap '' INT TERM HUP
+    trap - EXIT
+    if [ -n "$keep" ] && [ "$status" = 0 ]; then
+        lab status
+    else
+        if [ "$status" != 0 ]; then
+            logs=$(mktemp -d "${TMPDIR:-/tmp}/nova-vqos-demo-XXXXXX")
+            if as_root cp -r "${NOVA_VQOS_LAB_DIR:-/var/lib/nova-vqos-lab}/log" \
+                "$logs" 2>/dev/null
+            then
+                say "the logs are kept in $logs/log"
+            else
+                rmdir "$logs"
+            fi
+        fi
+        lab down || status=1
+    fi
+    exit "$status"
+}
+
+install_packages "${PYTHON_PACKAGES[@]}"
+install_venv
+if [ -n "$embedded" ]; then
+    run_embedded
+fi
+lacking=
+if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
+        "${CLOUD_PACKAGES[@]}"
+fi
+lacking=$(missing_requirements)
+if [ -n "$lacking" ]; then
+    say "no two-host cloud can be made here ($lacking):" \
+        "the story is told embedded, without measured speed"
+    run_embedded
+fi
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+lab demo ${json[@]+"${json[@]}"}
