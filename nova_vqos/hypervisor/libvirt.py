@@ -274,9 +274,8 @@ class LibvirtHypervisor(base.Hypervisor):
             raise base.DomainBusy('it is being migrated or started')
         job = self._call(domain.jobStats)
         operation = job.get('operation')
-        if (job.get('type', libvirt.VIR_DOMAIN_JOB_NONE)
-                in (libvirt.VIR_DOMAIN_JOB_BOUNDED,
-                    libvirt.VIR_DOMAIN_JOB_UNBOUNDED)
+        # NOTE: also one that is 'completed': its last part holds the domain.
+        if (job['type'] != libvirt.VIR_DOMAIN_JOB_NONE
                 and operation not in _HARMLESS_JOBS):
             raise base.DomainBusy(f'a job runs on it, operation {operation}')
 

@@ -197,10 +197,13 @@ class TestWrite:
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
         assert domain.set == []
 
+    @pytest.mark.parametrize('job_type', [
+        libvirt.VIR_DOMAIN_JOB_BOUNDED, libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+        libvirt.VIR_DOMAIN_JOB_COMPLETED])
     def test_nothing_is_written_while_a_domain_migrates_out(
-            self, hypervisor, monkeypatch):
+            self, hypervisor, monkeypatch, job_type):
         domain = FakeDomain(job={
-            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+            'type': job_type,
             'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
         with pytest.raises(base.DomainBusy):
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
