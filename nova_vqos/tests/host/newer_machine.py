@@ -27,6 +27,7 @@ import pathlib
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,19 @@ poweroff -f
 
 class Lacking(Exception):
     """This machine cannot run the other one; the message says why."""
+
+
+def check():
+    """See that this machine can run the other one.
+
+    :raises Lacking: when it cannot
+    """
+    if os.geteuid() != 0:
+        raise Lacking('only root can share the root file system read-only')
+    for program in (EMULATOR, 'busybox', 'libvirtd', 'unshare'):
+        if shutil.which(program) is None:
+            raise Lacking(f'{program} is not installed')
+    find_virtiofsd()
 
 
 def fetch_kernel(cache_dir=guest.CACHE_DIR):

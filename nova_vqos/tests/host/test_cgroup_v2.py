@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
     try:
-        newer_machine.find_virtiofsd()
+        newer_machine.check()
         kernel = newer_machine.fetch_kernel()
     except newer_machine.Lacking as error:
         if os.environ.get('CI') == 'true':
