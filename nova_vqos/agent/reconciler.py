@@ -331,7 +331,7 @@ class Reconciler:
         server.undescribed = server.undescribed or describing
         server.back_off(self._clock())
         if isinstance(error, base.DomainBusy):
-            LOG.info('Server %s (%s) takes no writes now: %s', server.uuid,
+            LOG.info('Server %s (%s) has to wait: %s', server.uuid,
                      server.name, error)
         elif isinstance(error, base.Unavailable):
             self._lose_connection(str(error))

@@ -166,6 +166,7 @@ class Hypervisor(abc.ABC):
     def describe(self, uuid: str) -> Domain:
         """Read what a domain's policy follows from.
 
+        :raises DomainBusy: when it is only being started; STARTED follows
         :raises DomainGone: when it does not run
         :raises Unavailable: when the hypervisor cannot be reached
         :raises HypervisorError: when it cannot be understood

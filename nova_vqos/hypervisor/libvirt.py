@@ -66,10 +66,11 @@ _RESUMED_DETAILS = {
 # States in which libvirt's destination side (src/qemu/qemu_migration.c,
 # qemuMigrationJobStart with no job allowed beside it) answers nothing that
 # needs a job: even to ask for the job would block.
+_STARTING = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
 _MIGRATING_STATES = (
+    _STARTING,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
-    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
     (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
 )
 # Jobs beside which libvirt takes writes.
@@ -212,6 +213,9 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def describe(self, uuid: str) -> base.Domain:
         domain = self._lookup(uuid)
+        if tuple(self._call(domain.state)) == _STARTING:
+            # Its cgroups are being made.
+            raise base.DomainBusy('it is being started')
         xml = self._call(domain.XMLDesc, 0)
         try:
             found = domain_xml.read(xml)

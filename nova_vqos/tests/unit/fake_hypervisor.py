@@ -69,6 +69,7 @@ class FakeHypervisor(base.Hypervisor):
 
     :ivar written: what was written, (uuid, changes), in order
     :ivar refuse: by UUID, the error that a write meets
+    :ivar starting: UUIDs of domains that are being started
     :ivar deaf: UUIDs whose writes change nothing
     """
 
@@ -82,6 +83,7 @@ class FakeHypervisor(base.Hypervisor):
         self.written = []
         self.refuse = {}
         self.deaf = set()
+        self.starting = set()
         self.reads = 0
         self.described = []
         self.closed = 0
@@ -131,6 +133,8 @@ class FakeHypervisor(base.Hypervisor):
         self.described.append(uuid)
         if uuid not in self.runs:
             raise base.DomainGone(uuid)
+        if uuid in self.starting:
+            raise base.DomainBusy('it is being started')
         return self.domains[uuid]
 
     def read(self, uuid):

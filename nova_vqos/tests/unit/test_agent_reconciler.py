@@ -146,6 +146,18 @@ class TestEnforcement:
         assert world.limits() == {base.Limit(30_000, 50_000)}
         assert world.limits(fakes.OTHER_UUID) == {RIGHT}
 
+    def test_one_that_is_being_started_is_looked_at_when_it_has(self, world):
+        world.start()
+        world.host.starting.add(fakes.UUID)
+        world.host.boot(specs=fakes.make_specs())
+        world.tick(2)
+        assert world.host.reads == 0
+        world.host.starting.clear()
+        world.host.event(KIND.STARTED, detail='booted', at_s=world.now_s)
+        world.settle()
+        assert world.limits() == {RIGHT}
+        assert world.report()['right_at_first_sight'] is False
+
     def test_hotplugged_vcpus_get_their_cap(self, world):
         world.host.boot(specs=fakes.make_specs(), online=1)
         world.start()

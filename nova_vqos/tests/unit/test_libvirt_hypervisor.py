@@ -169,6 +169,14 @@ class FakeDomain:
         self.set.append(list(values.items()))
 
 
+def test_a_domain_that_is_being_started_is_busy(hypervisor, monkeypatch):
+    domain = FakeDomain((libvirt.VIR_DOMAIN_PAUSED,
+                         libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
+    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    with pytest.raises(base.DomainBusy):
+        hypervisor.describe(fakes.UUID)
+
+
 class TestWrite:
     def write(self, hypervisor, monkeypatch, domain, *changes):
         monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
