@@ -21,6 +21,6 @@ import os
 
 os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = '1'
 # Of oslotest: a test that hangs fails, with its log.
-os.environ.setdefault('OS_TEST_TIMEOUT', '240')
+os.environ.setdefault('OS_TEST_TIMEOUT', '500')
 
 import nova.tests.functional  # noqa: F401

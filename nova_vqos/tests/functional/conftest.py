@@ -19,7 +19,7 @@ import pathlib
 
 import pytest
 
-_TIMEOUT_S = 300
+_TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items):

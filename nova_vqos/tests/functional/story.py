@@ -27,7 +27,11 @@ from nova_vqos import units
 from nova_vqos.tests.functional import base
 
 UNITS = 60
+#: Of what a cap is worth, relative to what was promised.
+CAP_TOLERANCE = 0.001
 TOO_FAST_FOR_SLOW = 120
+BAD_VALUES = ((base.UNITS_KEY, 'sixty'), (base.UNITS_KEY, '0'),
+              ('vqos:cap', 'soft'))
 PCPUS = 2
 COEFFICIENTS = {'fast': 2.0, 'slow': 0.8}
 
@@ -82,9 +86,11 @@ class Story:
         cloud.migrations.hook = cloud.hook
         for host, coefficient in COEFFICIENTS.items():
             cloud.start_host(host, coefficient, pcpus=PCPUS)
-            self._say('host %s: %d pCPUs of %g CU, %d CU for sale' % (
-                host, PCPUS, 100 * coefficient,
-                cloud.inventory(host)['total']))
+            total = cloud.inventory(host)['total']
+            self.check(
+                'inventory-of-%s' % host, total == PCPUS * 100 * coefficient,
+                '%d CU in Placement, %d pCPUs of %g CU' % (
+                    total, PCPUS, 100 * coefficient))
         for step in (self._stock, self._with_units, self._too_fast,
                      self._capacity, self._bad_value):
             self._say('')
@@ -109,13 +115,13 @@ class Story:
         cloud._live_migrate(server, host='slow')
         seen = self._measure('stock', server, 'migrated')
         cloud.flags(servers_without_units='refuse', group='vqos')
-        self.check(
-            'stock Nova copies the quota: the speed changes by the ratio of '
-            'the hosts', (seen.quota_us, seen.cap_cu) == (
-                quota_us, UNITS * COEFFICIENTS['slow']
-                / COEFFICIENTS['fast']),
-            'quota %d us on both, worth %g CU on fast and %g CU on slow' % (
-                seen.quota_us, UNITS, seen.cap_cu))
+        self.check('stock-quota-is-copied', seen.quota_us == quota_us,
+                   'quota %d us on fast, %s us on slow' % (
+                       quota_us, seen.quota_us))
+        worth = UNITS * COEFFICIENTS['slow'] / COEFFICIENTS['fast']
+        self.check('stock-cap-follows-the-host', seen.cap_cu == worth,
+                   'worth %g CU on fast, %g CU on slow' % (
+                       UNITS, seen.cap_cu))
 
     def _with_units(self):
         """2, 3. With units: the same speed on both, right from the move."""
@@ -127,14 +133,16 @@ class Story:
         for host in ('slow', 'fast'):
             cloud._live_migrate(moving, host=host)
             self._measure('units', moving, 'migrated')
-            self._check_claim(moving, host)
+            self._check_claim('allocation-follows-to-%s' % host, moving,
+                              host)
             self._check_arrival(host)
-        wrong = [m for m in self.measurements if m.story == 'units'
-                 and abs(m.cap_cu / UNITS - 1) > 0.001]
-        self.check('every cap is worth what was promised, within 0.1 %',
-                    not wrong, 'of %d CU: %s' % (UNITS, ', '.join(
-                        '%s %g' % (m.host, m.cap_cu)
-                        for m in self.measurements if m.story == 'units')))
+        for seen in self.measurements:
+            if seen.story == 'units':
+                self.check(
+                    'cap-on-%s-%s' % (seen.host, seen.moment),
+                    abs(seen.cap_cu / UNITS - 1) <= CAP_TOLERANCE,
+                    'worth %g of %d CU, wanted: within %g %%' % (
+                        seen.cap_cu, UNITS, 100 * CAP_TOLERANCE))
 
     def _too_fast(self):
         """4. A server too fast for slow: not there, not even by force."""
@@ -142,11 +150,11 @@ class Story:
         flavor = cloud.make_flavor(TOO_FAST_FOR_SLOW)
         servers = [self._boot(flavor) for _ in range(2)]
         hosts = [cloud.host_of(server) for server in servers]
-        self.check('it is scheduled on fast only', hosts == ['fast'] * 2,
-                    '%d CU for one vCPU, twice: %s' % (
-                        TOO_FAST_FOR_SLOW, ', '.join(hosts)))
+        self.check('too-fast-boots-on-fast', hosts == ['fast'] * 2,
+                   '%d CU for one vCPU, twice: %s' % (
+                       TOO_FAST_FOR_SLOW, ', '.join(hosts)))
         refused, fault = self._boot_refused(flavor, 'slow')
-        self.check('asked for slow it finds no host', refused, fault)
+        self.check('too-fast-finds-no-place-on-slow', refused, fault)
         try:
             self._force(servers[0], 'slow', '2.30')
         except api_client.OpenStackApiException as exc:
@@ -154,55 +162,58 @@ class Story:
             reason = exc.response.json()['badRequest']['message']
         else:
             status, reason = 202, 'it was taken'
-        self.check('forced to slow (API 2.30): 400 with the reason',
-                    status == 400 and str(TOO_FAST_FOR_SLOW) in reason,
-                    '%d: %s' % (status, reason))
+        self.check('forced-migration-2.30',
+                   status == 400 and str(TOO_FAST_FOR_SLOW) in reason,
+                   '%d: %s' % (status, reason))
         self._force(servers[0], 'slow', '2.67')
         event = cloud._wait_for_action_fail_completion(
             servers[0], 'live-migration', _CHECK_EVENT)
-        self.check('forced to slow (API 2.67): the reason is in the event',
-                    str(TOO_FAST_FOR_SLOW) in event['details'],
-                    event['details'])
+        self.check('forced-migration-2.67',
+                   str(TOO_FAST_FOR_SLOW) in event['details'],
+                   '202; the event says: %s' % event['details'])
         cloud._wait_for_server_parameter(
             servers[0], {'OS-EXT-STS:task_state': None})
-        self._check_claim(servers[0], 'fast', TOO_FAST_FOR_SLOW)
+        self._check_claim('too-fast-stays', servers[0], 'fast',
+                          TOO_FAST_FOR_SLOW)
 
     def _capacity(self):
         """5. Capacity: the server that no longer fits."""
         cloud = self._cloud
         total = cloud.inventory('slow')['total']
         flavor = cloud.make_flavor(UNITS)
-        fitting = total // UNITS
-        for number in range(fitting):
-            server = self._boot(flavor, 'slow')
-            self._say('  server %d on slow: allocation %s' % (
-                number + 1, cloud.allocated(server['id'])))
+        claims = [cloud.allocated(self._boot(flavor, 'slow')['id'])
+                  for _ in range(total // UNITS)]
+        self.check('what-fits-boots',
+                   claims == [{'slow': UNITS}] * (total // UNITS),
+                   'allocations %s, %d of %d CU used' % (
+                       ', '.join(map(str, claims)), cloud.used('slow'),
+                       total))
         refused, fault = self._boot_refused(flavor, 'slow')
         self.check(
-            'the server that no longer fits is refused by Placement',
+            'what-does-not-fit-is-refused',
             refused and 'Got no allocation candidates' in cloud.log(),
-            '%d of %d CU used, %d more: %s' % (
-                cloud.used('slow'), total, UNITS, fault))
+            '%d more: %s Placement offers no candidates' % (UNITS, fault))
 
     def _bad_value(self):
         """6. A bad value: told at the API, or no host is found."""
         cloud = self._cloud
-        specs = {base.UNITS_KEY: 'sixty'}
-        try:
-            cloud.make_flavor(specs=specs)
-        except api_client.OpenStackApiException as exc:
-            status = exc.response.status_code
-            answer = exc.response.json()['badRequest']['message']
-        else:
-            status, answer = 200, 'it was taken'
-        self.check(
-            'the API answers 400, and names key, value, and what it may be',
-            status == 400 and base.UNITS_KEY in answer and 'sixty' in answer,
-            '%d: %s' % (status, answer))
-        flavor = cloud.make_flavor(specs=specs, version=base.NOT_VALIDATED)
-        refused, fault = self._boot_refused(flavor)
-        self.check('made with an API before 2.86 it finds no host', refused,
-                    fault)
+        for number, (key, value) in enumerate(BAD_VALUES, 1):
+            specs = {base.UNITS_KEY: str(UNITS)} | {key: value}
+            try:
+                cloud.make_flavor(specs=specs)
+            except api_client.OpenStackApiException as exc:
+                status = exc.response.status_code
+                answer = exc.response.json()['badRequest']['message']
+            else:
+                status, answer = 200, 'it was taken'
+            self.check(
+                'bad-value-%d-from-2.86' % number,
+                status == 400 and key in answer and repr(value) in answer,
+                '%d: %s' % (status, answer))
+            refused, fault = self._boot_refused(
+                cloud.make_flavor(specs=specs, version=base.NOT_VALIDATED))
+            self.check('bad-value-%d-before-2.86' % number, refused,
+                       '%s=%s is taken, then: %s' % (key, value, fault))
 
     # What the steps are made of.
 
@@ -251,14 +262,15 @@ class Story:
             promised_cu=UNITS, quota_us=tunables.quota,
             period_us=tunables.period, cap_cu=cap_cu)
         self.measurements.append(seen)
-        self._say('  %s on %s: quota %s of %s us, worth %g CU' % (
-            moment, host, seen.quota_us, seen.period_us, cap_cu))
+        self._say('  %s, %s on %s: quota %s of %s us' % (
+            story, moment, host, seen.quota_us, seen.period_us))
         return seen
 
-    def _check_claim(self, server, host, cu=UNITS):
+    def _check_claim(self, name, server, host, cu=UNITS):
         allocated = self._cloud.allocated(server['id'])
-        self.check('its units are claimed on %s alone' % host,
-                    allocated == {host: cu}, str(allocated))
+        self.check(name, allocated == {host: cu},
+                   ', '.join('%d CU on %s' % (claimed, where)
+                             for where, claimed in allocated.items()))
 
     def _check_arrival(self, host):
         """The cap is right in the XML that the guest arrives with."""
@@ -266,7 +278,7 @@ class Story:
         expected = self.measurements[-1]
         found = base.tunables_of(received)
         self.check(
-            'the hook caps it anew before it runs on %s' % host,
+            'cap-from-the-start-on-%s' % host,
             arrived == host and found.quota == expected.quota_us
             and found != base.tunables_of(sent),
             'quota %s us came in, %s us goes on' % (
@@ -275,8 +287,8 @@ class Story:
     def check(self, name, passed, detail):
         """Keep what was checked, and say it."""
         self.checks.append(Check(name, bool(passed), detail))
-        self._say('  %s  %s' % ('ok ' if passed else 'NOT', name))
-        self._say('       %s' % detail)
+        self._say('  %-6s %s: %s' % ('ok' if passed else 'FAILED', name,
+                                     detail))
 
     def _clean_up(self):
         while self._kept:

@@ -39,7 +39,7 @@ class EmbeddedTestCase(unittest.TestCase):
             done = subprocess.run(
                 [sys.executable, '-c', _WITHOUT_LIBVIRT % path],
                 cwd=directory, env=environment, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=240, check=False)
+                capture_output=True, text=True, timeout=500, check=False)
             self.assertEqual(0, done.returncode, done.stdout + done.stderr)
             with open(path) as file:
                 told = json.load(file)
@@ -53,6 +53,8 @@ class EmbeddedTestCase(unittest.TestCase):
         for check in told['checks']:
             self.assertIn(check['name'], done.stdout)
             self.assertTrue(check['detail'], check)
+        names = [check['name'] for check in told['checks']]
+        self.assertEqual(len(set(names)), len(names))
 
         seen = [(m['story'], m['host'], m['moment'], m['promised_cu'],
                  m['quota_us'], m['cap_cu'], m['delivered_cu'])
