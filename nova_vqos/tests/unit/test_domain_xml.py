@@ -46,7 +46,7 @@ def domain(cputune='', metadata='', vcpu='<vcpu>2</vcpu>'):
             '  <os/>\n</domain>\n').encode()
 
 
-def retuned(xml, shares=100, period_us=50_000, quota_us=30_000):
+def with_tuning(xml, shares=100, period_us=50_000, quota_us=30_000):
     return domain_xml.with_cputune(
         xml, shares=shares, period_us=period_us, quota_us=quota_us)
 
@@ -78,28 +78,28 @@ def test_text_is_as_good_as_bytes():
 
 
 def test_only_the_values_change():
-    result = retuned(MIGRATABLE, 1024, 50_000, 25_000)
+    result = with_tuning(MIGRATABLE, 1024, 50_000, 25_000)
     assert result == MIGRATABLE.replace(b'614', b'1024').replace(
         b'15000', b'25000')
 
 
 def test_nothing_to_change():
-    assert retuned(MIGRATABLE, 614, 50_000, 15_000) is not None
-    assert retuned(MIGRATABLE, 614, 50_000, 15_000) == MIGRATABLE
+    assert with_tuning(MIGRATABLE, 614, 50_000, 15_000) is not None
+    assert with_tuning(MIGRATABLE, 614, 50_000, 15_000) == MIGRATABLE
 
 
 def test_a_limit_is_removed_with_its_lines():
-    assert retuned(MIGRATABLE, 614, None, None) == MIGRATABLE.replace(
+    assert with_tuning(MIGRATABLE, 614, None, None) == MIGRATABLE.replace(
         b'    <period>50000</period>\n    <quota>15000</quota>\n', b'')
 
 
 def test_a_whole_cputune_is_made():
     bare = MIGRATABLE.replace(CPUTUNE, b'')
-    assert retuned(bare, 614, 50_000, 15_000) == MIGRATABLE
+    assert with_tuning(bare, 614, 50_000, 15_000) == MIGRATABLE
 
 
 def test_a_cputune_without_line_breaks_is_made():
-    assert retuned(b'<domain><vcpu>1</vcpu></domain>') == (
+    assert with_tuning(b'<domain><vcpu>1</vcpu></domain>') == (
         b'<domain><vcpu>1</vcpu><cputune><shares>100</shares>'
         b'<period>50000</period><quota>30000</quota></cputune></domain>')
 
@@ -127,11 +127,11 @@ def test_a_cputune_without_line_breaks_is_made():
 @pytest.mark.parametrize('limit', [(50_000, 30_000), (None, None)])
 def test_every_shape_of_cputune(cputune, limit):
     xml = domain(cputune)
-    result = retuned(xml, 100, *limit)
+    result = with_tuning(xml, 100, *limit)
     wanted = ['100', *('' if value is None else str(value)
                        for value in limit)]
     assert list(tuning(result).values()) == wanted
-    assert retuned(result, 100, *limit) == result
+    assert with_tuning(result, 100, *limit) == result
     assert without_tuning(result) == without_tuning(xml)
 
 
@@ -180,13 +180,13 @@ def test_all_else_passes_byte_for_byte(before, after, children, shares, limit):
     middle = b'' if children is None else (
         f'<cputune>{"".join(children)}</cputune>'.encode())
     period_us, quota_us = limit or (None, None)
-    result = retuned(head + middle + tail, shares, period_us, quota_us)
+    result = with_tuning(head + middle + tail, shares, period_us, quota_us)
     assert result.startswith(head) and result.endswith(tail)
     assert tuning(result) == {
         'shares': str(shares),
         'period': '' if limit is None else str(period_us),
         'quota': '' if limit is None else str(quota_us)}
-    assert retuned(result, shares, period_us, quota_us) == result
+    assert with_tuning(result, shares, period_us, quota_us) == result
     if children is not None:
         kept = [etree.tostring(element, with_tail=False)
                 for element in etree.fromstring(middle)
@@ -200,13 +200,13 @@ def test_all_else_passes_byte_for_byte(before, after, children, shares, limit):
 def test_the_encoding_is_kept():
     xml = ('<?xml version="1.0" encoding="iso-8859-1"?><domain><name>\xe9'
            '</name><vcpu>1</vcpu></domain>').encode('iso-8859-1')
-    result = retuned(xml)
+    result = with_tuning(xml)
     assert b'\xe9</name>' in result
     assert tuning(result)['quota'] == '30000'
 
 
 def test_a_byte_order_mark_is_kept():
-    result = retuned(b'\xef\xbb\xbf' + domain())
+    result = with_tuning(b'\xef\xbb\xbf' + domain())
     assert result.startswith(b'\xef\xbb\xbf<domain')
     assert tuning(result)['quota'] == '30000'
 
@@ -235,7 +235,7 @@ BOMB = ('<!DOCTYPE domain [<!ENTITY a "ha">' + ''.join(
      'document type'),
 ])
 def test_what_is_no_domain(xml, says):
-    for function in domain_xml.read, retuned:
+    for function in domain_xml.read, with_tuning:
         with pytest.raises(domain_xml.DomainXmlError, match=says):
             function(xml)
 
@@ -257,7 +257,7 @@ def test_damaged(offset, damage):
     damaged = MIGRATABLE[:offset] + damage + MIGRATABLE[offset + 1:]
     try:
         domain_xml.read(damaged)
-        result = retuned(damaged)
+        result = with_tuning(damaged)
     except domain_xml.DomainXmlError:
         return
     assert tuning(result)['quota'] == '30000'
@@ -266,12 +266,12 @@ def test_damaged(offset, damage):
 def test_deep_nesting():
     depth = 200_000
     xml = domain(metadata='<a>' * depth + '</a>' * depth)
-    assert b'<quota>30000</quota>' in retuned(xml)
+    assert b'<quota>30000</quota>' in with_tuning(xml)
 
 
 def test_a_domain_without_vcpu():
     with pytest.raises(domain_xml.DomainXmlError, match='no <vcpu>'):
-        retuned(b'<domain/>')
+        with_tuning(b'<domain/>')
 
 
 def test_not_a_server_of_nova():
