@@ -23,7 +23,7 @@ libvirt adds nothing to a vCPU's speed. They end by themselves if the
 calibration is killed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 import contextlib
 import json
 import logging
@@ -103,30 +103,53 @@ class GuestRunner(runner.Runner):
     measured_in = 'guest'
 
     def __init__(self, benchmark: Benchmark, *, emulator: str, virt_type: str,
-                 kernel: str, native_score: float, max_rounds: int) -> None:
-        """Prepare what the guests boot.
+                 kernel: str, max_rounds: int) -> None:
+        """Prepare; no guest is built or started yet.
 
-        :param native_score: roughly, of this host; sets the length of rounds
         :param max_rounds: after many times as many, a guest that was left
             behind ends by itself
-        :raises GuestError: when a guest cannot be built
         """
         super().__init__(benchmark)
         self._emulator = emulator
         self._virt_type = virt_type
         self._kernel = kernel
-        events = max(1, round(native_score * runner.ROUND_S
-                              / _SLOWDOWN[virt_type]))
-        self._append = guest.command_line(
-            [benchmark.guest_kind], max_rounds * 10,
-            {benchmark.guest_kind: events})
+        self._max_rounds = max_rounds
+        self._append = ''
         self._directory = tempfile.TemporaryDirectory(prefix='vqos-')
         self._initramfs = os.path.join(self._directory.name, 'initramfs')
-        guest.build_initramfs(self._initramfs, tools=[benchmark.program])
 
     def close(self) -> None:
         """Remove what the guests booted."""
         self._directory.cleanup()
+
+    def measure(self, pcpus: Collection[int],
+                enough: Callable[[runner.Samples], bool],
+                progress: Callable[[runner.Samples], str]) -> runner.Samples:
+        """See :meth:`nova_vqos.calibration.runner.Runner.measure`.
+
+        :raises GuestError: when a guest cannot be built
+        """
+        if not self._append:
+            self._build(min(pcpus))
+        return super().measure(pcpus, enough, progress)
+
+    def _build(self, pcpu: int) -> None:
+        """Build what the guests boot, with rounds of about the right length.
+
+        :param pcpu: where to see how fast the host is
+        """
+        LOG.info('  building a guest for %s (%s)', self._emulator,
+                 self._virt_type)
+        guest.build_initramfs(self._initramfs,
+                              tools=[self._benchmark.program])
+        (native_score,) = runner.NativeRunner(self._benchmark).measure(
+            {pcpu}, lambda seen: bool(seen[pcpu]),
+            lambda seen: 'running the benchmark on the host')[pcpu]
+        events = max(1, round(native_score * runner.ROUND_S
+                              / _SLOWDOWN[self._virt_type]))
+        self._append = guest.command_line(
+            [self._benchmark.guest_kind], self._max_rounds * 10,
+            {self._benchmark.guest_kind: events})
 
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:

@@ -36,7 +36,10 @@ LOG = logging.getLogger(__name__)
 #: short enough for many.
 ROUND_S = 0.5
 
+# Of one round, and of the first one, which a guest has to boot for; a host may
+# be very busy.
 _ROUND_TIMEOUT_S = 60
+_SILENCE_TIMEOUT_S = 180
 _PROGRESS_INTERVAL_S = 3
 
 Samples = Mapping[int, list[float]]
@@ -79,8 +82,8 @@ class Runner(abc.ABC):
         :param enough: asked after each round
         :param progress: a line about the samples, for people
         :returns: the scores of each pCPU, taken while all were busy
-        :raises CalibrationError: when the benchmark cannot be run, or is
-            silent for a minute
+        :raises CalibrationError: when the benchmark cannot be run, or no
+            round ends for minutes
         """
         results: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         stop = threading.Event()
@@ -105,11 +108,11 @@ class Runner(abc.ABC):
         told_at = time.monotonic()
         while not enough(samples):
             try:
-                result = results.get(timeout=_ROUND_TIMEOUT_S)
+                result = results.get(timeout=_SILENCE_TIMEOUT_S)
             except queue.Empty:
                 raise CalibrationError(
                     f'no round of the benchmark ended within '
-                    f'{_ROUND_TIMEOUT_S} s') from None
+                    f'{_SILENCE_TIMEOUT_S} s') from None
             if result.error is not None:
                 raise result.error
             # A round counts only when all the pCPUs were busy by then.

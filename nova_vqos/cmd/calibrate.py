@@ -36,9 +36,6 @@ from nova_vqos.calibration import runner as runners
 _COLUMNS = ('pcpus', 'state', 'coefficient', 'low', 'high', 'interval',
             'rounds', 'cu_per_pcpu')
 
-# Enough to choose the length of rounds in a guest by.
-_NATIVE_ROUNDS = 3
-
 
 class CalibrateCpu(lister.Lister):
     """Measure this host's CPUs and write its profile.
@@ -104,16 +101,18 @@ class CalibrateCpu(lister.Lister):
         pcpus = host_cpus.choose(parsed_args.pcpus)
         benchmark = benchmarks.load(parsed_args.benchmark)
         effort = cpu.Effort(parsed_args.rounds, parsed_args.max_interval)
+        runner: runners.Runner = runners.NativeRunner(benchmark)
         emulator = virt_type = None
-        if parsed_args.in_guest:
-            emulator = in_guest.find_emulator(parsed_args.emulator)
-            virt_type = in_guest.find_virt_type(parsed_args.virt_type)
         with contextlib.ExitStack() as stack:
-            runner: runners.Runner = runners.NativeRunner(benchmark)
-            if emulator is not None and virt_type is not None:
+            if parsed_args.in_guest:
+                emulator = in_guest.find_emulator(parsed_args.emulator)
+                virt_type = in_guest.find_virt_type(parsed_args.virt_type)
+                in_guest.check_memory(len(pcpus))
                 runner = stack.enter_context(contextlib.closing(
-                    self._guest_runner(benchmark, pcpus, parsed_args,
-                                       emulator, virt_type)))
+                    in_guest.GuestRunner(
+                        benchmark, emulator=emulator, virt_type=virt_type,
+                        kernel=guest.find_kernel(parsed_args.kernel),
+                        max_rounds=effort.max_rounds)))
             result = cpu.Calibration(
                 benchmark, runner, pcpus, against=against, effort=effort,
                 reference_name=parsed_args.reference, emulator=emulator,
@@ -124,21 +123,6 @@ class CalibrateCpu(lister.Lister):
         for warning in result.warnings:
             self.app.LOG.warning('Warning: %s', warning)
         return _tell(self.app.LOG, result.profile)
-
-    def _guest_runner(self, benchmark: benchmarks.Benchmark,
-                      pcpus: frozenset[int], args: argparse.Namespace,
-                      emulator: str, virt_type: str
-                      ) -> in_guest.GuestRunner:
-        in_guest.check_memory(len(pcpus))
-        self.app.LOG.info('Preparing guests of %s (%s)', emulator, virt_type)
-        first = min(pcpus)
-        scores = runners.NativeRunner(benchmark).measure(
-            {first}, lambda seen: len(seen[first]) >= _NATIVE_ROUNDS,
-            lambda seen: 'how fast the host is')[first]
-        return in_guest.GuestRunner(
-            benchmark, emulator=emulator, virt_type=virt_type,
-            kernel=guest.find_kernel(args.kernel),
-            native_score=max(scores), max_rounds=args.rounds)
 
 
 class ShowProfile(lister.Lister):

@@ -1,0 +1,177 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""nova-vqos-calibrate on this machine: real work, real guests, short."""
+
+import glob
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nova_vqos import fingerprint
+from nova_vqos import profile
+
+PROGRAM = os.path.join(os.path.dirname(sys.executable), 'nova-vqos-calibrate')
+QEMU = '/usr/bin/qemu-system-x86_64'
+# A quiet machine needs 15 s of it.
+TIMEOUT_S = 300
+# TCG everywhere: what the machine may have in hardware is not to be tested.
+IN_GUEST = ('--in-guest', '--virt-type', 'qemu', '--pcpus', '0')
+
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def tools():
+    missing = [tool for tool in ('sysbench', 'busybox', QEMU)
+               if shutil.which(tool) is None]
+    if missing and os.environ.get('CI') == 'true':
+        pytest.fail(f'{missing} are not installed')
+    if missing:
+        pytest.skip(f'{missing} are not installed')
+
+
+def calibrate(*arguments, expected=0):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True,
+                          text=True, timeout=TIMEOUT_S)
+    assert done.returncode == expected, done.stderr
+    return done
+
+
+def guests():
+    """Command lines of calibration guests that run."""
+    found = []
+    for path in glob.glob('/proc/[0-9]*/cmdline'):
+        try:
+            line = pathlib.Path(path).read_bytes()
+        except OSError:
+            continue
+        if b'vqos-calibrate-' in line and b'qemu' in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture(scope='module')
+def native(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp('native') / 'profile.yaml')
+    calibrate('cpu', '--reference', 'gold', '--rounds', '8', '--output', path)
+    return path
+
+
+@pytest.fixture(scope='module')
+def in_guest(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp('guest') / 'profile.yaml')
+    calibrate('cpu', '--reference', 'gold', '--rounds', '6', *IN_GUEST,
+              '--output', path)
+    return path
+
+
+def test_reference(native):
+    made = profile.load(native)
+    assert made.measured_in == 'host'
+    assert made.pcpus == os.sched_getaffinity(0)
+    assert {made.coefficient(pcpu) for pcpu in made.pcpus
+            if pcpu in made.cpu_classes[0].pcpus} == {1.0}
+    assert profile.staleness(made, fingerprint.of_host(),
+                             max_interval=1.0) == []
+    assert os.stat(native).st_mode & 0o777 == 0o644
+
+
+def test_a_host_against_itself(native, tmp_path):
+    path = str(tmp_path / 'again.yaml')
+    calibrate('cpu', '--against', native, '--rounds', '8', '--output', path)
+    made = profile.load(path)
+    assert made.reference == profile.load(native).reference
+    # The machine may be busy with anything: caches are, CPU time is not.
+    assert made.slowest(made.pcpus) == pytest.approx(1.0, abs=0.25)
+
+
+def test_show(native):
+    done = calibrate('show', native, '-f', 'json')
+    rows = json.loads(done.stdout)
+    assert [row['state'] for row in rows][:2] == ['alone', 'busy']
+    assert rows[1]['coefficient'] == 1.0
+    assert rows[1]['cu_per_pcpu'] == 100
+    assert '100 CU are one pCPU of gold' in ' '.join(done.stderr.split())
+
+
+def test_in_a_guest(in_guest, native):
+    made = profile.load(in_guest)
+    assert made.measured_in == 'guest'
+    assert made.pcpus == {0}
+    assert made.fingerprint['emulator'] == QEMU
+    assert made.provenance['virt_type'] == 'qemu'
+    assert profile.staleness(made, fingerprint.of_host(emulator=QEMU),
+                             max_interval=1.0) == []
+    # Emulation is several times slower than the host: it was in a guest.
+    assert made.reference.score < profile.load(native).reference.score / 2
+    assert guests() == []
+
+
+def test_a_slower_emulator_is_seen(in_guest, tmp_path):
+    emulator = tmp_path / 'qemu-slow'
+    # Blocks of translated code are no longer linked to each other.
+    emulator.write_text(
+        f'#!/bin/sh\nexec {QEMU} -d nochain -D /dev/null "$@"\n')
+    emulator.chmod(0o755)
+    path = str(tmp_path / 'slow.yaml')
+    calibrate('cpu', '--against', in_guest, '--rounds', '6', *IN_GUEST,
+              '--emulator', str(emulator), '--output', path)
+    made = profile.load(path)
+    assert made.coefficient(0) < 0.9
+    assert made.fingerprint['emulator'] == str(emulator)
+
+
+def test_native_and_in_guest_are_not_mixed(native, tmp_path):
+    output = tmp_path / 'profile.yaml'
+    done = calibrate('cpu', '--against', native, *IN_GUEST, '--output',
+                     str(output), expected=1)
+    assert 'measure this host likewise' in done.stderr
+    assert not output.exists()
+
+
+def test_ended_early_it_leaves_nothing(tmp_path):
+    output = tmp_path / 'profile.yaml'
+    with subprocess.Popen(
+            [PROGRAM, 'cpu', '--reference', 'gold', *IN_GUEST, '--output',
+             str(output)], stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith('Measuring pCPU 0'):
+                break
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert guests() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(('arguments', 'message'), [
+    (['--pcpus', '8000'], 'pCPUs 8000 cannot be used'),
+    (['--pcpus', 'all'], 'no list of pCPUs'),
+    (['--output', '/dev/null/profile.yaml'], 'cannot be written'),
+    (['--in-guest', '--emulator', '/no/qemu'], '/no/qemu cannot be run'),
+    (['--in-guest', '--emulator', '/bin/false'], 'does not start'),
+    ([*IN_GUEST, '--kernel', '/no/kernel'], '/no/kernel cannot be read'),
+    ([*IN_GUEST, '--kernel', '/etc/passwd'], 'does not start'),
+    (['--benchmark', 'bogomips'], "no benchmark 'bogomips'")])
+def test_what_cannot_be_done_is_said(tmp_path, arguments, message):
+    done = calibrate('cpu', '--reference', 'gold', '--output',
+                     str(tmp_path / 'profile.yaml'), *arguments, expected=1)
+    assert message in done.stderr
+    assert 'Traceback' not in done.stderr
+    assert list(tmp_path.iterdir()) == []
