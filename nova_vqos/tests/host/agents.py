@@ -85,14 +85,15 @@ class Agent:
         self._config = host.path('etc/nova-vqos/nova-vqos.conf')
         with open(self._config, 'w', encoding='utf-8') as stream:
             stream.write(
-                f'[DEFAULT]\nhost = {host.name}\ntransport_url = {bus}\n'
-                'rpc_response_timeout = 20\n'
+                f'[DEFAULT]\ndebug = true\nhost = {host.name}\ntransport_url = {bus}\n'
+                'default_log_levels = oslo_messaging=INFO,amqp=INFO\n'
                 f'[vqos_agent]\ntick_interval_s = {TICK_S}\n'
                 'heartbeat_interval_s = 0.5\n')
         # The sign of life of one that was killed would be taken for ours.
         if os.path.exists(self._state_path):
             os.unlink(self._state_path)
         self.process = host.popen(self.argv, log=f'agent-{host.name}')
+        self._log_start = os.path.getsize(self.process.log)
 
     @property
     def argv(self):
@@ -110,6 +111,16 @@ class Agent:
                 return json.load(stream)
         except FileNotFoundError:
             return {}
+
+    def log(self):
+        """:returns: what it has logged so far."""
+        with open(self.process.log, encoding='utf-8') as stream:
+            stream.seek(self._log_start)
+            return stream.read()
+
+    def print_log(self):
+        """Print what it has logged so far."""
+        print(self.log())
 
     def wait_ready(self):
         """Wait until it looks after its host."""
@@ -185,9 +196,10 @@ class Client:
         self._executor.shutdown()
 
     def _connect(self):
-        conf = cfg.ConfigOpts()
-        conf([])
-        return oslo_messaging.get_rpc_transport(conf, self._bus)
+        # NOTE: oslo.messaging registers the options of its tracing, which
+        # every call reads, with this one alone.
+        cfg.CONF([], default_config_files=[], default_config_dirs=[])
+        return oslo_messaging.get_rpc_transport(cfg.CONF, self._bus)
 
     def ask(self, method, *arguments, **options):
         """Call a method of AgentAPI."""

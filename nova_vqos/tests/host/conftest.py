@@ -129,6 +129,8 @@ def agent_of(lab, bus, profiles):
     with contextlib.ExitStack() as started:
         def start(host):
             agent = agents.Agent(host, bus)
+            # Last of all, for pytest to show with a test that failed.
+            started.callback(agent.print_log)
             started.callback(agent.process.stop)
             agent.wait_ready()
             return agent
