@@ -194,8 +194,7 @@ class Reconciler:
         for uuid, run_id in running.items():
             server = self._servers.get(uuid)
             if server is None or server.run_id != run_id:
-                server = servers.Server(uuid, run_id)
-                self._servers[uuid] = server
+                server = self._servers[uuid] = servers.Server(uuid, run_id)
             self._consider(server, now_s)
 
     def _consider(self, server: servers.Server, now_s: float) -> None:
@@ -319,10 +318,12 @@ class Reconciler:
             self._take_failure(False, error, server)
             return
         if left:
+            # Unless another vCPU was plugged in meanwhile.
+            if server.has_vcpus_of(in_force):
+                server.complain('its cap was written, and is not in force: '
+                                f'{left}')
+                server.back_off(now_s)
             server.note_wrong(in_force, left, now_s)
-            server.complain(f'its cap was written, and is not in force: '
-                            f'{left}')
-            server.back_off(now_s)
         else:
             server.note_right(in_force, now_s)
 
@@ -359,8 +360,8 @@ class Reconciler:
             return
         if event.run_id >= 0 and (server is None
                                   or server.run_id < event.run_id):
-            server = servers.Server(event.uuid, event.run_id)
-            self._servers[event.uuid] = server
+            server = self._servers[event.uuid] = servers.Server(
+                event.uuid, event.run_id)
         if event.kind is base.EventKind.STOPPED:
             self._tick_at_s = self._clock()
         if server is None or server.run_id != event.run_id:

@@ -176,15 +176,19 @@ class Server:
         self.failures = 0
         self.retry_at_s = float('-inf')
 
+    def has_vcpus_of(self, in_force: base.InForce) -> bool:
+        """Whether it had the same vCPUs when it was last looked at."""
+        return (self.in_force is not None
+                and self.in_force.vcpus.keys() == in_force.vcpus.keys())
+
     def note_wrong(self, in_force: base.InForce,
                    changes: tuple[base.Change, ...], now_s: float) -> None:
         """The wanted tuning is not in force.
 
         :param changes: what has to be written
         """
-        if self.right and self.want == self.enforced and (
-                self.in_force is not None
-                and set(self.in_force.vcpus) == set(in_force.vcpus)):
+        if (self.right and self.want == self.enforced
+                and self.has_vcpus_of(in_force)):
             self.tampering = Tampering(
                 seen_at=state.utc(), found=_text(in_force),
                 expected=_text(self.in_force), channel='',
