@@ -178,7 +178,7 @@ class Calibration:
             width = cpu_class.busy.interval_width
             if width > self._effort.max_interval:
                 self._warnings.append(
-                    f'the interval of pCPUs '
+                    'the interval of pCPU '
                     f'{profile.format_pcpus(cpu_class.pcpus)} is {width:.1%} '
                     f'wide, more than {self._effort.max_interval:.1%}: '
                     'measure again on a quieter host, or with more --rounds')
@@ -240,7 +240,7 @@ class Calibration:
                 f'{self._describe(_pooled(group))}'
                 for name, group in zip(names, grouped(samples), strict=True))
 
-        LOG.info('Measuring pCPU %s %s in the %s with %s',
+        LOG.info('Measuring pCPU %s, %s, in the %s with %s',
                  profile.format_pcpus(pcpus), state,
                  self._runner.measured_in, self._benchmark.identity)
         before = self._cpu_times()

@@ -83,6 +83,11 @@ class CalibrateCpu(lister.Lister):
             help='stop when the 95%% confidence interval is narrower than '
                  'this, relative to the score, default: %(default)s')
         parser.add_argument(
+            '--max-seconds', type=_seconds, metavar='SECONDS',
+            default=cpu.Effort().max_s,
+            help='stop after this time, alone and busy each, as soon as there '
+                 'are 4 rounds, default: %(default)s')
+        parser.add_argument(
             '--pcpus', metavar='LIST',
             help="pCPUs to measure, such as 0-3,8: Nova's [compute] "
                  'cpu_shared_set; default: all that this process may use')
@@ -100,7 +105,8 @@ class CalibrateCpu(lister.Lister):
                    if parsed_args.against else None)
         pcpus = host_cpus.choose(parsed_args.pcpus)
         benchmark = benchmarks.load(parsed_args.benchmark)
-        effort = cpu.Effort(parsed_args.rounds, parsed_args.max_interval)
+        effort = cpu.Effort(parsed_args.rounds, parsed_args.max_interval,
+                            parsed_args.max_seconds)
         runner: runners.Runner = runners.NativeRunner(benchmark)
         emulator = virt_type = None
         with contextlib.ExitStack() as stack:
@@ -212,12 +218,20 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    return _number(text, 86_400, 'seconds')
+
+
 def _share(text: str) -> float:
+    return _number(text, 1, 'a share such as 0.02')
+
+
+def _number(text: str, most: float, meaning: str) -> float:
     try:
-        share = float(text)
+        number = float(text)
     except ValueError:
-        share = -1.0
-    if not 0 < share <= 1:
+        number = -1.0
+    if not 0 < number <= most:
         raise argparse.ArgumentTypeError(
-            f'{text!r} is no share above 0 and up to 1, such as 0.02')
-    return share
+            f'{text!r} is not {meaning}, above 0 and up to {most:g}')
+    return number

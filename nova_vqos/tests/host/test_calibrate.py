@@ -160,6 +160,15 @@ def test_ended_early_it_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize('arguments', [
+    [], ['--reference', 'gold', '--against', 'gold.yaml'],
+    ['--reference', 'gold', '--rounds', '3'],
+    ['--reference', 'gold', '--max-interval', '2 %'],
+    ['--reference', 'gold', '--max-seconds', '-1']])
+def test_bad_options(arguments):
+    assert 'usage: ' in calibrate('cpu', *arguments, expected=2).stderr
+
+
 @pytest.mark.parametrize(('arguments', 'message'), [
     (['--pcpus', '8000'], 'pCPUs 8000 cannot be used'),
     (['--pcpus', 'all'], 'no list of pCPUs'),
@@ -168,10 +177,13 @@ def test_ended_early_it_leaves_nothing(tmp_path):
     (['--in-guest', '--emulator', '/bin/false'], 'does not start'),
     ([*IN_GUEST, '--kernel', '/no/kernel'], '/no/kernel cannot be read'),
     ([*IN_GUEST, '--kernel', '/etc/passwd'], 'does not start'),
-    (['--benchmark', 'bogomips'], "no benchmark 'bogomips'")])
+    (['--benchmark', 'bogomips'], "no benchmark 'bogomips'"),
+    (['--against', '/no/profile.yaml'], '/no/profile.yaml does not exist')])
 def test_what_cannot_be_done_is_said(tmp_path, arguments, message):
-    done = calibrate('cpu', '--reference', 'gold', '--output',
-                     str(tmp_path / 'profile.yaml'), *arguments, expected=1)
+    if '--against' not in arguments:
+        arguments = ['--reference', 'gold', *arguments]
+    done = calibrate('cpu', '--output', str(tmp_path / 'profile.yaml'),
+                     *arguments, expected=1)
     assert message in done.stderr
     assert 'Traceback' not in done.stderr
     assert list(tmp_path.iterdir()) == []

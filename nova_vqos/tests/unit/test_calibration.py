@@ -167,7 +167,7 @@ def test_uncertainty_of_the_reference_adds_to_ours(calibrate, yardstick):
     assert certain.cpu_classes[0].busy.interval_width == pytest.approx(0)
     assert result.profile.cpu_classes[0].busy.interval_width == \
         pytest.approx(0.06)
-    assert any('interval of pCPUs 0-1 is 6.0% wide' in warning
+    assert any('interval of pCPU 0-1 is 6.0% wide' in warning
                for warning in result.warnings)
 
 
