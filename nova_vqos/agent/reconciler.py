@@ -423,8 +423,6 @@ class Reconciler:
             self._connected = False
             self._heartbeat_at_s = self._clock()
 
-    # Small parts.
-
     def _reconnect(self, now_s: float) -> None:
         if self._connecting or now_s < self._connect_at_s:
             return

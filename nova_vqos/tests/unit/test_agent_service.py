@@ -1,0 +1,107 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The agent as a service, all of it but a host: libvirt's driver for tests."""
+
+import json
+import os
+import signal
+import threading
+
+from oslo_config import cfg
+from oslo_messaging import conffixture
+import pytest
+
+from nova_vqos.agent import service
+from nova_vqos.agent import state
+from nova_vqos.conf import agent as agent_options
+from nova_vqos.conf import vqos as vqos_options
+from nova_vqos.tests.unit import test_agent_rpc
+
+LIMIT_S = 20
+
+
+@pytest.fixture
+def conf(tmp_path):
+    options = cfg.ConfigOpts()
+    vqos_options.register_opts(options)
+    agent_options.register_opts(options)
+    agent_options.register_host_opts(options)
+    options([], default_config_files=[])
+    options.set_override('host', 'host')
+    options.set_override('profile_path', str(tmp_path / 'profile'), 'vqos')
+    options.set_override('agent_state_path', str(tmp_path / 'agent.json'),
+                         'vqos')
+    for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
+                        ('libvirt_uri', 'test:///default'),
+                        ('libvirt_run_path', str(tmp_path)),
+                        ('tick_interval_s', 0.1),
+                        ('heartbeat_interval_s', 0.1)):
+        options.set_override(name, value, 'vqos_agent')
+    bus = conffixture.ConfFixture(options, transport_url='fake://')
+    bus.setUp()
+    handler = signal.getsignal(signal.SIGHUP)
+    yield options
+    signal.signal(signal.SIGHUP, handler)
+    bus.cleanUp()
+
+
+@pytest.fixture
+def agent(conf):
+    started = service.AgentService(conf)
+    started.start()
+    yield started
+    started.stop()
+
+
+def read_state(conf):
+    try:
+        with open(conf.vqos.agent_state_path) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
+class TestService:
+    def test_it_connects_and_leaves_signs_of_life(self, conf, agent):
+        test_agent_rpc.wait_until(
+            lambda: read_state(conf).get('hypervisor_connected'))
+        assert read_state(conf)['pid'] == os.getpid()
+
+    def test_a_second_one_refuses_to_start(self, conf, agent):
+        with pytest.raises(state.AlreadyRunning,
+                           match='another nova-vqos-agent runs on this host'):
+            service.AgentService(conf).start()
+
+    def test_it_stops_and_another_starts(self, conf, agent):
+        agent.stop()
+        waiting = threading.Thread(target=agent.wait)
+        waiting.start()
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+        another = service.AgentService(conf)
+        another.start()
+        another.stop()
+
+    def test_a_hangup_reads_everything_again(self, conf, agent):
+        waiting = threading.Thread(target=agent.wait)
+        waiting.start()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        agent.stop()
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+
+    def test_an_unknown_hypervisor_is_named(self, conf):
+        conf.set_override('hypervisor', 'abacus', 'vqos_agent')
+        with pytest.raises(RuntimeError, match='abacus'):
+            service.load_hypervisor(conf)
