@@ -125,11 +125,18 @@ class Daemon:
     def stop(self, limit_s: float = 20) -> None:
         """End it and what it started, by force after a while."""
         known = process.Process.load(self._file)
+        if known:
+            known.signal(signal.SIGTERM)
+            known.wait(limit_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and what it started by force, and forget it."""
+        known = process.Process.load(self._file)
         if known and known.alive():
-            # The group outlives its leader where workers do not listen.
-            group = os.getpgid(known.pid)
-            known.stop(limit_s)
+            # Its group too: workers outlive their leader.
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(os.getpgid(known.pid), signal.SIGKILL)
+            known.kill()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file)
