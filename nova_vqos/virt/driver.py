@@ -30,6 +30,7 @@ from nova import rpc
 from nova_vqos import host_report
 from nova_vqos import policy as policies
 from nova_vqos.agent import rpcapi
+from nova_vqos.conf import agent as agent_conf
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.virt import admission
 from nova_vqos.virt import cputune
@@ -52,6 +53,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def __init__(self, virtapi, read_only=False):
         super().__init__(virtapi, read_only)
         vqos_conf.register_opts(CONF)
+        agent_conf.register_opts(CONF)
         self._vqos_reporter = host_report.HostReporter(
             CONF.vqos.profile_path, CONF.vqos.agent_state_path,
             CONF.vqos.profile_max_interval)
@@ -229,8 +231,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                                     instance.flavor.vcpus)
             if policy is not None:
                 # NOTE: read now: Nova replaces it when a worker starts.
-                rpcapi.AgentAPI(rpc.TRANSPORT).wake(
-                    CONF.host, instance.uuid, policy.to_dict())
+                rpcapi.AgentAPI(
+                    rpc.TRANSPORT, exchange=CONF.vqos_agent.exchange,
+                    topic=CONF.vqos_agent.topic,
+                ).wake(CONF.host, instance.uuid, policy.to_dict())
         except Exception:
             LOG.warning('The vqos agent was not told, it finds the server by '
                         'itself', instance=instance, exc_info=True)

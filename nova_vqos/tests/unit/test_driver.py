@@ -628,6 +628,7 @@ class WakeTestCase(DriverTestCase):
     def setUp(self):
         super().setUp()
         self.casts = []
+        self.address = ('nova_vqos', 'vqos-agent')
         this = self
 
         class Client:
@@ -641,7 +642,7 @@ class WakeTestCase(DriverTestCase):
         def get_client(transport, target, **kwargs):
             self.assertIs(rpc.TRANSPORT, transport)
             self.assertEqual(0, kwargs['retry'])
-            self.assertEqual('nova_vqos', target.exchange)
+            self.assertEqual(self.address, (target.exchange, target.topic))
             return Client()
 
         self.stub_out('oslo_messaging.get_rpc_client', get_client)
@@ -680,6 +681,12 @@ class WakeTestCase(DriverTestCase):
             self.context, self.instance, [], True, {'block': 'devices'})
         self.assertEqual([(self.context, self.instance, [], True,
                            {'block': 'devices'})], passed)
+        self.assert_woken()
+
+    def test_at_the_address_that_the_agent_was_given(self):
+        self.address = ('other', 'agents')
+        self.flags(exchange='other', topic='agents', group='vqos_agent')
+        self.create(self.instance)
         self.assert_woken()
 
     def test_the_transport_is_read_at_call_time(self):
