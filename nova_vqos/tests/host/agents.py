@@ -85,7 +85,8 @@ class Agent:
         self._config = host.path('etc/nova-vqos/nova-vqos.conf')
         with open(self._config, 'w', encoding='utf-8') as stream:
             stream.write(
-                f'[DEFAULT]\ndebug = true\nhost = {host.name}\ntransport_url = {bus}\n'
+                f'[DEFAULT]\nhost = {host.name}\ntransport_url = {bus}\n'
+                'debug = true\n'
                 'default_log_levels = oslo_messaging=INFO,amqp=INFO\n'
                 f'[vqos_agent]\ntick_interval_s = {TICK_S}\n'
                 'heartbeat_interval_s = 0.5\n')

@@ -17,6 +17,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -74,6 +75,8 @@ def lab():
             pytest.fail(f'host tests cannot run here: {"; ".join(lacking)}')
         pytest.skip('; '.join(lacking))
     with _alone():
+        # Ended by `timeout` or a CI system, it is to clean up all the same.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         made = Lab()
         # What a run that was killed left.
         made.remove()
