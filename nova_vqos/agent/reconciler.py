@@ -332,8 +332,10 @@ class Reconciler:
         server.undescribed = server.undescribed or describing
         server.back_off(self._clock())
         if isinstance(error, base.DomainBusy):
-            LOG.info('Server %s (%s) has to wait: %s', server.uuid,
-                     server.name, error)
+            # Each one that boots is met while it is being started.
+            LOG.log(logging.DEBUG if describing else logging.INFO,
+                    'Server %s (%s) has to wait: %s', server.uuid,
+                    server.name, error)
         elif isinstance(error, base.Unavailable):
             self._lose_connection(str(error))
         elif isinstance(error, base.DomainGone):
@@ -375,12 +377,12 @@ class Reconciler:
         server.undescribed = True
         if event.kind is base.EventKind.STARTED:
             server.origin = event.detail
-        # The guest of a migration runs from RESUMED on; STARTED is its QEMU.
-        if (event.kind is base.EventKind.STARTED
-                and event.detail != 'migrated') or (
+        # Whichever comes first: libvirt may tell of RESUMED before STARTED. In
+        # a migration STARTED is but the QEMU, whose guest is not here yet.
+        if server.runs_since_s is None and (
                 event.kind is base.EventKind.RESUMED
-                and server.runs_since_s is None
-                and server.origin == 'migrated'):
+                or (event.kind is base.EventKind.STARTED
+                    and event.detail != 'migrated')):
             server.runs_since_s = event.seen_at_s
 
     def _take_wake(self, uuid: str) -> None:

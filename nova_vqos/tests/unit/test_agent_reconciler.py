@@ -158,6 +158,21 @@ class TestEnforcement:
         assert world.limits() == {RIGHT}
         assert world.report()['right_at_first_sight'] is False
 
+    def test_the_window_of_a_start_begins_with_the_first_instruction(
+            self, world):
+        world.start()
+        world.host.starting.add(fakes.UUID)
+        world.host.boot(specs=fakes.make_specs())
+        # In libvirt's order.
+        world.host.event(KIND.RESUMED, detail='unpaused', at_s=world.now_s)
+        world.now_s += 0.04
+        world.host.starting.clear()
+        world.host.event(KIND.STARTED, detail='booted', at_s=world.now_s)
+        world.settle()
+        report = world.report()
+        assert report['origin'] == 'booted'
+        assert report['wrong_ms'] == pytest.approx(40)
+
     def test_hotplugged_vcpus_get_their_cap(self, world):
         world.host.boot(specs=fakes.make_specs(), online=1)
         world.start()
