@@ -92,6 +92,16 @@ class ResizeTestCase(TwoHostsTestCase):
         self._assert_is(server, 'fast', 120)
         self._assert_used(120, 0)
 
+    def test_to_a_flavor_without_units(self):
+        self.start_host('plain', None)
+        server = self.boot(self.make_flavor(60), 'fast')
+        self._resize_server(server, self.make_flavor())
+        self.assertEqual('plain', self.host_of(server))
+        self._confirm_resize(server)
+        self.assertEqual((None, None, None), self.tunables(server))
+        self.assertEqual({'plain': 0}, self.allocated(server['id']))
+        self._assert_used(0, 0)
+
     def test_to_a_flavor_that_cannot_be_honoured(self):
         server = self.boot(self.make_flavor(60), 'fast')
         bad = self.make_flavor(
