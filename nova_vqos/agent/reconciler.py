@@ -75,8 +75,7 @@ class Reconciler:
         self._wake = threading.Event()
         self._stopping = False
         self._servers: dict[str, servers.Server] = {}
-        self._connected = False
-        self._connecting = False
+        self._connected = self._connecting = False
         self._reconnects = 0
         self._connect_at_s = float('-inf')
         self._tick_at_s = float('-inf')
@@ -459,8 +458,8 @@ class Reconciler:
             self._heartbeat_fails = False
         except OSError as error:
             if not self._heartbeat_fails:
-                LOG.error('No sign of life can be left, so that the scheduler '
-                          'will refuse this host: %s', error)
+                LOG.error('No sign of life can be left: the scheduler will '
+                          'refuse this host: %s', error)
             self._heartbeat_fails = True
 
     def _host_report(self) -> dict[str, ty.Any]:
