@@ -12,12 +12,13 @@
 
 """The two-host cloud: make it, deploy nova_vqos on it, remove it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import fcntl
 import os
 import shutil
 import time
+import types
 
 from nova_vqos import guest
 from nova_vqos import profile as profiles
@@ -122,8 +123,8 @@ class Lab:
                       for name in ('placement', 'glance', 'nova', 'neutron')),
                     services.start_conductor, services.start_scheduler)
         with _step("nova-compute on each host, with Nova's own driver"):
-            self.write_compute()
             for name in self.hosts:
+                self.write_compute(name)
                 self.start_compute(name)
             self._wait_for_hosts()
         _touch(self._up_mark)
@@ -167,11 +168,10 @@ class Lab:
                 services.SCHEDULER.stop()
                 config.write_scheduler(config.scheduler_with_units())
                 services.start_scheduler()
-            self.write_compute(config.compute_with_units())
             openstack.together(*(
-                lambda name=name: self.restart_compute(name)
+                lambda name=name: self.sell_units(name)
                 for name in self.hosts))
-            self._wait_for_units()
+            self.wait_for_units()
         _touch(self._deployed_mark)
 
     def down(self) -> None:
@@ -201,17 +201,25 @@ class Lab:
 
     # Parts of it.
 
-    def write_compute(self, more: config.Settings | None = None) -> None:
-        """Write nova.conf of each nova-compute.
+    def write_compute(self, name: str,
+                      more: config.Settings | None = None) -> None:
+        """Write nova.conf of a host.
 
         :param more: laid over the stock settings
         """
-        for name, host in self.hosts.items():
-            settings = config.nova_compute(
-                name, host.address, profiles.format_pcpus(host.pcpus))
-            config.write_ini(
-                f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
-                config.merge(settings, more or {}))
+        host = self.hosts[name]
+        settings = config.nova_compute(
+            name, host.address, profiles.format_pcpus(host.pcpus))
+        config.write_ini(f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
+                         config.merge(settings, more or {}))
+
+    def sell_units(self, name: str, allocation_ratio: float = 1.0) -> None:
+        """Let a host have CPU units: its nova-compute starts anew.
+
+        :param allocation_ratio: how many times over it sells them
+        """
+        self.write_compute(name, config.compute_with_units(allocation_ratio))
+        self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:
         """Start nova-compute on a host."""
@@ -335,13 +343,19 @@ class Lab:
         running = self.process_on(name, 'nova-compute')
         return running is not None and running.alive()
 
-    def _wait_for_units(self) -> None:
-        """Wait until the scheduler can give units of both hosts away."""
+    def wait_for_units(self, allocation_ratios: Mapping[str, float]
+                       = types.MappingProxyType({})) -> None:
+        """Wait until the scheduler can give units of both hosts away.
+
+        :param allocation_ratios: of hosts where it is not 1
+        """
         with self.cloud() as cloud:
             for name in self.hosts:
                 def sold(name: str = name) -> bool:
                     units = cloud.inventory(name).get(UNITS)
-                    return bool(units) and units['reserved'] < units['total']
+                    return (bool(units) and units['reserved'] < units['total']
+                            and units['allocation_ratio']
+                            == allocation_ratios.get(name, 1))
 
                 process.wait_until(
                     sold, 120, f'CPU units of host {name} in Placement',

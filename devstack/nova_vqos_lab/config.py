@@ -260,9 +260,12 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
     })
 
 
-def compute_with_units() -> Settings:
+def compute_with_units(allocation_ratio: float = 1.0) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""
-    return {'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'}}
+    return {
+        'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'},
+        'vqos': {'allocation_ratio': str(allocation_ratio)},
+    }
 
 
 def agent(host: str) -> Settings:
