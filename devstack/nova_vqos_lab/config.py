@@ -260,11 +260,13 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
     })
 
 
-def compute_with_units(allocation_ratio: float = 1.0) -> Settings:
+def compute_with_units(allocation_ratio: float,
+                       profile_max_interval: float) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""
     return {
         'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'},
-        'vqos': {'allocation_ratio': str(allocation_ratio)},
+        'vqos': {'allocation_ratio': str(allocation_ratio),
+                 'profile_max_interval': str(profile_max_interval)},
     }
 
 

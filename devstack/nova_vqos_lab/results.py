@@ -18,6 +18,8 @@ import typing as ty
 
 import prettytable
 
+from nova_vqos_lab import process
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
@@ -64,6 +66,11 @@ class Results:
     def __init__(self) -> None:
         self.measurements: list[Measurement] = []
         self.checks: list[Check] = []
+
+    def check(self, name: str, passed: bool, detail: str) -> None:
+        """Note a check, and say how it ended."""
+        self.checks.append(Check(name, passed, detail))
+        process.say(f'   {"ok" if passed else "FAILED":6} {name}: {detail}')
 
     @property
     def passed(self) -> bool:

@@ -60,7 +60,8 @@ _BAD_FLAVORS = (
 # The name of every check that is made.
 CHECKS = (
     'stock-quota-is-copied', 'stock-speed-follows-the-host',
-    'inventory-of-fast', 'inventory-of-slow', 'flavor-is-accepted',
+    'calibration-of-fast', 'inventory-of-fast', 'calibration-of-slow',
+    'inventory-of-slow', 'flavor-is-accepted',
     *(f'{what}-on-{host}-boot' for host in ('fast', 'slow')
       for what in ('cap', 'speed')),
     *(name for host in ('fast', 'slow') for name in (
@@ -82,14 +83,14 @@ def tell(lab: clouds.Lab) -> results.Results:
     """Make the cloud, tell the whole story, and leave the cloud running.
 
     :returns: what was found, also where it could not be told to its end
-    :raises process.LabError: when there is no cloud to tell it on
     """
     began = time.monotonic()
-    lab.up()
-    lab.calibrate()
-    story = Story(lab)
+    found = results.Results()
     problem = ''
     try:
+        lab.up()
+        lab.calibrate()
+        story = Story(lab, found)
         with lab.cloud() as cloud:
             story.tell_stock(cloud)
         lab.deploy()
@@ -97,20 +98,19 @@ def tell(lab: clouds.Lab) -> results.Results:
             story.tell_units(cloud)
     except process.LabError as error:
         problem = str(error)
-    story.check('told-to-its-end', not problem,
+    found.check('told-to-its-end', not problem,
                 problem or f'after {time.monotonic() - began:.0f} s')
-    return story.results
+    return found
 
 
 class Story:
-    """The story, and what was found so far.
+    """The story, told on a lab whose hosts are calibrated."""
 
-    :ivar results: measurements and checks
-    """
-
-    def __init__(self, lab: clouds.Lab) -> None:
+    def __init__(self, lab: clouds.Lab, found: results.Results) -> None:
+        """:param found: where measurements and checks are noted."""
         self._lab = lab
-        self.results = results.Results()
+        self._found = found
+        self._check = found.check
         self._pcpu_cu = {name: lab.pcpu_cu(name) for name in lab.hosts}
         # Events per second of 100 CU, by kind of work.
         self._reference = {
@@ -144,10 +144,10 @@ class Story:
             cap = self._lab.hosts['slow'].vcpu_cap(server.domain)
             ratio = after.delivered_cu / before.delivered_cu
             hosts = self._pcpu_cu['slow'] / self._pcpu_cu['fast']
-            self.check(
+            self._check(
                 'stock-quota-is-copied', cap == (quota_us, _PERIOD_US),
                 f'the same quota on slow: {_cap_text(cap)}')
-            self.check(
+            self._check(
                 'stock-speed-follows-the-host',
                 abs(ratio / hosts - 1) < 0.1 and ratio < 0.9,
                 f'{before.delivered_cu:.1f} CU on fast became '
@@ -160,15 +160,22 @@ class Story:
     def tell_units(self, cloud: client.Cloud) -> None:
         """The same speed everywhere, or no host."""
         for name in self._lab.hosts:
+            uncertain = self._lab.uncertainty(name)
+            self._check(
+                f'calibration-of-{name}',
+                uncertain <= clouds.WIDEST_INTERVAL,
+                f'95 % interval of {uncertain:.1%}, wanted: '
+                f'{clouds.WIDEST_INTERVAL:.0%}; wider only where the machine '
+                'is busy')
             units_of_host = cloud.inventory(name)[clouds.UNITS]
             least = math.floor(self._pcpu_cu[name])
-            self.check(
+            self._check(
                 f'inventory-of-{name}', units_of_host['total'] == least,
                 f'{units_of_host["total"]} CU in Placement, '
                 f'{self._pcpu_cu[name]:.2f} in the profile')
         answer = cloud.make_flavor(
             'units', {_UNITS_KEY: str(PROMISED_CU)})
-        self.check('flavor-is-accepted', answer.status == 200,
+        self._check('flavor-is-accepted', answer.status == 200,
                     f'{PROMISED_CU} CU: {answer.status} {answer.message}')
         with self._chapter('with units: the same speed on both hosts'):
             self._same_speed(cloud)
@@ -204,7 +211,7 @@ class Story:
 
     def _measure_units(self, server: client.Server, moment: str) -> None:
         found = self._measure('units', server, moment)
-        self.check(
+        self._check(
             f'speed-on-{found.host}-{moment}', abs(found.error) <= TOLERANCE,
             f'{found.delivered_cu:.2f} of {PROMISED_CU} CU, '
             f'{found.error:+.1%}, wanted: within {TOLERANCE:.0%}')
@@ -215,7 +222,7 @@ class Story:
         with watch.CapWatch(self._lab.hosts[host], domain) as seen:
             server.migrate(host)
         wanted = self._wanted_cap(host)
-        self.check(
+        self._check(
             f'cap-from-the-start-on-{host}',
             seen.caps()[:1] == [wanted]
             and set(seen.caps()) == {wanted}
@@ -230,7 +237,7 @@ class Story:
         allocations = server.allocations()
         claimed = {uuid: one.get(clouds.UNITS)
                    for uuid, one in allocations.items()}
-        self.check(
+        self._check(
             f'allocation-follows-to-{host}',
             claimed == {provider: PROMISED_CU},
             f'{sum(filter(None, claimed.values()))} CU on {len(claimed)} '
@@ -241,18 +248,18 @@ class Story:
         server = cloud.boot('too-fast', 'too-fast',
                             self._images['work-fast'])
         reason = server.wait_settled()
-        self.check('too-fast-boots-on-fast',
+        self._check('too-fast-boots-on-fast',
                    not reason and server.host == 'fast',
                    reason or f'{TOO_FAST_CU} CU: on {server.host}')
         refused = cloud.boot('too-fast-for-slow', 'too-fast',
                              self._images['idle'], 'slow')
         reason = refused.wait_settled()
-        self.check('too-fast-finds-no-place-on-slow',
+        self._check('too-fast-finds-no-place-on-slow',
                    'No valid host' in reason, reason or 'it booted')
         refused.delete()
         self._measure('units', server, 'boot', promised_cu=TOO_FAST_CU)
         answer = server.request_migration('slow', force=True, version='2.30')
-        self.check('forced-migration-claims-units', answer.status == 400
+        self._check('forced-migration-claims-units', answer.status == 400
                    and 'capacity' in answer.message,
                    f'{answer.status}: {answer.message}')
         # Placement knows how many units there are, not how fast a pCPU is:
@@ -261,7 +268,7 @@ class Story:
         self._lab.sell_units('slow', ratios['slow'])
         self._lab.wait_for_units(ratios)
         answer = server.request_migration('slow', force=True, version='2.30')
-        self.check('forced-migration-2.30', answer.status == 400
+        self._check('forced-migration-2.30', answer.status == 400
                    and 'pCPU' in answer.message,
                    f'{answer.status}: {answer.message}')
         answer = server.request_migration('slow', force=True, version='2.67')
@@ -269,14 +276,14 @@ class Story:
             'live-migration', 'compute_check_can_live_migrate_destination',
             '2.84')
         details = event.get('details') or ''
-        self.check(
+        self._check(
             'forced-migration-2.67', answer.status == 202
             and event['result'] == 'Error' and 'pCPU' in details,
             f'{answer.status}; the event says from 2.84: {details}')
         server.wait_idle()
         answer = server.request_migration('slow')
         shown = server.wait_idle()
-        self.check(
+        self._check(
             'too-fast-stays', shown['status'] == 'ACTIVE'
             and shown['OS-EXT-SRV-ATTR:host'] == 'fast'
             and list(server.allocations()) == [cloud.provider('fast')],
@@ -296,7 +303,7 @@ class Story:
         reasons = list(filter(None, (one.wait_settled() for one in servers)))
         usages = {name: cloud.usages(name)[clouds.UNITS]
                   for name in self._lab.hosts}
-        self.check(
+        self._check(
             'what-fits-boots', not reasons and usages == {
                 name: count * PROMISED_CU for name, count in room.items()},
             '; '.join(reasons) or ', '.join(
@@ -306,7 +313,7 @@ class Story:
             f'/allocation_candidates?resources={clouds.UNITS}:{PROMISED_CU}')
         one_more = cloud.boot('one-more', 'units', self._images['idle'])
         reason = one_more.wait_settled()
-        self.check(
+        self._check(
             'what-does-not-fit-is-refused', 'No valid host' in reason
             and not candidates['allocation_requests'],
             f'{reason or "it booted"}; Placement offers '
@@ -320,7 +327,7 @@ class Story:
                               for name, value in specs.items())
             if _UNITS_KEY in specs:
                 answer = cloud.make_flavor(f'bad-new-{number}', specs)
-                self.check(
+                self._check(
                     f'bad-value-{number}-from-2.86',
                     answer.status == 400 and _UNITS_KEY in answer.message,
                     f'{shown}: {answer.status} {answer.message}')
@@ -329,7 +336,7 @@ class Story:
             server = cloud.boot(f'bad-{number}', f'bad-old-{number}',
                                 self._images['idle'])
             reason = server.wait_settled()
-            self.check(
+            self._check(
                 f'bad-value-{number}-before-2.86', answer.status == 200
                 and 'No valid host' in reason,
                 f'{shown}: {answer.status}, then: {reason or "it booted"}')
@@ -344,11 +351,6 @@ class Story:
         yield
         process.say(f'   {time.monotonic() - began:.0f} s')
 
-    def check(self, name: str, passed: bool, detail: str) -> None:
-        """Note a check and say how it ended."""
-        self.results.checks.append(results.Check(name, passed, detail))
-        process.say(f'   {"ok" if passed else "FAILED":6} {name}: {detail}')
-
     def _measure(self, story: str, server: client.Server, moment: str,
                  kind: str = CALIBRATED, *, promised_cu: int = PROMISED_CU,
                  rounds: int = 10) -> results.Measurement:
@@ -357,7 +359,7 @@ class Story:
         cu = 100 / self._reference[kind]
         found = results.Measurement(story, host, moment, kind, promised_cu,
                                     round(speed.steady * cu, 2))
-        self.results.measurements.append(found)
+        self._found.measurements.append(found)
         process.say(
             f'          {story}: {server.name} on {host}, {moment}, {kind}: '
             f'{found.delivered_cu:.1f} CU ({found.error:+.1%}), '
@@ -365,13 +367,13 @@ class Story:
             f's, {speed.rounds} rounds')
         if story == 'units' and kind == CALIBRATED and moment == 'migrated':
             error = speed.first * cu / promised_cu - 1
-            self.check(
+            self._check(
                 f'first-second-on-{host}', abs(error)
                 <= FIRST_ROUND_TOLERANCE,
                 f'{speed.first * cu:.1f} of {promised_cu} CU in the first '
                 f'{speed.first_at_s:.1f} s, wanted: within '
                 f'{FIRST_ROUND_TOLERANCE:.0%}')
-            self.check(
+            self._check(
                 f'guest-clock-on-{host}', abs(speed.clock_error) < 0.05,
                 f'the guest counts {speed.clock_error:+.1%} seconds')
         return found
@@ -387,7 +389,7 @@ class Story:
                    moment: str) -> None:
         cap = self._lab.hosts[host].vcpu_cap(server.domain)
         wanted = self._wanted_cap(host)
-        self.check(f'cap-on-{host}-{moment}', cap == wanted,
+        self._check(f'cap-on-{host}-{moment}', cap == wanted,
                     f'{_cap_text(cap)} in the cgroup, '
                     f'{_cap_text(wanted)} by the profile')
 
