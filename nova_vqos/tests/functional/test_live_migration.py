@@ -124,17 +124,15 @@ class RecapTestCase(LiveMigrationTestCase):
 class RollbackTestCase(LiveMigrationTestCase):
 
     def _fails(self, server):
-        self.api.post_server_action(server['id'], {'os-migrateLive': {
-            'host': 'slow', 'block_migration': 'auto'}})
-        self._wait_for_migration_status(server, ['error', 'failed'])
-        shown = self._wait_for_server_parameter(
-            server, {'OS-EXT-STS:task_state': None})
         # NOTE: Nova 33 and 34 roll back, and then still set the server to
         # ERROR for whatever libvirt raised (future.result() at the end of
-        # LibvirtDriver._live_migration): the guest runs on.
-        if shown['status'] == 'ERROR':
-            self.api.post_server_action(
-                server['id'], {'os-resetState': {'state': 'active'}})
+        # LibvirtDriver._live_migration), while its guest runs on.
+        self._live_migrate(server, host='slow',
+                           migration_expected_state='error',
+                           server_expected_state='ERROR',
+                           wait_for_fault_key=False)
+        self.api.post_server_action(
+            server['id'], {'os-resetState': {'state': 'active'}})
         self._assert_stayed(server, ON_FAST, 60)
         self.assertTrue(self.domain(server, 'fast').isActive())
 
