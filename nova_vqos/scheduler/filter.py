@@ -82,7 +82,7 @@ class VqosFilter(filters.BaseHostFilter):
         passed = []
         refusals = []
         for host_state in filter_obj_list:
-            reason = request.refusal(host_state.stats)
+            reason = request.refusal(_stats_of(host_state))
             if reason:
                 refusals.append((host_state, reason))
             else:
@@ -100,7 +100,7 @@ class VqosFilter(filters.BaseHostFilter):
         if CONF.vqos.servers_without_units == 'allow':
             return host_states
         passed = [host_state for host_state in host_states
-                  if host_state.stats.get('vqos_sells_units') != 'True']
+                  if not _sells_units(host_state)]
         if len(passed) < len(host_states):
             _log_kept(host_states, spec_obj)
         return passed
@@ -165,6 +165,19 @@ class _Request:
                 f'{CONF.vqos.agent_max_age_s} s ago')
 
 
+def _stats_of(host_state):
+    """The stats of a host, as texts.
+
+    NOTE: Nova sets them when it reads the compute node, which it leaves for
+    later while the node has not yet said what it has.
+    """
+    return getattr(host_state, 'stats', {})
+
+
+def _sells_units(host_state):
+    return _stats_of(host_state).get('vqos_sells_units') == 'True'
+
+
 def _policy_of(spec_obj):
     """The policy of the servers of a request; None: stock Nova's business.
 
@@ -218,7 +231,7 @@ def _log_refusals(refusals, request, spec_obj):
 def _log_kept(host_states, spec_obj):
     """One line for all: servers without units are the common case."""
     hosts = [host_state.host for host_state in host_states
-             if host_state.stats.get('vqos_sells_units') == 'True']
+             if _sells_units(host_state)]
     more = len(hosts) - _LINES_AT_INFO
     LOG.info('Server %(server)s asks for no CPU units, and these hosts are '
              'kept for servers that do ([vqos] servers_without_units): '

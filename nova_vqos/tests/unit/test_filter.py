@@ -118,6 +118,12 @@ class FilterTestCase(nova_case.NovaTestCase):
             self.assertEqual([], self.passed([stock_host()], with_units()))
         self.assertIn('it has no CPU units', logs.records[0].getMessage())
 
+    def test_a_host_that_has_not_yet_said_what_it_has(self):
+        # As Nova makes it, without stats.
+        new = host_manager.HostState('new', 'new', None)
+        self.assertEqual([], self.passed([new], with_units()))
+        self.assertEqual(['new'], self.passed([new], make_spec()))
+
     def test_stats_that_are_garbage(self):
         for garbage in ('', 'fast', '1e', 'None'):
             self.assert_refused(with_units(), 'stats',
