@@ -20,6 +20,7 @@ version 2 must be told to hand down.
 """
 
 from collections.abc import Iterable, Iterator
+import contextlib
 import dataclasses
 import errno
 import os
@@ -116,31 +117,41 @@ def detect(mounts_path: str = '/proc/self/mounts') -> Hierarchy:
     return Hierarchy(2, dict.fromkeys(CONTROLLERS, unified))
 
 
-def create(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
-    """Make a host's groups.
+def create(hierarchy: Hierarchy, group: str) -> None:
+    """Make a host's group, for its first process to enter.
+
+    In version 2 nobody may enter a group that hands controllers down, and
+    the first process of a host has to, to make the group the root of the
+    host's hierarchy. Hence the rest comes after it went on to its services.
 
     :param group: of the host, one of the lab's and one of its own: LAB/HOST
+    :raises NoCgroupsError: when the machine does not let us
+    """
+    lab = os.path.dirname(group)
+    with _explained(hierarchy):
+        for mount in hierarchy.roots():
+            _make(hierarchy, mount, lab)
+            _make(hierarchy, mount, group)
+            _make(hierarchy, mount, os.path.join(group, SERVICES),
+                  hand_down=False)
+        _set_shares(hierarchy, lab, _LAB_SHARES)
+
+
+def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
+    """Divide a host's group between its services and its guests.
+
+    :param group: of the host, which no process is in itself any more
     :param pcpus: those that the host's guests run on; its services run on
         all, as they would interfere with nothing on a host of its own
     :raises NoCgroupsError: when the machine does not let us
     """
-    lab = os.path.dirname(group)
-    cpus = ','.join(str(pcpu) for pcpu in sorted(pcpus))
     machine = os.path.join(group, MACHINE)
-    services = os.path.join(group, SERVICES)
-    try:
-        for name in (lab, group, services, machine):
-            for mount in hierarchy.roots():
-                _make(hierarchy, mount, name)
-        _set_shares(hierarchy, lab, _LAB_SHARES)
+    cpus = ','.join(str(pcpu) for pcpu in sorted(pcpus))
+    with _explained(hierarchy):
+        for mount in hierarchy.roots():
+            _make(hierarchy, mount, machine)
         _set_shares(hierarchy, machine, _MACHINE_SHARES)
         _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
-    except OSError as exc:
-        hint = ''
-        if hierarchy.version == 2 and exc.errno == errno.EBUSY:
-            hint = (', since there are processes in its root (as in a '
-                    'container): version 2 forbids that')
-        raise NoCgroupsError(f'cgroups cannot be made: {exc}{hint}') from exc
 
 
 def remove(hierarchy: Hierarchy, group: str) -> None:
@@ -260,10 +271,23 @@ def cpu_time_ns(hierarchy: Hierarchy, group: str) -> int:
     return int(usage_us) * 1000
 
 
-def _make(hierarchy: Hierarchy, mount: Mount, name: str) -> None:
+@contextlib.contextmanager
+def _explained(hierarchy: Hierarchy) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        hint = ''
+        if hierarchy.version == 2 and exc.errno == errno.EBUSY:
+            hint = (', since there are processes in its root (as in a '
+                    'container): version 2 forbids that')
+        raise NoCgroupsError(f'cgroups cannot be made: {exc}{hint}') from exc
+
+
+def _make(hierarchy: Hierarchy, mount: Mount, name: str,
+          hand_down: bool = True) -> None:
     directory = os.path.join(mount.directory, name)
     parent = os.path.dirname(directory)
-    if hierarchy.version == 2:
+    if hierarchy.version == 2 and hand_down:
         enabled = _read(f'{parent}/cgroup.subtree_control').split()
         for controller in ('cpu', 'cpuset'):
             if controller not in enabled:

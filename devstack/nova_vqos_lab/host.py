@@ -118,7 +118,8 @@ def missing_requirements(slow: bool = True) -> list[str]:
         hierarchy = cgroups.detect()
         group = f'{paths.PREFIX}-probe/host'
         try:
-            cgroups.create(hierarchy, group, _online_pcpus())
+            cgroups.create(hierarchy, group)
+            cgroups.divide(hierarchy, group, _online_pcpus())
         finally:
             cgroups.remove(hierarchy, os.path.dirname(group))
     except (process.LabError, OSError) as exc:
@@ -362,12 +363,17 @@ class Host:
     # How.
 
     def _boot(self, peers: Mapping[str, str]) -> None:
+        for target in _OWN:
+            if self.directory.startswith(f'{target}/'):
+                raise process.LabError(
+                    f'the lab cannot be in {self.directory}: each host has '
+                    f'{target} of its own')
         self._write_files(peers)
         binds = [(self.path(name), target) for target, name in _OWN.items()]
         binds.append((self.path('nova'), self._compute_state))
         if self.slow:
             binds += slowcpu.build(self.path('slowcpu'))
-        cgroups.create(self.hierarchy, self.cgroup, self.pcpus)
+        cgroups.create(self.hierarchy, self.cgroup)
         self._network.join(self.name, self.address)
         roots = [os.path.join(mount.directory, self.cgroup)
                  for mount in self.hierarchy.roots()]
@@ -389,6 +395,7 @@ class Host:
                 },
             }, stream, indent=1)
         self._boot_init()
+        cgroups.divide(self.hierarchy, self.cgroup, self.pcpus)
 
     def _boot_init(self) -> None:
         with subprocess.Popen(

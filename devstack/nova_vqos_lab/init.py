@@ -99,9 +99,14 @@ def _unmount_below(directory):
 
 def _join_groups(directories):
     for directory in directories:
-        with open(os.path.join(directory, 'cgroup.procs'), 'w',
-                  encoding='ascii') as stream:
-            stream.write('0')
+        try:
+            with open(os.path.join(directory, 'cgroup.procs'), 'w',
+                      encoding='ascii') as stream:
+                stream.write('0')
+        except OSError as exc:
+            # Errors of close(), which writes, come without a name.
+            raise OSError(exc.errno, f'entering {directory}: '
+                          f'{os.strerror(exc.errno)}') from exc
 
 
 def _own_system_mounts(cgroups):
@@ -230,11 +235,16 @@ def _enter(path, pid, answer, command):
     # host's.
     opened = {name: os.open(f'/proc/{pid}/ns/{name}', os.O_RDONLY)
               for name in _NAMESPACES}
+    root = os.open(f'/proc/{pid}/root', os.O_RDONLY)
     for name, kind in _NAMESPACES.items():
         _check(_LIBC.setns(opened[name], kind),
                f'entering the {name} namespace of the host')
         os.close(opened[name])
-    os.chdir('/')
+    # It is another than that of the mount namespace where the lab itself
+    # runs in a chroot.
+    os.fchdir(root)
+    os.chroot('.')
+    os.close(root)
     child = os.fork()
     if child:
         return _wait(child)
