@@ -127,10 +127,11 @@ class RollbackTestCase(LiveMigrationTestCase):
         # NOTE: Nova 33 and 34 roll back, and then still set the server to
         # ERROR for whatever libvirt raised (future.result() at the end of
         # LibvirtDriver._live_migration), while its guest runs on.
-        self._live_migrate(server, host='slow',
-                           migration_expected_state='error',
-                           server_expected_state='ERROR',
-                           wait_for_fault_key=False)
+        self.api.post_server_action(server['id'], {'os-migrateLive': {
+            'host': 'slow', 'block_migration': 'auto'}})
+        self._wait_for_migration_status(server, ['error'])
+        self._wait_for_state_change(
+            server, 'ERROR', wait_for_fault_key=False)
         self.api.post_server_action(
             server['id'], {'os-resetState': {'state': 'active'}})
         self._assert_stayed(server, ON_FAST, 60)

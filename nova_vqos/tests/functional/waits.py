@@ -73,6 +73,14 @@ class WaitsMixin:
         self.wait_for(reached, said)
         return shown
 
+    def _wait_for_state_change(
+            self, server, expected_status, max_retries=10,
+            wait_for_fault_key=True):
+        # Nova 33 has no wait_for_fault_key.
+        return self._wait_for_server_parameter(
+            server, {'status': expected_status},
+            wait_for_fault_key=wait_for_fault_key)
+
     def _wait_for_migration_status(self, server, expected_statuses):
         wanted = {status.lower() for status in expected_statuses}
         seen = []
