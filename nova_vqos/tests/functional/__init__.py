@@ -26,4 +26,4 @@ os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = str(_THREADED)
 # Of oslotest: a test that hangs fails, with its log.
 os.environ.setdefault('OS_TEST_TIMEOUT', '500')
 
-import nova.tests.functional  # noqa: F401
+import nova.tests.functional  # noqa: E402,F401
