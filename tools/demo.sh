@@ -79,8 +79,9 @@ clean_up() {
     # Nothing may stop this half-way.
     trap '' INT TERM HUP
     trap - EXIT
-    if [ -n "$keep" ] && [ "$status" = 0 ]; then
-        lab status
+    # Kept also where a check failed, to look into it; not when interrupted.
+    if [ -n "$keep" ] && [ "$status" -lt 128 ]; then
+        lab status || status=1
     else
         if [ "$status" != 0 ]; then
             logs=$(mktemp -d "${TMPDIR:-/tmp}/nova-vqos-demo-XXXXXX")

@@ -63,11 +63,12 @@ CHECKS = (
     'calibration-of-fast', 'inventory-of-fast', 'calibration-of-slow',
     'inventory-of-slow', 'flavor-is-accepted',
     *(f'{what}-on-{host}-boot' for host in ('fast', 'slow')
-      for what in ('cap', 'speed')),
+      for what in ('cap', 'cpu-time', 'speed')),
     *(name for host in ('fast', 'slow') for name in (
         f'cap-from-the-start-on-{host}', f'cap-on-{host}-migrated',
         f'allocation-follows-to-{host}', f'first-second-on-{host}',
-        f'guest-clock-on-{host}', f'speed-on-{host}-migrated')),
+        f'guest-clock-on-{host}', f'cpu-time-on-{host}-migrated',
+        f'speed-on-{host}-migrated')),
     'too-fast-boots-on-fast', 'too-fast-finds-no-place-on-slow',
     'forced-migration-claims-units', 'forced-migration-2.30',
     'forced-migration-2.67', 'too-fast-stays',
@@ -136,7 +137,9 @@ class Story:
             yardstick.wait_active()
             before = self._measure('stock', server, 'boot')
             for kind in OTHER_KINDS:
-                speed = watch.measure(yardstick, kind, rounds=5)
+                speed = watch.measure(
+                    yardstick, self._lab.hosts[clouds.REFERENCE], kind,
+                    rounds=5)
                 self._reference[kind] = speed.steady
             yardstick.delete()
             server.migrate('slow')
@@ -355,7 +358,8 @@ class Story:
                  kind: str = CALIBRATED, *, promised_cu: int = PROMISED_CU,
                  rounds: int = 10) -> results.Measurement:
         host = server.host
-        speed = watch.measure(server, kind, rounds=rounds)
+        speed = watch.measure(server, self._lab.hosts[host], kind,
+                              rounds=rounds)
         cu = 100 / self._reference[kind]
         found = results.Measurement(story, host, moment, kind, promised_cu,
                                     round(speed.steady * cu, 2))
@@ -365,6 +369,13 @@ class Story:
             f'{found.delivered_cu:.1f} CU ({found.error:+.1%}), '
             f'{speed.first * cu:.1f} CU in the first {speed.first_at_s:.1f} '
             f's, {speed.rounds} rounds')
+        if (story, kind, promised_cu) == ('units', CALIBRATED, PROMISED_CU):
+            quota_us, period_us = self._wanted_cap(host)
+            share = quota_us / period_us
+            self._check(
+                f'cpu-time-on-{host}-{moment}',
+                abs(speed.cpu_share / share - 1) <= TOLERANCE,
+                f'{speed.cpu_share:.1%} of a pCPU used, cap: {share:.1%}')
         if story == 'units' and kind == CALIBRATED and moment == 'migrated':
             error = speed.first * cu / promised_cu - 1
             self._check(

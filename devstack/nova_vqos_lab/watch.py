@@ -39,6 +39,7 @@ class Speed:
         sign of life on this host
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
+    :ivar cpu_share: CPU time of its vCPU per wall time, by its cgroup
     """
 
     steady: float
@@ -46,6 +47,7 @@ class Speed:
     first_at_s: float
     rounds: int
     clock_error: float
+    cpu_share: float
 
 
 def rounds_on_console(text: str, kind: str) -> list[guest.Round]:
@@ -68,17 +70,24 @@ def rounds_on_console(text: str, kind: str) -> list[guest.Round]:
     return found
 
 
-def measure(server: client.Server, kind: str = 'sysbench', *,
-            rounds: int = 8) -> Speed:
+def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
+            *, rounds: int = 8) -> Speed:
     """Measure a server on the host that it is on.
 
     All rounds on this host count: from the first second on.
 
+    :param host: the one that it is on
     :param kind: of work
     :param rounds: how many, at least
     :raises process.LabError: when the guest does not do them, or crashed
     """
     seen_at: dict[float, float] = {}
+    group = host.vcpu_cgroup(server.domain)
+    if group is None:
+        raise process.LabError(f'{server.name} is not on {host.name}')
+    # Time and CPU time, whenever rounds were looked for and found: the boot
+    # before them may have to wait for something.
+    used: list[tuple[float, int]] = []
 
     def enough() -> list[guest.Round] | None:
         text = server.console()
@@ -89,6 +98,8 @@ def measure(server: client.Server, kind: str = 'sysbench', *,
                 f'{text[text.index(crash):][:300]}')
         found = rounds_on_console(text, kind)
         now = time.monotonic()
+        if found:
+            used.append((now, cgroups.cpu_time_ns(host.hierarchy, group)))
         for one in found:
             seen_at.setdefault(one.uptime_s, now)
         return found if len(found) >= rounds else None
@@ -96,6 +107,8 @@ def measure(server: client.Server, kind: str = 'sysbench', *,
     found = process.wait_until(
         enough, _FIRST_ROUND_LIMIT_S + _ROUNDS_LIMIT_S,
         f'{rounds} rounds of {kind} of {server.name}', interval_s=0.2)
+    (began, used_before_ns), (ended, used_ns) = used[0], used[-1]
+    cpu_share = (used_ns - used_before_ns) / 1e9 / ((ended - began) or 1)
     uptimes = sorted(seen_at)
     # Rounds that were already there when first looked had no time of theirs.
     timed = [one for one in uptimes if seen_at[one] > seen_at[uptimes[0]]]
@@ -109,7 +122,7 @@ def measure(server: client.Server, kind: str = 'sysbench', *,
         steady=statistics.median(one.events / one.elapsed_s
                                  for one in found),
         first=first.events / first.elapsed_s, first_at_s=first.elapsed_s,
-        rounds=len(found), clock_error=clock_error)
+        rounds=len(found), clock_error=clock_error, cpu_share=cpu_share)
 
 
 class CapWatch:
