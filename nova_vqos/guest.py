@@ -224,8 +224,10 @@ def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
 
 
 class _Cpio:
-    """An archive in the kernel's initramfs format ("newc", see
-    driver-api/early-userspace/buffer-format of its documentation)."""
+    """An archive in the kernel's initramfs format, "newc".
+
+    See driver-api/early-userspace/buffer-format of its documentation.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, bytes, tuple[int, int]]] = {}

@@ -46,6 +46,19 @@ def tools():
         pytest.skip(f'{missing} are not installed')
 
 
+@pytest.fixture(scope='module', autouse=True)
+def scratch(tmp_path_factory):
+    """Where guests boot from: tells ours from those of another run."""
+    path = tmp_path_factory.mktemp('scratch')
+    before = os.environ.get('TMPDIR')
+    os.environ['TMPDIR'] = str(path)
+    yield path
+    if before is None:
+        del os.environ['TMPDIR']
+    else:
+        os.environ['TMPDIR'] = before
+
+
 def calibrate(*arguments, expected=0):
     done = subprocess.run([PROGRAM, *arguments], capture_output=True,
                           text=True, timeout=TIMEOUT_S)
@@ -53,30 +66,30 @@ def calibrate(*arguments, expected=0):
     return done
 
 
-def guests():
-    """Command lines of calibration guests that run."""
+def left_behind(scratch):
+    """Command lines of guests that run, and files that they booted."""
     found = []
     for path in glob.glob('/proc/[0-9]*/cmdline'):
         try:
             line = pathlib.Path(path).read_bytes()
         except OSError:
             continue
-        if b'vqos-calibrate-' in line and b'qemu' in line:
+        if os.fsencode(scratch) in line:
             found.append(line)
-    return found
+    return found + list(scratch.iterdir())
 
 
 @pytest.fixture(scope='module')
 def native(tmp_path_factory):
     path = str(tmp_path_factory.mktemp('native') / 'profile.yaml')
-    calibrate('cpu', '--reference', 'gold', '--rounds', '8', '--output', path)
+    calibrate('cpu', '--reference', 'gold', '--rounds', '4', '--output', path)
     return path
 
 
 @pytest.fixture(scope='module')
 def in_guest(tmp_path_factory):
     path = str(tmp_path_factory.mktemp('guest') / 'profile.yaml')
-    calibrate('cpu', '--reference', 'gold', '--rounds', '6', *IN_GUEST,
+    calibrate('cpu', '--reference', 'gold', '--rounds', '4', *IN_GUEST,
               '--output', path)
     return path
 
@@ -94,7 +107,7 @@ def test_reference(native):
 
 def test_a_host_against_itself(native, tmp_path):
     path = str(tmp_path / 'again.yaml')
-    calibrate('cpu', '--against', native, '--rounds', '8', '--output', path)
+    calibrate('cpu', '--against', native, '--rounds', '4', '--output', path)
     made = profile.load(path)
     assert made.reference == profile.load(native).reference
     # The machine may be busy with anything: caches are, CPU time is not.
@@ -110,7 +123,7 @@ def test_show(native):
     assert '100 CU are one pCPU of gold' in ' '.join(done.stderr.split())
 
 
-def test_in_a_guest(in_guest, native):
+def test_in_a_guest(in_guest, native, scratch):
     made = profile.load(in_guest)
     assert made.measured_in == 'guest'
     assert made.pcpus == {0}
@@ -120,7 +133,7 @@ def test_in_a_guest(in_guest, native):
                              max_interval=1.0) == []
     # Emulation is several times slower than the host: it was in a guest.
     assert made.reference.score < profile.load(native).reference.score / 2
-    assert guests() == []
+    assert left_behind(scratch) == []
 
 
 def test_a_slower_emulator_is_seen(in_guest, tmp_path):
@@ -130,7 +143,7 @@ def test_a_slower_emulator_is_seen(in_guest, tmp_path):
         f'#!/bin/sh\nexec {QEMU} -d nochain -D /dev/null "$@"\n')
     emulator.chmod(0o755)
     path = str(tmp_path / 'slow.yaml')
-    calibrate('cpu', '--against', in_guest, '--rounds', '6', *IN_GUEST,
+    calibrate('cpu', '--against', in_guest, '--rounds', '4', *IN_GUEST,
               '--emulator', str(emulator), '--output', path)
     made = profile.load(path)
     assert made.coefficient(0) < 0.9
@@ -145,7 +158,7 @@ def test_native_and_in_guest_are_not_mixed(native, tmp_path):
     assert not output.exists()
 
 
-def test_ended_early_it_leaves_nothing(tmp_path):
+def test_ended_early_it_leaves_nothing(tmp_path, scratch):
     output = tmp_path / 'profile.yaml'
     with subprocess.Popen(
             [PROGRAM, 'cpu', '--reference', 'gold', *IN_GUEST, '--output',
@@ -156,7 +169,7 @@ def test_ended_early_it_leaves_nothing(tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert guests() == []
+    assert left_behind(scratch) == []
     assert list(tmp_path.iterdir()) == []
 
 
