@@ -52,7 +52,9 @@ class EmbeddedCloud(base.VqosTestCase):
 
 
 def main(argv=None):
-    """:returns: exit status: 0 when every check passed, 1 when one did not,
+    """Tell the story, and write it down.
+
+    :returns: exit status: 0 when every check passed, 1 when one did not,
         2 when the story broke off
     """
     parser = argparse.ArgumentParser(
