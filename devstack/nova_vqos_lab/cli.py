@@ -56,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("interrupted: 'devstack/lab down' removes what there is",
-              file=sys.stderr)
-        return 130
+              file=sys.stderr, flush=True)
+        # Threads may wait for what is not to come any more.
+        os._exit(130)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,10 +33,15 @@ _ENDPOINTS = {
 def together(*steps: Callable[[], object]) -> None:
     """Do steps at the same time; the first error is raised at the end.
 
-    Each thread is in the network namespace that the caller is in.
+    Each thread is in the network namespace that the caller is in. Interrupted,
+    this returns at once and leaves them to the end of the program.
     """
-    with concurrent.futures.ThreadPoolExecutor(len(steps)) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(len(steps))
+    try:
         futures = [pool.submit(step) for step in steps]
+        concurrent.futures.wait(futures)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     for future in futures:
         future.result()
 
