@@ -21,6 +21,11 @@ through Nova's console output, over the reference's events per CPU second. For
 the calibrated kind of work (sysbench) that reference is the profile's; for
 other kinds it is what an uncapped server does on the reference host.
 
+One more server has 150 CU, which only a pCPU of fast can give. Placement, which
+counts units and does not know pCPUs, keeps it off slow as long as slow has no
+more than 100 CU to sell; to see the driver refuse it, slow then sells each of
+them twice.
+
 A server of stock Nova promises nothing. Its operator chose a quota that makes
 60 CU on ``fast``: that is counted as its promise.
 """
@@ -42,7 +47,7 @@ PROMISED_CU = 60
 TOO_FAST_CU = 150
 CALIBRATED = 'sysbench'
 OTHER_KINDS = ('sha256', 'gzip')
-# What was wanted of the calibrated kind of work.
+# What was wanted of the calibrated kind of work, and of CPU time.
 TOLERANCE = 0.03
 # A single round spans 20 periods of the cap: up to one more or less of them
 # may fall into it.
