@@ -40,6 +40,9 @@ CONTROLLERS = ('cpu', 'cpuacct', 'cpuset')
 # the machine is not to be seen in what the guests are promised.
 _LAB_SHARES = 102400
 _MACHINE_SHARES = 102400
+# A tenth of the guests': no guest with a cap below nine tenths of its pCPU
+# notices, and libvirtd answers though all guests spin and the machine is busy.
+_SERVICES_SHARES = 10240
 _DEFAULT_SHARES = 1024
 _DEFAULT_WEIGHT = 100
 
@@ -151,6 +154,8 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
         for mount in hierarchy.roots():
             _make(hierarchy, mount, machine)
         _set_shares(hierarchy, machine, _MACHINE_SHARES)
+        _set_shares(hierarchy, os.path.join(group, SERVICES),
+                    _SERVICES_SHARES)
         _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
 
 

@@ -16,6 +16,7 @@ from concurrent import futures
 import ctypes
 import json
 import os
+import signal
 import sys
 
 from oslo_config import cfg
@@ -27,6 +28,7 @@ from nova_vqos.agent import rpcapi
 from nova_vqos_lab import process
 
 LIMIT_S = 90
+STOP_LIMIT_S = 20
 TICK_S = 0.25
 _RABBITMQ = '/usr/lib/rabbitmq/bin/rabbitmq-server'
 _CLONE_NEWNET = 0x40000000
@@ -98,8 +100,9 @@ class Agent:
 
     @property
     def argv(self):
-        return [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
-                self._config]
+        # So that SIGABRT makes it say where each of its threads is.
+        return [sys.executable, '-X', 'faulthandler', '-m',
+                'nova_vqos.cmd.agent', '--config-file', self._config]
 
     @property
     def _state_path(self):
@@ -118,6 +121,18 @@ class Agent:
         with open(self.process.log, encoding='utf-8') as stream:
             stream.seek(self._log_start)
             return stream.read()
+
+    def stop(self):
+        """End it as systemd would.
+
+        :raises AssertionError: when it does not end
+        """
+        self.process.signal(signal.SIGTERM)
+        if not self.process.wait(STOP_LIMIT_S):
+            self.process.signal(signal.SIGABRT)
+            assert self.process.wait(10)
+            raise AssertionError(
+                f'the agent did not end within {STOP_LIMIT_S} s of SIGTERM')
 
     def print_log(self):
         """Print what it has logged so far."""

@@ -134,7 +134,7 @@ def agent_of(lab, bus, profiles):
             agent = agents.Agent(host, bus)
             # Last of all, for pytest to show with a test that failed.
             started.callback(agent.print_log)
-            started.callback(agent.process.stop)
+            started.callback(agent.stop)
             agent.wait_ready()
             return agent
         yield start
