@@ -21,10 +21,10 @@ through Nova's console output, over the reference's events per CPU second. For
 the calibrated kind of work (sysbench) that reference is the profile's; for
 other kinds it is what an uncapped server does on the reference host.
 
-One more server has 150 CU, which only a pCPU of fast can give. Placement, which
-counts units and does not know pCPUs, keeps it off slow as long as slow has no
-more than 100 CU to sell; to see the driver refuse it, slow then sells each of
-them twice.
+One more server has 150 CU, which only a pCPU of fast can give. Placement
+counts units and knows no pCPUs: it keeps that server off slow as long as slow
+has no more than 100 CU to sell; to see the driver refuse it, slow then sells
+each of them twice.
 
 A server of stock Nova promises nothing. Its operator chose a quota that makes
 60 CU on ``fast``: that is counted as its promise.
