@@ -27,8 +27,9 @@ import shutil
 from nova_vqos_lab import process
 
 QEMU = '/usr/bin/qemu-system-x86_64'
-# What a division waits for. With it, sysbench's prime numbers take a bit more
-# than twice the CPU time, sha256 1.6 times, awk and gzip 1.2 times.
+# What a division waits for. With it, work takes so many times the CPU time
+# (QEMU 7.2): sysbench's prime numbers 2.4, sha256 1.7, sort 1.4, awk 1.2,
+# gzip 1.1.
 MULTIPLICATIONS = 40
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
