@@ -87,6 +87,8 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         # A fifth of the time of a test, to check Nova's own answers.
         self.flags(response_validation='ignore', group='api')
         self.host_files = {}
+        # Before Nova's own fixtures, so that it outlasts their clean-up.
+        self.useFixture(fakes.ExecutorShutdownFixture())
         super().setUp()
         self.useFixture(fakes.KeptXMLFixture())
         self.migrations = self.useFixture(
