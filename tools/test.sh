@@ -64,7 +64,7 @@ run_pytest() {
         host | cloud) [ "$(id -u)" = 0 ] || as=(sudo --preserve-env=CI) ;;
     esac
     PYTHONDONTWRITEBYTECODE=1 "${as[@]}" "$VENV/bin/python" -m pytest \
-        -q -p no:cacheprovider "nova_vqos/tests/$level" "$@"
+        -q -p no:cacheprovider -W ignore --durations 5 "nova_vqos/tests/$level" "$@"
 }
 
 # skip LEVEL REASON: an answer on a laptop, a failure where CI promised to run.
@@ -86,7 +86,8 @@ run_functional() { run_pytest functional -n 2 "$@"; }
 
 run_host() {
     local lacking
-    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}"
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
+        "${HOST_TEST_PACKAGES[@]}"
     lacking=$(missing_requirements)
     if [ -n "$lacking" ]; then
         skip host "$lacking"
