@@ -133,12 +133,15 @@ def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
             f'events of at least 1: {kinds}, {rounds}, {events}')
     # NOTE: the TSC's speed is measured while the guest boots, and comes out
     # tens of times wrong where a cap stops the vCPU in the midst of it. That
-    # of ACPI's timer is known.
+    # of ACPI's timer is known. Reading it is dear under emulation, and the
+    # tick does so each time it sets the next one: a periodic tick need not.
+    # What ticks cost is paid per second of wall time, and so out of a capped
+    # guest's work.
     # A guest that is starved while it boots, by its cap or by a busy host,
     # sees too few timer interrupts and would panic.
     words = ['console=ttyS0', 'quiet', 'panic=-1', 'no_timer_check',
              'tsc=reliable',
-             'clocksource=acpi_pm',
+             'clocksource=acpi_pm', 'highres=off', 'nohz=off',
              f'vqos.kinds={",".join(kinds)}', f'vqos.rounds={rounds}']
     words += [f'vqos.events.{kind}={n}' for kind, n in events.items()]
     return ' '.join(words)

@@ -26,6 +26,7 @@ from nova_vqos_lab import process
 _FIRST_ROUND_LIMIT_S = 120
 _ROUNDS_LIMIT_S = 180
 _CRASHES = ('Kernel panic', 'kernel BUG', 'invalid opcode', 'Oops:')
+_LEAST_S = 5
 _WATCH_INTERVAL_S = 0.001
 
 
@@ -102,13 +103,14 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
             used.append((now, cgroups.cpu_time_ns(host.hierarchy, group)))
         for one in found:
             seen_at.setdefault(one.uptime_s, now)
-        return found if len(found) >= rounds else None
+        long_enough = used and now - used[0][0] >= _LEAST_S
+        return found if long_enough and len(found) >= rounds else None
 
     found = process.wait_until(
         enough, _FIRST_ROUND_LIMIT_S + _ROUNDS_LIMIT_S,
         f'{rounds} rounds of {kind} of {server.name}', interval_s=0.2)
     (began, used_before_ns), (ended, used_ns) = used[0], used[-1]
-    cpu_share = (used_ns - used_before_ns) / 1e9 / ((ended - began) or 1)
+    cpu_share = (used_ns - used_before_ns) / 1e9 / (ended - began)
     uptimes = sorted(seen_at)
     # Rounds that were already there when first looked had no time of theirs.
     timed = [one for one in uptimes if seen_at[one] > seen_at[uptimes[0]]]
