@@ -74,14 +74,13 @@ def test_a_cap_that_was_tampered_with_is_restored(lab, guest_on, agent_of,
     lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
                   'vcpu_quota=10000'])
     guest.wait_cap(CAP)
-    tamperings = wait_tamperings(client, guest, 1)
-    assert 'libvirt' in tamperings[0]['channel'], tamperings
+    tampering = wait_tampering(client, guest, '10000')
+    assert 'libvirt' in tampering['channel'], tampering
 
     guest.meddle(45_000, 50_000)
+    tampering = wait_tampering(client, guest, '45000')
+    assert 'cgroup' in tampering['channel'], tampering
     guest.wait_cap(CAP)
-    tamperings = wait_tamperings(client, guest, 2)
-    assert '45000' in tamperings[1]['found'], tamperings
-    assert 'cgroup' in tamperings[1]['channel'], tamperings
 
     report = client.get_host(lab.fast)
     assert report['restored'] >= 2, report
@@ -97,13 +96,17 @@ def wait_right(client, host, guest):
         f'the agent to find {guest.name} right')
 
 
-def wait_tamperings(client, guest, count):
-    """Wait until so many were seen, and the last one was mended."""
+def wait_tampering(client, guest, found):
+    """Wait until one was seen and mended.
+
+    :param found: part of what it left in the cgroup. On v1 a cap is lifted
+        before it is changed, and the agent may well see that too.
+    """
     def seen():
-        found = client.get_server(guest.host, guest)['tamperings']
-        return (len(found) == count and found[-1]['restored_at'] is not None
-                and found)
-    return process.wait_until(seen, LIMIT_S, f'{count} tamperings')
+        return next((one for one in client.get_server(
+            guest.host, guest)['tamperings'] if found in one['found']
+            and one['restored_at'] is not None), None)
+    return process.wait_until(seen, LIMIT_S, f'a tampering of {found}')
 
 
 def test_nothing_is_written_without_a_change(lab, guest_on, agent_of,
