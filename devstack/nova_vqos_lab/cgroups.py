@@ -244,19 +244,17 @@ def read_cap(hierarchy: Hierarchy, group: str) -> tuple[int, int]:
     return (-1 if quota == 'max' else int(quota)), int(period)
 
 
-def write_cap(hierarchy: Hierarchy, group: str, quota_us: int,
-              period_us: int) -> None:
-    """Write a group's CPU cap behind libvirt's back, as a meddler would."""
+def write_quota(hierarchy: Hierarchy, group: str, quota_us: int) -> None:
+    """Write a group's quota behind libvirt's back, in one step.
+
+    The period stays: to write both takes several steps in version 1, and the
+    agent is quick enough to see what is between them.
+    """
     directory = hierarchy.directory('cpu', group)
     if hierarchy.version == 1:
-        # A child may not have a larger share than its parent at any moment:
-        # without a quota it has none.
-        _write(directory, 'cpu.cfs_quota_us', '-1')
-        _write(directory, 'cpu.cfs_period_us', str(period_us))
         _write(directory, 'cpu.cfs_quota_us', str(quota_us))
     else:
-        quota = 'max' if quota_us < 0 else str(quota_us)
-        _write(directory, 'cpu.max', f'{quota} {period_us}')
+        _write(directory, 'cpu.max', str(quota_us))
 
 
 def read_shares(hierarchy: Hierarchy, group: str) -> int:

@@ -136,11 +136,10 @@ class Guest:
             group = os.path.dirname(group)
         return cgroups.read_shares(host.hierarchy, group)
 
-    def meddle(self, quota_us, period_us, host=None):
+    def meddle(self, quota_us, host=None):
         """Change its cap behind libvirt's back."""
         host = host or self.host
-        cgroups.write_cap(host.hierarchy, self.group(host), quota_us,
-                          period_us)
+        cgroups.write_quota(host.hierarchy, self.group(host), quota_us)
 
     def cpu_time_ns(self, host=None):
         """:returns: the CPU time that its first vCPU has had."""

@@ -77,7 +77,7 @@ def test_a_cap_that_was_tampered_with_is_restored(lab, guest_on, agent_of,
     tampering = wait_tampering(client, guest, '10000')
     assert 'libvirt' in tampering['channel'], tampering
 
-    guest.meddle(45_000, 50_000)
+    guest.meddle(45_000)
     tampering = wait_tampering(client, guest, '45000')
     assert 'cgroup' in tampering['channel'], tampering
     guest.wait_cap(CAP)
@@ -99,8 +99,7 @@ def wait_right(client, host, guest):
 def wait_tampering(client, guest, found):
     """Wait until one was seen and mended.
 
-    :param found: part of what it left in the cgroup. On v1 a cap is lifted
-        before it is changed, and the agent may well see that too.
+    :param found: part of what it left in the cgroup
     """
     def seen():
         return next((one for one in client.get_server(
@@ -146,7 +145,7 @@ def test_caps_outlive_an_agent_that_is_killed(lab, guest_on, agent_of):
     agent.process.signal(signal.SIGKILL)
     assert agent.process.wait(10)
     assert guest.cap() == CAP
-    guest.meddle(45_000, 50_000)
+    guest.meddle(45_000)
     late = guest_on(lab.fast, specs=guests.server(80))
 
     # Its lock went with it.
@@ -173,7 +172,7 @@ def test_a_libvirtd_that_is_restarted_is_found_again(lab, guest_on,
     try:
         agent.wait_connected(False)
         # Nothing is written from memory: nobody can tell what libvirt knows.
-        guest.meddle(45_000, 50_000)
+        guest.meddle(45_000)
     finally:
         lab.fast.start_libvirtd()
     agent.wait_connected(True)

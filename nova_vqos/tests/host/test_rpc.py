@@ -102,5 +102,5 @@ def assert_unharmed(client, agent, guest):
     """It answers, and looks after its server."""
     assert agent.process.alive()
     assert client.get_server(guest.host, guest)['right'] is True
-    guest.meddle(45_000, 50_000)
+    guest.meddle(45_000)
     guest.wait_cap(CAP)
