@@ -34,7 +34,7 @@ a virtual environment in .venv), then runs these levels, all by default:
 
 A level that this machine cannot run is skipped with the reason; with CI=true
 it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
-for example NOVA_VERSION=33.0.2 PLACEMENT_VERSION=15.0.0.
+for example NOVA_VERSION=33.0.2.
 EOT
 }
 
