@@ -64,7 +64,8 @@ run_pytest() {
         host | cloud) [ "$(id -u)" = 0 ] || as=(sudo --preserve-env=CI) ;;
     esac
     PYTHONDONTWRITEBYTECODE=1 "${as[@]}" "$VENV/bin/python" -m pytest \
-        -q -p no:cacheprovider -W ignore --durations 5 "nova_vqos/tests/$level" "$@"
+        -q -p no:cacheprovider -W ignore --durations 5 -r fExXs \
+        "nova_vqos/tests/$level" "$@"
 }
 
 # skip LEVEL REASON: an answer on a laptop, a failure where CI promised to run.

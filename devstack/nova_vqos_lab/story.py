@@ -84,6 +84,15 @@ CHECKS = (
     'told-to-its-end',
 )
 
+# Of these, the ones that depend on the machine as much as on nova_vqos: how
+# much work a CPU second does. With nothing else running on a shared virtual
+# machine that was seen to change by 16 % from one minute to the next, while
+# the CPU time that a server got was its cap's to the third digit.
+MACHINE_CHECKS = tuple(
+    name for name in CHECKS if name.startswith((
+        'calibration-of-', 'first-second-', 'guest-clock-', 'speed-on-',
+        'stock-speed-')))
+
 
 def tell(lab: clouds.Lab) -> results.Results:
     """Make the cloud, tell the whole story, and leave the cloud running.
