@@ -47,8 +47,9 @@ _VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
 _FETCH_TIMEOUT_S = 300
 _SOCKET_TIMEOUT_S = 20
 
-# What the guest's root needs to be writable for libvirtd and QEMU.
-_TMPFS = ('run', 'tmp', 'var/lib/libvirt', 'var/log', 'var/cache',
+# What the guest's root needs to be writable for libvirtd and QEMU. Not /tmp:
+# the checkout may be below it.
+_TMPFS = ('run', 'var/lib/libvirt', 'var/log', 'var/cache',
           'etc/libvirt')
 _INIT = """\
 #!/bin/sh
@@ -71,7 +72,7 @@ done
 ip link set lo up
 hostname vqos-newer
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export HOME=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
+export HOME=/run TMPDIR=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
 chroot /new {command} >/new/dev/ttyS1 \
     2>/new/dev/console </new/dev/null
 poweroff -f
