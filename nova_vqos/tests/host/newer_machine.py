@@ -36,8 +36,6 @@ import time
 from nova_vqos import guest
 
 KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
-MIRROR = os.environ.get('NOVA_VQOS_DEBIAN_MIRROR',
-                        'http://deb.debian.org/debian')
 SUITE = 'trixie-backports'
 META_PACKAGE = 'linux-image-cloud-amd64'
 EMULATOR = 'qemu-system-x86_64'
@@ -118,7 +116,7 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
         depends = run_apt('apt-cache', 'depends', '--important', META_PACKAGE)
         version = re.search(r'linux-image-(\d\S*)', depends)
         if not version:
-            raise Lacking(f'{SUITE} of {MIRROR} has no {META_PACKAGE}')
+            raise Lacking(f'{SUITE} of {mirror()} has no {META_PACKAGE}')
         # NOTE: since 7.2 the kernel is in a package of its own.
         for name in (f'linux-binary-{version[1]}',
                      f'linux-image-{version[1]}'):
@@ -136,13 +134,33 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
     raise Lacking(f'the packages of Linux {version[1]} hold no kernel')
 
 
+def mirror():
+    """Where this machine has Debian's packages from.
+
+    :raises Lacking: when it has none, and the environment names none either
+    """
+    given = os.environ.get('NOVA_VQOS_DEBIAN_MIRROR')
+    if given:
+        return given
+    listed = subprocess.run(
+        ['apt-get', 'indextargets', '--format', '$(ORIGIN) $(REPO_URI)'],
+        capture_output=True, text=True, check=False,
+        timeout=_FETCH_TIMEOUT_S).stdout
+    for line in sorted(listed.splitlines()):
+        origin, _, uri = line.partition(' ')
+        if origin == 'Debian' and uri.rstrip('/').endswith('/debian'):
+            return uri
+    raise Lacking('this machine knows no mirror of Debian: name one in '
+                  'NOVA_VQOS_DEBIAN_MIRROR')
+
+
 def _private_apt(directory):
     """A function that runs apt's programs without the machine's state."""
     for name in ('state/lists/partial', 'cache/archives/partial', 'parts'):
         (directory / name).mkdir(parents=True)
     (directory / 'status').touch()
     (directory / 'sources.list').write_text(
-        f'deb [signed-by={KEYRING}] {MIRROR} {SUITE} main\n')
+        f'deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n')
     config = directory / 'apt.conf'
     config.write_text(''.join(f'{name} "{value}";\n' for name, value in {
         'Dir::State': directory / 'state',
