@@ -21,11 +21,13 @@ network, and with sysbench aboard :data:`MEMORY_MIB` of memory.
 On its serial console the guest prints, for each round of work::
 
     vqos-start <kind> <uptime_s>
+    vqos-stop <kind> <uptime_s>
     vqos <kind> <uptime_s> <events> <elapsed_s>
 
 and ``vqos-done`` before it powers off, where the rounds are limited. The time
-between the two lines of a round is the benchmark's alone: starting sysbench
-costs more under emulation than many rounds of small work do.
+between the first two lines of a round is the work's alone: to start sysbench,
+and to read what it says in the end, costs more under emulation than many
+rounds of small work do.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,6 +81,14 @@ class RoundStart:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RoundStop:
+    """The guest has done a round of work, and has yet to report it."""
+
+    kind: str
+    uptime_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Round:
     """A round of work that the guest has done.
 
@@ -93,12 +103,13 @@ class Round:
     elapsed_s: float
 
 
-_START_LINE = re.compile(r'vqos-start (\w+) (\d+(?:\.\d+)?)\s*$')
+_MOMENT_LINE = re.compile(r'vqos-(start|stop) (\w+) (\d+(?:\.\d+)?)\s*$')
+_MOMENTS = {'start': RoundStart, 'stop': RoundStop}
 _ROUND_LINE = re.compile(
     r'vqos (\w+) (\d+(?:\.\d+)?) (\d+) (\d+(?:\.\d+)?)\s*$')
 
 
-def parse_line(line: str) -> Round | RoundStart | None:
+def parse_line(line: str) -> Round | RoundStart | RoundStop | None:
     """Read a line of the guest's serial console.
 
     :returns: None where the line is none of ours, or cut short
@@ -107,8 +118,8 @@ def parse_line(line: str) -> Round | RoundStart | None:
     if found:
         return Round(found[1], float(found[2]), int(found[3]),
                      float(found[4]))
-    found = _START_LINE.match(line)
-    return RoundStart(found[1], float(found[2])) if found else None
+    found = _MOMENT_LINE.match(line)
+    return _MOMENTS[found[1]](found[2], float(found[3])) if found else None
 
 
 def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,

@@ -43,6 +43,7 @@ _MACHINE_SHARES = 102400
 # A tenth of the guests': no guest with a cap below nine tenths of its pCPU
 # notices, and libvirtd answers though all guests spin and the machine is busy.
 _SERVICES_SHARES = 10240
+_LEAST_SHARES = 2
 _DEFAULT_SHARES = 1024
 _DEFAULT_WEIGHT = 100
 
@@ -157,6 +158,22 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
         _set_shares(hierarchy, os.path.join(group, SERVICES),
                     _SERVICES_SHARES)
         _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
+
+
+def create_least(hierarchy: Hierarchy, group: str) -> None:
+    """Make a group that only gets what CPU time all others leave.
+
+    :param group: beside the lab's, one name
+    :raises NoCgroupsError: when the machine does not let us
+    """
+    with _explained(hierarchy):
+        _make(hierarchy, hierarchy.mounts['cpu'], group, hand_down=False)
+        _set_shares(hierarchy, group, _LEAST_SHARES)
+
+
+def enter(hierarchy: Hierarchy, group: str, pid: int) -> None:
+    """Put a process into a group that create_least() made."""
+    _write(hierarchy.directory('cpu', group), 'cgroup.procs', str(pid))
 
 
 def remove(hierarchy: Hierarchy, group: str) -> None:
@@ -309,7 +326,7 @@ def _set_shares(hierarchy: Hierarchy, name: str, shares: int) -> None:
         _write(directory, 'cpu.shares', str(shares))
     else:
         _write(directory, 'cpu.weight',
-               str(shares * _DEFAULT_WEIGHT // _DEFAULT_SHARES))
+               str(max(1, shares * _DEFAULT_WEIGHT // _DEFAULT_SHARES)))
 
 
 def _bottom_up(root: str) -> list[str]:

@@ -15,6 +15,7 @@
 Two environment variables, read once, let two labs run side by side:
 NOVA_VQOS_LAB_DIR, the directory of everything below, and
 NOVA_VQOS_LAB_PREFIX, the first part of the names of namespaces and cgroups.
+A third, NOVA_VQOS_LAB_PERIOD_US, sets the CFS period of all caps, see config.
 """
 
 import os

@@ -31,7 +31,10 @@ class Measurement:
         migrated there live
     :ivar work: kind of work
     :ivar promised_cu: what its flavor promises, or was meant to
-    :ivar delivered_cu: work per wall second, in terms of the reference's
+    :ivar delivered_cu: work per wall second, in terms of the reference's,
+        had the machine been as fast as when it was calibrated
+    :ivar raw_cu: the same, as fast as the machine was
+    :ivar pace: how fast that was, 1 is as fast as when it was calibrated
     """
 
     story: str
@@ -40,6 +43,8 @@ class Measurement:
     work: str
     promised_cu: float
     delivered_cu: float
+    raw_cu: float
+    pace: float
 
     @property
     def error(self) -> float:
@@ -95,12 +100,13 @@ class Results:
         """:returns: all of it, for people."""
         speeds = prettytable.PrettyTable(
             ['story', 'host', 'moment', 'work', 'promised CU', 'delivered CU',
-             'error'])
+             'error', 'raw CU', "machine's pace"])
         speeds.align = 'l'
         for one in self.measurements:
             speeds.add_row([one.story, one.host, one.moment, one.work,
                             f'{one.promised_cu:.0f}',
-                            f'{one.delivered_cu:.1f}', f'{one.error:+.1%}'])
+                            f'{one.delivered_cu:.1f}', f'{one.error:+.1%}',
+                            f'{one.raw_cu:.1f}', f'{one.pace:.1%}'])
         checks = prettytable.PrettyTable(['check', 'passed', 'what was seen'])
         checks.align = 'l'
         checks.max_width['what was seen'] = 76

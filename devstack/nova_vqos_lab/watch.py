@@ -13,7 +13,6 @@
 """Watch and measure servers: inside by their console, outside by cgroups."""
 
 import dataclasses
-import statistics
 import threading
 import time
 
@@ -34,13 +33,16 @@ _WATCH_INTERVAL_S = 0.001
 class Speed:
     """What a guest did, in events per second of wall time.
 
-    :ivar steady: median over the rounds
+    :ivar steady: over all rounds, without what is between them
     :ivar first: of the first complete round on this host
     :ivar first_at_s: when that was done, in seconds after the guest's first
         sign of life on this host
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
     :ivar cpu_share: CPU time of its vCPU per wall time, by its cgroup
+    :ivar began_s: when the first round began, by the monotonic clock, within
+        a second
+    :ivar ended_s: when the last one ended
     """
 
     steady: float
@@ -49,25 +51,30 @@ class Speed:
     rounds: int
     clock_error: float
     cpu_share: float
+    began_s: float
+    ended_s: float
 
 
 def rounds_on_console(text: str, kind: str) -> list[guest.Round]:
     """Read a guest's console.
 
     :returns: rounds of that kind that began and ended on this console: one
-        that spans a migration is of two hosts
+        that spans a migration is of two hosts; their time is that between
+        the same two lines as in the calibration
     """
     found = []
-    began = False
+    began_s = elapsed_s = 0.0
     for line in text.splitlines():
         seen = guest.parse_line(line)
         if seen is None or seen.kind != kind:
             continue
         if isinstance(seen, guest.RoundStart):
-            began = True
-        elif began:
-            found.append(seen)
-            began = False
+            began_s, elapsed_s = seen.uptime_s, 0.0
+        elif isinstance(seen, guest.RoundStop) and began_s:
+            began_s, elapsed_s = 0.0, seen.uptime_s - began_s
+        elif isinstance(seen, guest.Round) and elapsed_s:
+            found.append(dataclasses.replace(seen, elapsed_s=elapsed_s))
+            elapsed_s = 0.0
     return found
 
 
@@ -119,12 +126,15 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
         inside = timed[-1] - timed[0]
         outside = seen_at[timed[-1]] - seen_at[timed[0]]
         clock_error = inside / outside - 1
-    first = found[0]
+    first, last = found[0], found[-1]
     return Speed(
-        steady=statistics.median(one.events / one.elapsed_s
-                                 for one in found),
+        steady=(sum(one.events for one in found)
+                / sum(one.elapsed_s for one in found)),
         first=first.events / first.elapsed_s, first_at_s=first.elapsed_s,
-        rounds=len(found), clock_error=clock_error, cpu_share=cpu_share)
+        rounds=len(found), clock_error=clock_error, cpu_share=cpu_share,
+        # Some rounds may have been done before anybody looked.
+        began_s=ended - (last.uptime_s - first.uptime_s + first.elapsed_s),
+        ended_s=ended)
 
 
 class CapWatch:

@@ -56,12 +56,15 @@ class Yardstick:
 
     :ivar half_width: of the reference's own interval, relative to its score
     :ivar program_hash: of the benchmark's program on the reference
+    :ivar round_events: events of a round in its guests; None: not known, or
+        measured in none
     """
 
     reference: profile.Reference
     measured_in: str
     half_width: float
     program_hash: str
+    round_events: int | None = None
 
 
 def yardstick(path: str) -> Yardstick:
@@ -70,10 +73,12 @@ def yardstick(path: str) -> Yardstick:
     :raises ProfileError: when the file is no profile
     """
     other = profile.load(path)
+    events = other.provenance.get('round_events')
     return Yardstick(
         other.reference, other.measured_in,
         float(other.provenance.get('reference_half_width', '0')),
-        other.provenance.get('benchmark_sha256', ''))
+        other.provenance.get('benchmark_sha256', ''),
+        int(events) if events and events.isdecimal() else None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,6 +166,7 @@ class Calibration:
                  for members in self._classes} if len(self._pcpus) > 1 else {}
         busy = dict(zip(self._classes, self._measure(self._pcpus, 'busy'),
                         strict=True))
+        self._provenance.update(self._runner.provenance)
         # A single pCPU is as busy as it can be when it is measured alone.
         alone = alone or busy
         reference, half_width = self._reference(busy)

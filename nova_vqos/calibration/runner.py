@@ -55,13 +55,17 @@ class Sample:
 
 
 class Runner(abc.ABC):
-    """Keeps pCPUs busy with a benchmark and scores its rounds."""
+    """Keeps pCPUs busy with a benchmark and scores its rounds.
+
+    :ivar provenance: how it did so, for the profile
+    """
 
     #: for :attr:`nova_vqos.profile.Profile.measured_in`
     measured_in: str
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
+        self.provenance: dict[str, str] = {}
 
     @abc.abstractmethod
     def work(self, pcpu: int, report: Callable[[float], None],

@@ -118,7 +118,8 @@ class CalibrateCpu(lister.Lister):
                     in_guest.GuestRunner(
                         benchmark, emulator=emulator, virt_type=virt_type,
                         kernel=guest.find_kernel(parsed_args.kernel),
-                        max_rounds=effort.max_rounds)))
+                        max_rounds=effort.max_rounds,
+                        round_events=against and against.round_events)))
             result = cpu.Calibration(
                 benchmark, runner, pcpus, against=against, effort=effort,
                 reference_name=parsed_args.reference, emulator=emulator,

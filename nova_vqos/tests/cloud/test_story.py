@@ -20,8 +20,9 @@ import pytest
 from nova_vqos_lab import paths
 from nova_vqos_lab import story
 
-# A wrong cap shows as more than this: the hosts differ by more than two.
-COARSE_TOLERANCE = 0.3
+# A wrong cap shows as more than this: the hosts differ by more than two, and
+# what the machine's pace leaves of its noise was seen to be some percent.
+COARSE_TOLERANCE = 0.1
 
 
 @pytest.mark.parametrize('name', [
@@ -75,7 +76,7 @@ def test_json(told, tmp_path):
     assert set(written) == {'measurements', 'checks'}
     for one in written['measurements']:
         assert set(one) == {'story', 'host', 'moment', 'work', 'promised_cu',
-                            'delivered_cu'}
+                            'delivered_cu', 'raw_cu', 'pace'}
         assert one['story'] in ('stock', 'units')
         assert one['moment'] in ('boot', 'migrated')
     for one in written['checks']:

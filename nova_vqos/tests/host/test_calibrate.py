@@ -148,6 +148,8 @@ def test_a_slower_emulator_is_seen(in_guest, tmp_path):
     made = profile.load(path)
     assert made.coefficient(0) < 0.9
     assert made.fingerprint['emulator'] == str(emulator)
+    assert (made.provenance['round_events']
+            == profile.load(in_guest).provenance['round_events'])
 
 
 def test_native_and_in_guest_are_not_mixed(native, tmp_path):

@@ -34,6 +34,8 @@ _FORBIDDEN_EVENTS = frozenset([
     'socket.bind', 'subprocess.Popen'])
 _FORBIDDEN_TREES = ('/sys/', '/etc/nova', '/etc/libvirt', '/run/',
                     '/var/run/', '/var/lib/libvirt', '/var/lib/nova')
+# What programs keep for the next time: of stevedore, what is installed.
+_CACHES = ('.hypothesis', '__pycache__', 'python-entrypoints')
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -55,7 +57,7 @@ def _hook(event, arguments):
             raise _HostTouched(f'open {path}')
         if flags & _WRITE_FLAGS and os.path.isabs(path) and not (
                 path.startswith((tempfile.gettempdir(), '/dev/null'))
-                or '.hypothesis' in path or '__pycache__' in path):
+                or any(cache in path for cache in _CACHES)):
             raise _HostTouched(f'open {path} for writing')
 
 

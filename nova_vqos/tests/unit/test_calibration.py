@@ -37,6 +37,7 @@ class ScriptedRunner(runner.Runner):
 
     def __init__(self, benchmark, alone, busy):
         super().__init__(benchmark)
+        self.provenance['round_events'] = '120'
         self.scores = {False: alone, True: busy}
         self.measured = []
 
@@ -158,6 +159,18 @@ def test_against_a_reference(calibrate, yardstick, tmp_path):
     path = str(tmp_path / 'second.yaml')
     profile.store(made.profile, path)
     assert cpu.yardstick(path) == yardstick
+
+
+@pytest.mark.parametrize(('written', 'read'), [
+    ('120', 120), ('-1', None), ('many', None)])
+def test_rounds_are_the_references_work(calibrate, tmp_path, written, read):
+    """Each host's rounds are as much work as the reference's were."""
+    made = calibrate({0, 1}, reference_name='gold').profile
+    assert made.provenance['round_events'] == '120'
+    path = str(tmp_path / 'reference.yaml')
+    profile.store(made._replace(
+        provenance=made.provenance | {'round_events': written}), path)
+    assert cpu.yardstick(path).round_events == read
 
 
 def test_uncertainty_of_the_reference_adds_to_ours(calibrate, yardstick):

@@ -24,6 +24,7 @@ from nova_vqos import guest
 
 @pytest.mark.parametrize(('line', 'expected'), [
     ('vqos-start sysbench 3.49', guest.RoundStart('sysbench', 3.49)),
+    ('vqos-stop sysbench 3.89\r\n', guest.RoundStop('sysbench', 3.89)),
     ('vqos sysbench 3.90 200 0.4033\r\n',
      guest.Round('sysbench', 3.90, 200, 0.4033)),
     ('vqos sha256 4.40 32 0.431116', guest.Round('sha256', 4.4, 32, 0.431116)),

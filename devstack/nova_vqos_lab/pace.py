@@ -1,0 +1,131 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""How fast a host's pCPU is at the moment.
+
+A lab is often a virtual machine among others: what a CPU second does there
+was seen to change by 40 % within a minute, with nothing else running in it.
+So the guest that a host was calibrated with goes on running beside the
+servers that are measured, on their pCPU, with what they and everything else
+leave of it. What it does in a CPU second, against what it did when the host
+was calibrated, is the machine's pace: what is left of a server's error when
+that is divided out is nova_vqos's.
+
+It also keeps the pCPU from idling, which a hypervisor below would give away.
+"""
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+
+from nova_vqos import guest
+from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import cpu
+from nova_vqos.calibration import in_guest
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+
+GROUP = f'{paths.PREFIX}-pace'
+
+_PROFILE = '/etc/nova-vqos/profile.yaml'
+_LOG = '/run/pace'
+_START_LIMIT_S = 120
+# Of which the guest does many in a minute.
+_ROUNDS = 10_000
+_LEAST_ROUNDS = 4
+_DEVSTACK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Pace:
+    """The pace of a host's pCPU, known while its guest runs."""
+
+    def __init__(self, host: hosts.Host, score: float) -> None:
+        """:param host: with one pCPU for guests
+        :param score: what that was calibrated with, events per CPU second
+        """
+        self._host = host
+        self._score = score
+        self._log = host.path(_LOG.lstrip('/'))
+
+    def start(self) -> None:
+        """Start the guest, and wait until it works.
+
+        :raises LabError: when it does not
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._log)
+        cgroups.create_least(self._host.hierarchy, GROUP)
+        (pcpu,) = self._host.pcpus
+        running = self._host.popen(
+            [sys.executable, '-m', __name__, str(pcpu)],
+            env={'PYTHONPATH': _DEVSTACK}, log=f'pace-{self._host.name}')
+        # Before it has read its modules, and so with all that it starts.
+        cgroups.enter(self._host.hierarchy, GROUP, running.pid)
+        process.wait_until(
+            lambda: len(self._rounds()) >= _LEAST_ROUNDS, _START_LIMIT_S,
+            f'the pace of host {self._host.name}', log=running.log,
+            alive=running.alive)
+
+    def between(self, began_s: float, ended_s: float) -> float:
+        """The pace in a time: 1 is that of the calibration.
+
+        :param began_s: by the monotonic clock
+        :raises LabError: when it is not known
+        """
+        scores = [score for at_s, score in self._rounds() if at_s <= ended_s]
+        within = [score for at_s, score in self._rounds()
+                  if began_s <= at_s <= ended_s]
+        scores = max(within, scores[-_LEAST_ROUNDS:], key=len)
+        if not scores:
+            raise process.LabError(
+                f'the pace of host {self._host.name} is not known')
+        # Each is of the same work: as that of all.
+        return statistics.harmonic_mean(scores) / self._score
+
+    def _rounds(self) -> list[tuple[float, float]]:
+        """:returns: when each round ended, and its score"""
+        try:
+            with open(self._log, encoding='ascii') as stream:
+                lines = stream.read().split('\n')[:-1]
+        except FileNotFoundError:
+            return []
+        return [(float(at_s), float(score))
+                for at_s, score in map(str.split, lines)]
+
+
+def main() -> None:
+    """Run the guest of a pCPU for ever, in the host."""
+    pcpu = int(sys.argv[1])
+    told = 0
+
+    def note(samples: dict[int, list[float]]) -> bool:
+        nonlocal told
+        for score in samples[pcpu][told:]:
+            stream.write(f'{time.monotonic()} {score}\n')
+            told += 1
+        return False
+
+    with (open(_LOG, 'a', encoding='ascii', buffering=1) as stream,
+          contextlib.closing(in_guest.GuestRunner(
+              benchmark.load(), emulator=in_guest.find_emulator(),
+              virt_type='qemu', kernel=guest.find_kernel(),
+              max_rounds=_ROUNDS,
+              round_events=cpu.yardstick(_PROFILE).round_events)) as runner):
+        runner.measure({pcpu}, note, lambda _: '')
+
+
+if __name__ == '__main__':
+    main()
