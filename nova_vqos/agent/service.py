@@ -35,6 +35,10 @@ LOG = logging.getLogger(__name__)
 HYPERVISORS = 'nova_vqos.hypervisors'
 
 _STOP_TIMEOUT_S = 10.0
+# NOTE: Python runs signal handlers in the main thread alone, but the kernel may
+# hand a signal to any: then nothing wakes the main thread up. Seen as an agent
+# that ignored SIGTERM.
+_SIGNAL_CHECK_S = 1.0
 
 
 def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
@@ -118,11 +122,19 @@ class AgentService(service.Service):
 
     def wait(self) -> None:
         """Return when stopped."""
-        while self._orders.get() != 'stop':
+        while (order := self._next_order()) != 'stop':
+            if order is None:
+                continue
             LOG.info('Reading everything again')
             self._conf.mutate_config_files()
             if self._loop is not None:
                 self._loop.refresh()
+
+    def _next_order(self) -> str | None:
+        try:
+            return self._orders.get(timeout=_SIGNAL_CHECK_S)
+        except queue.Empty:
+            return None
 
 
 class RpcServer:

@@ -101,6 +101,21 @@ class TestService:
         waiting.join(LIMIT_S)
         assert not waiting.is_alive()
 
+    def test_a_signal_that_another_thread_got(self, conf):
+        """Its handler runs in the main thread, which has to wake up."""
+        waiting = service.AgentService(conf)
+        handler = signal.signal(
+            signal.SIGUSR1, lambda *_args: waiting.stop())
+        sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        sender.start()
+        # Only the sender's thread is left for the kernel to choose.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        try:
+            waiting.wait()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.signal(signal.SIGUSR1, handler)
+
     def test_an_unknown_hypervisor_is_named(self, conf):
         conf.set_override('hypervisor', 'abacus', 'vqos_agent')
         with pytest.raises(RuntimeError, match='abacus'):
