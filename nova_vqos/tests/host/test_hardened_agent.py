@@ -1,0 +1,365 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The agent under the limits of its systemd unit, as systemd sets them.
+
+A systemd of its own, in the place of the one that boots a machine, reads the
+very unit from etc/ within a host of the lab, and runs the real agent by it. It
+runs as a user's manager does, since a host of the lab has a PID 1 already; as
+root, what it sets up for a unit is the same.
+"""
+
+import configparser
+import errno
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import sys
+
+import pytest
+
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_caps
+from nova_vqos_lab import process
+
+TOP = pathlib.Path(__file__).parents[3]
+UNIT = TOP / 'etc/systemd/nova-vqos-agent.service'
+LIMIT_S = guests.LIMIT_S
+# What systemd-analyze gives the unit, from 0 (confined) to 10; each release
+# has its own idea of it.
+MOST_EXPOSED = 2.5
+
+_SYSTEMD = '/usr/lib/systemd/systemd'
+_UNITS = 'run/vqos-units'
+_GROUP = 'vqos-hardened'
+# What the unit hides, and where this test's own files may well be.
+_HIDDEN = ('/home', '/root', '/run/user', '/tmp', '/var/tmp')
+
+# Runs the manager. What it mounts is for itself and the agent, and goes with
+# them. NOTE: where cgroups are of version 1, systemd wants one hierarchy more
+# to keep track of processes, of version 2 in our case: there is one always.
+_MANAGER = """
+mount --make-rprivate /
+mkdir -p /run/systemd
+mount -t tmpfs -o mode=755 tmpfs /run/systemd
+mkdir /run/systemd/system
+groups=/sys/fs/cgroup
+if [ ! -e $groups/cgroup.controllers ]; then
+    groups=$groups/unified
+    mkdir -p $groups
+    mount -t cgroup2 cgroup2 $groups
+fi
+group=$groups$(sed -n s/^0:://p /proc/self/cgroup)/$1
+mkdir -p "$group"
+sh -ec 'echo 0 >"$0/cgroup.procs"; exec "$@"' "$group" \
+    "$2" --user --unit=nova-vqos-agent.service || true
+find "$group" -depth -type d -exec rmdir {} +
+"""
+
+# Tried in the place of the agent, before it: each is to be refused.
+_PROBE = """
+import ctypes, glob, json, mmap, os, socket
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def call(function, *arguments):
+    if getattr(libc, function)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), function)
+
+def write(path):
+    os.close(os.open(path, os.O_WRONLY))
+
+def create(path):
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+
+own = '/run/nova-vqos/probe'
+create(own)
+groups = (glob.glob('/sys/fs/cgroup/cgroup.procs')
+          + glob.glob('/sys/fs/cgroup/cpu*/cgroup.procs'))
+found = {}
+for name, work in {
+    'cgroup': lambda: write(groups[0]),
+    'tunable': lambda: write('/proc/sys/vm/swappiness'),
+    'etc': lambda: create('/etc/nova-vqos/probe'),
+    'run': lambda: create('/run/probe'),
+    'foreign file': lambda: open('/etc/nova-vqos/foreign'),
+    'give away': lambda: os.chown(own, 1, 1),
+    'set-user-id': lambda: os.chmod(own, 0o4755),
+    'other user': lambda: os.setuid(1),
+    'real time': lambda: os.sched_setscheduler(
+        0, os.SCHED_FIFO, os.sched_param(1)),
+    'netlink': lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+    'packet': lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+    'namespace': lambda: call('unshare', 0x20000),
+    'user namespace': lambda: call('unshare', 0x10000000),
+    'mount': lambda: call('mount', b'x', b'/mnt', b'tmpfs', 0, None),
+    'trace': lambda: call('ptrace', 16, os.getppid(), None, None),
+    'module': lambda: call('delete_module', b'vqos', 0),
+    'personality': lambda: call('personality', 8),
+    'code in memory': lambda: mmap.mmap(
+        -1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC),
+    'device': lambda: write('/dev/kmsg'),
+}.items():
+    try:
+        work()
+        found[name] = 0
+    except OSError as error:
+        found[name] = error.errno
+os.unlink(own)
+with open('/run/nova-vqos/probe.json', 'w') as file:
+    json.dump(found, file)
+"""
+_REFUSED = {
+    'cgroup': errno.EROFS, 'tunable': errno.EROFS, 'etc': errno.EROFS,
+    'run': errno.EROFS, 'foreign file': errno.EACCES,
+    'give away': errno.EPERM, 'set-user-id': errno.EPERM,
+    'other user': errno.EPERM, 'real time': errno.EPERM,
+    'netlink': errno.EAFNOSUPPORT, 'packet': errno.EAFNOSUPPORT,
+    'namespace': errno.EPERM, 'user namespace': errno.EPERM,
+    'mount': errno.EPERM, 'trace': errno.EPERM, 'module': errno.EPERM,
+    'personality': errno.EPERM, 'code in memory': errno.EPERM,
+    'device': errno.ENOENT,
+}
+
+
+def read_unit():
+    """:returns: the section [Service] of the unit; lists are joined."""
+    class Options(dict):
+        def __setitem__(self, name, value):
+            # An option that is given twice adds to the first.
+            if name in self and isinstance(value, list):
+                value = self[name] + value
+            super().__setitem__(name, value)
+    parser = configparser.RawConfigParser(
+        delimiters='=', strict=False, dict_type=Options)
+    parser.optionxform = str
+    parser.read(UNIT)
+    return {name: value.replace('\n', ' ').strip()
+            for name, value in parser['Service'].items()}
+
+
+class HardenedAgent(agents.Agent):
+    """nova-vqos-agent, run by a systemd on a host, by the unit."""
+
+    def __init__(self, host, bus):
+        super().__init__(host, bus)
+        with open(f'/proc/{self.process.pid}/status',
+                  encoding='ascii') as status:
+            self._inside = re.search(r'^NSpid:.*\s(\d+)$', status.read(),
+                                     re.M).group(1)
+
+    @property
+    def argv(self):
+        """What runs the manager; its units are written by the way."""
+        directory = pathlib.Path(self.host.path(_UNITS))
+        log = pathlib.Path(self.host.directory).parents[1] / (
+            f'log/agent-{self.host.name}.log')
+        self._write_units(directory, log)
+        return ['env', f'SYSTEMD_UNIT_PATH=/{_UNITS}', 'XDG_RUNTIME_DIR=/run',
+                'HOME=/run/systemd', 'SYSTEMD_LOG_TARGET=null',
+                'SYSTEMD_GENERATOR_PATH=/run/systemd/none',
+                'SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/systemd/none',
+                'unshare', '--mount', 'sh', '-euc', _MANAGER, 'sh', _GROUP,
+                _SYSTEMD]
+
+    def _write_units(self, directory, log):
+        """The unit as it is, and beside it what is of this machine."""
+        override = directory / f'{UNIT.name}.d'
+        override.mkdir(parents=True, exist_ok=True)
+        shutil.copy(UNIT, directory)
+        (directory / 'probe.py').write_text(_PROBE, encoding='ascii')
+        _program, *arguments = shlex.split(read_unit()['ExecStart'])
+        python = shlex.quote(sys.executable)
+        lines = [
+            # There are no targets to wait for.
+            '[Unit]', 'DefaultDependencies=no', '[Service]',
+            f'ExecStartPre={python} /{_UNITS}/probe.py', 'ExecStart=',
+            f'ExecStart={python} -m nova_vqos.cmd.agent '
+            f'{shlex.join(arguments)}',
+            f'StandardOutput=append:{log}', 'StandardError=inherit',
+            # NOTE: the manager of a user leaves XDG_RUNTIME_DIR writable to
+            # its units, that of a machine has none.
+            'ReadOnlyPaths=/run']
+        shown = {path for path in (str(TOP), sys.prefix, sys.base_prefix)
+                 if path.startswith(tuple(f'{one}/' for one in _HIDDEN))}
+        if shown:
+            # NOTE: with yes, nothing below can be shown. With this, the home
+            # directories are empty otherwise.
+            lines += ['ProtectHome=tmpfs', 'BindReadOnlyPaths='
+                      + ' '.join(map(shlex.quote, sorted(shown)))]
+        (override / 'machine.conf').write_text('\n'.join(lines) + '\n',
+                                               encoding='utf-8')
+
+    def control(self, *arguments, check=True):
+        """:returns: what systemctl prints."""
+        return self.enter('systemctl', '--user', *arguments,
+                          pid=self._inside, check=check).stdout.strip()
+
+    def enter(self, *argv, pid=None, check=False):
+        """Run a command as root among the mounts of the agent."""
+        return self.host.run(
+            ['nsenter', '--mount', '--target', pid or self.pid, *argv],
+            env={'XDG_RUNTIME_DIR': '/run'}, check=check)
+
+    @property
+    def pid(self):
+        """The agent's own process, as its host sees it."""
+        return self.control('show', '-P', 'MainPID', UNIT.name)
+
+    def status(self):
+        """:returns: the kernel's word of the agent's process."""
+        lines = self.host.run(
+            ['cat', f'/proc/{self.pid}/status']).stdout.splitlines()
+        return {name: value.strip() for name, _, value in
+                (line.partition(':') for line in lines)}
+
+    def mounts(self):
+        """:returns: the options of what the agent has mounted, by path."""
+        lines = self.host.run(
+            ['cat', f'/proc/{self.pid}/mountinfo']).stdout.splitlines()
+        # Of two in one place, the last is the one that is seen.
+        return {line.split()[4]: line.split()[5].split(',')
+                for line in lines}
+
+    def stop(self):
+        """End the agent, and then systemd."""
+        try:
+            if self.process.alive():
+                self.control('stop', UNIT.name)
+        finally:
+            # SIGRTMIN+24: exit at once, whatever still runs.
+            for child in self._children():
+                process.Process(child).signal(signal.SIGRTMIN + 24)
+            assert self.process.wait(agents.STOP_LIMIT_S)
+
+    def print_log(self):
+        super().print_log()
+        print(self.host.run(['sh', '-c', f'cat /{_UNITS}/*/*.conf'],
+                            check=False).stdout)
+
+    def _children(self):
+        path = f'/proc/{self.process.pid}/task/{self.process.pid}/children'
+        try:
+            with open(path, encoding='ascii') as children:
+                return [int(pid) for pid in children.read().split()]
+        except FileNotFoundError:
+            return []
+
+
+@pytest.fixture
+def hardened(lab, bus, profiles):
+    """The agent of the host fast, run by systemd."""
+    if not os.path.exists(_SYSTEMD):
+        if os.environ.get('CI') == 'true':
+            pytest.fail('the package systemd is missing')
+        pytest.skip('the package systemd is missing')
+    foreign = pathlib.Path(lab.fast.path('etc/nova-vqos/foreign'))
+    foreign.touch(mode=0o600)
+    os.chown(foreign, 1, 1)
+    agent = HardenedAgent(lab.fast, bus)
+    try:
+        agent.wait_ready()
+        yield agent
+    finally:
+        try:
+            agent.stop()
+        finally:
+            agent.print_log()
+            foreign.unlink()
+
+
+def test_the_agent_does_its_work_within_the_limits(lab, guest_on, hardened,
+                                                   client):
+    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP,
+                     shares=test_caps.SHARES)
+    test_caps.wait_right(client, lab.fast, guest)
+
+    lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                  'vcpu_quota=10000'])
+    test_caps.wait_tampering(client, guest, '10000')
+    guest.wait_cap(test_caps.CAP)
+    assert guest.libvirt_cap() == test_caps.CAP
+
+    guest.meddle(45_000)
+    # The kernel told of it, the agent did not just come by.
+    tampering = test_caps.wait_tampering(client, guest, '45000')
+    assert 'cgroup' in tampering['channel'], tampering
+    guest.wait_cap(test_caps.CAP)
+
+    late = guest_on(lab.fast, specs=guests.server(60))
+    late.wait_cap((30_000, 50_000))
+    # Nothing that the fingerprint is made of is hidden from it.
+    assert hardened.state()['alarms'] == []
+    assert 'cannot be watched' not in hardened.log()
+
+
+def test_systemd_sees_that_it_is_alive(hardened):
+    """Type=notify: it is active because the agent said so."""
+    assert hardened.control('is-active', UNIT.name) == 'active'
+    assert hardened.control('show', '-P', 'NRestarts', UNIT.name) == '0'
+    seen = hardened.control(
+        'show', '-P', 'WatchdogTimestampMonotonic', UNIT.name)
+    assert int(seen) > 0
+    hardened.control('reload', UNIT.name)
+    process.wait_until(
+        lambda: 'Reading everything again' in hardened.log(), LIMIT_S,
+        'the agent to read everything again')
+
+
+def test_the_limits_are_those_of_the_unit(lab, hardened):
+    unit = read_unit()
+    status = hardened.status()
+    assert unit['CapabilityBoundingSet'] == ''
+    for name in ('CapBnd', 'CapEff', 'CapPrm', 'CapInh', 'CapAmb'):
+        assert int(status[name], 16) == 0, name
+    assert unit['NoNewPrivileges'] == 'yes'
+    assert status['NoNewPrivs'] == '1'
+    # 2: by a filter.
+    assert status['Seccomp'] == '2'
+
+    # What RuntimeDirectory names, and what only the agent can see: an empty
+    # home and /tmp, a /dev without devices. /proc is as it always is.
+    private = ('/proc', '/dev/pts', '/dev/shm', *_HIDDEN)
+    assert {path for path, options in hardened.mounts().items()
+            if 'rw' in options}.difference(private) == {
+                f'/run/{unit["RuntimeDirectory"]}'}
+
+    with open(lab.fast.path('run/nova-vqos/probe.json'),
+              encoding='ascii') as file:
+        assert json.load(file) == _REFUSED
+
+
+def test_the_limits_are_about_the_agents_mounts(lab, hardened, guest_on):
+    """Not even with root's capabilities could it write to a cgroup."""
+    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP)
+    path = lab.fast.hierarchy.directory(
+        'cpu', os.path.relpath(guest.group(), lab.fast.cgroup))
+    path += ('/cpu.cfs_quota_us' if lab.fast.hierarchy.version == 1
+             else '/cpu.max')
+    done = hardened.enter('sh', '-c', f'echo 45000 >{shlex.quote(path)}')
+    assert done.returncode != 0
+    assert 'Read-only file system' in done.stderr
+    assert guest.cap() == test_caps.CAP
+
+
+def test_systemd_finds_little_exposed():
+    if shutil.which('systemd-analyze') is None:
+        pytest.skip('the package systemd is missing')
+    done = process.run(
+        ['systemd-analyze', 'security', '--offline=true', '--no-pager',
+         f'--threshold={int(MOST_EXPOSED * 10)}', str(UNIT)], check=False)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The sample configuration below etc/ says what the code says."""
+
+import configparser
+import io
+import pathlib
+
+from oslo_config import cfg
+from oslo_config import generator
+import pytest
+
+from nova_vqos import profile
+from nova_vqos import units
+from nova_vqos.conf import agent
+from nova_vqos.conf import opts
+from nova_vqos.hooks import rewrite
+
+TOP = pathlib.Path(__file__).parents[3]
+GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
+SAMPLE = 'etc/nova-vqos/nova-vqos.conf.sample'
+HOOK_SAMPLE = 'etc/nova-vqos/hook.conf'
+RENEW = (f'{SAMPLE} is not what the options are; from the top of the tree, '
+         f'run: oslo-config-generator --config-file {GENERATOR}')
+
+
+@pytest.fixture(scope='module')
+def generator_conf():
+    """The generator as RENEW starts it; never those of the machine's."""
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(['--config-file', str(TOP / GENERATOR)], default_config_dirs=[])
+    return conf
+
+
+def generate(conf):
+    output = io.StringIO()
+    generator.generate(conf, output)
+    return output.getvalue()
+
+
+def test_the_sample_is_current(generator_conf):
+    assert (TOP / SAMPLE).read_text() == generate(generator_conf), RENEW
+
+
+def test_the_sample_goes_where_it_is_kept(generator_conf):
+    assert generator_conf.output_file == SAMPLE
+
+
+def test_the_sample_is_of_our_options_alone(generator_conf):
+    """Those of other libraries change with their versions."""
+    assert generator_conf.namespace == ['nova_vqos']
+
+
+def test_the_sample_does_not_depend_on_the_machine(generator_conf,
+                                                   monkeypatch):
+    (host,) = agent.HOST_OPTS
+    monkeypatch.setattr(host, 'default', 'another-machine')
+    assert 'another-machine' not in generate(generator_conf)
+
+
+def test_the_sample_is_a_configuration(tmp_path):
+    """With each of its examples in force, nothing is another than before."""
+    lines = (TOP / SAMPLE).read_text().splitlines()
+    path = tmp_path / 'nova-vqos.conf'
+    # An example has no blank behind the sign, words for the reader have one.
+    path.write_text('\n'.join(
+        line.removeprefix('#') if line[1:2].isalpha() else line
+        for line in lines))
+    conf = cfg.ConfigOpts()
+    defaults = cfg.ConfigOpts()
+    for one in (conf, defaults):
+        for group, options in opts.list_opts():
+            one.register_opts(options, group=group)
+    conf([], default_config_files=[str(path)], default_config_dirs=[])
+    defaults([], default_config_files=[], default_config_dirs=[])
+    assert conf.host == '<the host name>'
+    for group in ('vqos', 'vqos_agent'):
+        assert dict(conf[group]) == dict(defaults[group])
+
+
+def test_the_hooks_sample_says_its_defaults(tmp_path):
+    examples = configparser.ConfigParser(interpolation=None)
+    # As above; the words of this one were written by hand.
+    examples.read_string('\n'.join(
+        line.removeprefix('#') if line[1:2].isalpha() else line
+        for line in (TOP / HOOK_SAMPLE).read_text().splitlines()))
+    defaults = rewrite.load_settings(str(tmp_path / 'none'))
+    assert dict(examples['hook']) == {
+        'on_error': defaults.on_error,
+        'profile': defaults.profile_path or profile.DEFAULT_PATH,
+        'period_us': str(defaults.period_us or units.DEFAULT_PERIOD_US),
+    }
+
+
+def test_the_hook_takes_its_sample():
+    settings = rewrite.load_settings(str(TOP / HOOK_SAMPLE))
+    assert settings.error == ''
