@@ -1,0 +1,28 @@
+#!/bin/bash
+#
+# Stands in for nova-vqos-calibrate, which takes minutes and the whole machine:
+# keeps what it was called with, and puts a profile made before in its place.
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+set -euo pipefail
+
+echo "nova-vqos-calibrate $*" >>"$RECORD"
+if [ -n "${CALIBRATION_FAILS:-}" ]; then
+    echo "too loud to be measured" >&2
+    exit 1
+fi
+while [ "$1" != --output ]; do
+    shift
+done
+install -m 0644 "$ROOT/harness/profile.yaml" "$2"

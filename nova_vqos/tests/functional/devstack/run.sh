@@ -1,0 +1,162 @@
+#!/bin/bash
+#
+# run.sh MODE: what devstack does around the plugin, in its order.
+#
+# prepare  a machine that devstack has never seen
+# stack    stack.sh
+# phases   the phases of stack.sh, on the files that it left
+# unstack  unstack.sh
+# clean    clean.sh, but that it leaves the files of Nova, for a look at them
+#
+# From the environment: ROOT, CHECKOUT, PROGRAMS (where the real ones of
+# nova_vqos are), ENABLED_SERVICES, and settings of local.conf. With
+# NOVA_CPU_CONF_IS=late nova-compute's file is copied when nova-compute starts,
+# as devstack did once, rather than made before post-config.
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+# As stack.sh, and nounset, which it has where it is asked for.
+set -o errexit -o nounset
+
+HARNESS_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export RECORD=$ROOT/harness/record ROOT
+LOGS=$ROOT/harness
+# shellcheck source=nova_vqos/tests/functional/devstack/functions.sh
+source "$HARNESS_DIR/functions.sh"
+
+# What devstack's own files set. local.conf came before.
+DISABLED_SERVICES=${DISABLED_SERVICES:-}
+DEST=$ROOT/opt/stack
+STACK_USER=$(id -un)
+NOVA_DIR=$DEST/nova
+NOVA_BIN_DIR=$ROOT/usr/local/bin
+NOVA_CONF=$ROOT/etc/nova/nova.conf
+NOVA_CPU_CONF=$ROOT/etc/nova/nova-cpu.conf
+VIRT_DRIVER=${VIRT_DRIVER:-libvirt}
+LIBVIRT_TYPE=${LIBVIRT_TYPE:-kvm}
+LIBVIRT_DAEMON=libvirtd
+SYSTEMD_DIR=$ROOT/etc/systemd/system
+TEMPEST_CONFIG=$DEST/tempest/etc/tempest.conf
+PROVIDER=${PROVIDER:-host.example.org}
+REPORTED_PROFILE=$ROOT/etc/nova-vqos/profile.yaml
+
+# Ours, below ROOT: the defaults are tested by their text.
+NOVA_VQOS_CONF_DIR=$ROOT/etc/nova-vqos
+NOVA_VQOS_RUN_DIR=$ROOT/run/nova-vqos
+NOVA_VQOS_CACHE_DIR=$ROOT/var/cache/nova-vqos
+NOVA_VQOS_HOOKS_DIR=$ROOT/etc/libvirt/hooks
+# libvirt's own test driver: the agent runs for real, on no guests.
+NOVA_VQOS_LIBVIRT_URI=test:///default
+# shellcheck source=devstack/settings
+source "$CHECKOUT/devstack/settings"
+
+# configure_nova: Nova's files, as devstack makes them at each stack.sh.
+function configure_nova {
+    rm -f "$NOVA_CONF"
+    iniset "$NOVA_CONF" DEFAULT compute_driver \
+        "${COMPUTE_DRIVER:-libvirt.LibvirtDriver}"
+    iniset "$NOVA_CONF" DEFAULT transport_url rabbit://u:p@127.0.0.1:1/
+    iniset "$NOVA_CONF" libvirt virt_type "$LIBVIRT_TYPE"
+    if [[ -n "${NOVA_FILTERS:-}" ]]; then
+        iniset "$NOVA_CONF" filter_scheduler enabled_filters "$NOVA_FILTERS"
+    fi
+    if [[ -n "${AVAILABLE_FILTERS:-}" ]]; then
+        # shellcheck disable=SC2086
+        iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
+            $AVAILABLE_FILTERS
+    fi
+    if [[ ${NOVA_CPU_CONF_IS:-early} == early ]]; then
+        configure_nova_cpu
+    fi
+}
+
+# configure_nova_cpu: the bus of nova-compute is its cell's.
+function configure_nova_cpu {
+    if is_service_enabled n-cpu && [[ -z "${CELLSV2_SETUP:-}" ]]; then
+        cp "$NOVA_CONF" "$NOVA_CPU_CONF"
+        iniset "$NOVA_CPU_CONF" DEFAULT transport_url \
+            'rabbit://u:p@127.0.0.1:1/nova_cell1?a=1\&b=2'
+        iniset "$NOVA_CPU_CONF" oslo_messaging_rabbit heartbeat_rate 3
+    fi
+}
+
+# merge_local_conf: [[post-config|...]] of local.conf, from lines of FILE
+# SECTION OPTION VALUE in POST_CONFIG.
+function merge_local_conf {
+    local file section option value
+    while read -r file section option value; do
+        if [[ -n "$file" ]]; then
+            iniset "${!file}" "$section" "$option" "$value"
+        fi
+    done <<<"${POST_CONFIG:-}"
+}
+
+# plugin MODE [PHASE]: as devstack's run_plugins.
+function plugin {
+    # shellcheck source=devstack/plugin.sh
+    source "$CHECKOUT/devstack/plugin.sh" "$@"
+}
+
+# stack yes|no: whether Nova's files are made.
+function stack {
+    local make_files=$1
+    rm -f "$LOGS/asked"
+    plugin stack pre-install
+    plugin stack install
+    if [[ $make_files == yes ]]; then
+        configure_nova
+    fi
+    plugin stack post-config
+    merge_local_conf
+    if [[ $make_files == yes && ${NOVA_CPU_CONF_IS:-early} == late ]]; then
+        configure_nova_cpu
+    fi
+    plugin stack extra
+    plugin stack test-config
+}
+
+# prepare: what devstack itself has put there before the plugin's turn.
+function prepare {
+    local name modules=() drivers=()
+    mkdir -p "$ROOT"/{harness,run,etc/nova,etc/systemd/system} \
+        "$ROOT"/{etc/libvirt/hooks,usr/local/bin,var/cache} \
+        "$NOVA_DIR/nova/virt" "$(dirname "$TEMPEST_CONFIG")"
+    # Nova's tree: that which is tested with, but a directory of its own for
+    # drivers.
+    for name in "$NOVA_PACKAGE"/*; do
+        [[ $name == */virt ]] || modules+=("$name")
+    done
+    for name in "$NOVA_PACKAGE"/virt/*; do
+        [[ $name == */vqos ]] || drivers+=("$name")
+    done
+    ln -s "${modules[@]}" "$NOVA_DIR/nova"
+    ln -s "${drivers[@]}" "$NOVA_DIR/nova/virt"
+    printf '#!/bin/sh\nexec "%s" "$@"\n' "$PYTHON" >"$NOVA_BIN_DIR/python3"
+    chmod 755 "$NOVA_BIN_DIR/python3"
+    configure_nova
+    if is_service_enabled tempest; then
+        iniset "$TEMPEST_CONFIG" compute-feature-enabled \
+            scheduler_enabled_filters "${TEMPEST_FILTERS:-ComputeFilter}"
+    fi
+}
+
+case "$1" in
+    prepare) prepare ;;
+    stack) stack yes ;;
+    phases) stack no ;;
+    unstack) plugin unstack ;;
+    clean)
+        plugin unstack
+        plugin clean
+        ;;
+esac
