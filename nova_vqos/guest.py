@@ -122,6 +122,29 @@ def parse_line(line: str) -> Round | RoundStart | RoundStop | None:
     return _MOMENTS[found[1]](found[2], float(found[3])) if found else None
 
 
+def rounds(lines: Iterable[str], kind: str = 'sysbench') -> list[Round]:
+    """Rounds of work in what a guest printed.
+
+    :returns: those that began and ended there: on the console of a guest
+        that was migrated, one that spans the migration is of two hosts. Their
+        time is that between the same two lines as in the calibration
+    """
+    found = []
+    began_s = elapsed_s = 0.0
+    for line in lines:
+        seen = parse_line(line)
+        if seen is None or seen.kind != kind:
+            continue
+        if isinstance(seen, RoundStart):
+            began_s, elapsed_s = seen.uptime_s, 0.0
+        elif isinstance(seen, RoundStop) and began_s:
+            began_s, elapsed_s = 0.0, seen.uptime_s - began_s
+        elif isinstance(seen, Round) and elapsed_s:
+            found.append(dataclasses.replace(seen, elapsed_s=elapsed_s))
+            elapsed_s = 0.0
+    return found
+
+
 def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
                  events: Mapping[str, int] | None = None) -> str:
     """The kernel command line of a measuring guest.

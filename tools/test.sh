@@ -30,7 +30,8 @@ a virtual environment in .venv), then runs these levels, all by default:
   unit        arithmetic, policy, profile, hook, agent: no host is touched
   functional  real Nova and Placement in one process, a fake libvirt
   host        two real libvirtd with real QEMU guests, in namespaces (root)
-  cloud       the story of tools/demo.sh on a real two-host OpenStack (root)
+  cloud       the story of tools/demo.sh on a real two-host OpenStack, then
+              the project's tempest tests on it (root)
 
 A level that this machine cannot run is skipped with the reason; with CI=true
 it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,

@@ -38,11 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :returns: exit status
     """
     parser = _parser()
-    # What comes after 'exec' is another program's, options included.
+    # What comes after these is another program's, options included.
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     rest: list[str] = []
-    if arguments[:1] in (['exec'], ['on']):
-        words = 1 if arguments[0] == 'exec' else 2
+    if arguments[:1] in (['exec'], ['tempest'], ['on']):
+        words = 2 if arguments[0] == 'on' else 1
         if len(arguments) > words and arguments[words] not in ('-h',
                                                                '--help'):
             rest = arguments[words:]
@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
     one = commands.add_parser(
         'up', help='make the cloud, calibrate its hosts, deploy nova_vqos')
+    one.add_argument('--keep', action='store_true',
+                     help='what it does anyway: the cloud runs until down, '
+                     'and its openrc and tempest.conf are written')
     one.add_argument('--keep-stock', action='store_true',
                      help='stop at stock Nova; another up goes on from there')
     one.set_defaults(function=_up)
@@ -90,6 +93,11 @@ def _parser() -> argparse.ArgumentParser:
         'administrator')
     one.set_defaults(function=_exec)
     one = commands.add_parser(
+        'tempest', usage='devstack/lab tempest ARGUMENT...',
+        help='run tempest against the cloud, such as: run '
+        '--serial --regex nova_vqos')
+    one.set_defaults(function=_tempest)
+    one = commands.add_parser(
         'on', usage='devstack/lab on HOST COMMAND...',
         help='run a command on one of the hosts, such as virsh list')
     one.add_argument('host', choices=tuple(paths.HOST_ADDRESSES))
@@ -104,6 +112,8 @@ def _up(options: argparse.Namespace, _rest: list[str]) -> int:
         if not options.keep_stock and not lab.is_deployed:
             lab.calibrate()
             lab.deploy()
+        if lab.is_deployed:
+            lab.prepare_tempest()
     _say_usage()
     return 0
 
@@ -153,6 +163,14 @@ def _exec(_options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def _tempest(_options: argparse.Namespace, rest: list[str]) -> int:
+    if not os.path.isdir(paths.TEMPEST):
+        raise process.LabError('there is no tempest.conf: devstack/lab up '
+                               'writes it')
+    cloud.Lab().execute(['tempest', *rest], paths.TEMPEST)
+    return 0
+
+
 def _on(options: argparse.Namespace, rest: list[str]) -> int:
     host = cloud.Lab().hosts[options.host]
     return host.interactive(rest or ['/bin/sh'])
@@ -169,6 +187,7 @@ def _say_usage() -> None:
         '  devstack/lab exec openstack server list --long\n'
         '  devstack/lab exec openstack resource provider list\n'
         '  devstack/lab on slow virsh list\n'
+        '  devstack/lab tempest run --serial --regex nova_vqos\n'
         '  devstack/lab down')
 
 

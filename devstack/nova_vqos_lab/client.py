@@ -97,6 +97,8 @@ class Cloud:
                    command_line: str) -> str:
         """Make an image that boots a kernel and a ramdisk from files.
 
+        All projects may use it.
+
         :returns: the id of the image, an empty disk with the others' ids
         """
         image = self._connection.image
@@ -109,12 +111,13 @@ class Cloud:
                     found = image.create_image(
                         f'vqos-{kind}', container_format=form,
                         disk_format=form, data=stream.read(),
-                        allow_duplicates=True, wait=True)
+                        allow_duplicates=True, wait=True,
+                        visibility='public')
             parts[f'{kind}_id'] = found.id
         disk = image.create_image(
             name, container_format='bare', disk_format='raw',
             data=bytes(2 ** 20), allow_duplicates=True, wait=True,
-            os_command_line=command_line, **parts)
+            os_command_line=command_line, visibility='public', **parts)
         return disk.id
 
     def make_flavor(self, name: str, extra_specs: Mapping[str, str], *,
@@ -129,6 +132,17 @@ class Cloud:
                 f'making the flavor {name}')
         return self.compute('POST', f'/flavors/{name}/os-extra_specs',
                             {'extra_specs': dict(extra_specs)}, version)
+
+    def make_zone(self, name: str, host: str) -> None:
+        """Make an availability zone of one host."""
+        aggregate = _expect(
+            self.compute('POST', '/os-aggregates', {'aggregate': {
+                'name': name, 'availability_zone': name}}),
+            200, f'making the zone {name}').body['aggregate']
+        _expect(
+            self.compute('POST', f'/os-aggregates/{aggregate["id"]}/action',
+                         {'add_host': {'host': host}}),
+            200, f'adding {host} to the zone {name}')
 
     def boot(self, name: str, flavor: str, image: str,
              host: str | None = None) -> 'Server':

@@ -51,7 +51,15 @@ _CALIBRATION_S = 75
 # By default, nova_vqos has no use for a profile that is less certain.
 WIDEST_INTERVAL = 0.05
 # Of the lab's directory: what `down` removes there, and nothing else.
-_CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc')
+_CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc', 'tempest')
+
+# For tempest: units that each host has room for, and while a server is resized
+# for half as many besides; and units of one vCPU that the fast host's pCPU can
+# give and the slow one's cannot.
+_TEMPEST_UNITS = 60
+_TOO_FAST_UNITS = 150
+# As fast as the machine is at the moment, see pace.py, is good enough there.
+_TEMPEST_TOLERANCE = 0.35
 
 
 def missing_requirements() -> list[str]:
@@ -183,6 +191,37 @@ class Lab:
             self.wait_for_units()
         _touch(self._deployed_mark)
 
+    def prepare_tempest(self) -> None:
+        """Make what tempest needs, and tell it of that.
+
+        :raises process.LabError: when a step fails
+        """
+        path = os.path.join(paths.TEMPEST, 'tempest.conf')
+        if os.path.exists(path):
+            return
+        with _step('images, flavor, zone and configuration for tempest'):
+            reference = self.profile(REFERENCE).reference
+            with self.cloud() as cloud:
+                kernel, ramdisk = guest.find_kernel(), initramfs()
+                images = [
+                    cloud.make_image(f'tempest-{name}', kernel, ramdisk, line)
+                    for name, line in (
+                        ('idle', guest.command_line(rounds=1)),
+                        ('work', guest.command_line(
+                            events={'sysbench': self.round_events()})))]
+                # Hosts that sell units take no servers without.
+                cloud.make_flavor('tempest', {
+                    f'resources:{UNITS}': str(_TEMPEST_UNITS)})
+                cloud.make_zone(f'only-{REFERENCE}', REFERENCE)
+            config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
+                         config.STESTR_CONF)
+            config.write_ini(path, config.tempest(
+                *images, 'tempest', units=_TEMPEST_UNITS,
+                reference_score=reference.score,
+                speed_tolerance=_TEMPEST_TOLERANCE,
+                too_fast_units=_TOO_FAST_UNITS, slow_host=REFERENCE,
+                single_host_zone=f'only-{REFERENCE}'))
+
     def down(self) -> None:
         """Remove every trace of the lab, also of a half-made one.
 
@@ -312,17 +351,19 @@ class Lab:
             finally:
                 session.close()
 
-    def execute(self, argv: list[str]) -> None:
+    def execute(self, argv: list[str], directory: str = '.') -> None:
         """Replace this program by one in the controller's network.
 
         :param argv: command and arguments; it finds the lab's openrc in its
             environment and the virtual environment's programs in its PATH
+        :param directory: where it is to run
         """
         environment = dict(os.environ)
         environment.update(config.openrc())
         environment['PATH'] = f'{services.BIN}:{environment["PATH"]}'
         if not self.network.exists(self.network.controller):
             raise process.LabError('the lab is not up')
+        os.chdir(directory)
         os.execvpe('nsenter', [
             'nsenter', f'--net={netns.NETNS_DIR}/{self.network.controller}',
             '--', *argv], environment)

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 import os
 import shutil
 import sys
+import sysconfig
 
 from nova_vqos_lab import paths
 
@@ -42,6 +43,15 @@ PERIOD_US = int(os.environ.get('NOVA_VQOS_LAB_PERIOD_US', '100000'))
 # nova-compute's own directory on a host: at the same path on all of them,
 # since a domain's XML names files below it and migrates with them.
 STATE_PATH = paths.COMPUTE_STATE_PATH
+
+# As `tempest init` writes it: the tests of a class run in one worker.
+STESTR_CONF = f"""\
+[DEFAULT]
+test_path={os.path.join(
+    sysconfig.get_path('purelib'), 'tempest', 'test_discover')}
+top_dir={sysconfig.get_path('purelib')}
+group_regex=([^\\.]*\\.)*
+"""
 
 Section = Mapping[str, str | int | bool | Sequence[str]]
 Settings = Mapping[str, Section]
@@ -174,7 +184,9 @@ def _nova(name: str) -> Settings:
     return {
         'DEFAULT': {**_log(name), 'transport_url': transport_url(),
                     'rpc_response_timeout': 60,
-                    'graceful_shutdown_timeout': 5},
+                    'graceful_shutdown_timeout': 5,
+                    # There is no SSH between the hosts to resize over.
+                    'allow_resize_to_same_host': True},
         'keystone_authtoken': _auth_token('nova'),
         'service_user': {**_credentials('nova'),
                          'send_service_user_token': True},
@@ -308,6 +320,52 @@ def openrc() -> dict[str, str]:
         'OS_PASSWORD': PASSWORD, 'OS_PROJECT_NAME': 'admin',
         'OS_USER_DOMAIN_ID': 'default', 'OS_PROJECT_DOMAIN_ID': 'default',
         'OS_REGION_NAME': REGION, 'OS_IDENTITY_API_VERSION': '3',
+        # Where `tempest run` looks for its configuration.
+        'TEMPEST_CONFIG_DIR': paths.TEMPEST,
+    }
+
+
+def tempest(image: str, work_image: str, flavor: str, **units: object
+            ) -> Settings:
+    """What tempest is told of the lab.
+
+    :param image: id of an image whose guest does nothing
+    :param work_image: id of one whose guest measures itself
+    :param flavor: id of a flavor
+    :param units: of the group nova_vqos
+    """
+    return {
+        'DEFAULT': {'log_file': paths.log('tempest')},
+        'oslo_concurrency': {
+            'lock_path': os.path.join(paths.TEMPEST, 'locks')},
+        'auth': {
+            'admin_username': 'admin', 'admin_password': PASSWORD,
+            'admin_project_name': 'admin', 'admin_domain_name': 'Default',
+            'use_dynamic_credentials': True, 'tempest_roles': 'member',
+            'create_isolated_networks': False,
+        },
+        'identity': {'uri_v3': url('keystone'), 'region': REGION,
+                     'auth_version': 'v3'},
+        'service_available': {
+            'nova': True, 'glance': True, 'neutron': False,
+            'cinder': False, 'swift': False},
+        'compute': {
+            'image_ref': image, 'image_ref_alt': image, 'flavor_ref': flavor,
+            'flavor_ref_alt': flavor, 'min_compute_nodes': 2,
+            'min_microversion': '2.1', 'max_microversion': 'latest',
+            'build_interval': 1, 'build_timeout': 180, 'region': REGION,
+        },
+        'compute-feature-enabled': {
+            'live_migration': True, 'resize': True, 'console_output': True,
+            'block_migration_for_live_migration': True,
+        },
+        'placement': {'min_microversion': '1.0',
+                      'max_microversion': 'latest', 'region': REGION},
+        'image': {'region': REGION},
+        'validation': {'run_validation': False},
+        'nova_vqos': {
+            'work_image_ref': work_image,
+            **{name: str(value) for name, value in units.items()}},
     }
 
 

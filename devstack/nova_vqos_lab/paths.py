@@ -27,6 +27,8 @@ LOGS = os.path.join(ROOT, 'log')
 RUN = os.path.join(ROOT, 'run')
 HOSTS = os.path.join(ROOT, 'hosts')
 OPENRC = os.path.join(ROOT, 'openrc')
+# Of tempest: its configuration and its workspace.
+TEMPEST = os.path.join(ROOT, 'tempest')
 # nova-compute's own directory: the same path on all hosts, since a domain's
 # XML names files below it and migrates with them; on each host a directory
 # of its own is mounted there.

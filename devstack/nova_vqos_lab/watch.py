@@ -55,29 +55,6 @@ class Speed:
     ended_s: float
 
 
-def rounds_on_console(text: str, kind: str) -> list[guest.Round]:
-    """Read a guest's console.
-
-    :returns: rounds of that kind that began and ended on this console: one
-        that spans a migration is of two hosts; their time is that between
-        the same two lines as in the calibration
-    """
-    found = []
-    began_s = elapsed_s = 0.0
-    for line in text.splitlines():
-        seen = guest.parse_line(line)
-        if seen is None or seen.kind != kind:
-            continue
-        if isinstance(seen, guest.RoundStart):
-            began_s, elapsed_s = seen.uptime_s, 0.0
-        elif isinstance(seen, guest.RoundStop) and began_s:
-            began_s, elapsed_s = 0.0, seen.uptime_s - began_s
-        elif isinstance(seen, guest.Round) and elapsed_s:
-            found.append(dataclasses.replace(seen, elapsed_s=elapsed_s))
-            elapsed_s = 0.0
-    return found
-
-
 def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
             *, rounds: int = 8) -> Speed:
     """Measure a server on the host that it is on.
@@ -104,7 +81,7 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
             raise process.LabError(
                 f'the guest of {server.name} crashed ({crash}): '
                 f'{text[text.index(crash):][:300]}')
-        found = rounds_on_console(text, kind)
+        found = guest.rounds(text.splitlines(), kind)
         now = time.monotonic()
         if found:
             used.append((now, cgroups.cpu_time_ns(host.hierarchy, group)))

@@ -35,9 +35,8 @@ LOG = logging.getLogger(__name__)
 HYPERVISORS = 'nova_vqos.hypervisors'
 
 _STOP_TIMEOUT_S = 10.0
-# NOTE: Python runs signal handlers in the main thread alone, but the kernel may
-# hand a signal to any: then nothing wakes the main thread up. Seen as an agent
-# that ignored SIGTERM.
+# NOTE: Python runs signal handlers in the main thread alone, but the kernel
+# may hand a signal to any: then nothing wakes the main thread up.
 _SIGNAL_CHECK_S = 1.0
 
 

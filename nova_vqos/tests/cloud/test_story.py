@@ -13,11 +13,9 @@
 """The demo's steps as assertions: one test for each check of the story."""
 
 import json
-import os
 
 import pytest
 
-from nova_vqos_lab import paths
 from nova_vqos_lab import story
 
 # A wrong cap shows as more than this: the hosts differ by more than two, and
@@ -81,15 +79,3 @@ def test_json(told, tmp_path):
         assert one['moment'] in ('boot', 'migrated')
     for one in written['checks']:
         assert set(one) == {'name', 'passed', 'detail'}
-
-
-def test_zz_nothing_is_left_when_the_lab_is_down(lab, told):
-    """Last of all: the lab goes, and takes its traces along."""
-    assert told.checks
-    lab.down()
-    assert not os.path.exists(paths.ROOT)
-    assert not lab.network.exists(lab.network.controller)
-    for host in lab.hosts.values():
-        for mount in host.hierarchy.roots():
-            assert not os.path.exists(
-                os.path.join(mount.directory, host.cgroup))

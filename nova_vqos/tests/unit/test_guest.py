@@ -44,6 +44,24 @@ def test_no_line_breaks_the_reader(text):
     guest.parse_line(f'vqos {text}')
 
 
+def test_rounds():
+    console = """[    1.2] booting
+vqos sysbench 3.10 120 0.9
+vqos-start sysbench 4.00
+vqos-start sha256 4.10
+vqos-stop sha256 4.50
+vqos-stop sysbench 5.00
+vqos sysbench 5.02 120 0.98
+vqos-start sysbench 6.00
+vqos-stop sysbench 7.50
+vqos-start sysbench 8.00
+vqos sysbench 9.00 120 0.98
+"""
+    assert guest.rounds(console.splitlines()) == [
+        guest.Round('sysbench', 5.02, 120, 1.0)]
+    assert guest.rounds(console.splitlines(), 'sha256') == []
+
+
 def test_command_line():
     words = guest.command_line(('sysbench', 'awk'), 7, {'awk': 2}).split()
     assert 'console=ttyS0' in words

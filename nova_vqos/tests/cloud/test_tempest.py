@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The project's tempest tests, by tempest, on the lab's cloud."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from nova_vqos.tests.cloud import conftest
+
+LAB = os.path.join(conftest.TOP, 'devstack', 'lab')
+TIMEOUT_S = 1500
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+
+
+@pytest.fixture(scope='module')
+def ran(lab, told):
+    """What a run of all of them printed, and its status."""
+    assert lab.is_deployed, told.checks[-1]
+    lab.prepare_tempest()
+    done = subprocess.run(
+        # The hosts have a pCPU each: room for the servers of one worker.
+        [LAB, 'tempest', 'run', '--regex', 'nova_vqos', '--serial'],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=TIMEOUT_S, check=False)
+    print(done.stdout)
+    return done
+
+
+def test_passed(ran):
+    assert ran.returncode == 0, ran.stdout[-8000:]
+
+
+def test_none_was_skipped(ran):
+    """The lab has all that they ask for."""
+    count = dict(re.findall(r'^ - (\w+): +(\d+)$', ran.stdout, re.MULTILINE))
+    assert int(count['Passed']) >= 25, count
+    assert int(count['Skipped']) == 0, count

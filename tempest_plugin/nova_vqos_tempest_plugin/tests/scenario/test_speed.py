@@ -1,0 +1,58 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The promise: the same speed, wherever and whatever happens."""
+
+from tempest import config
+from tempest.common import waiters
+from tempest.lib import decorators
+
+from nova_vqos_tempest_plugin.tests import base
+
+CONF = config.CONF
+
+
+class LiveMigrationTest(base.TwoHostsMixin, base.SpeedTestCase):
+
+    @decorators.attr(type='slow')
+    @decorators.idempotent_id('a4c3f8d5-2e3f-4dab-9b8c-7d9e0f1a2b55')
+    def test_there_and_back(self):
+        units = CONF.nova_vqos.units
+        server = self.boot(self.make_flavor(units),
+                           image=CONF.nova_vqos.work_image_ref)
+        source = self.get_host_for_server(server)
+        self.check_speed(server, units)
+        target = self.get_host_other_than(server)
+        for host in (target, source):
+            self.migrate(server, host)
+            self.assertEqual({host: units}, self.allocated(server))
+            self.check_speed(server, units)
+
+
+class AfterwardsTest(base.SpeedTestCase):
+    """What makes a guest anew: its cap is there again."""
+
+    @decorators.attr(type='slow')
+    @decorators.idempotent_id('b5d4a9e6-3f4a-4ebc-8c9d-8e0f1a2b3c66')
+    def test_reboot_and_rebuild(self):
+        units = CONF.nova_vqos.units
+        image = CONF.nova_vqos.work_image_ref
+        server = self.boot(self.make_flavor(units), image=image)
+        for action in (
+                lambda: self.admin_servers_client.reboot_server(
+                    server, type='HARD'),
+                lambda: self.admin_servers_client.rebuild_server(
+                    server, image)):
+            action()
+            waiters.wait_for_server_status(
+                self.admin_servers_client, server, 'ACTIVE')
+            self.check_speed(server, units)
