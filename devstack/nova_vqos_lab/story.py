@@ -340,6 +340,9 @@ class Story:
             f'unforced: {answer.status}; {shown["status"]} on '
             f'{shown["OS-EXT-SRV-ATTR:host"]}, where its allocation is')
         server.delete()
+        # As it was, for whoever keeps the cloud.
+        self._lab.sell_units('slow')
+        self._lab.wait_for_units()
 
     def _capacity(self, cloud: client.Cloud) -> None:
         servers = []

@@ -108,15 +108,20 @@ class UnitsTestCase(base.BaseV2ComputeAdminTest):
             for uuid, one in allocations.items()}
 
     def free_units(self, host):
-        """Units that a host has not given away yet."""
+        """Units that a host has left, and the most that one server may have.
+
+        They are more than one server may have where the host sells them
+        several times over.
+        """
         (provider,) = self.providers.list_resource_providers(name=host)[
             'resource_providers']
         inventory = self.providers.list_resource_provider_inventories(
             provider['uuid'])['inventories'][policy.RESOURCE_CLASS]
         used = self.providers.list_resource_provider_usages(
             provider['uuid'])['usages'].get(policy.RESOURCE_CLASS, 0)
-        return (int((inventory['total'] - inventory['reserved'])
-                    * inventory['allocation_ratio']) - used)
+        capacity = int((inventory['total'] - inventory['reserved'])
+                       * inventory['allocation_ratio'])
+        return capacity - used, inventory['max_unit']
 
 
 class SpeedTestCase(UnitsTestCase):

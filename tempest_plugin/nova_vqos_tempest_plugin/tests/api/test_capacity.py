@@ -38,11 +38,12 @@ class CapacityTest(base.UnitsTestCase):
         flavor = self.make_flavor(units)
         first = self.boot(flavor, zone=zone)
         host = self.get_host_for_server(first)
-        more = self.free_units(host) // units
-        if more:
-            # One server, of as many vCPUs as the host has room for.
-            self.boot(self.make_flavor(units * more, vcpus=more), zone=zone)
-        self.assertLess(self.free_units(host), units)
+        free, most = self.free_units(host)
+        while free >= units:
+            # Few servers, of as many vCPUs as the host has room for.
+            vcpus = min(free, most) // units
+            self.boot(self.make_flavor(units * vcpus, vcpus=vcpus), zone=zone)
+            free, most = self.free_units(host)
         refused = self.boot(flavor, zone=zone, wait_until=None)
         self.assertIn('No valid host', self.refusal(refused))
         self.assertEqual({}, self.allocated(refused))
