@@ -108,10 +108,9 @@ class UnitsTestCase(base.BaseV2ComputeAdminTest):
             for uuid, one in allocations.items()}
 
     def free_units(self, host):
-        """Units that a host has left, and the most that one server may have.
+        """Units that a host has left, and the most that one server can have.
 
-        They are more than one server may have where the host sells them
-        several times over.
+        Where the host sells them several times over, that is less.
         """
         (provider,) = self.providers.list_resource_providers(name=host)[
             'resource_providers']
@@ -119,9 +118,8 @@ class UnitsTestCase(base.BaseV2ComputeAdminTest):
             provider['uuid'])['inventories'][policy.RESOURCE_CLASS]
         used = self.providers.list_resource_provider_usages(
             provider['uuid'])['usages'].get(policy.RESOURCE_CLASS, 0)
-        capacity = int((inventory['total'] - inventory['reserved'])
-                       * inventory['allocation_ratio'])
-        return capacity - used, inventory['max_unit']
+        real = inventory['total'] - inventory['reserved']
+        return int(real * inventory['allocation_ratio']) - used, real
 
 
 class SpeedTestCase(UnitsTestCase):
