@@ -36,7 +36,7 @@ DATABASES = ('keystone', 'placement', 'glance', 'nova_api', 'nova_cell0',
              'nova')
 MYSQL_PORT = 3306
 AMQP_PORT = 5672
-# A guest under emulation takes about a millisecond of CPU time to be at its
+# A guest under emulation takes up to a millisecond of CPU time to be at its
 # speed again after each pause that its cap makes: 100 ms, the kernel's own
 # default, halve what that costs against nova_vqos' default of 50.
 PERIOD_US = int(os.environ.get('NOVA_VQOS_LAB_PERIOD_US', '100000'))

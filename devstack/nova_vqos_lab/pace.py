@@ -82,13 +82,15 @@ class Pace:
     def between(self, began_s: float, ended_s: float) -> float:
         """The pace in a time: 1 is that of the calibration.
 
+        Where few rounds ended within it, the last ones before count too.
+
         :param began_s: by the monotonic clock
         :raises LabError: when it is not known
         """
-        scores = [score for at_s, score in self._rounds() if at_s <= ended_s]
-        within = [score for at_s, score in self._rounds()
-                  if began_s <= at_s <= ended_s]
-        scores = max(within, scores[-_LEAST_ROUNDS:], key=len)
+        rounds = [one for one in self._rounds() if one[0] <= ended_s]
+        within = [one for one in rounds if one[0] >= began_s]
+        scores = [score for _, score in
+                  max(within, rounds[-_LEAST_ROUNDS:], key=len)]
         if not scores:
             raise process.LabError(
                 f'the pace of host {self._host.name} is not known')

@@ -104,8 +104,13 @@ class TestService:
     def test_a_signal_that_another_thread_got(self, conf):
         """Its handler runs in the main thread, which has to wake up."""
         waiting = service.AgentService(conf)
-        handler = signal.signal(
-            signal.SIGUSR1, lambda *_args: waiting.stop())
+        handled = []
+
+        def handle(number, _frame):
+            handled.append(number)
+            waiting.stop()
+
+        handler = signal.signal(signal.SIGUSR1, handle)
         sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
         sender.start()
         # Only the sender's thread is left for the kernel to choose.
@@ -115,6 +120,7 @@ class TestService:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             signal.signal(signal.SIGUSR1, handler)
+        assert handled == [signal.SIGUSR1]
 
     def test_an_unknown_hypervisor_is_named(self, conf):
         conf.set_override('hypervisor', 'abacus', 'vqos_agent')

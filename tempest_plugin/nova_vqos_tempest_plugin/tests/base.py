@@ -201,3 +201,14 @@ class UnequalHostsMixin:
             raise cls.skipException(
                 '[nova_vqos] too_fast_units and slow_host do not name a host '
                 'that is slower than another')
+
+
+class SingleHostMixin:
+    """Needs a zone of one host, for what must stay on it."""
+
+    @classmethod
+    def skip_checks(cls):
+        super().skip_checks()
+        if not CONF.nova_vqos.single_host_zone:
+            raise cls.skipException(
+                '[nova_vqos] single_host_zone names no zone of one host')

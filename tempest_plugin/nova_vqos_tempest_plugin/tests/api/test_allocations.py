@@ -34,16 +34,13 @@ class AllocationsTest(base.UnitsTestCase):
         self.assertEqual({}, self.allocated(server))
 
 
-class ResizeTest(base.UnitsTestCase):
+class ResizeTest(base.SingleHostMixin, base.UnitsTestCase):
 
     @classmethod
     def skip_checks(cls):
         super().skip_checks()
         if not CONF.compute_feature_enabled.resize:
             raise cls.skipException('resize is not available')
-        if not CONF.nova_vqos.single_host_zone:
-            raise cls.skipException(
-                '[nova_vqos] single_host_zone names no zone of one host')
 
     @decorators.idempotent_id('3f9d5a51-3b4a-4f5a-8a0f-7d1a2b9d0e77')
     def test_resize_down_and_up(self):

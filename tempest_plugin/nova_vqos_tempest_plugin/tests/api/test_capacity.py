@@ -21,15 +21,8 @@ CONF = config.CONF
 
 
 @decorators.serial
-class CapacityTest(base.UnitsTestCase):
+class CapacityTest(base.SingleHostMixin, base.UnitsTestCase):
     """Fills a host: nobody else may boot servers meanwhile."""
-
-    @classmethod
-    def skip_checks(cls):
-        super().skip_checks()
-        if not CONF.nova_vqos.single_host_zone:
-            raise cls.skipException(
-                '[nova_vqos] single_host_zone names no zone of one host')
 
     @decorators.idempotent_id('d1d8c2c5-7c38-4c0e-a1b6-3f0f6f4d9e22')
     def test_a_full_host(self):
