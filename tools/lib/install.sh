@@ -19,7 +19,8 @@
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 VENV=${NOVA_VQOS_VENV:-$TOP/.venv}
 NOVA_VERSION=${NOVA_VERSION:-34.0.0}
-PLACEMENT_VERSION=${PLACEMENT_VERSION:-16.0.0}
+# The supported ones, in the version of theirs that is tested.
+NOVA_VERSIONS=(33.0.2 34.0.0)
 
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -91,6 +92,34 @@ GUEST_PACKAGES=(busybox-static cpio sysbench)
 # What the lab's controller runs.
 CLOUD_PACKAGES=(mariadb-server rabbitmq-server)
 
+# placement_of NOVA-VERSION: the Placement of the same release.
+placement_of() {
+    echo "${PLACEMENT_VERSION:-$((${1%%.*} - 18)).0.0}"
+}
+
+# constraints_of NOVA-VERSION: constraints.txt, with what that Nova needs
+# otherwise.
+constraints_of() {
+    local own=$TOP/constraints-nova${1%%.*}.txt
+    if [ -e "$own" ]; then
+        grep -v '^#' "$own"
+        grep -vFf <(sed -n 's/==.*/==/p' "$own") "$TOP/constraints.txt"
+    else
+        cat "$TOP/constraints.txt"
+    fi
+}
+
+# install_beside_nova PIP NOVA-VERSION REQUIREMENTS...: what our tests need.
+install_beside_nova() {
+    local pip=$1 version=$2
+    shift 2
+    # NOTE: without constraints pip needs minutes to resolve this tree.
+    "$pip" install -q -c <(constraints_of "$version") "nova==$version" \
+        "openstack-placement==$(placement_of "$version")" \
+        "libvirt-python==$(pkg-config --modversion libvirt)" pyOpenSSL \
+        -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" "$@"
+}
+
 # install_venv: the virtual environment with Nova, Placement, what the lab
 # runs, and this checkout (editable), its shim linked into Nova's tree.
 install_venv() {
@@ -99,17 +128,14 @@ install_venv() {
         die "Python 3.11 or newer is needed, $("$python" -V) was found"
     libvirt=$(pkg-config --modversion libvirt)
     wanted=$(cat "$TOP"/{,test-,lab-}requirements.txt \
-        "$TOP"/{constraints.txt,setup.cfg}
-        echo "$NOVA_VERSION $PLACEMENT_VERSION $libvirt $("$python" -V) $TOP")
+        "$TOP"/{constraints*.txt,setup.cfg}
+        echo "$NOVA_VERSION $(placement_of "$NOVA_VERSION") $libvirt" \
+            "$("$python" -V) $TOP")
     if [ "$(cat "$VENV/.wanted" 2>/dev/null)" != "$wanted" ]; then
         say "filling the virtual environment $VENV with Nova $NOVA_VERSION" \
             "(one to three minutes)"
         "$python" -m venv --upgrade-deps "$VENV"
-        # NOTE: without constraints pip needs minutes to resolve this tree.
-        "$VENV/bin/pip" install -q -c "$TOP/constraints.txt" \
-            "nova==$NOVA_VERSION" "openstack-placement==$PLACEMENT_VERSION" \
-            "libvirt-python==$libvirt" pyOpenSSL \
-            -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" \
+        install_beside_nova "$VENV/bin/pip" "$NOVA_VERSION" \
             -r "$TOP/lab-requirements.txt"
         "$VENV/bin/pip" install -q --no-deps -e "$TOP"
         printf '%s' "$wanted" >"$VENV/.wanted"

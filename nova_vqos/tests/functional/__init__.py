@@ -14,15 +14,20 @@
 
 NOTE: Nova decides between eventlet and threads, by this variable, when
 nova.tests.functional is imported, which has to come before all else of Nova.
-Computes of Nova 34 run threaded; those of Nova 33 on eventlet by default, and
-the database of its fixtures is not fit for threads.
+Computes of Nova 34 run threaded; those of Nova 33 on eventlet, and threaded
+where their operator says so: as here, by the variable.
 """
 
 import importlib.metadata
 import os
 
-_THREADED = int(importlib.metadata.version('nova').split('.')[0]) >= 34
-os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = str(_THREADED)
+from oslo_utils import strutils
+
+_VARIABLE = 'OS_NOVA_DISABLE_EVENTLET_PATCHING'
+
+NOVA = int(importlib.metadata.version('nova').split('.')[0])
+THREADED = strutils.bool_from_string(
+    os.environ.setdefault(_VARIABLE, str(NOVA >= 34)))
 # Of oslotest: a test that hangs fails, with its log.
 os.environ.setdefault('OS_TEST_TIMEOUT', '500')
 

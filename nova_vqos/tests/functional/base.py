@@ -34,8 +34,10 @@ from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hooks import rewrite
+from nova_vqos.tests import functional
 from nova_vqos.tests.functional import fakes
 from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.functional import nova33
 from nova_vqos.tests.functional import waits
 
 CONF = conf.CONF
@@ -87,8 +89,10 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         # A fifth of the time of a test, to check Nova's own answers.
         self.flags(response_validation='ignore', group='api')
         self.host_files = {}
-        # Before Nova's own fixtures, so that it outlasts their clean-up.
+        # Before Nova's own fixtures, so that they outlast their clean-up.
         self.useFixture(fakes.ExecutorShutdownFixture())
+        if functional.THREADED and functional.NOVA < 34:
+            self.useFixture(nova33.ThreadsFixture(self.id()))
         super().setUp()
         self.useFixture(fakes.KeptXMLFixture())
         self.migrations = self.useFixture(

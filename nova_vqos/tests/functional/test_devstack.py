@@ -36,15 +36,15 @@ from oslo_config import cfg
 import pytest
 
 import nova
-import nova_vqos
 from nova_vqos import profile as profiles
 from nova_vqos.conf import agent as agent_conf
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hooks import rewrite
+from nova_vqos.tests import project
 from nova_vqos.tests.unit import test_domain_xml
 from nova_vqos.tests.unit import test_profile
 
-TOP = pathlib.Path(nova_vqos.__file__).parents[1]
+TOP = project.TOP
 PLUGIN = TOP / 'devstack'
 GUIDE = TOP / 'doc' / 'source' / 'admin' / 'devstack.rst'
 RUN = pathlib.Path(__file__).parent / 'devstack' / 'run.sh'

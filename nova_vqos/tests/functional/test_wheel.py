@@ -32,9 +32,9 @@ import zipfile
 
 import pytest
 
-import nova_vqos
+from nova_vqos.tests import project
 
-TOP = pathlib.Path(nova_vqos.__file__).parents[1]
+TOP = project.TOP
 SHIM = 'nova/virt/vqos'
 TIMEOUT_S = 240
 
@@ -87,6 +87,7 @@ class Environment:
 
     def __init__(self, path):
         venv.create(path, symlinks=True)
+        self.prefix = path
         self.python = str(path / 'bin' / 'python')
         self.bin = path / 'bin'
         self.site = next(path.glob('lib/python*/site-packages'))
@@ -142,8 +143,13 @@ def files_to_install(checkout):
 def test_every_file_is_in_it_and_no_other(checkout, wheel):
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist()
-                 if '.dist-info/' not in name}
+                 if '.dist-info/' not in name and '.data/' not in name}
+        data = {name.split('.data/data/')[1] for name in archive.namelist()
+                if '.data/' in name}
     assert found == files_to_install(checkout)
+    assert data == {'etc/nova-vqos/hook.conf',
+                    'etc/nova-vqos/nova-vqos.conf.sample',
+                    'share/nova-vqos/systemd/nova-vqos-agent.service'}
     assert {f'{SHIM}/__init__.py', f'{SHIM}/driver.py'} <= found
 
 
@@ -206,4 +212,5 @@ def test_nothing_of_it_is_left_and_all_of_nova(wheel, tmp_path):
     environment.pip('install', '--no-deps', '--no-index', str(wheel))
     environment.pip('uninstall', '--yes', 'nova_vqos')
     assert not (environment.site / 'nova_vqos').exists()
+    assert not list(environment.prefix.rglob('*nova[-_]vqos*'))
     assert environment.files_of_nova() == environment.recorded_files_of_nova()

@@ -12,8 +12,6 @@
 
 import io
 import os
-import pathlib
-import re
 import sys
 import syslog
 import time
@@ -22,7 +20,6 @@ import pytest
 
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
-from nova_vqos import units
 from nova_vqos.hooks import install
 from nova_vqos.hooks import libvirt
 from nova_vqos.hooks import rewrite
@@ -178,21 +175,6 @@ def test_no_configuration_is_as_good_as_an_empty_one(host, logged, tmp_path):
     assert (settings.on_error, settings.profile_path, settings.period_us,
             settings.error) == ('pass', None, None, '')
     assert host.run(STOCK_XML) == (0, STOCK_XML)
-
-
-SAMPLE = pathlib.Path(rewrite.__file__).parents[2] / 'etc/nova-vqos/hook.conf'
-
-
-@pytest.mark.skipif(not SAMPLE.exists(), reason='not in a checkout')
-def test_the_sample_shows_the_defaults(tmp_path):
-    path = tmp_path / 'hook.conf'
-    path.write_text(SAMPLE.read_text())
-    assert rewrite.load_settings(str(path)).error == ''
-    path.write_text(re.sub('^#(?! )', '', SAMPLE.read_text(), flags=re.M))
-    settings = rewrite.load_settings(str(path))
-    assert (settings.on_error, settings.profile_path, settings.period_us,
-            settings.error) == ('pass', profiles.DEFAULT_PATH,
-                                units.DEFAULT_PERIOD_US, '')
 
 
 def break_profile(host):

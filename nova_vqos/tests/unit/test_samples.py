@@ -12,9 +12,7 @@
 
 """The sample configuration below etc/ says what the code says."""
 
-import configparser
 import io
-import pathlib
 
 from oslo_config import cfg
 from oslo_config import generator
@@ -25,11 +23,12 @@ from nova_vqos import units
 from nova_vqos.conf import agent
 from nova_vqos.conf import opts
 from nova_vqos.hooks import rewrite
+from nova_vqos.tests import project
 
-TOP = pathlib.Path(__file__).parents[3]
 GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
 SAMPLE = 'etc/nova-vqos/nova-vqos.conf.sample'
 HOOK_SAMPLE = 'etc/nova-vqos/hook.conf'
+UNIT = 'etc/systemd/nova-vqos-agent.service'
 RENEW = (f'{SAMPLE} is not what the options are; from the top of the tree, '
          f'run: oslo-config-generator --config-file {GENERATOR}')
 
@@ -39,7 +38,8 @@ def generator_conf():
     """The generator as RENEW starts it; never those of the machine's."""
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)
-    conf(['--config-file', str(TOP / GENERATOR)], default_config_dirs=[])
+    conf(['--config-file', str(project.TOP / GENERATOR)],
+         default_config_dirs=[])
     return conf
 
 
@@ -49,19 +49,24 @@ def generate(conf):
     return output.getvalue()
 
 
+@project.needs_checkout
 def test_the_sample_is_current(generator_conf):
-    assert (TOP / SAMPLE).read_text() == generate(generator_conf), RENEW
+    current = generate(generator_conf)
+    assert project.sample(SAMPLE).read_text() == current, RENEW
 
 
+@project.needs_checkout
 def test_the_sample_goes_where_it_is_kept(generator_conf):
     assert generator_conf.output_file == SAMPLE
 
 
+@project.needs_checkout
 def test_the_sample_is_of_our_options_alone(generator_conf):
     """Those of other libraries change with their versions."""
     assert generator_conf.namespace == ['nova_vqos']
 
 
+@project.needs_checkout
 def test_the_sample_does_not_depend_on_the_machine(generator_conf,
                                                    monkeypatch):
     (host,) = agent.HOST_OPTS
@@ -69,14 +74,18 @@ def test_the_sample_does_not_depend_on_the_machine(generator_conf,
     assert 'another-machine' not in generate(generator_conf)
 
 
+def examples_of(name):
+    """A sample with each of its examples in force."""
+    # An example has no blank behind the sign, words for the reader have one.
+    return '\n'.join(
+        line.removeprefix('#') if line[1:2].isalpha() else line
+        for line in project.sample(name).read_text().splitlines())
+
+
 def test_the_sample_is_a_configuration(tmp_path):
     """With each of its examples in force, nothing is another than before."""
-    lines = (TOP / SAMPLE).read_text().splitlines()
     path = tmp_path / 'nova-vqos.conf'
-    # An example has no blank behind the sign, words for the reader have one.
-    path.write_text('\n'.join(
-        line.removeprefix('#') if line[1:2].isalpha() else line
-        for line in lines))
+    path.write_text(examples_of(SAMPLE))
     conf = cfg.ConfigOpts()
     defaults = cfg.ConfigOpts()
     for one in (conf, defaults):
@@ -90,19 +99,19 @@ def test_the_sample_is_a_configuration(tmp_path):
 
 
 def test_the_hooks_sample_says_its_defaults(tmp_path):
-    examples = configparser.ConfigParser(interpolation=None)
-    # As above; the words of this one were written by hand.
-    examples.read_string('\n'.join(
-        line.removeprefix('#') if line[1:2].isalpha() else line
-        for line in (TOP / HOOK_SAMPLE).read_text().splitlines()))
+    path = tmp_path / 'hook.conf'
+    path.write_text(examples_of(HOOK_SAMPLE))
+    said = rewrite.load_settings(str(path))
     defaults = rewrite.load_settings(str(tmp_path / 'none'))
-    assert dict(examples['hook']) == {
-        'on_error': defaults.on_error,
-        'profile': defaults.profile_path or profile.DEFAULT_PATH,
-        'period_us': str(defaults.period_us or units.DEFAULT_PERIOD_US),
-    }
+    assert (said.error, said.on_error) == ('', defaults.on_error)
+    assert said.profile_path == profile.DEFAULT_PATH
+    assert said.period_us == units.DEFAULT_PERIOD_US
 
 
 def test_the_hook_takes_its_sample():
-    settings = rewrite.load_settings(str(TOP / HOOK_SAMPLE))
+    settings = rewrite.load_settings(str(project.sample(HOOK_SAMPLE)))
     assert settings.error == ''
+
+
+def test_the_unit_is_where_the_guide_says():
+    assert '[Service]' in project.sample(UNIT).read_text()

@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the fixtures of Nova 33 lack for computes that run threaded.
+
+Those of Nova 34 have it.
+"""
+
+import collections
+import contextlib
+import itertools
+import os
+import threading
+
+import fixtures
+from oslo_db.sqlalchemy import enginefacade
+from oslo_db.sqlalchemy import engines
+import sqlalchemy
+
+_IN_MEMORY = 'sqlite://'
+
+
+class ThreadsFixture(fixtures.Fixture):
+    """Fixtures of eventlet become fit for threads, whichever come after it."""
+
+    def __init__(self, test_id):
+        """:param test_id: what the test's ``id()`` is"""
+        super().__init__()
+        self._test_id = test_id
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(FileDatabases())
+        # NOTE: it looks for the test that a notification comes from among the
+        # parents of a greenlet.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.notifications.FakeVersionedNotifier.'
+            '_get_sender_test_case_id', lambda: self._test_id))
+
+
+class FileDatabases(fixtures.Fixture):
+    """Each database in memory becomes a file, and has one writer at a time.
+
+    In memory, all threads would share one connection.
+    """
+
+    def setUp(self):
+        super().setUp()
+        self._directory = self.useFixture(fixtures.TempDir()).path
+        self._numbers = itertools.count()
+        self._create_engine = engines.create_engine
+        self.useFixture(fixtures.MonkeyPatch(
+            'oslo_db.sqlalchemy.engines.create_engine', self._create))
+        self._take_turns()
+
+    def _create(self, sql_connection, *args, **kwargs):
+        if sql_connection != _IN_MEMORY:
+            return self._create_engine(sql_connection, *args, **kwargs)
+        path = os.path.join(self._directory, f'{next(self._numbers)}.sqlite')
+        engine = self._create_engine(f'{_IN_MEMORY}/{path}', *args, **kwargs)
+
+        @sqlalchemy.event.listens_for(engine, 'connect')
+        def let_readers_on(connection, _record):
+            # While one writes; the driver's own default is to wait for it.
+            connection.execute('PRAGMA journal_mode=WAL')
+
+        @sqlalchemy.event.listens_for(engine, 'engine_disposed')
+        def forget(_engine):
+            # As one in memory does: the fixtures rely on it.
+            for end in '', '-wal', '-shm':
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path + end)
+
+        return engine
+
+    def _take_turns(self):
+        """SQLite refuses a writer whose view another one has outdated."""
+        stock = enginefacade._TransactionContextManager._transaction_scope
+        locks = collections.defaultdict(threading.RLock)
+
+        @contextlib.contextmanager
+        def scope(manager, context):
+            turn = contextlib.nullcontext()
+            if manager._mode is enginefacade._WRITER:
+                turn = locks[manager._root]
+            with turn, stock(manager, context) as resource:
+                yield resource
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'oslo_db.sqlalchemy.enginefacade._TransactionContextManager.'
+            '_transaction_scope', scope))

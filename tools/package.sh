@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+#
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+#
+#
+# The package in a clean environment, beside each Nova that is supported.
+
+set -euo pipefail
+
+TOP=$(cd "$(dirname "$0")/.." && pwd)
+# Of the functional tests: what hosts report, and how servers come and move.
+SOME=(test_live_migration.py test_report.py)
+
+usage() {
+    cat <<EOT
+usage: tools/package.sh [--whole] [--keep] [NOVA-VERSION...]
+
+Builds sdist and, from it, wheel; then, for each Nova (by default the supported
+ones: ${NOVA_VERSIONS[*]}), in a new environment with that Nova and the
+Placement of its release: installs the wheel, runs the unit tests and some of
+the functional ones from where it was installed, with threads, and with Nova 33
+also with eventlet, uninstalls it, and compares the environment with what it
+was before.
+
+  --whole  run all functional tests
+  --keep   keep the environments, in build/package
+EOT
+}
+
+# shellcheck source=tools/lib/install.sh
+. "$TOP/tools/lib/install.sh"
+WORK=$TOP/build/package
+
+whole='' keep='' versions=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) usage; exit 0 ;;
+        --whole) whole=yes ;;
+        --keep) keep=yes ;;
+        3[34].*) versions+=("$1") ;;
+        *) usage >&2
+           die "'$1' is no Nova that is supported (33 or 34, as in 33.0.2)" ;;
+    esac
+    shift
+done
+[ ${#versions[@]} -gt 0 ] || versions=("${NOVA_VERSIONS[@]}")
+
+# build: sdist and wheel of what git tracks here, into $WORK/dist.
+build() {
+    say "sdist, and the wheel from it"
+    python3 -m venv --upgrade-deps "$WORK/build"
+    "$WORK/build/bin/pip" install -q -c "$TOP/constraints.txt" build
+    "$WORK/build/bin/python" -m build -o "$WORK/dist" "$TOP" \
+        >"$WORK/build.log" 2>&1 || { cat "$WORK/build.log"; die 'no wheel'; }
+}
+
+# files_of ENVIRONMENT: all of them with their sums, but what Python caches.
+files_of() {
+    (cd "$1" && find . -name __pycache__ -prune -o -type f -print0 |
+        xargs -0 sha256sum | sort -k2)
+}
+
+# run_tests ENVIRONMENT NAME LEVEL TEST...: of the package that is installed.
+run_tests() {
+    local environment=$1 name=$2 tests=()
+    shift 2
+    while [ $# -gt 0 ]; do
+        tests+=("$environment"/lib/python3*/site-packages/nova_vqos/tests/"$1")
+        shift
+    done
+    say "$name"
+    # Elsewhere: Python must not find the checkout.
+    (cd "$WORK" && PYTHONDONTWRITEBYTECODE=1 "$environment/bin/python" -m \
+        pytest -q -p no:cacheprovider -W ignore -n 2 -r fE "${tests[@]}")
+}
+
+# check NOVA-VERSION
+check() {
+    local version=$1 environment=$WORK/nova-$1 functional=(functional)
+    say "a clean environment with Nova $version"
+    python3 -m venv --upgrade-deps "$environment"
+    install_beside_nova "$environment/bin/pip" "$version"
+    files_of "$environment" >"$environment.before"
+    "$environment/bin/pip" install -q --no-deps "$WORK"/dist/*.whl
+    "$environment/bin/pip" check
+    run_tests "$environment" "unit tests beside Nova $version" unit
+    [ -n "$whole" ] || functional=("${SOME[@]/#/functional/}")
+    if [ "${version%%.*}" = 33 ]; then
+        OS_NOVA_DISABLE_EVENTLET_PATCHING=false run_tests "$environment" \
+            "functional tests with Nova $version on eventlet" \
+            "${functional[@]}"
+    fi
+    OS_NOVA_DISABLE_EVENTLET_PATCHING=true run_tests "$environment" \
+        "functional tests with Nova $version on threads" "${functional[@]}"
+    "$environment/bin/pip" uninstall -q --yes nova_vqos
+    files_of "$environment" >"$environment.after"
+    diff "$environment.before" "$environment.after" ||
+        die "this is left of nova_vqos beside Nova $version"
+    say "nothing is left of nova_vqos beside Nova $version"
+    [ -n "$keep" ] || rm -rf "$environment"
+}
+
+rm -rf "$WORK"
+mkdir -p "$WORK"
+trap '[ -n "$keep" ] || rm -rf "$WORK"' EXIT
+build
+for version in "${versions[@]}"; do
+    check "$version"
+done
