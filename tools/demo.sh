@@ -67,12 +67,6 @@ run_embedded() {
         ${json[@]+"${json[@]}"}
 }
 
-# lab COMMAND...: devstack/lab as root, with the environment it looks at.
-lab() {
-    as_root env NOVA_VQOS_VENV="$VENV" PYTHONDONTWRITEBYTECODE=1 \
-        "$TOP/devstack/lab" "$@"
-}
-
 # shellcheck disable=SC2317  # called by a trap
 clean_up() {
     local status=$?

@@ -17,21 +17,32 @@
 set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
-LEVELS=(lint unit functional host cloud)
+LEVELS=(lint unit functional package host cloud)
+ON_REQUEST=(versions upstream)
 
 usage() {
     cat <<EOT
 usage: tools/test.sh [LEVEL...] [-- PYTEST-ARGUMENT...]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
-a virtual environment in .venv), then runs these levels, all by default:
+a virtual environment in .venv), then runs these levels, by default these:
 
   lint        ruff, hacking, codespell, doc8, bandit, mypy, shellcheck
   unit        arithmetic, policy, profile, hook, agent: no host is touched
   functional  real Nova and Placement in one process, a fake libvirt
+  package     sdist and wheel, installed into clean environments beside Nova 33
+              and 34, with unit and some functional tests, and uninstalled
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
+
+These are for whoever changes what Nova sees of us; they take long, and do not
+take arguments of pytest:
+
+  versions    package, with all functional tests, in each Nova's modes
+  upstream    Nova's own functional tests of its libvirt driver, and tempest's
+              own compute tests on the lab's cloud (root): with stock Nova and
+              with nova_vqos, side by side; logs go to build/upstream
 
 A level that this machine cannot run is skipped with the reason; with CI=true
 it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
@@ -39,15 +50,22 @@ for example NOVA_VERSION=33.0.2.
 EOT
 }
 
+is_level() {
+    [[ " ${LEVELS[*]} ${ON_REQUEST[*]} " == *" $1 "* ]]
+}
+
 levels=()
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage; exit 0 ;;
         --) shift; break ;;
-        lint | unit | functional | host | cloud) levels+=("$1") ;;
-        *) usage >&2
-           printf "error: '%s' is no level: %s\n" "$1" "${LEVELS[*]}" >&2
-           exit 2 ;;
+        *) is_level "$1" || {
+               usage >&2
+               printf "error: '%s' is no level: %s\n" "$1" \
+                   "${LEVELS[*]} ${ON_REQUEST[*]}" >&2
+               exit 2
+           }
+           levels+=("$1") ;;
     esac
     shift
 done
@@ -86,28 +104,50 @@ run_unit() { run_pytest unit "$@"; }
 
 run_functional() { run_pytest functional -n 2 "$@"; }
 
+run_package() { "$TOP/tools/package.sh"; }
+
+run_versions() { "$TOP/tools/package.sh" --whole; }
+
+run_upstream() {
+    local results=$TOP/build/upstream status=0
+    mkdir -p "$results"
+    "$VENV/bin/python" -m nova_vqos.tests.upstream.functional \
+        --output "$results" "$@" || status=$?
+    if may_run_cloud upstream; then
+        lab upstream --output "$results" || status=$?
+    fi
+    return "$status"
+}
+
 run_host() {
-    local lacking
-    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
-        "${HOST_TEST_PACKAGES[@]}"
-    lacking=$(missing_requirements)
-    if [ -n "$lacking" ]; then
-        skip host "$lacking"
-    else
+    if may_run_hosts host; then
         run_pytest host "$@"
     fi
 }
 
 run_cloud() {
-    local lacking
-    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
-        "${CLOUD_PACKAGES[@]}"
-    lacking=$(missing_requirements)
-    if [ -n "$lacking" ]; then
-        skip cloud "$lacking"
-    else
+    if may_run_cloud cloud; then
         run_pytest cloud "$@"
     fi
+}
+
+# may_run_hosts LEVEL: installs what hosts in namespaces need; skips the level
+# where they cannot be.
+may_run_hosts() {
+    local lacking
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
+        "${HOST_TEST_PACKAGES[@]}" || die "no packages for level $1"
+    lacking=$(missing_requirements)
+    if [ -n "$lacking" ]; then
+        skip "$1" "$lacking"
+        return 1
+    fi
+}
+
+# may_run_cloud LEVEL: the same for the lab's cloud.
+may_run_cloud() {
+    install_packages "${CLOUD_PACKAGES[@]}" || die "no packages for level $1"
+    may_run_hosts "$1"
 }
 
 skipped=()

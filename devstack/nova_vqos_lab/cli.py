@@ -24,6 +24,7 @@ from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import story
+from nova_vqos_lab import upstream
 
 _EPILOG = f"""\
 Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
@@ -87,6 +88,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument('--json', metavar='FILE',
                      help='also write measurements and checks to FILE')
     one.set_defaults(function=_demo)
+    one = commands.add_parser(
+        'upstream', help="make the cloud anew, run tempest's own compute "
+        'tests on it with stock Nova, then with nova_vqos, show what differs, '
+        'and remove it')
+    one.add_argument('--output', '-o', metavar='DIRECTORY', required=True,
+                     help='for logs and results')
+    one.add_argument('--regex', default=upstream.TESTS,
+                     help='of tests (default: servers, flavors, and what '
+                     'administrators do with servers)')
+    one.add_argument('--workers', '-n', type=int, default=4,
+                     help='of tempest (default: %(default)s)')
+    one.set_defaults(function=_upstream)
     one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',
         help="run a command in the cloud's network, logged in as its "
@@ -156,6 +169,16 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
         results.write(options.json)
     process.say(results.table())
     return 0 if results.passed else 1
+
+
+def _upstream(options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        try:
+            return upstream.run(lab, options.output, options.regex,
+                                options.workers)
+        finally:
+            lab.down()
 
 
 def _exec(_options: argparse.Namespace, rest: list[str]) -> int:

@@ -121,13 +121,15 @@ class Cloud:
         return disk.id
 
     def make_flavor(self, name: str, extra_specs: Mapping[str, str], *,
-                    vcpus: int = 1, version: str = _MICROVERSION) -> Answer:
+                    vcpus: int = 1, disk_gib: int = 0,
+                    version: str = _MICROVERSION) -> Answer:
         """Make a flavor.
 
+        :param disk_gib: 0: as large as the image, for administrators alone
         :returns: the answer to the request that sets the extra specs
         """
         flavor = {'flavor': {'name': name, 'id': name, 'vcpus': vcpus,
-                             'ram': _SERVER_MEMORY_MIB, 'disk': 0}}
+                             'ram': _SERVER_MEMORY_MIB, 'disk': disk_gib}}
         _expect(self.compute('POST', '/flavors', flavor), 200,
                 f'making the flavor {name}')
         return self.compute('POST', f'/flavors/{name}/os-extra_specs',

@@ -111,6 +111,8 @@ class Lab:
         lacking = missing_requirements()
         if lacking:
             raise process.LabError('; '.join(lacking))
+        # What is asked for is looked at before the minutes that it takes.
+        config.period_us()
         self.down()
         paths.make_root()
         began = time.monotonic()
@@ -118,8 +120,8 @@ class Lab:
             self.network.create()
             openstack.together(
                 *(host.start for host in self.hosts.values()),
-                self._inside(services.start_mariadb),
-                self._inside(services.start_rabbitmq),
+                self._step_inside(services.start_mariadb),
+                self._step_inside(services.start_rabbitmq),
                 self._make_guest)
             config.write_controller()
         with self._controller_network():
@@ -158,9 +160,10 @@ class Lab:
                         f'interval {self.uncertainty(name):.1%}, profile '
                         f'{found.id}')
 
-    def deploy(self) -> None:
+    def deploy(self, servers_without_units: str = 'refuse') -> None:
         """Put nova_vqos on the cloud, as its operator would.
 
+        :param servers_without_units: what hosts do with those
         :raises process.LabError: when a step fails
         """
         if self.is_deployed:
@@ -186,7 +189,8 @@ class Lab:
                 config.write_scheduler(config.scheduler_with_units())
                 services.start_scheduler()
             openstack.together(*(
-                lambda name=name: self.sell_units(name)
+                lambda name=name: self.sell_units(
+                    name, servers_without_units=servers_without_units)
                 for name in self.hosts))
             self.wait_for_units()
         _touch(self._deployed_mark)
@@ -206,7 +210,7 @@ class Lab:
                 images = [
                     cloud.make_image(f'tempest-{name}', kernel, ramdisk, line)
                     for name, line in (
-                        ('idle', guest.command_line(rounds=1)),
+                        ('idle', config.IDLE_GUEST),
                         ('work', guest.command_line(
                             events={'sysbench': self.round_events()})))]
                 # Hosts that sell units take no servers without.
@@ -262,15 +266,18 @@ class Lab:
         config.write_ini(f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
                          config.merge(settings, more or {}))
 
-    def sell_units(self, name: str, allocation_ratio: float = 1.0) -> None:
+    def sell_units(self, name: str, allocation_ratio: float = 1.0,
+                   servers_without_units: str = 'refuse') -> None:
         """Let a host have CPU units: its nova-compute starts anew.
 
         :param allocation_ratio: how many times over it sells them
+        :param servers_without_units: what it does with those
         """
         # On a busy machine the lab makes do with what could be measured.
         interval = max(WIDEST_INTERVAL, self.uncertainty(name) * 1.01)
         self.write_compute(
-            name, config.compute_with_units(allocation_ratio, interval))
+            name, config.compute_with_units(allocation_ratio, interval,
+                                            servers_without_units))
         self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:
@@ -358,20 +365,29 @@ class Lab:
             environment and the virtual environment's programs in its PATH
         :param directory: where it is to run
         """
-        environment = dict(os.environ)
-        environment.update(config.openrc())
-        environment['PATH'] = f'{services.BIN}:{environment["PATH"]}'
         if not self.network.exists(self.network.controller):
             raise process.LabError('the lab is not up')
         os.chdir(directory)
-        os.execvpe('nsenter', [
-            'nsenter', f'--net={netns.NETNS_DIR}/{self.network.controller}',
-            '--', *argv], environment)
+        os.execvpe('nsenter', self.inside(argv), self.environment())
+
+    def inside(self, argv: list[str]) -> list[str]:
+        """:returns: a command that runs another in the controller's network"""
+        return ['nsenter',
+                f'--net={netns.NETNS_DIR}/{self.network.controller}',
+                '--', *argv]
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """:returns: this program's, with the administrator's credentials and
+            the virtual environment's programs
+        """
+        return {**os.environ, **config.openrc(),
+                'PATH': f'{services.BIN}:{os.environ["PATH"]}'}
 
     def _controller_network(self) -> contextlib.AbstractContextManager[None]:
         return daemons.network(self.network.controller)
 
-    def _inside(self, step: Callable[[], object]) -> Callable[[], None]:
+    def _step_inside(self, step: Callable[[], object]) -> Callable[[], None]:
         """:returns: a step that is done in the controller's network."""
         def inside() -> None:
             with self._controller_network():

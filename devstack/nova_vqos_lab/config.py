@@ -22,7 +22,9 @@ import shutil
 import sys
 import sysconfig
 
+from nova_vqos import units
 from nova_vqos_lab import paths
+from nova_vqos_lab import process
 
 PASSWORD = 'vqos-lab'
 REGION = 'lab'
@@ -39,10 +41,16 @@ AMQP_PORT = 5672
 # A guest under emulation takes up to a millisecond of CPU time to be at its
 # speed again after each pause that its cap makes: 100 ms, the kernel's own
 # default, halve what that costs against nova_vqos' default of 50.
-PERIOD_US = int(os.environ.get('NOVA_VQOS_LAB_PERIOD_US', '100000'))
+_PERIOD_US = '100000'
 # nova-compute's own directory on a host: at the same path on all of them,
 # since a domain's XML names files below it and migrates with them.
 STATE_PATH = paths.COMPUTE_STATE_PATH
+
+# The kernel's command line of a guest that does nothing, and says so much of
+# its boot that there is something to read; see guest.command_line for the
+# timer.
+IDLE_GUEST = ('console=ttyS0 panic=-1 no_timer_check rdinit=/bin/busybox -- '
+              'sleep 86400')
 
 # As `tempest init` writes it: the tests of a class run in one worker.
 STESTR_CONF = f"""\
@@ -248,6 +256,8 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
             'host': host, 'my_ip': address, 'state_path': STATE_PATH,
             'compute_driver': 'libvirt.LibvirtDriver',
             'reserved_host_memory_mb': 256, 'report_interval': 5,
+            # The lab's guests do not know ACPI's button.
+            'shutdown_timeout': 3,
             'update_resources_interval': 15,
             'force_raw_images': False,
         },
@@ -276,9 +286,23 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
     })
 
 
+def period_us() -> int:
+    """:returns: the CFS period of all caps
+
+    :raises LabError: when the one that was asked for cannot be
+    """
+    text = os.environ.get('NOVA_VQOS_LAB_PERIOD_US', _PERIOD_US)
+    least, most = units.MIN_PERIOD_US, units.MAX_PERIOD_US
+    if not (text.isdecimal() and least <= int(text) <= most):
+        raise process.LabError(
+            f'NOVA_VQOS_LAB_PERIOD_US is {text!r}, it must be microseconds '
+            f'from {least} to {most}')
+    return int(text)
+
+
 def agent_and_hook(host: str) -> tuple[Settings, Settings]:
     """:returns: nova-vqos.conf and hook.conf of a host."""
-    period = {'period_us': str(PERIOD_US)}
+    period = {'period_us': str(period_us())}
     return {
         'DEFAULT': {
             'host': host, 'transport_url': transport_url(),
@@ -287,14 +311,15 @@ def agent_and_hook(host: str) -> tuple[Settings, Settings]:
     }, {'hook': period}
 
 
-def compute_with_units(allocation_ratio: float,
-                       profile_max_interval: float) -> Settings:
+def compute_with_units(allocation_ratio: float, profile_max_interval: float,
+                       servers_without_units: str) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""
     return {
         'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'},
         'vqos': {'allocation_ratio': str(allocation_ratio),
                  'profile_max_interval': str(profile_max_interval),
-                 'period_us': str(PERIOD_US)},
+                 'servers_without_units': servers_without_units,
+                 'period_us': str(period_us())},
     }
 
 
@@ -325,15 +350,49 @@ def openrc() -> dict[str, str]:
     }
 
 
-def tempest(image: str, work_image: str, flavor: str, **units: object
+def tempest(image: str, work_image: str, flavor: str, **options: object
             ) -> Settings:
-    """What tempest is told of the lab.
+    """What the project's own tempest tests are told of the lab.
 
     :param image: id of an image whose guest does nothing
     :param work_image: id of one whose guest measures itself
     :param flavor: id of a flavor
-    :param units: of the group nova_vqos
+    :param options: of the group nova_vqos
     """
+    return merge(_tempest(image, flavor, flavor), {
+        'compute-feature-enabled': {'resize': True},
+        'nova_vqos': {
+            'work_image_ref': work_image,
+            **{name: str(value) for name, value in options.items()}},
+    })
+
+
+def tempest_upstream(image: str, flavor: str, other_flavor: str) -> Settings:
+    """What tempest's own tests are told of the lab.
+
+    :param image: id of an image whose guest does nothing
+    :param flavor: id of a flavor
+    :param other_flavor: of another one
+    """
+    return merge(_tempest(image, flavor, other_flavor), {
+        # Most of them ask whether there is one. What they do with it beyond
+        # that fails: see neutron_stub.py.
+        'service_available': {'neutron': True},
+        'compute-feature-enabled': {
+            # Nothing carries a disk from host to host: there is no SSH.
+            'resize': False, 'cold_migration': False,
+            'live_migrate_paused_instances': True,
+            # These need Neutron, Cinder, or what makes CD images.
+            'metadata_service': False, 'config_drive': False,
+            'attach_encrypted_volume': False, 'swap_volume': False,
+            'vnc_console': False, 'spice_console': False,
+            'interface_attach': False, 'personality': False,
+        },
+    })
+
+
+def _tempest(image: str, flavor: str, other_flavor: str) -> Settings:
+    """:returns: what all of tempest's tests are told of the lab"""
     return {
         'DEFAULT': {'log_file': paths.log('tempest')},
         'oslo_concurrency': {
@@ -351,21 +410,18 @@ def tempest(image: str, work_image: str, flavor: str, **units: object
             'cinder': False, 'swift': False},
         'compute': {
             'image_ref': image, 'image_ref_alt': image, 'flavor_ref': flavor,
-            'flavor_ref_alt': flavor, 'min_compute_nodes': 2,
+            'flavor_ref_alt': other_flavor, 'min_compute_nodes': 2,
             'min_microversion': '2.1', 'max_microversion': 'latest',
             'build_interval': 1, 'build_timeout': 180, 'region': REGION,
         },
         'compute-feature-enabled': {
-            'live_migration': True, 'resize': True, 'console_output': True,
+            'live_migration': True, 'console_output': True,
             'block_migration_for_live_migration': True,
         },
         'placement': {'min_microversion': '1.0',
                       'max_microversion': 'latest', 'region': REGION},
         'image': {'region': REGION},
         'validation': {'run_validation': False},
-        'nova_vqos': {
-            'work_image_ref': work_image,
-            **{name: str(value) for name, value in units.items()}},
     }
 
 

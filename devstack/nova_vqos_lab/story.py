@@ -150,7 +150,7 @@ class Story:
     def tell_stock(self, cloud: client.Cloud) -> None:
         """A quota is worth something else on each host."""
         self._make_images(cloud)
-        period_us = config.PERIOD_US
+        period_us = config.period_us()
         quota_us = round(PROMISED_CU / self._pcpu_cu['fast'] * period_us)
         cloud.make_flavor('stock-quota', {
             'quota:cpu_quota': str(quota_us),
@@ -451,7 +451,7 @@ class Story:
         profile = self._lab.profile(host)
         cap = units.cap(
             PROMISED_CU, 1, profile.slowest(self._lab.hosts[host].pcpus),
-            tick_us=profile.tick_us, period_us=config.PERIOD_US)
+            tick_us=profile.tick_us, period_us=config.period_us())
         return cap.quota_us, cap.period_us
 
     def _check_cap(self, server: client.Server, host: str,

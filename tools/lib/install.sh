@@ -36,6 +36,15 @@ as_root() {
     fi
 }
 
+# lab COMMAND...: devstack/lab as root, with the environment it looks at.
+lab() {
+    local name settings=("NOVA_VQOS_VENV=$VENV" PYTHONDONTWRITEBYTECODE=1)
+    for name in $(compgen -e NOVA_VQOS_LAB_); do
+        settings+=("$name=${!name}")
+    done
+    as_root env "${settings[@]}" "$TOP/devstack/lab" "$@"
+}
+
 # install_packages NAME...: from the distribution, only those not there yet.
 install_packages() {
     local name missing=()
