@@ -26,15 +26,14 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_log import log as logging
 
 from nova import exception
-from nova import rpc
 from nova_vqos import host_report
 from nova_vqos import policy as policies
-from nova_vqos.agent import rpcapi
 from nova_vqos.conf import agent as agent_conf
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.virt import admission
 from nova_vqos.virt import cputune
 from nova_vqos.virt import inventory
+from nova_vqos.virt import waker
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -59,6 +58,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             CONF.vqos.profile_max_interval)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
+        self._vqos_waker = waker.AgentWaker()
         # UUIDs of servers whose guest is being made anew on this host.
         self._vqos_returning = set()
 
@@ -126,7 +126,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().post_live_migration_at_destination(
             context, instance, network_info, block_migration,
             block_device_info)
-        self._vqos_wake_agent(instance)
+        self._vqos_waker.wake(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         """Note whether the server is new here, for the tuning of its guest."""
@@ -173,7 +173,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         """Tell the agent of the new guest: every guest is made here."""
         guest = super()._create_guest(context, xml, instance, *args, **kwargs)
-        self._vqos_wake_agent(instance)
+        self._vqos_waker.wake(instance)
         return guest
 
     def _vqos_report(self):
@@ -219,25 +219,6 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                  instance=instance)
         raise exception.MigrationPreCheckError(
             reason=f'host {CONF.host}: {reason}')
-
-    @staticmethod
-    def _vqos_wake_agent(instance):
-        """Make the agent look at a server now rather than at its next tick.
-
-        Neither delays nor fails what it follows.
-        """
-        try:
-            policy = policies.parse(instance.flavor.extra_specs,
-                                    instance.flavor.vcpus)
-            if policy is not None:
-                # NOTE: read now: Nova replaces it when a worker starts.
-                rpcapi.AgentAPI(
-                    rpc.TRANSPORT, exchange=CONF.vqos_agent.exchange,
-                    topic=CONF.vqos_agent.topic,
-                ).wake(CONF.host, instance.uuid, policy.to_dict())
-        except Exception:
-            LOG.warning('The vqos agent was not told, it finds the server by '
-                        'itself', instance=instance, exc_info=True)
 
 
 def _is_arriving(instance):

@@ -706,6 +706,31 @@ class WakeTestCase(DriverTestCase):
             self.driver._host.get_connection()._domains = {}
             self.driver._host.get_connection()._running_vms = {}
 
+    def test_a_bus_in_trouble_is_left_alone_for_a_while(self):
+        now_s = [1000.0]
+        self.stub_out('nova_vqos.virt.waker.time.monotonic', lambda: now_s[0])
+        for takes_s, answer in ((5.0, True), (0.0, False)):
+            tried = []
+
+            def wake(api, host, uuid, policy, *, takes_s=takes_s,
+                     answer=answer, tried=tried):
+                tried.append(uuid)
+                now_s[0] += takes_s
+                return answer
+
+            with fixtures.MonkeyPatch(
+                    'nova_vqos.agent.rpcapi.AgentAPI.wake', wake):
+                self.driver._vqos_waker.wake(self.instance)
+                now_s[0] += 59
+                self.driver._vqos_waker.wake(self.instance)
+                self.assertEqual([UUID], tried)
+                now_s[0] += 2
+                self.driver._vqos_waker.wake(self.instance)
+                self.assertEqual([UUID] * 2, tried)
+            now_s[0] += 61
+        self.driver._vqos_waker.wake(self.instance)
+        self.assert_woken()
+
     def test_a_guest_that_was_not_made_wakes_nobody(self):
         self.stub_out('nova.virt.libvirt.guest.Guest.launch',
                       lambda *args, **kwargs: 1 / 0)

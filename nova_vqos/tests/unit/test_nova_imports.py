@@ -21,6 +21,7 @@ import pytest
 
 PLUGINS = ('nova_vqos.virt.driver', 'nova_vqos.virt.admission',
            'nova_vqos.virt.cputune', 'nova_vqos.virt.inventory',
+           'nova_vqos.virt.waker',
            'nova_vqos.host_report', 'nova_vqos.scheduler.filter',
            'nova_vqos.validators', 'nova_vqos.agent.rpcapi',
            'nova_vqos.policy', 'nova_vqos.profile', 'nova_vqos.tuning',
