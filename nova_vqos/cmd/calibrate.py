@@ -28,6 +28,7 @@ from nova_vqos import guest
 from nova_vqos import profile
 from nova_vqos import units
 from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import compare
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import in_guest
@@ -144,6 +145,45 @@ class ShowProfile(lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         return _tell(self.app.LOG, profile.load(parsed_args.profile))
+
+
+class CompareProfiles(lister.Lister):
+    """Say which hosts are equal, and may share one profile.
+
+    Equal are those whose coefficients, alone and busy, differ by no more than
+    their 95 % intervals leave open.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'profiles', nargs='+', metavar='PROFILE',
+            help='profiles of two hosts or more, measured against the same '
+                 'reference')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        members = compare.compare({
+            path: profile.load(path) for path in parsed_args.profiles})
+        for member in members:
+            if member.shared:
+                self.app.LOG.info(
+                    'The hosts of group %d are equal, as far as was measured, '
+                    'and may share %s', member.group, member.path)
+        for member in members:
+            if member.obstacles:
+                self.app.LOG.warning(
+                    'Warning: %s cannot use the profile of its group, which '
+                    'would be stale there: it has another %s',
+                    member.profile.host, ' and '.join(member.obstacles))
+        return ('group', 'profile', 'host', 'pcpus', 'cu_per_pcpu',
+                'interval', 'difference', 'share'), [
+            (member.group, member.path, member.profile.host,
+             profile.format_pcpus(one.pcpus),
+             round(one.busy.coefficient * units.CU_PER_REFERENCE_PCPU, 2),
+             f'{one.busy.interval_width:.2%}', f'{member.difference:+.2%}',
+             member.shared)
+            for member in members for one in member.profile.cpu_classes]
 
 
 class CalibrateApp(app.App):

@@ -1,0 +1,156 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which hosts are equal, as far as their profiles can tell.
+
+Hosts of one make come out a little different each time that they are measured.
+Those whose difference is within what is not known about it are one group, and
+may share one profile: then what one server gets on each of them is the same
+by the books, too.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+
+from nova_vqos import profile as profiles
+from nova_vqos.calibration.benchmark import CalibrationError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A host among those that are compared.
+
+    :ivar group: counted from 1, the slowest first; members of one are equal
+    :ivar difference: of its coefficient from the group's mean, relative to
+        that; of its classes the one that is furthest off
+    :ivar shared: whether its profile is the one that its group may share:
+        the most certain one that all other members can use
+    :ivar obstacles: what keeps it from using that profile
+    """
+
+    path: str
+    profile: profiles.Profile
+    group: int
+    difference: float
+    shared: bool
+    obstacles: tuple[str, ...]
+
+
+def compare(found: Mapping[str, profiles.Profile]) -> list[Member]:
+    """Divide hosts into groups of equal ones.
+
+    Each member of a group is equal to each other one. A host that is equal to
+    members of two groups, which differ, goes to the slower one.
+
+    :param found: two profiles or more, by path
+    :returns: in order of their coefficients
+    :raises CalibrationError: when they were not measured alike
+    """
+    _check_comparable(found)
+    groups: list[list[str]] = []
+    for path in sorted(found, key=lambda path: _coefficients(found[path])):
+        for group in groups:
+            if all(are_equal(found[path], found[other]) for other in group):
+                group.append(path)
+                break
+        else:
+            groups.append([path])
+    return [member for number, group in enumerate(groups, 1)
+            for member in _members(number, {p: found[p] for p in group})]
+
+
+def are_equal(one: profiles.Profile, other: profiles.Profile) -> bool:
+    """Whether two hosts differ by no more than is not known about them.
+
+    Alone and busy, class by class: the difference of two coefficients is
+    within its 95 % interval, whose half width is the root of the sum of the
+    squares of theirs. The uncertainty of the reference is in both alike, and
+    so no part of their difference.
+    """
+    if len(one.cpu_classes) != len(other.cpu_classes):
+        return False
+    return all(
+        abs(mine.coefficient - theirs.coefficient) <= math.hypot(
+            _own_half_width(one, mine), _own_half_width(other, theirs))
+        for my_class, their_class in zip(one.cpu_classes, other.cpu_classes,
+                                         strict=True)
+        for mine, theirs in ((my_class.alone, their_class.alone),
+                             (my_class.busy, their_class.busy)))
+
+
+def _own_half_width(profile: profiles.Profile,
+                    measured: profiles.Measurement) -> float:
+    half = (measured.interval_high - measured.interval_low) / 2
+    # In the profile of the reference itself there is nothing to subtract: its
+    # interval is that of its own score.
+    reference = 0.0 if _is_reference(profile) else float(
+        profile.provenance.get('reference_half_width', '0'))
+    return math.sqrt(max(
+        0.0, half ** 2 - (measured.coefficient * reference) ** 2))
+
+
+def _is_reference(profile: profiles.Profile) -> bool:
+    return profile.cpu_classes[0].busy.coefficient == 1.0
+
+
+def _check_comparable(found: Mapping[str, profiles.Profile]) -> None:
+    if len(found) < 2:
+        raise CalibrationError('a profile can only be compared with others: '
+                               'give two or more')
+    first_path, first = next(iter(found.items()))
+    for path, profile in found.items():
+        for what, mine, theirs in (
+                ('against', first.reference, profile.reference),
+                ('in the', first.measured_in, profile.measured_in)):
+            if mine != theirs:
+                name, other = (
+                    (f'{one.name} of {one.created_at} ({one.benchmark})'
+                     if isinstance(one, profiles.Reference) else one)
+                    for one in (mine, theirs))
+                raise CalibrationError(
+                    f'{first_path} was measured {what} {name}, {path} {what} '
+                    f'{other}: only hosts that were measured alike can be '
+                    'compared')
+
+
+def _members(number: int, group: Mapping[str, profiles.Profile],
+             ) -> list[Member]:
+    means = [math.fsum(column) / len(group)
+             for column in zip(*map(_coefficients, group.values()),
+                               strict=True)]
+    shared = min(group, key=lambda path: (
+        sum(bool(_obstacles(group[path], other))
+            for other in group.values()),
+        max(c.busy.interval_width for c in group[path].cpu_classes), path))
+    return [Member(
+        path, profile, number,
+        max((coefficient / mean - 1 for coefficient, mean in zip(
+            _coefficients(profile), means, strict=True)), key=abs),
+        path == shared and len(group) > 1,
+        tuple(_obstacles(group[shared], profile)))
+        for path, profile in group.items()]
+
+
+def _obstacles(shared: profiles.Profile,
+               profile: profiles.Profile) -> list[str]:
+    """Why a host cannot use another one's profile, though it is equal."""
+    differing = [key for key in sorted(
+        shared.fingerprint.keys() | profile.fingerprint.keys())
+        if shared.fingerprint.get(key) != profile.fingerprint.get(key)]
+    if shared.pcpus != profile.pcpus:
+        differing.append('pcpus')
+    return differing
+
+
+def _coefficients(profile: profiles.Profile) -> Sequence[float]:
+    return [c.busy.coefficient for c in profile.cpu_classes]
