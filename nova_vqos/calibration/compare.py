@@ -81,15 +81,20 @@ def are_equal(one: profiles.Profile, other: profiles.Profile) -> bool:
         return False
     return all(
         abs(mine.coefficient - theirs.coefficient) <= math.hypot(
-            _own_half_width(one, mine), _own_half_width(other, theirs))
+            own_half_width(one, mine), own_half_width(other, theirs))
         for my_class, their_class in zip(one.cpu_classes, other.cpu_classes,
                                          strict=True)
         for mine, theirs in ((my_class.alone, their_class.alone),
                              (my_class.busy, their_class.busy)))
 
 
-def _own_half_width(profile: profiles.Profile,
-                    measured: profiles.Measurement) -> float:
+def own_half_width(profile: profiles.Profile,
+                   measured: profiles.Measurement) -> float:
+    """What is not known about a coefficient, but for the reference's part.
+
+    :param measured: of this profile
+    :returns: half of its 95 % interval without the reference's uncertainty
+    """
     half = (measured.interval_high - measured.interval_low) / 2
     # In the profile of the reference itself there is nothing to subtract: its
     # interval is that of its own score.

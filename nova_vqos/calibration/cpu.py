@@ -197,6 +197,27 @@ class Calibration:
                 cpu_classes=cpu_classes, provenance=self._provenance),
             tuple(self._warnings))
 
+    def measure_busy(self) -> dict[frozenset[int], profile.Measurement]:
+        """Measure all pCPUs at once, and nothing else.
+
+        :returns: the coefficients of each class of equal pCPUs, of which the
+            interval is that of this measurement alone
+        :raises CalibrationError: when the benchmark cannot be run, or there
+            is no reference to measure against
+        """
+        if self._against is None:
+            raise CalibrationError('there is no reference to measure against')
+        self._look_at_load()
+        return {members: _measurement(score, self._against.reference, 0.0)
+                for members, score in zip(
+                    self._classes, self._measure(self._pcpus, 'busy'),
+                    strict=True)}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should know of what was measured so far."""
+        return tuple(self._warnings)
+
     def _check_comparable(self, against: Yardstick) -> None:
         theirs = against.reference.benchmark
         if theirs != self._benchmark.identity:

@@ -15,6 +15,7 @@
 import argparse
 from collections.abc import Iterator
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from cliff import app
 from cliff import commandmanager
 from cliff import lister
 
+from nova_vqos import fingerprint
 from nova_vqos import guest
 from nova_vqos import profile
 from nova_vqos import units
@@ -33,6 +35,7 @@ from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import in_guest
 from nova_vqos.calibration import runner as runners
+from nova_vqos.calibration import verify
 
 _COLUMNS = ('pcpus', 'state', 'coefficient', 'low', 'high', 'interval',
             'rounds', 'cu_per_pcpu')
@@ -108,19 +111,14 @@ class CalibrateCpu(lister.Lister):
         benchmark = benchmarks.load(parsed_args.benchmark)
         effort = cpu.Effort(parsed_args.rounds, parsed_args.max_interval,
                             parsed_args.max_seconds)
-        runner: runners.Runner = runners.NativeRunner(benchmark)
         emulator = virt_type = None
-        with contextlib.ExitStack() as stack:
-            if parsed_args.in_guest:
-                emulator = in_guest.find_emulator(parsed_args.emulator)
-                virt_type = in_guest.find_virt_type(parsed_args.virt_type)
-                in_guest.check_memory(len(pcpus))
-                runner = stack.enter_context(contextlib.closing(
-                    in_guest.GuestRunner(
-                        benchmark, emulator=emulator, virt_type=virt_type,
-                        kernel=guest.find_kernel(parsed_args.kernel),
-                        max_rounds=effort.max_rounds,
-                        round_events=against and against.round_events)))
+        if parsed_args.in_guest:
+            emulator = in_guest.find_emulator(parsed_args.emulator)
+            virt_type = in_guest.find_virt_type(parsed_args.virt_type)
+        with _runner(benchmark, emulator, virt_type, len(pcpus),
+                     kernel=parsed_args.kernel, max_rounds=effort.max_rounds,
+                     round_events=against and against.round_events,
+                     ) as runner:
             result = cpu.Calibration(
                 benchmark, runner, pcpus, against=against, effort=effort,
                 reference_name=parsed_args.reference, emulator=emulator,
@@ -145,6 +143,90 @@ class ShowProfile(lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         return _tell(self.app.LOG, profile.load(parsed_args.profile))
+
+
+class VerifyProfile(lister.Lister):
+    """Measure shortly, and say whether the profile still holds.
+
+    All pCPUs are busy for that while: have no servers on the host. Ends with
+    status 0 when the profile holds or has drifted by no more than is
+    tolerated, with 3 when it is stale, and with 1 when that cannot be told.
+    """
+
+    _STALE = 3
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'profile', nargs='?', default=profile.DEFAULT_PATH,
+            help='the file, default: %(default)s')
+        parser.add_argument(
+            '--tolerance', type=_share, metavar='SHARE', default=0.03,
+            help='a drift up to this, beyond what chance leaves open, is '
+                 'tolerated, default: %(default)s')
+        parser.add_argument(
+            '--rounds', type=_rounds, default=12,
+            help='at most so many rounds of half a second for each pCPU, at '
+                 'least 4, default: %(default)s')
+        parser.add_argument(
+            '--max-seconds', type=_seconds, metavar='SECONDS', default=15,
+            help='stop after this time as soon as there are 4 rounds, '
+                 'default: %(default)s')
+        parser.add_argument(
+            '--kernel', metavar='PATH',
+            help='kernel of the guests of a profile that was measured in '
+                 'some, default: as of the command cpu')
+        parser.add_argument(
+            '--benchmark', default=benchmarks.DEFAULT,
+            help='plugin of nova_vqos.benchmarks that the profile was '
+                 'measured with, default: %(default)s')
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        self._status = 0
+        return int(super().run(parsed_args)) or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        held = profile.load(parsed_args.profile)
+        emulator = held.fingerprint.get('emulator')
+        # Intervals are no part of it: another measurement would not help.
+        reasons = profile.staleness(held, fingerprint.of_host(emulator),
+                                    max_interval=math.inf)
+        findings = []
+        if reasons:
+            for reason in reasons:
+                self.app.LOG.warning('Stale, whatever is measured: %s', reason)
+        else:
+            findings = self._measure(held, emulator, parsed_args)
+        if reasons or any(one.verdict == verify.STALE for one in findings):
+            self._status = self._STALE
+            self.app.LOG.warning('Calibrate this host again')
+        return ('pcpus', 'cu_per_pcpu', 'measured', 'drift', 'open_by',
+                'verdict'), [
+            (profile.format_pcpus(one.pcpus), *(
+                round(measured.coefficient * units.CU_PER_REFERENCE_PCPU, 2)
+                for measured in (one.promised, one.measured)),
+             f'{one.drift:+.2%}', f'{one.open_by:.2%}', one.verdict)
+            for one in findings]
+
+    def _measure(self, held: profile.Profile, emulator: str | None,
+                 parsed_args: argparse.Namespace) -> list[verify.Finding]:
+        against = cpu.yardstick(parsed_args.profile)
+        benchmark = benchmarks.load(parsed_args.benchmark)
+        effort = cpu.Effort(max_rounds=parsed_args.rounds,
+                            max_s=parsed_args.max_seconds)
+        virt_type = held.provenance.get('virt_type')
+        pcpus = host_cpus.choose(profile.format_pcpus(held.pcpus))
+        with _runner(benchmark, emulator, virt_type, len(pcpus),
+                     kernel=parsed_args.kernel, max_rounds=effort.max_rounds,
+                     round_events=against.round_events) as runner:
+            calibration = cpu.Calibration(
+                benchmark, runner, pcpus, against=against, effort=effort,
+                emulator=emulator, virt_type=virt_type)
+            measured = calibration.measure_busy()
+        for warning in calibration.warnings:
+            self.app.LOG.warning('Warning: %s', warning)
+        return verify.judge(held, measured, parsed_args.tolerance)
 
 
 class CompareProfiles(lister.Lister):
@@ -210,6 +292,27 @@ def main(argv: list[str] | None = None) -> int:
 
 def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
     raise SystemExit(128 + signal_number)
+
+
+@contextlib.contextmanager
+def _runner(benchmark: benchmarks.Benchmark, emulator: str | None,
+            virt_type: str | None, guests: int, *, kernel: str | None,
+            max_rounds: int, round_events: int | None,
+            ) -> Iterator[runners.Runner]:
+    """What runs the benchmark: in guests of an emulator, or natively.
+
+    :param emulator: None: natively
+    :param guests: how many there will be at once
+    """
+    if emulator is None:
+        yield runners.NativeRunner(benchmark)
+        return
+    in_guest.check_memory(guests)
+    with contextlib.closing(in_guest.GuestRunner(
+            benchmark, emulator=emulator, virt_type=virt_type or 'qemu',
+            kernel=guest.find_kernel(kernel), max_rounds=max_rounds,
+            round_events=round_events)) as runner:
+        yield runner
 
 
 def _tell(log: ty.Any, shown: profile.Profile) -> ty.Any:

@@ -123,6 +123,16 @@ def test_show(native):
     assert '100 CU are one pCPU of gold' in ' '.join(done.stderr.split())
 
 
+def test_verify(native):
+    """On a machine that may have any noise: it measures, and answers."""
+    done = calibrate('verify', native, '--rounds', '4', '--tolerance', '0.5',
+                     '-f', 'json')
+    (row, *_) = json.loads(done.stdout)
+    assert row['cu_per_pcpu'] == 100
+    assert row['measured'] == pytest.approx(100, rel=0.5)
+    assert row['verdict'] in ('ok', 'drifted')
+
+
 def test_in_a_guest(in_guest, native, scratch):
     made = profile.load(in_guest)
     assert made.measured_in == 'guest'
@@ -150,6 +160,22 @@ def test_a_slower_emulator_is_seen(in_guest, tmp_path):
     assert made.fingerprint['emulator'] == str(emulator)
     assert (made.provenance['round_events']
             == profile.load(in_guest).provenance['round_events'])
+
+
+def test_a_profile_that_promises_too_much(in_guest, tmp_path):
+    """Measured is in guests again, as the profile was."""
+    made = profile.load(in_guest)
+    path = str(tmp_path / 'profile.yaml')
+    profile.store(made._replace(cpu_classes=tuple(
+        one._replace(busy=one.busy._replace(
+            coefficient=2.0, interval_low=1.99, interval_high=2.01))
+        for one in made.cpu_classes)), path)
+    done = calibrate('verify', path, '--rounds', '4', '-f', 'json',
+                     expected=3)
+    (row,) = json.loads(done.stdout)
+    assert row['verdict'] == 'stale'
+    assert row['measured'] == pytest.approx(100, rel=0.5)
+    assert 'Calibrate this host again' in done.stderr
 
 
 def test_native_and_in_guest_are_not_mixed(native, tmp_path):

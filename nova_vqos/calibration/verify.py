@@ -1,0 +1,82 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whether a profile still holds: a short measurement against a long one."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+
+from nova_vqos import profile as profiles
+from nova_vqos.calibration import compare
+from nova_vqos.calibration.benchmark import CalibrationError
+
+#: As far as the profile goes.
+OK = 'ok'
+#: More than the intervals leave open, but no more than is tolerated.
+DRIFTED = 'drifted'
+#: The host is another one than was measured.
+STALE = 'stale'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of a class of equal pCPUs.
+
+    :ivar drift: of the coefficient, relative to the profile's
+    :ivar open_by: how far it may be off by chance, relative to the profile's:
+        half of the drift's 95 % interval
+    :ivar verdict: OK, DRIFTED or STALE
+    """
+
+    pcpus: frozenset[int]
+    promised: profiles.Measurement
+    measured: profiles.Measurement
+    drift: float
+    open_by: float
+    verdict: str
+
+
+def judge(profile: profiles.Profile,
+          measured: Mapping[frozenset[int], profiles.Measurement],
+          tolerance: float) -> list[Finding]:
+    """Hold a measurement against a profile, class by class, all pCPUs busy.
+
+    :param measured: by class of equal pCPUs
+    :param tolerance: of the drift, relative to the profile's coefficient;
+        what is open by chance comes on top
+    :raises CalibrationError: when the classes are others
+    """
+    promised = {c.pcpus: c.busy for c in profile.cpu_classes}
+    if promised.keys() != measured.keys():
+        raise CalibrationError(
+            f'the profile has {_classes(promised)}, the host has '
+            f'{_classes(measured)}: calibrate it')
+    return [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
+                   tolerance) for pcpus in promised]
+
+
+def _judge(profile: profiles.Profile, pcpus: frozenset[int],
+           promised: profiles.Measurement, measured: profiles.Measurement,
+           tolerance: float) -> Finding:
+    drift = measured.coefficient / promised.coefficient - 1
+    open_by = math.hypot(
+        compare.own_half_width(profile, promised),
+        (measured.interval_high - measured.interval_low) / 2,
+    ) / promised.coefficient
+    verdict = (OK if abs(drift) <= open_by
+               else DRIFTED if abs(drift) <= open_by + tolerance else STALE)
+    return Finding(pcpus, promised, measured, drift, open_by, verdict)
+
+
+def _classes(found: Mapping[frozenset[int], object]) -> str:
+    return 'equal pCPUs ' + ' and '.join(map(profiles.format_pcpus, found))

@@ -1,0 +1,151 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whether a profile still holds."""
+
+import json
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import fingerprint
+from nova_vqos import profile as profiles
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import cpu
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import verify
+from nova_vqos.cmd import calibrate
+from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.unit import test_calibration
+
+PCPUS = frozenset({0, 1})
+
+
+def measurement(coefficient, width=0.02):
+    half = coefficient * width / 2
+    return profiles.Measurement(coefficient, coefficient - half,
+                                coefficient + half, (coefficient * 1000,))
+
+
+def judge(promised, measured, tolerance=0.03, width=0.02):
+    held = host_files.make_profile('compute1', {'0-1': promised},
+                                   relative_width=width)
+    (found,) = verify.judge(held, {PCPUS: measurement(measured, width)},
+                            tolerance)
+    return found
+
+
+@pytest.mark.parametrize(('measured', 'verdict'), [
+    # Intervals of 2 % leave 1.41 % open, and 3 % are tolerated.
+    (1.2, verify.OK), (1.2 * 1.014, verify.OK), (1.2 * 0.986, verify.OK),
+    (1.2 * 1.015, verify.DRIFTED), (1.2 * 1.044, verify.DRIFTED),
+    (1.2 * 0.957, verify.DRIFTED), (1.2 * 1.046, verify.STALE),
+    (1.2 * 0.955, verify.STALE), (0.5, verify.STALE), (2.4, verify.STALE)])
+def test_verdicts(measured, verdict):
+    found = judge(1.2, measured)
+    assert found.verdict == verdict
+    assert found.drift == pytest.approx(measured / 1.2 - 1)
+
+
+def test_what_is_open():
+    """Half widths of 1 % each."""
+    assert judge(1.2, 1.2).open_by == pytest.approx(0.01 * 2 ** 0.5)
+
+
+def test_nothing_is_tolerated():
+    assert judge(1.2, 1.2 * 1.014, tolerance=1e-9).verdict == verify.OK
+    assert judge(1.2, 1.2 * 1.016, tolerance=1e-9).verdict == verify.STALE
+
+
+def test_other_classes():
+    held = host_files.make_profile('compute1', {'0-1': 1.0, '2-3': 0.5})
+    with pytest.raises(
+            benchmarks.CalibrationError,
+            match='equal pCPUs 0-1 and 2-3, the host has equal pCPUs 0-1'):
+        verify.judge(held, {PCPUS: measurement(1.0)}, 0.03)
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.001, 0.1),
+       st.floats(0.001, 0.5))
+def test_the_further_off_the_worse(promised, measured, width, tolerance):
+    """And what a vaguer measurement says is never worse."""
+    order = (verify.OK, verify.DRIFTED, verify.STALE)
+
+    def verdict(measured, width):
+        return order.index(judge(promised, measured, tolerance,
+                                 width).verdict)
+
+    further = promised + (measured - promised) * 2
+    if further > 0:
+        assert verdict(further, width) >= verdict(measured, width)
+    assert verdict(measured, width * 2) <= verdict(measured, width)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the command on a host of two pCPUs that do so much work."""
+    program = tmp_path / 'benchmark'
+    program.write_bytes(b'this build')
+    benchmark = test_calibration.FakeBenchmark(program)
+    monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
+    monkeypatch.setattr(benchmarks, 'load', lambda name: benchmark)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+    monkeypatch.setattr(cpu.host_cpus, 'classes',
+                        lambda pcpus, sysroot: (frozenset(pcpus),))
+    monkeypatch.setattr(cpu.host_cpus, 'cpu_times', lambda pcpus, sysroot:
+                        host_cpus.CpuTimes(100, 1, 0))
+    monkeypatch.setattr(fingerprint, 'of_host', lambda emulator:
+                        dict(host_files.FINGERPRINT))
+    path = str(tmp_path / 'profile.yaml')
+    profiles.store(host_files.make_profile(
+        'compute1', {'0-1': 1.2},
+    )._replace(reference=host_files.REFERENCE._replace(
+        benchmark=benchmark.identity)), path)
+
+    def run(score, *arguments):
+        monkeypatch.setattr(
+            calibrate.runners, 'NativeRunner', lambda benchmark:
+            test_calibration.ScriptedRunner(benchmark, None, (
+                score * 0.999, score, score * 1.001)))
+        status = calibrate.main(['verify', path, '-f', 'json', *arguments])
+        return status, *capsys.readouterr()
+
+    run.path = path
+    return run
+
+
+@pytest.mark.parametrize(('score', 'status', 'verdict'), [
+    (1200, 0, 'ok'), (1230, 0, 'drifted'), (1300, 3, 'stale')])
+def test_the_command(command, score, status, verdict):
+    found, out, err = command(score)
+    assert found == status
+    (row,) = json.loads(out)
+    assert (row['pcpus'], row['cu_per_pcpu'], row['verdict']) == (
+        '0-1', 120.0, verdict)
+    assert row['measured'] == pytest.approx(score / 10, rel=0.001)
+    assert ('Calibrate this host again' in err) is (status == 3)
+
+
+def test_the_command_with_a_tolerance(command):
+    assert command(1300, '--tolerance', '0.1')[0] == 0
+
+
+def test_a_fingerprint_that_does_not_fit_needs_no_measurement(command):
+    held = profiles.load(command.path)
+    profiles.store(held._replace(
+        fingerprint=dict(held.fingerprint, cpu_model='i486')), command.path)
+    status, out, err = command(1200)
+    assert status == 3
+    assert json.loads(out) == []
+    assert "Stale, whatever is measured: cpu_model was 'i486'" in err
