@@ -39,6 +39,8 @@ LOG = logging.getLogger(__name__)
 #: gets a word of warning.
 BUSY_WARNING = 0.05
 STEAL_WARNING = 0.01
+#: Guests that use more than that are in the way, and have it in theirs.
+GUESTS_LIMIT = 0.02
 
 # A promise of speed should not rest on fewer.
 _MIN_ROUNDS = 8
@@ -132,12 +134,13 @@ class Calibration:
                  against: Yardstick | None = None,
                  effort: Effort | None = None,
                  emulator: str | None = None,
-                 virt_type: str | None = None,
+                 virt_type: str | None = None, beside_guests: bool = False,
                  sysroot: str = '/') -> None:
         """Prepare; nothing is measured yet.
 
         :param reference_name: what to call this host as the reference
         :param emulator: whose guests are measured, None: none
+        :param beside_guests: measure even where guests are at work
         :param sysroot: where /proc and /sys are looked for, for tests
         :raises CalibrationError: when it cannot be compared with the other
         """
@@ -151,6 +154,7 @@ class Calibration:
         self._effort = effort or Effort()
         self._emulator = emulator
         self._virt_type = virt_type
+        self._beside_guests = beside_guests
         self._warnings: list[str] = []
         self._provenance: dict[str, str] = {}
         if against is not None:
@@ -159,7 +163,8 @@ class Calibration:
     def run(self) -> Result:
         """Measure, and make a profile of it.
 
-        :raises CalibrationError: when the benchmark cannot be run
+        :raises CalibrationError: when the benchmark cannot be run, or guests
+            are at work on the pCPUs
         """
         self._look_at_load()
         alone = {members: self._measure({min(members)}, 'alone')[0]
@@ -202,8 +207,8 @@ class Calibration:
 
         :returns: the coefficients of each class of equal pCPUs, of which the
             interval is that of this measurement alone
-        :raises CalibrationError: when the benchmark cannot be run, or there
-            is no reference to measure against
+        :raises CalibrationError: when the benchmark cannot be run, guests are
+            at work on the pCPUs, or there is no reference
         """
         if self._against is None:
             raise CalibrationError('there is no reference to measure against')
@@ -235,14 +240,26 @@ class Calibration:
     def _look_at_load(self) -> None:
         """See whether the host is quiet enough to be measured."""
         before = self._cpu_times()
+        guests_before = host_cpus.guest_ticks(self._pcpus, self._sysroot)
         time.sleep(_LOAD_CHECK_S)
-        busy, _steal = self._cpu_times().since(before)
+        after = self._cpu_times()
+        busy, _steal = after.since(before)
+        guests = host_cpus.guest_share(
+            guests_before, host_cpus.guest_ticks(self._pcpus, self._sysroot),
+            after.total - before.total)
         program_hash = _hash(self._benchmark.program)
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
-            busy_before=f'{busy:.3f}', benchmark_sha256=program_hash)
+            busy_before=f'{busy:.3f}', guests_before=f'{guests:.3f}',
+            benchmark_sha256=program_hash)
         if self._virt_type is not None:
             self._provenance['virt_type'] = self._virt_type
+        if guests > GUESTS_LIMIT and not self._beside_guests:
+            raise CalibrationError(
+                f'guests use {guests:.0%} of pCPUs '
+                f'{profile.format_pcpus(self._pcpus)}, and would be slowed '
+                'down: move them away, or give --beside-guests to measure '
+                'all the same')
         if busy > BUSY_WARNING:
             self._warnings.append(
                 f'the host was {busy:.0%} busy before: its own work makes the '

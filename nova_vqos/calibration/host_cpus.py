@@ -12,7 +12,7 @@
 
 """Which pCPUs of a host are equal, and how busy they are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import dataclasses
 import os
 import pathlib
@@ -104,6 +104,39 @@ def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
         steal += times[7]
         busy += sum(times) - times[3] - times[4] - times[7]
     return CpuTimes(total, busy, steal)
+
+
+def guest_ticks(pcpus: Iterable[int], sysroot: str = '/') -> dict[int, int]:
+    """CPU time of the guests that may run on some of these pCPUs.
+
+    :returns: in clock ticks, since its start, by the emulator's process id
+    """
+    chosen = frozenset(pcpus)
+    found = {}
+    for process in (pathlib.Path(sysroot) / 'proc').glob('[0-9]*'):
+        if not _read(process / 'comm').startswith('qemu'):
+            continue
+        # Its threads may be pinned, each elsewhere.
+        statuses = [_read(task / 'status')
+                    for task in (process / 'task').glob('[0-9]*')]
+        allowed = re.findall(r'^Cpus_allowed_list:\s*(\S+)$',
+                             '\n'.join(statuses), re.MULTILINE)
+        # The name, which may hold anything, ends with the last parenthesis.
+        fields = _read(process / 'stat').rpartition(')')[2].split()
+        if len(fields) > 12 and any(
+                chosen & profile.parse_pcpus(text) for text in allowed):
+            found[int(process.name)] = int(fields[11]) + int(fields[12])
+    return found
+
+
+def guest_share(before: Mapping[int, int], after: Mapping[int, int],
+                total_ticks: int) -> float:
+    """The share of pCPUs' time that guests used between two looks.
+
+    :param total_ticks: of all pCPUs together, in between
+    """
+    used = sum(ticks - before.get(pid, ticks) for pid, ticks in after.items())
+    return used / max(1, total_ticks)
 
 
 def _models(cpuinfo: str) -> dict[int, str]:

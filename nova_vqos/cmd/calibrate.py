@@ -98,6 +98,7 @@ class CalibrateCpu(lister.Lister):
         parser.add_argument(
             '--benchmark', default=benchmarks.DEFAULT,
             help='plugin of nova_vqos.benchmarks, default: %(default)s')
+        _add_beside_guests(parser)
         parser.add_argument(
             '--output', metavar='FILE', default=profile.DEFAULT_PATH,
             help='where to write the profile, default: %(default)s')
@@ -122,7 +123,8 @@ class CalibrateCpu(lister.Lister):
             result = cpu.Calibration(
                 benchmark, runner, pcpus, against=against, effort=effort,
                 reference_name=parsed_args.reference, emulator=emulator,
-                virt_type=virt_type).run()
+                virt_type=virt_type,
+                beside_guests=parsed_args.beside_guests).run()
         profile.store(result.profile, parsed_args.output)
         self.app.LOG.info('Wrote profile %s to %s', result.profile.id,
                           parsed_args.output)
@@ -180,6 +182,7 @@ class VerifyProfile(lister.Lister):
             '--benchmark', default=benchmarks.DEFAULT,
             help='plugin of nova_vqos.benchmarks that the profile was '
                  'measured with, default: %(default)s')
+        _add_beside_guests(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -222,7 +225,8 @@ class VerifyProfile(lister.Lister):
                      round_events=against.round_events) as runner:
             calibration = cpu.Calibration(
                 benchmark, runner, pcpus, against=against, effort=effort,
-                emulator=emulator, virt_type=virt_type)
+                emulator=emulator, virt_type=virt_type,
+                beside_guests=parsed_args.beside_guests)
             measured = calibration.measure_busy()
         for warning in calibration.warnings:
             self.app.LOG.warning('Warning: %s', warning)
@@ -292,6 +296,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
     raise SystemExit(128 + signal_number)
+
+
+def _add_beside_guests(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--beside-guests', action='store_true',
+        help='measure even where guests are at work on these pCPUs, which '
+             'makes both slower')
 
 
 @contextlib.contextmanager

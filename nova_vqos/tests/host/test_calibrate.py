@@ -186,6 +186,22 @@ def test_native_and_in_guest_are_not_mixed(native, tmp_path):
     assert not output.exists()
 
 
+def test_guests_are_not_disturbed(native, tmp_path):
+    """By a calibration: here its own guests are in another one's way."""
+    with subprocess.Popen(
+            [PROGRAM, 'cpu', '--reference', 'gold', *IN_GUEST, '--output',
+             str(tmp_path / 'profile.yaml')],
+            stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if ' rounds' in line:
+                break
+        refused = calibrate('verify', native, expected=1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert 'guests use ' in refused.stderr
+    assert '--beside-guests' in refused.stderr
+
+
 def test_ended_early_it_leaves_nothing(tmp_path, scratch):
     output = tmp_path / 'profile.yaml'
     with subprocess.Popen(

@@ -219,6 +219,62 @@ def test_equal_pcpus_with_unequal_scores(calibrate, monkeypatch):
                for warning in warnings)
 
 
+def add_process(sysroot, pid, comm, ticks, *threads):
+    """A process in /proc that used so much, with threads on these pCPUs."""
+    process = pathlib.Path(sysroot) / 'proc' / str(pid)
+    for number, pcpus in enumerate(threads):
+        task = process / 'task' / str(pid + number)
+        task.mkdir(parents=True)
+        (task / 'status').write_text(
+            f'Name:\t{comm}\nCpus_allowed_list:\t{pcpus}\n')
+    (process / 'comm').write_text(f'{comm}\n')
+    (process / 'stat').write_text(
+        f'{pid} ({comm} 1) 2) S 1 1 1 0 -1 4 9 0 0 0 {ticks} 7 0 0 20 0 3')
+
+
+def test_guests_on_these_pcpus(sysroot):
+    add_process(sysroot, 100, 'qemu-system-x86', 50, '2-9', '0')
+    add_process(sysroot, 200, 'qemu-kvm', 60, '0-15')
+    add_process(sysroot, 300, 'qemu-system-x86', 70, '2-9', '9')
+    add_process(sysroot, 400, 'sysbench', 80, '0-15')
+    assert host_cpus.guest_ticks({0, 1}, sysroot) == {100: 57, 200: 67}
+
+
+def test_a_process_that_ends_meanwhile(sysroot):
+    (pathlib.Path(sysroot) / 'proc/100').mkdir()
+    assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
+    add_process(sysroot, 200, 'qemu-kvm', 60, '0')
+    (pathlib.Path(sysroot) / 'proc/200/stat').unlink()
+    assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
+
+
+def test_what_guests_used():
+    """Of one that came meanwhile, what it used before is not known."""
+    assert host_cpus.guest_share({1: 50, 2: 60}, {1: 80, 3: 900}, 200) == 0.15
+    assert host_cpus.guest_share({}, {}, 0) == 0
+
+
+@pytest.fixture
+def guests_at_work(monkeypatch):
+    looks = itertools.count()
+    monkeypatch.setattr(host_cpus, 'guest_ticks',
+                        lambda pcpus, sysroot: {1: 60 * next(looks)})
+    totals = itertools.count(0, 200)
+    monkeypatch.setattr(host_cpus, 'cpu_times', lambda pcpus, sysroot:
+                        host_cpus.CpuTimes(next(totals), 0, 0))
+
+
+def test_guests_at_work_are_in_the_way(calibrate, guests_at_work):
+    with pytest.raises(benchmarks.CalibrationError,
+                       match='guests use 30% of pCPUs 0-1.*--beside-guests'):
+        calibrate({0, 1})
+
+
+def test_beside_guests_at_work(calibrate, guests_at_work):
+    made = calibrate({0, 1}, beside_guests=True).profile
+    assert made.provenance['guests_before'] == '0.300'
+
+
 def test_broken_worker(tmp_path):
     broken = BrokenRunner(FakeBenchmark(tmp_path / 'benchmark'))
     with pytest.raises(benchmarks.CalibrationError, match='no such luck'):

@@ -105,6 +105,8 @@ def command(tmp_path, monkeypatch, capsys):
                         lambda pcpus, sysroot: (frozenset(pcpus),))
     monkeypatch.setattr(cpu.host_cpus, 'cpu_times', lambda pcpus, sysroot:
                         host_cpus.CpuTimes(100, 1, 0))
+    monkeypatch.setattr(cpu.host_cpus, 'guest_ticks',
+                        lambda pcpus, sysroot: {})
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator:
                         dict(host_files.FINGERPRINT))
     path = str(tmp_path / 'profile.yaml')
