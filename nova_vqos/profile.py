@@ -178,6 +178,20 @@ def load(path: str = DEFAULT_PATH) -> Profile:
     :raises ProfileUnsafe: when others than root and the reader may write it
     :raises ProfileInvalid: when it is no profile, or of another schema
     """
+    content = read(path)
+    try:
+        return loads(content)
+    except ProfileInvalid as error:
+        raise ProfileInvalid(f'{path}: {error}') from error
+
+
+def read(path: str) -> bytes:
+    """Read the file of a profile, or of what is as critical.
+
+    :raises ProfileMissing: when there is none
+    :raises ProfileUnsafe: when others than root and the reader may write it
+    :raises ProfileInvalid: when it cannot be read, or is too large
+    """
     try:
         with open(path, 'rb') as file:
             _check_safe(path, os.fstat(file.fileno()))
@@ -190,10 +204,7 @@ def load(path: str = DEFAULT_PATH) -> Profile:
     if len(content) > MAX_FILE_BYTES:
         raise ProfileInvalid(
             f'{path} has more than {MAX_FILE_BYTES} bytes')
-    try:
-        return loads(content)
-    except ProfileInvalid as error:
-        raise ProfileInvalid(f'{path}: {error}') from error
+    return content
 
 
 def loads(content: str | bytes) -> Profile:
@@ -202,7 +213,7 @@ def loads(content: str | bytes) -> Profile:
     :raises ProfileInvalid: when it is no profile, or of another schema
     """
     try:
-        return _from_document(_Fields(json.loads(content), ''))
+        return _from_document(Fields(json.loads(content), ''))
     except (ValueError, RecursionError) as error:
         raise ProfileInvalid(f'not the JSON of a profile: {error}') from error
     except OverflowError as error:
@@ -220,13 +231,21 @@ def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
 
     :raises OSError: when it cannot be written; the old one is then untouched
     """
+    write(dumps(profile), path)
+
+
+def write(text: str, path: str) -> None:
+    """Write a file that all may read, whole or not at all.
+
+    :raises OSError: when it cannot be written; an old one is then untouched
+    """
     import tempfile
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, mode=0o755, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=directory, prefix='.profile-')
     try:
         with os.fdopen(handle, 'w') as file:
-            file.write(dumps(profile))
+            file.write(text)
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
@@ -299,7 +318,7 @@ def _check_safe(path: str, status: os.stat_result) -> None:
             f'or to its reader, {os.geteuid()}')
 
 
-class _Fields:
+class Fields:
     """Checked access to a mapping of the document; errors name the field."""
 
     def __init__(self, value: object, where: str) -> None:
@@ -333,7 +352,7 @@ class _Fields:
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        fields = _Fields(self._fields.get(key), f'{self._where}{key}')
+        fields = Fields(self._fields.get(key), f'{self._where}{key}')
         if len(fields._fields) > 100:
             raise self.error(key, 'at most 100 texts')
         return {name: fields.text(name) for name in fields._fields}
@@ -364,23 +383,26 @@ class _Fields:
         except ValueError as error:
             raise self.error(key, expected) from error
 
-    def children(self, key: str, most: int) -> list['_Fields']:
+    def children(self, key: str, most: int) -> list['Fields']:
         expected = f'a list of 1 to {most} mappings'
         values = self._get(key, list, expected)
         if not 0 < len(values) <= most:
             raise self.error(key, expected)
-        return [_Fields(value, f'{self._where}{key}[{i}]')
+        return [Fields(value, f'{self._where}{key}[{i}]')
                 for i, value in enumerate(values)]
 
-    def child(self, key: str) -> '_Fields':
-        return _Fields(self._fields.get(key),
+    def child(self, key: str) -> 'Fields':
+        return Fields(self._fields.get(key),
                        f'{self._where}.{key}'.lstrip('.'))
 
     def has(self, key: str) -> bool:
         return key in self._fields
 
+    def without(self, key: str) -> dict[str, object]:
+        return {k: v for k, v in self._fields.items() if k != key}
 
-def _from_document(fields: _Fields) -> Profile:
+
+def _from_document(fields: Fields) -> Profile:
     schema = fields.number('schema', -math.inf, math.inf)
     if schema != SCHEMA:
         raise fields.error('schema', f'{SCHEMA}: calibrate with this version')
@@ -408,7 +430,7 @@ def _from_document(fields: _Fields) -> Profile:
     return profile
 
 
-def _reference(fields: _Fields) -> Reference:
+def _reference(fields: Fields) -> Reference:
     return Reference(
         name=fields.text('name'),
         benchmark=fields.text('benchmark'),
@@ -417,7 +439,7 @@ def _reference(fields: _Fields) -> Reference:
         created_at=fields.text('created_at'))
 
 
-def _measurement(fields: _Fields) -> Measurement:
+def _measurement(fields: Fields) -> Measurement:
     low, high = fields.numbers('interval', 2, 2)
     coefficient = fields.number('coefficient', *_COEFFICIENTS)
     if not low <= coefficient <= high:

@@ -55,12 +55,18 @@ while [ $# -gt 0 ]; do
 done
 [ ${#versions[@]} -gt 0 ] || versions=("${NOVA_VERSIONS[@]}")
 
-# build: sdist and wheel of what git tracks here, into $WORK/dist.
+# build: sdist and wheel of what git tracks here, as it is now, into
+# $WORK/dist. From a copy, since pbr leaves its own files where it builds.
 build() {
     say "sdist, and the wheel from it"
+    git clone -q --shared --no-checkout "$TOP" "$WORK/source"
+    git -C "$TOP" ls-files -z |
+        tar -C "$TOP" -c --null --ignore-failed-read -T - |
+        tar -C "$WORK/source" -x
+    git -C "$WORK/source" add -A
     python3 -m venv --upgrade-deps "$WORK/build"
     "$WORK/build/bin/pip" install -q -c "$TOP/constraints.txt" build
-    "$WORK/build/bin/python" -m build -o "$WORK/dist" "$TOP" \
+    "$WORK/build/bin/python" -m build -o "$WORK/dist" "$WORK/source" \
         >"$WORK/build.log" 2>&1 || { cat "$WORK/build.log"; die 'no wheel'; }
 }
 

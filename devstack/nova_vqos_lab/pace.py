@@ -31,8 +31,8 @@ import time
 
 from nova_vqos import guest
 from nova_vqos.calibration import benchmark
-from nova_vqos.calibration import cpu
 from nova_vqos.calibration import in_guest
+from nova_vqos.calibration import reference
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import paths
@@ -125,7 +125,7 @@ def main() -> None:
               benchmark.load(), emulator=in_guest.find_emulator(),
               virt_type='qemu', kernel=guest.find_kernel(),
               max_rounds=_ROUNDS,
-              round_events=cpu.yardstick(_PROFILE).round_events)) as runner):
+              round_events=reference.load(_PROFILE).round_events)) as runner):
         runner.measure({pcpu}, note, lambda _: '')
 
 

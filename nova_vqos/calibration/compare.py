@@ -25,6 +25,9 @@ import math
 from nova_vqos import profile as profiles
 from nova_vqos.calibration.benchmark import CalibrationError
 
+#: In the provenance of the reference's own profile.
+IS_REFERENCE = 'is_reference'
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
@@ -56,7 +59,10 @@ def compare(found: Mapping[str, profiles.Profile]) -> list[Member]:
     :returns: in order of their coefficients
     :raises CalibrationError: when they were not measured alike
     """
-    _check_comparable(found)
+    if len(found) < 2:
+        raise CalibrationError('a profile can only be compared with others: '
+                               'give two or more')
+    check_comparable(found)
     groups: list[list[str]] = []
     for path in sorted(found, key=lambda path: _coefficients(found[path])):
         for group in groups:
@@ -98,20 +104,18 @@ def own_half_width(profile: profiles.Profile,
     half = (measured.interval_high - measured.interval_low) / 2
     # In the profile of the reference itself there is nothing to subtract: its
     # interval is that of its own score.
-    reference = 0.0 if _is_reference(profile) else float(
+    reference = 0.0 if IS_REFERENCE in profile.provenance else float(
         profile.provenance.get('reference_half_width', '0'))
     return math.sqrt(max(
         0.0, half ** 2 - (measured.coefficient * reference) ** 2))
 
 
-def _is_reference(profile: profiles.Profile) -> bool:
-    return profile.cpu_classes[0].busy.coefficient == 1.0
+def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
+    """See that hosts were measured alike, and against the same reference.
 
-
-def _check_comparable(found: Mapping[str, profiles.Profile]) -> None:
-    if len(found) < 2:
-        raise CalibrationError('a profile can only be compared with others: '
-                               'give two or more')
+    :param found: profiles by name
+    :raises CalibrationError: when they were not
+    """
     first_path, first = next(iter(found.items()))
     for path, profile in found.items():
         for what, mine, theirs in (

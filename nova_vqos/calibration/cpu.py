@@ -26,10 +26,12 @@ import time
 
 from nova_vqos import fingerprint
 from nova_vqos import profile
+from nova_vqos.calibration import compare
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration.benchmark import Benchmark
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.reference import Yardstick
 from nova_vqos.calibration.runner import Runner
 from nova_vqos.calibration.runner import Samples
 
@@ -50,37 +52,6 @@ _LOAD_CHECK_S = 1
 _SPREAD_WARNING = 0.03
 # An interval's lower end must be positive, however few and wild the samples.
 _LEAST_LOW = 0.001
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Yardstick:
-    """What a host is measured against.
-
-    :ivar half_width: of the reference's own interval, relative to its score
-    :ivar program_hash: of the benchmark's program on the reference
-    :ivar round_events: events of a round in its guests; None: not known, or
-        measured in none
-    """
-
-    reference: profile.Reference
-    measured_in: str
-    half_width: float
-    program_hash: str
-    round_events: int | None = None
-
-
-def yardstick(path: str) -> Yardstick:
-    """The reference that a profile was made against.
-
-    :raises ProfileError: when the file is no profile
-    """
-    other = profile.load(path)
-    events = other.provenance.get('round_events')
-    return Yardstick(
-        other.reference, other.measured_in,
-        float(other.provenance.get('reference_half_width', '0')),
-        other.provenance.get('benchmark_sha256', ''),
-        int(events) if events and events.isdecimal() else None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,8 +146,10 @@ class Calibration:
         # A single pCPU is as busy as it can be when it is measured alone.
         alone = alone or busy
         reference, half_width = self._reference(busy)
-        self._provenance['reference_half_width'] = f'{half_width:.5f}'
+        self._provenance['reference_half_width'] = f'{half_width:.9g}'
         own = self._against is None
+        if own:
+            self._provenance[compare.IS_REFERENCE] = 'yes'
         cpu_classes = tuple(
             profile.CpuClass(
                 members,

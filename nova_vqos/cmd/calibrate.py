@@ -22,6 +22,7 @@ import sys
 import typing as ty
 
 from cliff import app
+from cliff import command
 from cliff import commandmanager
 from cliff import lister
 
@@ -34,6 +35,7 @@ from nova_vqos.calibration import compare
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import in_guest
+from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner as runners
 from nova_vqos.calibration import verify
 
@@ -53,14 +55,14 @@ class CalibrateCpu(lister.Lister):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         against = parser.add_mutually_exclusive_group(required=True)
         against.add_argument(
-            '--reference', metavar='NAME',
+            '--reference', metavar='NAME', type=_name,
             help='make this host the reference, under this name: each of its '
                  'pCPUs has 100 CU from now on')
         against.add_argument(
             '--against', metavar='FILE',
-            help='measure against the reference in this profile, copied from '
-                 'the reference host or any other that was measured against '
-                 'it')
+            help='measure against the reference in this document (see the '
+                 'command reference), or in the profile of any host that was '
+                 'measured against it')
         parser.add_argument(
             '--in-guest', action='store_true',
             help='measure in guests of this host\'s emulator, one for each '
@@ -106,7 +108,7 @@ class CalibrateCpu(lister.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         _check_writable(parsed_args.output)
-        against = (cpu.yardstick(parsed_args.against)
+        against = (references.load(parsed_args.against)
                    if parsed_args.against else None)
         pcpus = host_cpus.choose(parsed_args.pcpus)
         benchmark = benchmarks.load(parsed_args.benchmark)
@@ -214,7 +216,7 @@ class VerifyProfile(lister.Lister):
 
     def _measure(self, held: profile.Profile, emulator: str | None,
                  parsed_args: argparse.Namespace) -> list[verify.Finding]:
-        against = cpu.yardstick(parsed_args.profile)
+        against = references.load(parsed_args.profile)
         benchmark = benchmarks.load(parsed_args.benchmark)
         effort = cpu.Effort(max_rounds=parsed_args.rounds,
                             max_s=parsed_args.max_seconds)
@@ -272,6 +274,92 @@ class CompareProfiles(lister.Lister):
             for member in members for one in member.profile.cpu_classes]
 
 
+class ExportReference(command.Command):
+    """Write the reference of a profile as a document of its own.
+
+    For other clouds and later years: name, benchmark, score and its
+    uncertainty, which CPU it was, and who vouches for it. The option
+    --against of the command cpu takes it.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'profile', nargs='?', default=profile.DEFAULT_PATH,
+            help='of the reference host, or any that was measured against '
+                 'it, default: %(default)s')
+        parser.add_argument(
+            '--signed-off-by', metavar='NAME', required=True, type=_name,
+            help='who vouches for it, such as "Jane Doe <jane@example.org>"')
+        parser.add_argument(
+            '--output', metavar='FILE', required=True,
+            help='where to write the document')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        _check_writable(parsed_args.output)
+        held = profile.load(parsed_args.profile)
+        profile.write(references.document(held, parsed_args.signed_off_by),
+                      parsed_args.output)
+        self.app.LOG.info('Wrote reference %s to %s', held.reference.name,
+                          parsed_args.output)
+
+
+class RescaleProfiles(lister.Lister):
+    """Express profiles in units of another reference, as if measured so.
+
+    Speeds stay what they are, and so do scores: it is the unit that changes,
+    and with it what the units of flavors mean.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            'profiles', nargs='+', metavar='PROFILE',
+            help='profiles to convert, all measured against one reference')
+        parser.add_argument(
+            '--onto', metavar='PROFILE', required=True,
+            help='profile of the host that becomes the reference, measured '
+                 'against the same one as the others')
+        parser.add_argument(
+            '--name', type=_name, required=True,
+            help='what to call the new reference')
+        parser.add_argument(
+            '--output-dir', metavar='DIRECTORY', required=True,
+            help='where to write the converted profiles, under the names '
+                 'that they have')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        onto = profile.load(parsed_args.onto)
+        rows = []
+        for path, output in _outputs(parsed_args.profiles,
+                                     parsed_args.output_dir):
+            old = profile.load(path)
+            rows.append((old, references.rescale(old, onto, parsed_args.name),
+                         output))
+        # All of them can be converted: only now is anything written.
+        for _old, new, output in rows:
+            profile.store(new, output)
+        factor = onto.reference.score / rows[0][1].reference.score
+        self.app.LOG.warning(
+            '100 CU of %s are %.5g CU of %s: give each flavor %.5g times its '
+            'units. Servers keep the units that they have until they are '
+            'resized, and would run %.5g times as fast as before: resize or '
+            'remove them before a host gets its converted profile.',
+            onto.reference.name, 100 * factor, parsed_args.name, factor,
+            1 / factor)
+        return ('host', 'pcpus', 'cu_before', 'cu_after', 'interval',
+                'profile'), [
+            (new.host, profile.format_pcpus(before.pcpus), *(
+                round(one.busy.coefficient * units.CU_PER_REFERENCE_PCPU, 2)
+                for one in (before, after)),
+             f'{after.busy.interval_width:.2%}', output)
+            for old, new, output in rows
+            for before, after in zip(old.cpu_classes, new.cpu_classes,
+                                     strict=True)]
+
+
 class CalibrateApp(app.App):
     """The program."""
 
@@ -296,6 +384,26 @@ def main(argv: list[str] | None = None) -> int:
 
 def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
     raise SystemExit(128 + signal_number)
+
+
+def _outputs(paths: list[str], directory: str) -> list[tuple[str, str]]:
+    """Where each converted profile goes.
+
+    :raises CalibrationError: when two would be one, or one its own source
+    """
+    outputs: dict[str, str] = {}
+    for path in paths:
+        output = os.path.join(directory, os.path.basename(path))
+        if output in outputs:
+            raise benchmarks.CalibrationError(
+                f'{outputs[output]} and {path} would both be written to '
+                f'{output}: convert them one by one')
+        if os.path.realpath(output) == os.path.realpath(path):
+            raise benchmarks.CalibrationError(
+                f'{path} would be replaced: give another --output-dir')
+        _check_writable(output)
+        outputs[output] = path
+    return [(path, output) for output, path in outputs.items()]
 
 
 def _add_beside_guests(parser: argparse.ArgumentParser) -> None:
@@ -364,6 +472,13 @@ def _check_writable(path: str) -> None:
     if not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise benchmarks.CalibrationError(
             f'{path} cannot be written: run as root, or give --output')
+
+
+def _name(text: str) -> str:
+    if not 0 < len(text) <= 256 or not text.isprintable():
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is no text of 1 to 256 printable characters')
+    return text
 
 
 def _rounds(text: str) -> int:

@@ -23,6 +23,7 @@ from nova_vqos import profile
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner
 from nova_vqos.calibration import sysbench
 
@@ -147,7 +148,7 @@ def yardstick(calibrate, tmp_path):
     made = calibrate({0, 1}, reference_name='gold').profile
     path = str(tmp_path / 'reference.yaml')
     profile.store(made, path)
-    return cpu.yardstick(path)
+    return references.load(path)
 
 
 def test_against_a_reference(calibrate, yardstick, tmp_path):
@@ -158,7 +159,7 @@ def test_against_a_reference(calibrate, yardstick, tmp_path):
     # A third host may be measured against what the second one hands on.
     path = str(tmp_path / 'second.yaml')
     profile.store(made.profile, path)
-    assert cpu.yardstick(path) == yardstick
+    assert references.load(path) == yardstick
 
 
 @pytest.mark.parametrize(('written', 'read'), [
@@ -170,7 +171,7 @@ def test_rounds_are_the_references_work(calibrate, tmp_path, written, read):
     path = str(tmp_path / 'reference.yaml')
     profile.store(made._replace(
         provenance=made.provenance | {'round_events': written}), path)
-    assert cpu.yardstick(path).round_events == read
+    assert references.load(path).round_events == read
 
 
 def test_uncertainty_of_the_reference_adds_to_ours(calibrate, yardstick):

@@ -1,0 +1,252 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The reference, handed on and exchanged for another one."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import profile as profiles
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import compare
+from nova_vqos.calibration import cpu
+from nova_vqos.calibration import reference as references
+from nova_vqos.cmd import calibrate as command
+from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.unit import test_calibration
+
+# A host of pCPUs 0 and 1, measured by scores that are known beforehand.
+calibrate = test_calibration.calibrate
+sysroot = test_calibration.sysroot
+
+coefficients = st.floats(min_value=0.01, max_value=100)
+widths = st.floats(min_value=0.001, max_value=0.1)
+
+
+def make(coefficient, *, width=0.01, reference_half_width=0.0, **changes):
+    made = host_files.make_profile('compute1', {'0-1': coefficient},
+                                   relative_width=width)
+    return made._replace(provenance={
+        'reference_half_width': str(reference_half_width),
+        'benchmark_sha256': 'abc', 'round_events': '120'}, **changes)
+
+
+def document(profile=None, **changes):
+    """The document of a reference with some of it changed, and its id."""
+    content = json.loads(references.document(profile or make(1.2), 'me'))
+    content.update(changes)
+    del content['id']
+    return content | {'id': references._id(content)}
+
+
+class TestDocument:
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        return tmp_path / 'reference.json'
+
+    @pytest.mark.parametrize('events', [{}, {'round_events': '120'}])
+    def test_it_is_the_reference_of_the_profile(self, path, events):
+        held = make(1.2, reference_half_width=0.01)._replace(provenance={
+            'reference_half_width': '0.01', 'benchmark_sha256': 'abc',
+            **events})
+        path.write_text(references.document(held, 'Jane Doe'))
+        assert references.load(str(path)) == references.of_profile(held)
+
+    def test_it_tells_people_where_it_is_from(self):
+        told = document()
+        assert told['signed_off_by'] == 'me'
+        assert told['exported']['cpu_model'] == 'a pCPU of the tests'
+        assert told['exported']['from_host'] == 'compute1'
+        assert told['exported']['nova_vqos']
+
+    def test_measured_against_it_is_measured_against_the_profile(
+            self, calibrate, path, tmp_path):
+        gold = calibrate({0, 1}, reference_name='gold',
+                         busy=(99.0, 100.0, 101.0)).profile
+        profiles.store(gold, str(tmp_path / 'gold.yaml'))
+        path.write_text(references.document(gold, 'me'))
+        one, other = (
+            calibrate({0, 1}, busy=(60.0,),
+                      against=references.load(str(against))).profile
+            for against in (path, tmp_path / 'gold.yaml'))
+        assert one.cpu_classes == other.cpu_classes
+        assert one.reference == other.reference
+
+    @pytest.mark.parametrize(('change', 'message'), [
+        ({'kind': 'a letter'}, "kind is 'a letter'"),
+        ({'schema': 2}, 'schema is 2'),
+        ({'measured_in': 'mind'}, 'measured_in is'),
+        ({'name': ''}, 'name is'),
+        ({'benchmarks': []}, 'benchmarks is'),
+        ({'benchmarks': [{}]}, r'benchmarks\[0\].identity is missing'),
+        ({'benchmarks': [{'identity': 'b', 'unit': 'u', 'score': 0}]},
+         r'benchmarks\[0\].score is 0'),
+        ({'benchmarks': [{'identity': 'b', 'unit': 'u',
+                          'score': float('nan')}]},
+         r'benchmarks\[0\].score is nan'),
+    ])
+    def test_what_is_no_reference(self, path, change, message):
+        path.write_text(json.dumps(document(**change)))
+        with pytest.raises(profiles.ProfileInvalid, match=message):
+            references.load(str(path))
+
+    def test_changed_since_it_was_signed_off(self, path):
+        content = document()
+        content['benchmarks'][0]['score'] *= 2
+        path.write_text(json.dumps(content))
+        with pytest.raises(profiles.ProfileInvalid,
+                           match='changed since me signed it off'):
+            references.load(str(path))
+
+    @pytest.mark.parametrize('text', ['', '[]', '{"kind": ', '[' * 9999])
+    def test_what_is_no_document(self, path, text):
+        path.write_text(text)
+        with pytest.raises(profiles.ProfileInvalid, match='reference.json'):
+            references.load(str(path))
+
+    def test_one_that_others_may_write(self, path):
+        path.write_text(references.document(make(1.2), 'me'))
+        path.chmod(0o666)
+        with pytest.raises(profiles.ProfileUnsafe):
+            references.load(str(path))
+
+
+class TestRescale:
+
+    def test_the_new_reference_is_1(self):
+        onto = make(1.7, reference_half_width=0.003)
+        own = references.rescale(onto, onto, 'silver')
+        assert own.cpu_classes[0].busy.coefficient == 1.0
+        assert own.reference.name == 'silver'
+        assert own.reference.score == pytest.approx(1700)
+        # To itself it is certain, but for its own measurement.
+        assert own.cpu_classes[0].busy.interval_width == pytest.approx(
+            2 * (0.005 ** 2 - 0.003 ** 2) ** 0.5)
+        assert 'reference of 2026-01-01' in own.provenance['rescaled_from']
+
+    @given(coefficients, coefficients, widths, widths)
+    def test_speeds_stay_what_they_are(self, mine, theirs, width, its_width):
+        profile, onto = make(mine, width=width), make(theirs, width=its_width)
+        made = references.rescale(profile, onto, 'silver')
+        old, new = profile.cpu_classes[0].busy, made.cpu_classes[0].busy
+        assert (new.coefficient * made.reference.score == pytest.approx(
+            old.coefficient * profile.reference.score))
+        assert new.samples == old.samples
+        assert made.fingerprint == profile.fingerprint
+        assert compare.own_half_width(made, new) / new.coefficient == (
+            pytest.approx(width / 2, rel=0.01, abs=1e-5))
+
+    @given(coefficients, coefficients)
+    def test_there_and_back(self, mine, theirs):
+        gold, profile, onto = make(1.0), make(mine), make(theirs)
+        back = references.rescale(
+            references.rescale(profile, onto, 'silver'),
+            references.rescale(gold, onto, 'silver'), gold.reference.name)
+        assert back.reference.score == pytest.approx(gold.reference.score)
+        assert back.cpu_classes[0].busy[:1] == pytest.approx(
+            profile.cpu_classes[0].busy[:1])
+
+    def test_as_if_it_had_been_measured_so(self, calibrate):
+        """Against the new reference from the start."""
+        scores = {'silver': (118.0, 120.0, 122.0), 'host': (59.0, 60.0, 61.0)}
+        effort = cpu.Effort(12, 0.001)
+        gold = references.of_profile(calibrate(
+            {0, 1}, reference_name='gold', busy=(99.0, 100.0, 101.0),
+            effort=effort).profile)
+        silver, host = (
+            calibrate({0, 1}, busy=scores[name], against=gold,
+                      effort=effort).profile for name in ('silver', 'host'))
+        rescaled = references.rescale(host, silver, 'silver')
+        measured = calibrate(
+            {0, 1}, busy=scores['host'], effort=effort,
+            against=references.of_profile(calibrate(
+                {0, 1}, reference_name='silver', busy=scores['silver'],
+                effort=effort).profile)).profile
+        for mine, theirs in zip(rescaled.cpu_classes, measured.cpu_classes,
+                                strict=True):
+            assert mine.busy[:3] == pytest.approx(theirs.busy[:3], rel=5e-3)
+        assert rescaled.reference.score == pytest.approx(
+            measured.reference.score, rel=5e-3)
+
+    def test_what_was_not_measured_alike(self):
+        with pytest.raises(benchmarks.CalibrationError,
+                           match='the new reference in the guest'):
+            references.rescale(make(1.0), make(1.2, measured_in='guest'), 'x')
+
+
+class TestCommands:
+
+    @pytest.fixture
+    def profile(self, tmp_path):
+        def stored(name, coefficient):
+            path = str(tmp_path / name)
+            profiles.store(make(coefficient, host=name), path)
+            return path
+
+        return stored
+
+    def test_reference(self, profile, tmp_path, capsys):
+        output = str(tmp_path / 'out' / 'gold.json')
+        assert command.main(['reference', profile('gold', 1.0),
+                             '--signed-off-by', 'Jane Doe',
+                             '--output', output]) == 0
+        assert references.load(output).reference == host_files.REFERENCE
+
+    @pytest.mark.parametrize('name', ['', 'a\nb', 'x' * 257])
+    def test_a_name_that_is_none(self, profile, tmp_path, capsys, name):
+        with pytest.raises(SystemExit):
+            command.main(['reference', profile('gold', 1.0),
+                          '--signed-off-by', name, '--output', 'gold.json'])
+        assert 'printable characters' in capsys.readouterr().err
+
+    def test_rescale(self, profile, tmp_path, capsys):
+        onto = profile('silver', 2.0)
+        assert command.main([
+            'rescale', '--onto', onto, '--name', 'silver', '--output-dir',
+            str(tmp_path / 'new'), '-f', 'json', profile('gold', 1.0),
+            onto]) == 0
+        printed = capsys.readouterr()
+        assert [(row['host'], row['cu_before'], row['cu_after'])
+                for row in json.loads(printed.out)] == [
+            ('gold', 100.0, 50.0), ('silver', 200.0, 100.0)]
+        assert '100 CU of reference are 50 CU of silver' in ' '.join(
+            printed.err.split())
+        assert 'run 2 times as fast' in ' '.join(printed.err.split())
+        made = profiles.load(str(tmp_path / 'new' / 'gold'))
+        assert made.coefficient(0) == 0.5
+
+    def test_nothing_is_written_unless_all_can_be(self, profile, tmp_path,
+                                                  capsys):
+        stranger = tmp_path / 'stranger'
+        profiles.store(make(1.0, measured_in='guest'), str(stranger))
+        assert command.main([
+            'rescale', '--onto', profile('silver', 2.0), '--name', 'silver',
+            '--output-dir', str(tmp_path / 'new'), profile('gold', 1.0),
+            str(stranger)]) == 1
+        assert not (tmp_path / 'new').exists()
+
+    def test_a_profile_is_not_replaced(self, profile, tmp_path, capsys):
+        gold = profile('gold', 1.0)
+        assert command.main(['rescale', '--onto', gold, '--name', 'x',
+                             '--output-dir', str(tmp_path), gold]) == 1
+        assert 'would be replaced' in capsys.readouterr().err
+
+    def test_two_of_one_name(self, profile, tmp_path, capsys):
+        gold = profile('gold', 1.0)
+        assert command.main(['rescale', '--onto', gold, '--name', 'x',
+                             '--output-dir', str(tmp_path / 'new'), gold,
+                             str(tmp_path / '.' / 'gold')]) == 1
+        assert 'both be written' in capsys.readouterr().err
