@@ -49,6 +49,8 @@ _MIN_ROUNDS = 8
 # No profile holds more, see nova_vqos.profile.
 _MAX_SAMPLES = 10_000
 _LOAD_CHECK_S = 1
+# Clocks are as high as they can be, or nobody here sets them.
+_STEADY_GOVERNORS = ('performance', 'unknown')
 _SPREAD_WARNING = 0.03
 # An interval's lower end must be positive, however few and wild the samples.
 _LEAST_LOW = 0.001
@@ -221,6 +223,7 @@ class Calibration:
             guests_before, host_cpus.guest_ticks(self._pcpus, self._sysroot),
             after.total - before.total)
         program_hash = _hash(self._benchmark.program)
+        seen = fingerprint.of_host(self._emulator, self._sysroot)
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
             busy_before=f'{busy:.3f}', guests_before=f'{guests:.3f}',
@@ -233,6 +236,12 @@ class Calibration:
                 f'{profile.format_pcpus(self._pcpus)}, and would be slowed '
                 'down: move them away, or give --beside-guests to measure '
                 'all the same')
+        governor = seen.get('governor', 'unknown')
+        if governor not in _STEADY_GOVERNORS:
+            self._warnings.append(
+                f'the CPU frequency governor is {governor}: servers that '
+                'leave the CPU idle at times run slower than what is measured '
+                f'here, prefer {_STEADY_GOVERNORS[0]}')
         if busy > BUSY_WARNING:
             self._warnings.append(
                 f'the host was {busy:.0%} busy before: its own work makes the '
@@ -261,23 +270,30 @@ class Calibration:
                  profile.format_pcpus(pcpus), state,
                  self._runner.measured_in, self._benchmark.identity)
         before = self._cpu_times()
+        throttled_before = self._throttled()
         began_s = time.monotonic()
         samples = self._runner.measure(
             pcpus, lambda now: self._effort.is_enough(
                 grouped(now), time.monotonic() - began_s), progress)
         _busy, steal = self._cpu_times().since(before)
         LOG.info('  %s', progress(samples))
-        self._note_disturbance(state, names, grouped(samples), steal)
+        self._note_disturbance(state, names, grouped(samples), steal,
+                               self._throttled() - throttled_before)
         return [estimate.estimate(_pooled(group))
                 for group in grouped(samples)]
 
     def _note_disturbance(self, state: str, names: list[frozenset[int]],
                           groups: list[list[list[float]]],
-                          steal: float) -> None:
+                          steal: float, throttled: int) -> None:
         key = f'{state}_pcpu_{profile.format_pcpus(itertools.chain(*names))}'
         self._provenance[f'{key}_steal'] = f'{steal:.4f}'
         self._provenance[f'{key}_outliers'] = str(
             sum(estimate.estimate(_pooled(g)).outliers for g in groups))
+        self._provenance[f'{key}_throttled'] = str(throttled)
+        if throttled > 0:
+            self._warnings.append(
+                f'heat slowed the CPUs {throttled} times while they were '
+                f'measured {state}: see to the cooling, and measure again')
         if steal > STEAL_WARNING:
             self._warnings.append(
                 f'{steal:.1%} of the time was stolen by a hypervisor below '
@@ -290,6 +306,9 @@ class Calibration:
                     f'pCPUs {profile.format_pcpus(name)} look equal but '
                     f'their scores differ by {spread:.0%}: their mean is '
                     'promised for all')
+
+    def _throttled(self) -> int:
+        return host_cpus.throttle_count(self._pcpus, self._sysroot)
 
     def _cpu_times(self) -> host_cpus.CpuTimes:
         return host_cpus.cpu_times(self._pcpus, self._sysroot)

@@ -106,6 +106,21 @@ def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
     return CpuTimes(total, busy, steal)
 
 
+def throttle_count(pcpus: Iterable[int], sysroot: str = '/') -> int:
+    """How often heat slowed these pCPUs since the machine started.
+
+    Of each core and of its package; where the CPU does not tell, 0.
+    """
+    root = pathlib.Path(sysroot) / 'sys/devices/system/cpu'
+
+    def counts(kind: str) -> list[int]:
+        return [int(_read(root / f'cpu{pcpu}/thermal_throttle/'
+                          f'{kind}_throttle_count') or 0) for pcpu in pcpus]
+
+    # Each pCPU has its package's count.
+    return sum(counts('core')) + max(counts('package'), default=0)
+
+
 def guest_ticks(pcpus: Iterable[int], sysroot: str = '/') -> dict[int, int]:
     """CPU time of the guests that may run on some of these pCPUs.
 

@@ -276,6 +276,43 @@ def test_beside_guests_at_work(calibrate, guests_at_work):
     assert made.provenance['guests_before'] == '0.300'
 
 
+def write_cpu_file(sysroot, pcpu, name, text):
+    path = pathlib.Path(sysroot) / f'sys/devices/system/cpu/cpu{pcpu}' / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{text}\n')
+
+
+def test_throttling_is_counted_where_the_cpu_tells(sysroot):
+    assert host_cpus.throttle_count({0, 1}, sysroot) == 0
+    for pcpu, count in ((0, 3), (1, 4), (9, 100)):
+        for kind in ('core', 'package'):
+            write_cpu_file(sysroot, pcpu,
+                           f'thermal_throttle/{kind}_throttle_count', count)
+    assert host_cpus.throttle_count({0, 1}, sysroot) == 3 + 4 + 4
+
+
+def test_heat_is_told(calibrate, monkeypatch):
+    # Before and after the measurements alone and busy.
+    counts = iter((5, 5, 5, 8))
+    monkeypatch.setattr(host_cpus, 'throttle_count',
+                        lambda pcpus, sysroot: next(counts))
+    result = calibrate({0, 1})
+    assert result.profile.provenance['busy_pcpu_0-1_throttled'] == '3'
+    (warning,) = [one for one in result.warnings if 'heat' in one]
+    assert 'slowed the CPUs 3 times while they were measured busy' in warning
+
+
+@pytest.mark.parametrize(('governor', 'warned'), [
+    ('performance', False), ('schedutil', True), ('powersave', True)])
+def test_a_governor_that_moves_is_told(calibrate, sysroot, governor, warned):
+    policy = pathlib.Path(sysroot, 'sys/devices/system/cpu/cpufreq/policy0')
+    policy.mkdir(parents=True)
+    (policy / 'scaling_governor').write_text(f'{governor}\n')
+    found = [one for one in calibrate({0, 1}).warnings if 'governor' in one]
+    assert bool(found) is warned
+    assert all(f'is {governor}' in one for one in found)
+
+
 def test_broken_worker(tmp_path):
     broken = BrokenRunner(FakeBenchmark(tmp_path / 'benchmark'))
     with pytest.raises(benchmarks.CalibrationError, match='no such luck'):

@@ -107,7 +107,9 @@ def command(tmp_path, monkeypatch, capsys):
                         host_cpus.CpuTimes(100, 1, 0))
     monkeypatch.setattr(cpu.host_cpus, 'guest_ticks',
                         lambda pcpus, sysroot: {})
-    monkeypatch.setattr(fingerprint, 'of_host', lambda emulator:
+    monkeypatch.setattr(cpu.host_cpus, 'throttle_count',
+                        lambda pcpus, sysroot: 0)
+    monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
     path = str(tmp_path / 'profile.yaml')
     profiles.store(host_files.make_profile(
