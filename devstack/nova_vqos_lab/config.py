@@ -256,6 +256,8 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
             'host': host, 'my_ip': address, 'state_path': STATE_PATH,
             'compute_driver': 'libvirt.LibvirtDriver',
             'reserved_host_memory_mb': 256, 'report_interval': 5,
+            # One pCPU a host: what limits servers is to be their units.
+            'cpu_allocation_ratio': '16.0',
             # The lab's guests do not know ACPI's button.
             'shutdown_timeout': 3,
             'update_resources_interval': 15,
