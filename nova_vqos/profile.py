@@ -31,6 +31,9 @@ import typing as ty
 SCHEMA = 1
 DEFAULT_PATH = '/etc/nova-vqos/profile.yaml'
 MAX_FILE_BYTES = 1024 * 1024
+#: An interval's lower end must be positive, however wide it is: this much of
+#: the coefficient.
+LEAST_LOW = 0.001
 
 _MAX_PCPU = 8191
 _MAX_CLASSES = 64

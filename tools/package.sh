@@ -40,6 +40,9 @@ EOT
 # shellcheck source=tools/lib/install.sh
 . "$TOP/tools/lib/install.sh"
 WORK=$TOP/build/package
+PYTHON=${PYTHON:-python3}
+# Beside each Nova the Placement of its release, whatever other levels use.
+unset PLACEMENT_VERSION
 
 whole='' keep='' versions=()
 while [ $# -gt 0 ]; do
@@ -60,11 +63,12 @@ done
 build() {
     say "sdist, and the wheel from it"
     git clone -q --shared --no-checkout "$TOP" "$WORK/source"
-    git -C "$TOP" ls-files -z |
-        tar -C "$TOP" -c --null --ignore-failed-read -T - |
-        tar -C "$WORK/source" -x
+    (cd "$TOP" && git ls-files -z | while IFS= read -r -d '' name; do
+        # What is deleted but not committed yet is no part of it.
+        if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\0' "$name"; fi
+    done | tar -c --null -T -) | tar -C "$WORK/source" -x
     git -C "$WORK/source" add -A
-    python3 -m venv --upgrade-deps "$WORK/build"
+    "$PYTHON" -m venv --upgrade-deps "$WORK/build"
     "$WORK/build/bin/pip" install -q -c "$TOP/constraints.txt" build
     "$WORK/build/bin/python" -m build -o "$WORK/dist" "$WORK/source" \
         >"$WORK/build.log" 2>&1 || { cat "$WORK/build.log"; die 'no wheel'; }
@@ -76,7 +80,7 @@ files_of() {
         xargs -0 sha256sum | sort -k2)
 }
 
-# run_tests ENVIRONMENT NAME LEVEL TEST...: of the package that is installed.
+# run_tests ENVIRONMENT NAME TEST...: of the package that is installed.
 run_tests() {
     local environment=$1 name=$2 tests=()
     shift 2
@@ -94,7 +98,7 @@ run_tests() {
 check() {
     local version=$1 environment=$WORK/nova-$1 functional=(functional)
     say "a clean environment with Nova $version"
-    python3 -m venv --upgrade-deps "$environment"
+    "$PYTHON" -m venv --upgrade-deps "$environment"
     install_beside_nova "$environment/bin/pip" "$version"
     files_of "$environment" >"$environment.before"
     "$environment/bin/pip" install -q --no-deps "$WORK"/dist/*.whl

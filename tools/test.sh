@@ -36,16 +36,15 @@ a virtual environment in .venv), then runs these levels, by default these:
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
 
-These are for whoever changes what Nova sees of us; they take long, and do not
-take arguments of pytest:
+These are for whoever changes what Nova sees of us; they take long:
 
   versions    package, with all functional tests, in each Nova's modes
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
               own compute tests on the lab's cloud (root): with stock Nova and
               with nova_vqos, side by side; logs go to build/upstream
 
-A level that this machine cannot run is skipped with the reason; with CI=true
-it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
+unit, functional, host and cloud take arguments of pytest. A level that this
+machine cannot run is skipped with the reason; with CI=true it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
 for example NOVA_VERSION=33.0.2.
 EOT
 }
@@ -70,6 +69,16 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#levels[@]} -gt 0 ] || levels=("${LEVELS[@]}")
+if [ $# -gt 0 ]; then
+    for level in "${levels[@]}"; do
+        case $level in
+            unit | functional | host | cloud) ;;
+            *) printf "error: level %s takes no arguments (%s): name levels \
+that do\n" "$level" "$*" >&2
+               exit 2 ;;
+        esac
+    done
+fi
 
 # shellcheck source=tools/lib/install.sh
 . "$TOP/tools/lib/install.sh"
@@ -112,7 +121,7 @@ run_upstream() {
     local results=$TOP/build/upstream status=0
     mkdir -p "$results"
     "$VENV/bin/python" -m nova_vqos.tests.upstream.functional \
-        --output "$results" "$@" || status=$?
+        --output "$results" || status=$?
     if may_run_cloud upstream; then
         lab upstream --output "$results" || status=$?
     fi
@@ -137,7 +146,8 @@ may_run_hosts() {
     local lacking
     install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
         "${HOST_TEST_PACKAGES[@]}" || die "no packages for level $1"
-    lacking=$(missing_requirements)
+    # NOTE: called in a condition, where nothing else ends the script.
+    lacking=$(missing_requirements) || die "cannot tell what level $1 lacks"
     if [ -n "$lacking" ]; then
         skip "$1" "$lacking"
         return 1

@@ -68,7 +68,7 @@ def run(lab: clouds.Lab, directory: str, tests: str = TESTS,
     vqos = _run_tempest(lab, directory, VQOS, tests, workers)
     differences = compare.compare(stock, vqos, KNOWN)
     process.say(compare.table(stock, vqos, differences))
-    return int(any(not one.why for one in differences))
+    return compare.status(stock, vqos, differences)
 
 
 def prepare(lab: clouds.Lab, driver: str) -> None:

@@ -21,12 +21,21 @@ by the books, too.
 from collections.abc import Mapping, Sequence
 import dataclasses
 import math
+import statistics
 
 from nova_vqos import profile as profiles
 from nova_vqos.calibration.benchmark import CalibrationError
 
 #: In the provenance of the reference's own profile.
 IS_REFERENCE = 'is_reference'
+#: How much a host differs from itself from one measurement to the next, which
+#: no interval of a single one can tell; relative.
+TOLERANCE = 0.01
+#: The widest interval that says anything.
+MAX_INTERVAL = 0.05
+
+# The intervals of profiles are of 95 %.
+_CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,9 +45,9 @@ class Member:
     :ivar group: counted from 1, the slowest first; members of one are equal
     :ivar difference: of its coefficient from the group's mean, relative to
         that; of its classes the one that is furthest off
-    :ivar shared: whether its profile is the one that its group may share:
-        the most certain one that all other members can use
-    :ivar obstacles: what keeps it from using that profile
+    :ivar shared: whether its profile is the one that others of its group can
+        use as well: the most, and of those the most certain one
+    :ivar obstacles: what keeps it from using that profile, if there is one
     """
 
     path: str
@@ -49,24 +58,39 @@ class Member:
     obstacles: tuple[str, ...]
 
 
-def compare(found: Mapping[str, profiles.Profile]) -> list[Member]:
+def compare(found: Mapping[str, profiles.Profile], *,
+            tolerance: float = TOLERANCE,
+            max_interval: float = MAX_INTERVAL) -> list[Member]:
     """Divide hosts into groups of equal ones.
 
     Each member of a group is equal to each other one. A host that is equal to
     members of two groups, which differ, goes to the slower one.
 
+    Equal hosts stay together in 95 % of all comparisons, however many are
+    compared: the intervals are widened as by Bonferroni, for the number of
+    pairs of coefficients.
+
     :param found: two profiles or more, by path
+    :param tolerance: beyond what the intervals leave open, relative
+    :param max_interval: of a coefficient, relative; a wider one would be
+        equal to anything
     :returns: in order of their coefficients
-    :raises CalibrationError: when they were not measured alike
+    :raises CalibrationError: when they were not measured alike, or one not
+        well enough
     """
     if len(found) < 2:
         raise CalibrationError('a profile can only be compared with others: '
                                'give two or more')
     check_comparable(found)
+    _check_certain(found, max_interval)
+    classes = max(len(profile.cpu_classes) for profile in found.values())
+    # Alone and busy.
+    comparisons = math.comb(len(found), 2) * classes * 2
     groups: list[list[str]] = []
     for path in sorted(found, key=lambda path: _coefficients(found[path])):
         for group in groups:
-            if all(are_equal(found[path], found[other]) for other in group):
+            if all(are_equal(found[path], found[other], tolerance=tolerance,
+                             comparisons=comparisons) for other in group):
                 group.append(path)
                 break
         else:
@@ -75,19 +99,27 @@ def compare(found: Mapping[str, profiles.Profile]) -> list[Member]:
             for member in _members(number, {p: found[p] for p in group})]
 
 
-def are_equal(one: profiles.Profile, other: profiles.Profile) -> bool:
+def are_equal(one: profiles.Profile, other: profiles.Profile, *,
+              tolerance: float = 0.0, comparisons: int = 1) -> bool:
     """Whether two hosts differ by no more than is not known about them.
 
     Alone and busy, class by class: the difference of two coefficients is
-    within its 95 % interval, whose half width is the root of the sum of the
+    within its interval, whose half width is the root of the sum of the
     squares of theirs. The uncertainty of the reference is in both alike, and
     so no part of their difference.
+
+    :param tolerance: beyond that, relative to their mean
+    :param comparisons: how many are made in all, of which all together are to
+        be right with the confidence of one
     """
     if len(one.cpu_classes) != len(other.cpu_classes):
         return False
+    widened = _quantile(comparisons) / _quantile(1)
     return all(
-        abs(mine.coefficient - theirs.coefficient) <= math.hypot(
-            own_half_width(one, mine), own_half_width(other, theirs))
+        abs(mine.coefficient - theirs.coefficient)
+        <= widened * math.hypot(own_half_width(one, mine),
+                                own_half_width(other, theirs))
+        + tolerance * (mine.coefficient + theirs.coefficient) / 2
         for my_class, their_class in zip(one.cpu_classes, other.cpu_classes,
                                          strict=True)
         for mine, theirs in ((my_class.alone, their_class.alone),
@@ -104,10 +136,28 @@ def own_half_width(profile: profiles.Profile,
     half = (measured.interval_high - measured.interval_low) / 2
     # In the profile of the reference itself there is nothing to subtract: its
     # interval is that of its own score.
-    reference = 0.0 if IS_REFERENCE in profile.provenance else float(
-        profile.provenance.get('reference_half_width', '0'))
+    reference = (0.0 if IS_REFERENCE in profile.provenance
+                 else reference_half_width(profile))
     return math.sqrt(max(
         0.0, half ** 2 - (measured.coefficient * reference) ** 2))
+
+
+def reference_half_width(profile: profiles.Profile) -> float:
+    """The uncertainty of what a profile was measured against.
+
+    :returns: half of the interval of the reference's score, relative to it
+    :raises ProfileInvalid: when its provenance has nonsense there
+    """
+    text = profile.provenance.get('reference_half_width', '0')
+    try:
+        width = float(text)
+    except ValueError:
+        width = math.nan
+    if not 0 <= width <= 1:
+        raise profiles.ProfileInvalid(
+            f'provenance.reference_half_width is {text!r}, it must be a '
+            'number from 0 to 1')
+    return width
 
 
 def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
@@ -132,21 +182,42 @@ def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
                     'compared')
 
 
+def _check_certain(found: Mapping[str, profiles.Profile],
+                   max_interval: float) -> None:
+    for path, profile in found.items():
+        width = max(c.busy.interval_width for c in profile.cpu_classes)
+        if width > max_interval:
+            raise CalibrationError(
+                f'the interval of {path} is {width:.1%} wide, more than '
+                f'{max_interval:.1%}, and would be equal to too much: measure '
+                'that host again')
+
+
+def _quantile(comparisons: int) -> float:
+    """Of a normal distribution, for so many intervals of 95 % together."""
+    return statistics.NormalDist().inv_cdf(
+        1 - (1 - _CONFIDENCE) / (2 * comparisons))
+
+
 def _members(number: int, group: Mapping[str, profiles.Profile],
              ) -> list[Member]:
     means = [math.fsum(column) / len(group)
              for column in zip(*map(_coefficients, group.values()),
                                strict=True)]
-    shared = min(group, key=lambda path: (
-        sum(bool(_obstacles(group[path], other))
-            for other in group.values()),
+    users = {path: sum(not _obstacles(profile, other)
+                       for other in group.values())
+             for path, profile in group.items()}
+    best = min(group, key=lambda path: (
+        -users[path],
         max(c.busy.interval_width for c in group[path].cpu_classes), path))
+    # Each can use its own.
+    is_shared = users[best] > 1
     return [Member(
         path, profile, number,
         max((coefficient / mean - 1 for coefficient, mean in zip(
             _coefficients(profile), means, strict=True)), key=abs),
-        path == shared and len(group) > 1,
-        tuple(_obstacles(group[shared], profile)))
+        is_shared and path == best,
+        tuple(_obstacles(group[best], profile)) if is_shared else ())
         for path, profile in group.items()]
 
 

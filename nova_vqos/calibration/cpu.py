@@ -41,8 +41,8 @@ LOG = logging.getLogger(__name__)
 #: gets a word of warning.
 BUSY_WARNING = 0.05
 STEAL_WARNING = 0.01
-#: Guests that use more than that are in the way, and have it in theirs.
-GUESTS_LIMIT = 0.02
+#: Guests that use more of one pCPU than that are at work.
+GUESTS_LIMIT = 0.05
 
 # A promise of speed should not rest on fewer.
 _MIN_ROUNDS = 8
@@ -52,8 +52,6 @@ _LOAD_CHECK_S = 1
 # Clocks are as high as they can be, or nobody here sets them.
 _STEADY_GOVERNORS = ('performance', 'unknown')
 _SPREAD_WARNING = 0.03
-# An interval's lower end must be positive, however few and wild the samples.
-_LEAST_LOW = 0.001
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,20 +217,20 @@ class Calibration:
         time.sleep(_LOAD_CHECK_S)
         after = self._cpu_times()
         busy, _steal = after.since(before)
-        guests = host_cpus.guest_share(
+        guests = host_cpus.guest_pcpus(
             guests_before, host_cpus.guest_ticks(self._pcpus, self._sysroot),
-            after.total - before.total)
+            (after.total - before.total) / len(self._pcpus))
         program_hash = _hash(self._benchmark.program)
         seen = fingerprint.of_host(self._emulator, self._sysroot)
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
-            busy_before=f'{busy:.3f}', guests_before=f'{guests:.3f}',
+            busy_before=f'{busy:.3f}', guests_before_pcpus=f'{guests:.3f}',
             benchmark_sha256=program_hash)
         if self._virt_type is not None:
             self._provenance['virt_type'] = self._virt_type
         if guests > GUESTS_LIMIT and not self._beside_guests:
             raise CalibrationError(
-                f'guests use {guests:.0%} of pCPUs '
+                f'guests use {guests:.2f} pCPUs of '
                 f'{profile.format_pcpus(self._pcpus)}, and would be slowed '
                 'down: move them away, or give --beside-guests to measure '
                 'all the same')
@@ -344,7 +342,7 @@ def _measurement(result: estimate.Estimate, reference: profile.Reference,
     half = coefficient * math.hypot(result.width / 2, reference_half_width)
     return profile.Measurement(
         coefficient=coefficient,
-        interval_low=max(coefficient - half, coefficient * _LEAST_LOW),
+        interval_low=max(coefficient - half, coefficient * profile.LEAST_LOW),
         interval_high=coefficient + half,
         samples=tuple(float(f'{s:.6g}') for s in result.samples))
 

@@ -109,49 +109,52 @@ def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
 def throttle_count(pcpus: Iterable[int], sysroot: str = '/') -> int:
     """How often heat slowed these pCPUs since the machine started.
 
-    Of each core and of its package; where the CPU does not tell, 0.
+    Of each core and of each package; where the CPU does not tell, 0.
     """
     root = pathlib.Path(sysroot) / 'sys/devices/system/cpu'
-
-    def counts(kind: str) -> list[int]:
-        return [int(_read(root / f'cpu{pcpu}/thermal_throttle/'
-                          f'{kind}_throttle_count') or 0) for pcpu in pcpus]
-
-    # Each pCPU has its package's count.
-    return sum(counts('core')) + max(counts('package'), default=0)
+    cores = 0
+    packages = {}
+    for pcpu in pcpus:
+        base = root / f'cpu{pcpu}'
+        counts = base / 'thermal_throttle'
+        cores += int(_read(counts / 'core_throttle_count') or 0)
+        # Each pCPU has the count of its package.
+        packages[_read(base / 'topology/physical_package_id')] = int(
+            _read(counts / 'package_throttle_count') or 0)
+    return cores + sum(packages.values())
 
 
 def guest_ticks(pcpus: Iterable[int], sysroot: str = '/') -> dict[int, int]:
-    """CPU time of the guests that may run on some of these pCPUs.
+    """CPU time of guests' threads that may run on some of these pCPUs.
 
-    :returns: in clock ticks, since its start, by the emulator's process id
+    :returns: in clock ticks, since its start, by thread id
     """
     chosen = frozenset(pcpus)
     found = {}
     for process in (pathlib.Path(sysroot) / 'proc').glob('[0-9]*'):
         if not _read(process / 'comm').startswith('qemu'):
             continue
-        # Its threads may be pinned, each elsewhere.
-        statuses = [_read(task / 'status')
-                    for task in (process / 'task').glob('[0-9]*')]
-        allowed = re.findall(r'^Cpus_allowed_list:\s*(\S+)$',
-                             '\n'.join(statuses), re.MULTILINE)
-        # The name, which may hold anything, ends with the last parenthesis.
-        fields = _read(process / 'stat').rpartition(')')[2].split()
-        if len(fields) > 12 and any(
-                chosen & profile.parse_pcpus(text) for text in allowed):
-            found[int(process.name)] = int(fields[11]) + int(fields[12])
+        # One by one: each may be pinned elsewhere.
+        for task in (process / 'task').glob('[0-9]*'):
+            allowed = re.search(r'^Cpus_allowed_list:\s*(\S+)$',
+                                _read(task / 'status'), re.MULTILINE)
+            # The name, which may hold anything, ends with the last
+            # parenthesis.
+            fields = _read(task / 'stat').rpartition(')')[2].split()
+            if (allowed and len(fields) > 12
+                    and chosen & profile.parse_pcpus(allowed[1])):
+                found[int(task.name)] = int(fields[11]) + int(fields[12])
     return found
 
 
-def guest_share(before: Mapping[int, int], after: Mapping[int, int],
-                total_ticks: int) -> float:
-    """The share of pCPUs' time that guests used between two looks.
+def guest_pcpus(before: Mapping[int, int], after: Mapping[int, int],
+                ticks: float) -> float:
+    """How many pCPUs guests used between two looks.
 
-    :param total_ticks: of all pCPUs together, in between
+    :param ticks: that went by for each pCPU
     """
-    used = sum(ticks - before.get(pid, ticks) for pid, ticks in after.items())
-    return used / max(1, total_ticks)
+    used = sum(now - before.get(thread, now) for thread, now in after.items())
+    return used / max(1, ticks)
 
 
 def _models(cpuinfo: str) -> dict[int, str]:

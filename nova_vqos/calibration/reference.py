@@ -27,6 +27,7 @@ import typing as ty
 from nova_vqos import profile as profiles
 from nova_vqos import version
 from nova_vqos.calibration import compare
+from nova_vqos.calibration.benchmark import CalibrationError
 
 KIND = 'nova_vqos reference'
 SCHEMA = 1
@@ -64,7 +65,8 @@ def load(path: str) -> Yardstick:
         if isinstance(document, dict) and 'kind' in document:
             return _from_document(profiles.Fields(document, ''))
         return of_profile(profiles.loads(content))
-    except (ValueError, RecursionError, profiles.ProfileInvalid) as error:
+    except (ValueError, RecursionError, OverflowError,
+            profiles.ProfileInvalid) as error:
         raise profiles.ProfileInvalid(f'{path}: {error}') from error
 
 
@@ -73,16 +75,23 @@ def of_profile(profile: profiles.Profile) -> Yardstick:
     events = profile.provenance.get('round_events')
     return Yardstick(
         profile.reference, profile.measured_in,
-        float(profile.provenance.get('reference_half_width', '0')),
+        compare.reference_half_width(profile),
         profile.provenance.get('benchmark_sha256', ''),
         int(events) if events and events.isdecimal() else None)
 
 
 def document(profile: profiles.Profile, signed_off_by: str) -> str:
-    """The text of the document of a profile's reference.
+    """The text of the document of a reference.
 
+    :param profile: the reference's own: which CPU it was, and which build of
+        the benchmark it ran, others do not know
     :param signed_off_by: who vouches for it
+    :raises CalibrationError: when it is another host's
     """
+    if compare.IS_REFERENCE not in profile.provenance:
+        raise CalibrationError(
+            f'the profile of {profile.host} is not that of the reference, '
+            f'{profile.reference.name}: export it from there')
     found = of_profile(profile)
     reference = found.reference
     benchmark: dict[str, ty.Any] = {
@@ -149,6 +158,8 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
         first class of pCPUs; measured as this one was
     :param name: of the new reference
     :raises CalibrationError: when the two were not measured alike
+    :raises ProfileInvalid: when the outcome cannot be a profile, as where
+        one CPU is a thousand times as fast as the other
     """
     compare.check_comparable({'the profile': profile,
                               'the new reference': onto})
@@ -162,21 +173,23 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
         own = compare.own_half_width(profile, measured) / measured.coefficient
         half = coefficient * (own if its_own else math.hypot(own, half_width))
         return measured._replace(
-            coefficient=coefficient, interval_low=coefficient - half,
+            coefficient=coefficient,
+            interval_low=max(coefficient - half,
+                             coefficient * profiles.LEAST_LOW),
             interval_high=coefficient + half)
 
     old = profile.reference
     provenance = {**profile.provenance,
                   'reference_half_width': f'{half_width:.9g}',
-                  'rescaled_from': f'{old.name} of {old.created_at}, '
-                                   f'profile {profile.id}'}
+                  'rescaled_from': profile.id,
+                  'rescaled_from_reference': old.name}
     provenance.pop(compare.IS_REFERENCE, None)
     if its_own:
         provenance[compare.IS_REFERENCE] = 'yes'
-    return profile._replace(
+    return profiles.loads(profiles.dumps(profile._replace(
         reference=old._replace(name=name, score=old.score * new.coefficient,
                                created_at=onto.created_at),
         cpu_classes=tuple(one._replace(alone=rescaled(one.alone),
                                        busy=rescaled(one.busy))
                           for one in profile.cpu_classes),
-        provenance=provenance)
+        provenance=provenance)))

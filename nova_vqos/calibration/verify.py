@@ -26,6 +26,8 @@ OK = 'ok'
 DRIFTED = 'drifted'
 #: The host is another one than was measured.
 STALE = 'stale'
+#: Chance leaves more open than is tolerated: measure again, or for longer.
+UNKNOWN = 'unknown'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Finding:
     :ivar drift: of the coefficient, relative to the profile's
     :ivar open_by: how far it may be off by chance, relative to the profile's:
         half of the drift's 95 % interval
-    :ivar verdict: OK, DRIFTED or STALE
+    :ivar verdict: OK, DRIFTED, STALE or UNKNOWN
     """
 
     pcpus: frozenset[int]
@@ -73,8 +75,9 @@ def _judge(profile: profiles.Profile, pcpus: frozenset[int],
         compare.own_half_width(profile, promised),
         (measured.interval_high - measured.interval_low) / 2,
     ) / promised.coefficient
-    verdict = (OK if abs(drift) <= open_by
-               else DRIFTED if abs(drift) <= open_by + tolerance else STALE)
+    verdict = (STALE if abs(drift) > open_by + tolerance
+               else UNKNOWN if open_by > tolerance
+               else DRIFTED if abs(drift) > open_by else OK)
     return Finding(pcpus, promised, measured, drift, open_by, verdict)
 
 

@@ -154,7 +154,8 @@ class VerifyProfile(lister.Lister):
 
     All pCPUs are busy for that while: have no servers on the host. Ends with
     status 0 when the profile holds or has drifted by no more than is
-    tolerated, with 3 when it is stale, and with 1 when that cannot be told.
+    tolerated, with 3 when it is stale, and with 1 when that cannot be told,
+    also where the scores scatter by more than is tolerated.
     """
 
     _STALE = 3
@@ -203,9 +204,15 @@ class VerifyProfile(lister.Lister):
                 self.app.LOG.warning('Stale, whatever is measured: %s', reason)
         else:
             findings = self._measure(held, emulator, parsed_args)
-        if reasons or any(one.verdict == verify.STALE for one in findings):
+        verdicts = {one.verdict for one in findings}
+        if reasons or verify.STALE in verdicts:
             self._status = self._STALE
             self.app.LOG.warning('Calibrate this host again')
+        elif verify.UNKNOWN in verdicts:
+            self._status = 1
+            self.app.LOG.warning(
+                'Chance leaves more open than is tolerated: measure on a '
+                'quieter host, or with more --rounds and --max-seconds')
         return ('pcpus', 'cu_per_pcpu', 'measured', 'drift', 'open_by',
                 'verdict'), [
             (profile.format_pcpus(one.pcpus), *(
@@ -248,16 +255,31 @@ class CompareProfiles(lister.Lister):
             'profiles', nargs='+', metavar='PROFILE',
             help='profiles of two hosts or more, measured against the same '
                  'reference')
+        parser.add_argument(
+            '--tolerance', type=_share, metavar='SHARE',
+            default=compare.TOLERANCE,
+            help='how much a host may differ from itself from one '
+                 'measurement to the next, beyond what the intervals leave '
+                 'open, default: %(default)s')
+        parser.add_argument(
+            '--max-interval', type=_share, metavar='SHARE',
+            default=compare.MAX_INTERVAL,
+            help='refuse profiles that are less certain than this, '
+                 'default: %(default)s')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        members = compare.compare({
-            path: profile.load(path) for path in parsed_args.profiles})
-        for member in members:
-            if member.shared:
+        members = compare.compare(
+            {path: profile.load(path) for path in parsed_args.profiles},
+            tolerance=parsed_args.tolerance,
+            max_interval=parsed_args.max_interval)
+        for shared in members:
+            if shared.shared:
                 self.app.LOG.info(
-                    'The hosts of group %d are equal, as far as was measured, '
-                    'and may share %s', member.group, member.path)
+                    'Equal as far as was measured are %s: they may share %s',
+                    ', '.join(other.profile.host for other in members
+                              if other.group == shared.group
+                              and not other.obstacles), shared.path)
         for member in members:
             if member.obstacles:
                 self.app.LOG.warning(
@@ -286,8 +308,7 @@ class ExportReference(command.Command):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument(
             'profile', nargs='?', default=profile.DEFAULT_PATH,
-            help='of the reference host, or any that was measured against '
-                 'it, default: %(default)s')
+            help="the reference host's own, default: %(default)s")
         parser.add_argument(
             '--signed-off-by', metavar='NAME', required=True, type=_name,
             help='who vouches for it, such as "Jane Doe <jane@example.org>"')
@@ -343,10 +364,11 @@ class RescaleProfiles(lister.Lister):
             profile.store(new, output)
         factor = onto.reference.score / rows[0][1].reference.score
         self.app.LOG.warning(
-            '100 CU of %s are %.5g CU of %s: give each flavor %.5g times its '
-            'units. Servers keep the units that they have until they are '
-            'resized, and would run %.5g times as fast as before: resize or '
-            'remove them before a host gets its converted profile.',
+            '100 CU of %s are %.5g CU of %s: flavors need %.5g times their '
+            'units. Old and new units must not meet on a host: servers keep '
+            'the units that they have, and would run %.5g times as fast as '
+            'they should where the converted profile is. Drain each host '
+            'before it gets that; see the guide to calibration.',
             onto.reference.name, 100 * factor, parsed_args.name, factor,
             1 / factor)
         return ('host', 'pcpus', 'cu_before', 'cu_after', 'interval',
@@ -401,7 +423,7 @@ def _outputs(paths: list[str], directory: str) -> list[tuple[str, str]]:
         if os.path.realpath(output) == os.path.realpath(path):
             raise benchmarks.CalibrationError(
                 f'{path} would be replaced: give another --output-dir')
-        _check_writable(output)
+        _check_writable(output, '--output-dir')
         outputs[output] = path
     return [(path, output) for output, path in outputs.items()]
 
@@ -461,9 +483,10 @@ def _rows(shown: profile.Profile) -> Iterator[tuple[object, ...]]:
                          2))
 
 
-def _check_writable(path: str) -> None:
+def _check_writable(path: str, option: str = '--output') -> None:
     """See before measuring that the result can be written.
 
+    :param option: that says where to
     :raises CalibrationError: when it cannot
     """
     directory = os.path.dirname(os.path.abspath(path))
@@ -471,7 +494,7 @@ def _check_writable(path: str) -> None:
         directory = os.path.dirname(directory)
     if not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
         raise benchmarks.CalibrationError(
-            f'{path} cannot be written: run as root, or give --output')
+            f'{path} cannot be written: run as root, or give {option}')
 
 
 def _name(text: str) -> str:

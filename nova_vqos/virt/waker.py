@@ -53,9 +53,11 @@ class AgentWaker:
             now_s = time.monotonic()
             if not sent or now_s - began_s > _SLOW_S:
                 self._silent_until_s = now_s + _PAUSE_S
-                LOG.warning('The bus took %.1f s: for %d s no server is told '
-                            'to the vqos agent, which finds them by itself',
-                            now_s - began_s, _PAUSE_S, instance=instance)
+                LOG.warning('The bus %s: for %d s the vqos agent is not told '
+                            'of servers, and finds them by itself',
+                            f'took {now_s - began_s:.1f} s' if sent
+                            else 'could not be reached', _PAUSE_S,
+                            instance=instance)
         except Exception:
             LOG.warning('The vqos agent was not told, it finds the server by '
                         'itself', instance=instance, exc_info=True)

@@ -125,7 +125,7 @@ def test_show(native):
 
 def test_verify(native):
     """On a machine that may have any noise: it measures, and answers."""
-    done = calibrate('verify', native, '--rounds', '4', '--tolerance', '0.5',
+    done = calibrate('verify', native, '--rounds', '4', '--tolerance', '0.9',
                      '-f', 'json')
     (row, *_) = json.loads(done.stdout)
     assert row['cu_per_pcpu'] == 100

@@ -221,38 +221,39 @@ def test_equal_pcpus_with_unequal_scores(calibrate, monkeypatch):
 
 
 def add_process(sysroot, pid, comm, ticks, *threads):
-    """A process in /proc that used so much, with threads on these pCPUs."""
+    """A process in /proc with threads on these pCPUs that used so much."""
     process = pathlib.Path(sysroot) / 'proc' / str(pid)
     for number, pcpus in enumerate(threads):
         task = process / 'task' / str(pid + number)
         task.mkdir(parents=True)
         (task / 'status').write_text(
             f'Name:\t{comm}\nCpus_allowed_list:\t{pcpus}\n')
+        (task / 'stat').write_text(
+            f'{pid} ({comm} 1) 2) S 1 1 1 0 -1 4 9 0 0 0 {ticks} 7 0 0 20 0')
     (process / 'comm').write_text(f'{comm}\n')
-    (process / 'stat').write_text(
-        f'{pid} ({comm} 1) 2) S 1 1 1 0 -1 4 9 0 0 0 {ticks} 7 0 0 20 0 3')
 
 
 def test_guests_on_these_pcpus(sysroot):
+    """Of each the threads that may run there, and no others."""
     add_process(sysroot, 100, 'qemu-system-x86', 50, '2-9', '0')
     add_process(sysroot, 200, 'qemu-kvm', 60, '0-15')
     add_process(sysroot, 300, 'qemu-system-x86', 70, '2-9', '9')
     add_process(sysroot, 400, 'sysbench', 80, '0-15')
-    assert host_cpus.guest_ticks({0, 1}, sysroot) == {100: 57, 200: 67}
+    assert host_cpus.guest_ticks({0, 1}, sysroot) == {101: 57, 200: 67}
 
 
 def test_a_process_that_ends_meanwhile(sysroot):
     (pathlib.Path(sysroot) / 'proc/100').mkdir()
     assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
     add_process(sysroot, 200, 'qemu-kvm', 60, '0')
-    (pathlib.Path(sysroot) / 'proc/200/stat').unlink()
+    (pathlib.Path(sysroot) / 'proc/200/task/200/stat').unlink()
     assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
 
 
 def test_what_guests_used():
     """Of one that came meanwhile, what it used before is not known."""
-    assert host_cpus.guest_share({1: 50, 2: 60}, {1: 80, 3: 900}, 200) == 0.15
-    assert host_cpus.guest_share({}, {}, 0) == 0
+    assert host_cpus.guest_pcpus({1: 50, 2: 60}, {1: 80, 3: 900}, 200) == 0.15
+    assert host_cpus.guest_pcpus({}, {}, 0) == 0
 
 
 @pytest.fixture
@@ -267,13 +268,13 @@ def guests_at_work(monkeypatch):
 
 def test_guests_at_work_are_in_the_way(calibrate, guests_at_work):
     with pytest.raises(benchmarks.CalibrationError,
-                       match='guests use 30% of pCPUs 0-1.*--beside-guests'):
+                       match='use 0.60 pCPUs of 0-1.*--beside-guests'):
         calibrate({0, 1})
 
 
 def test_beside_guests_at_work(calibrate, guests_at_work):
     made = calibrate({0, 1}, beside_guests=True).profile
-    assert made.provenance['guests_before'] == '0.300'
+    assert made.provenance['guests_before_pcpus'] == '0.600'
 
 
 def write_cpu_file(sysroot, pcpu, name, text):
@@ -284,11 +285,16 @@ def write_cpu_file(sysroot, pcpu, name, text):
 
 def test_throttling_is_counted_where_the_cpu_tells(sysroot):
     assert host_cpus.throttle_count({0, 1}, sysroot) == 0
-    for pcpu, count in ((0, 3), (1, 4), (9, 100)):
-        for kind in ('core', 'package'):
-            write_cpu_file(sysroot, pcpu,
-                           f'thermal_throttle/{kind}_throttle_count', count)
-    assert host_cpus.throttle_count({0, 1}, sysroot) == 3 + 4 + 4
+    for pcpu, core, package, of_package in (
+            (0, 3, 0, 1000), (1, 4, 1, 50), (9, 100, 1, 50)):
+        for name, number in (
+                ('thermal_throttle/core_throttle_count', core),
+                ('thermal_throttle/package_throttle_count', of_package),
+                ('topology/physical_package_id', package)):
+            write_cpu_file(sysroot, pcpu, name, number)
+    assert host_cpus.throttle_count({0, 1}, sysroot) == 3 + 4 + 1000 + 50
+    # Of a package once.
+    assert host_cpus.throttle_count({1, 9}, sysroot) == 4 + 100 + 50
 
 
 def test_heat_is_told(calibrate, monkeypatch):

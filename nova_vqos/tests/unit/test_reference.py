@@ -15,6 +15,7 @@
 import json
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
@@ -31,7 +32,7 @@ from nova_vqos.tests.unit import test_calibration
 calibrate = test_calibration.calibrate
 sysroot = test_calibration.sysroot
 
-coefficients = st.floats(min_value=0.01, max_value=100)
+coefficients = st.floats(min_value=0.1, max_value=10)
 widths = st.floats(min_value=0.001, max_value=0.1)
 
 
@@ -43,9 +44,16 @@ def make(coefficient, *, width=0.01, reference_half_width=0.0, **changes):
         'benchmark_sha256': 'abc', 'round_events': '120'}, **changes)
 
 
+def gold_of(coefficient, **changes):
+    """The profile of a reference."""
+    made = make(coefficient, **changes)
+    made.provenance[compare.IS_REFERENCE] = 'yes'
+    return made
+
+
 def document(profile=None, **changes):
     """The document of a reference with some of it changed, and its id."""
-    content = json.loads(references.document(profile or make(1.2), 'me'))
+    content = json.loads(references.document(profile or gold_of(1.2), 'me'))
     content.update(changes)
     del content['id']
     return content | {'id': references._id(content)}
@@ -61,7 +69,7 @@ class TestDocument:
     def test_it_is_the_reference_of_the_profile(self, path, events):
         held = make(1.2, reference_half_width=0.01)._replace(provenance={
             'reference_half_width': '0.01', 'benchmark_sha256': 'abc',
-            **events})
+            compare.IS_REFERENCE: 'yes', **events})
         path.write_text(references.document(held, 'Jane Doe'))
         assert references.load(str(path)) == references.of_profile(held)
 
@@ -112,14 +120,21 @@ class TestDocument:
                            match='changed since me signed it off'):
             references.load(str(path))
 
-    @pytest.mark.parametrize('text', ['', '[]', '{"kind": ', '[' * 9999])
+    def test_of_another_host_than_the_reference(self):
+        with pytest.raises(benchmarks.CalibrationError,
+                           match='compute1 is not that of the reference'):
+            references.document(make(1.2), 'me')
+
+    @pytest.mark.parametrize('text', [
+        '', '[]', '{"kind": 1e999}', '{"schema": 1' + '0' * 400 + '}',
+        '{"kind": ', '[' * 9999])
     def test_what_is_no_document(self, path, text):
         path.write_text(text)
         with pytest.raises(profiles.ProfileInvalid, match='reference.json'):
             references.load(str(path))
 
     def test_one_that_others_may_write(self, path):
-        path.write_text(references.document(make(1.2), 'me'))
+        path.write_text(references.document(gold_of(1.2), 'me'))
         path.chmod(0o666)
         with pytest.raises(profiles.ProfileUnsafe):
             references.load(str(path))
@@ -136,8 +151,26 @@ class TestRescale:
         # To itself it is certain, but for its own measurement.
         assert own.cpu_classes[0].busy.interval_width == pytest.approx(
             2 * (0.005 ** 2 - 0.003 ** 2) ** 0.5)
-        assert 'reference of 2026-01-01' in own.provenance['rescaled_from']
+        assert own.provenance['rescaled_from'] == onto.id
+        assert own.provenance['rescaled_from_reference'] == 'reference'
+        assert references.document(own, 'me')
 
+    def test_the_old_reference_is_one_no_longer(self):
+        gold = make(1.0)
+        gold.provenance[compare.IS_REFERENCE] = 'yes'
+        made = references.rescale(gold, make(2.0), 'silver')
+        assert compare.IS_REFERENCE not in made.provenance
+
+    def test_what_can_be_no_profile(self):
+        with pytest.raises(profiles.ProfileInvalid, match='coefficient is'):
+            references.rescale(make(0.01), make(100.0), 'silver')
+
+    def test_an_interval_that_is_wider_than_its_coefficient(self):
+        made = references.rescale(make(1.0, width=1.9),
+                                  make(2.0, width=1.9), 'silver')
+        assert made.cpu_classes[0].busy.interval_low == 0.0005
+
+    @settings(deadline=None)
     @given(coefficients, coefficients, widths, widths)
     def test_speeds_stay_what_they_are(self, mine, theirs, width, its_width):
         profile, onto = make(mine, width=width), make(theirs, width=its_width)
@@ -150,6 +183,7 @@ class TestRescale:
         assert compare.own_half_width(made, new) / new.coefficient == (
             pytest.approx(width / 2, rel=0.01, abs=1e-5))
 
+    @settings(deadline=None)
     @given(coefficients, coefficients)
     def test_there_and_back(self, mine, theirs):
         gold, profile, onto = make(1.0), make(mine), make(theirs)
@@ -194,7 +228,8 @@ class TestCommands:
     def profile(self, tmp_path):
         def stored(name, coefficient):
             path = str(tmp_path / name)
-            profiles.store(make(coefficient, host=name), path)
+            kind = gold_of if coefficient == 1.0 else make
+            profiles.store(kind(coefficient, host=name), path)
             return path
 
         return stored
@@ -225,7 +260,8 @@ class TestCommands:
             ('gold', 100.0, 50.0), ('silver', 200.0, 100.0)]
         assert '100 CU of reference are 50 CU of silver' in ' '.join(
             printed.err.split())
-        assert 'run 2 times as fast' in ' '.join(printed.err.split())
+        assert 'run 2 times as fast as they should' in ' '.join(
+            printed.err.split())
         made = profiles.load(str(tmp_path / 'new' / 'gold'))
         assert made.coefficient(0) == 0.5
 

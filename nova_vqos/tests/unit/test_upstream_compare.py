@@ -114,6 +114,16 @@ def test_a_known_difference_has_its_reason():
     assert found.why == 'it asks for what we change'
 
 
+@pytest.mark.parametrize(('stock', 'vqos', 'status'), [
+    ([1, 1, 0], [1, 1, 0], 0), ([1, 1, 0], [1, 0, 0], 1),
+    # Nothing differs where nothing works.
+    ([0, 0, 1], [0, 0, 1], 1), ([], [], 1)])
+def test_status(stock, vqos, status):
+    runs = [{str(number): passed() if verdict else failed()
+             for number, verdict in enumerate(run)} for run in (stock, vqos)]
+    assert compare.status(*runs, compare.compare(*runs, {})) == status
+
+
 def test_table():
     stock = {'a': passed(), 'b': passed(), 'c': failed('same')}
     vqos = {'a': passed(3), 'b': failed('ours'), 'c': failed('same')}

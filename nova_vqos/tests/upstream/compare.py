@@ -147,6 +147,18 @@ def compare(stock: Mapping[str, Outcome], vqos: Mapping[str, Outcome],
     return differences
 
 
+def status(stock: Mapping[str, Outcome], vqos: Mapping[str, Outcome],
+           differences: Iterable[Difference]) -> int:
+    """The exit status of a comparison.
+
+    :returns: 0 when all differences are known; 1 otherwise, or when so few
+        passed that it is the runs which failed, rather than tests
+    """
+    few = any(_count(run, PASSED) <= _count(run, FAILED)
+              for run in (stock, vqos))
+    return int(few or any(not one.why for one in differences))
+
+
 def table(stock: Mapping[str, Outcome], vqos: Mapping[str, Outcome],
           differences: Iterable[Difference]) -> str:
     """:returns: both runs' counts, and each difference, for people"""

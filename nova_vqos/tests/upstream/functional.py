@@ -19,6 +19,7 @@ what Nova's tests boot.
 
 import argparse
 from collections.abc import Sequence
+import contextlib
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ import time
 
 from nova_vqos import fingerprint
 from nova_vqos import profile as profiles
+from nova_vqos.tests import functional
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.upstream import compare
 from nova_vqos.tests.upstream import plugin
@@ -58,13 +60,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('-o', '--output', metavar='DIRECTORY',
                         help='for logs and JUnit XML (default: a new one)')
     options = parser.parse_args(arguments)
-    directory = options.output or tempfile.mkdtemp(prefix='vqos-upstream-')
+    directory = os.path.abspath(
+        options.output or tempfile.mkdtemp(prefix='vqos-upstream-'))
     os.makedirs(directory, exist_ok=True)
     print(f'== logs are in {directory}', flush=True)
     write_host_files(directory)
     runs = {driver: start(driver, options, directory)
             for driver in (plugin.STOCK, plugin.VQOS)}
     wait(runs, directory)
+    # 1: tests failed, which is shown. All else is no run.
+    for driver, run in runs.items():
+        if run.returncode not in (0, 1):
+            print(f'error: pytest with {driver} ended with {run.returncode}, '
+                  f'see {_log(directory, driver)}', file=sys.stderr)
+            return 1
     return show(directory)
 
 
@@ -79,10 +88,13 @@ def write_host_files(directory: str) -> None:
 def start(driver: str, options: argparse.Namespace,
           directory: str) -> subprocess.Popen:
     """Start the tests with one of the two drivers."""
+    with contextlib.suppress(FileNotFoundError):
+        # Of an earlier run.
+        os.unlink(_junit(directory, driver))
     environment = {
         **os.environ,
-        # Threads, as Nova 34 runs by default.
-        'OS_NOVA_DISABLE_EVENTLET_PATCHING': '1',
+        # As the installed Nova runs its computes by default.
+        'OS_NOVA_DISABLE_EVENTLET_PATCHING': str(functional.THREADED),
         'OS_TEST_TIMEOUT': str(_TEST_S),
         # NOTE: options by environment, as oslo.config reads them: Nova's
         # tests reset all that is set otherwise.
@@ -141,7 +153,7 @@ def show(directory: str) -> int:
         print('error: no driver of nova_vqos sold units in any test',
               file=sys.stderr)
         return 1
-    return int(any(not one.why for one in differences))
+    return compare.status(stock, vqos, differences)
 
 
 def _progress(directory: str, driver: str) -> str:
