@@ -44,8 +44,9 @@ These are for whoever changes what Nova sees of us; they take long:
               with nova_vqos, side by side; logs go to build/upstream
 
 unit, functional, host and cloud take arguments of pytest. A level that this
-machine cannot run is skipped with the reason; with CI=true it fails instead. NOVA_VERSION and PLACEMENT_VERSION choose what to test with,
-for example NOVA_VERSION=33.0.2.
+machine cannot run is skipped with the reason; with CI=true it fails instead.
+NOVA_VERSION and PLACEMENT_VERSION choose what to test with, for example
+NOVA_VERSION=33.0.2.
 EOT
 }
 
