@@ -41,6 +41,8 @@ EOT
 . "$TOP/tools/lib/install.sh"
 WORK=$TOP/build/package
 PYTHON=${PYTHON:-python3}
+# Of one run of tests.
+LIMIT_S=3600
 # Beside each Nova the Placement of its release, whatever other levels use.
 unset PLACEMENT_VERSION
 
@@ -80,9 +82,9 @@ files_of() {
         xargs -0 sha256sum | sort -k2)
 }
 
-# run_tests ENVIRONMENT NAME TEST...: of the package that is installed.
+# run_tests NOVA-VERSION NAME TEST...: of the package that is installed.
 run_tests() {
-    local environment=$1 name=$2 tests=()
+    local version=$1 environment=$WORK/nova-$1 name=$2 tests=()
     shift 2
     while [ $# -gt 0 ]; do
         tests+=("$environment"/lib/python3*/site-packages/nova_vqos/tests/"$1")
@@ -90,8 +92,11 @@ run_tests() {
     done
     say "$name"
     # Elsewhere: Python must not find the checkout.
-    (cd "$WORK" && PYTHONDONTWRITEBYTECODE=1 "$environment/bin/python" -m \
-        pytest -q -p no:cacheprovider -W ignore -n 2 -r fE "${tests[@]}")
+    # shellcheck disable=SC2046  # none, or two words
+    (cd "$WORK" && PYTHONDONTWRITEBYTECODE=1 timeout "$LIMIT_S" \
+        "$environment/bin/python" -m \
+        pytest -q -p no:cacheprovider -W ignore -r fE \
+        $(functional_workers "$version") "${tests[@]}")
 }
 
 # check NOVA-VERSION
@@ -103,14 +108,14 @@ check() {
     files_of "$environment" >"$environment.before"
     "$environment/bin/pip" install -q --no-deps "$WORK"/dist/*.whl
     "$environment/bin/pip" check
-    run_tests "$environment" "unit tests beside Nova $version" unit
+    run_tests "$version" "unit tests beside Nova $version" unit
     [ -n "$whole" ] || functional=("${SOME[@]/#/functional/}")
     if [ "${version%%.*}" = 33 ]; then
-        OS_NOVA_DISABLE_EVENTLET_PATCHING=false run_tests "$environment" \
+        OS_NOVA_DISABLE_EVENTLET_PATCHING=false run_tests "$version" \
             "functional tests with Nova $version on eventlet" \
             "${functional[@]}"
     fi
-    OS_NOVA_DISABLE_EVENTLET_PATCHING=true run_tests "$environment" \
+    OS_NOVA_DISABLE_EVENTLET_PATCHING=true run_tests "$version" \
         "functional tests with Nova $version on threads" "${functional[@]}"
     "$environment/bin/pip" uninstall -q --yes nova_vqos
     files_of "$environment" >"$environment.after"

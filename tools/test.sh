@@ -112,7 +112,10 @@ run_lint() {
 
 run_unit() { run_pytest unit "$@"; }
 
-run_functional() { run_pytest functional -n 2 "$@"; }
+run_functional() {
+    # shellcheck disable=SC2046  # none, or two words
+    run_pytest functional $(functional_workers "$NOVA_VERSION") "$@"
+}
 
 run_package() { "$TOP/tools/package.sh"; }
 

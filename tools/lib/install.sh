@@ -129,6 +129,16 @@ install_beside_nova() {
         -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" "$@"
 }
 
+# functional_workers NOVA-VERSION: pytest's arguments for workers of functional
+# tests. Those of xdist have threads of their own, which eventlet, that Nova 33
+# runs on by default, makes hang.
+functional_workers() {
+    case ${1%%.*}:${OS_NOVA_DISABLE_EVENTLET_PATCHING:-} in
+        33: | *:false) ;;
+        *) echo '-n 2' ;;
+    esac
+}
+
 # install_venv: the virtual environment with Nova, Placement, what the lab
 # runs, and this checkout (editable), its shim linked into Nova's tree.
 install_venv() {
