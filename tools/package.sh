@@ -76,10 +76,14 @@ build() {
         >"$WORK/build.log" 2>&1 || { cat "$WORK/build.log"; die 'no wheel'; }
 }
 
-# files_of ENVIRONMENT: all of them with their sums, but what Python caches.
+# files_of ENVIRONMENT: directories, and files with their sums, but what Python
+# caches.
 files_of() {
-    (cd "$1" && find . -name __pycache__ -prune -o -type f -print0 |
-        xargs -0 sha256sum | sort -k2)
+    (cd "$1" && {
+        find . -name __pycache__ -prune -o -type d -print | sort
+        find . -name __pycache__ -prune -o -type f -print0 |
+            xargs -0 sha256sum | sort -k2
+    })
 }
 
 # run_tests NOVA-VERSION NAME TEST...: of the package that is installed.

@@ -32,7 +32,7 @@ def sample(name):
     if IS_CHECKOUT:
         return TOP / name
     # A wheel puts etc/systemd where no system reads it by itself.
-    installed = name.replace('etc/systemd/', 'share/nova-vqos/systemd/')
+    installed = name.replace('etc/systemd/', 'share/nova-vqos/')
     (found,) = [file for file in importlib.metadata.files('nova_vqos')
                 if str(file).endswith(installed)]
     return pathlib.Path(found.locate())

@@ -25,8 +25,14 @@ from nova_vqos import tuning
 from nova_vqos import units
 from nova_vqos.hooks import install
 from nova_vqos.hooks import libvirt
+from nova_vqos.tests import functional
 from nova_vqos.tests.unit import test_domain_xml
 from nova_vqos.tests.unit import test_hook
+
+# The hook is a program of its own, with nothing of Nova in it; here it is the
+# tests that eventlet's os.write would have wait for a pipe for ever.
+pytestmark = pytest.mark.skipif(
+    not functional.THREADED, reason='not for tests on eventlet')
 
 XML = test_domain_xml.MIGRATABLE
 # Each costs more than the hook's own modules: tools/bench/hook.py.

@@ -149,7 +149,7 @@ def test_every_file_is_in_it_and_no_other(checkout, wheel):
     assert found == files_to_install(checkout)
     assert data == {'etc/nova-vqos/hook.conf',
                     'etc/nova-vqos/nova-vqos.conf.sample',
-                    'share/nova-vqos/systemd/nova-vqos-agent.service'}
+                    'share/nova-vqos/nova-vqos-agent.service'}
     assert {f'{SHIM}/__init__.py', f'{SHIM}/driver.py'} <= found
 
 
