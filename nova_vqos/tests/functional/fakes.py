@@ -105,13 +105,21 @@ class LiveMigrationFixture(fixtures.Fixture):
             'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
 
     def _migrate(self, domain, destination, params):
+        try:
+            self._transfer(domain, destination, params)
+        except fakelibvirt.libvirtError:
+            # As in libvirt no job is left behind by a call that failed: so
+            # Nova sees that it ended, and that the domain still runs here.
+            domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_NONE
+            raise
+        domain.complete_job()
+
+    def _transfer(self, domain, destination, params):
         hostname = parse.urlsplit(destination).hostname
         sent = params['destination_xml']
         try:
             received = self.hook(hostname, sent) if self.hook else sent
         except MigrationRefused as exc:
-            # NOTE: the job is left as it is: Nova sees that the call ended,
-            # and the domain still runs here.
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'Hook script failed: %s' % exc,
                 error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR,
@@ -126,7 +134,6 @@ class LiveMigrationFixture(fixtures.Fixture):
         connection = self._computes[hostname].driver._host.get_connection()
         # As libvirt does by VIR_MIGRATE_PERSIST_DEST, which Nova sets.
         connection.defineXML(received).create()
-        domain.complete_job()
 
 
 class ExecutorShutdownFixture(fixtures.Fixture):
