@@ -31,7 +31,7 @@ a virtual environment in .venv), then runs these levels, by default these:
   unit        arithmetic, policy, profile, hook, agent: no host is touched
   functional  real Nova and Placement in one process, a fake libvirt
   package     sdist and wheel, installed into clean environments beside Nova 33
-              and 34, with unit and some functional tests, and uninstalled
+              and 34, with unit tests and, with 33, some functional ones
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
