@@ -396,7 +396,7 @@ class Fields:
 
     def child(self, key: str) -> 'Fields':
         return Fields(self._fields.get(key),
-                       f'{self._where}.{key}'.lstrip('.'))
+                      f'{self._where}.{key}'.lstrip('.'))
 
     def has(self, key: str) -> bool:
         return key in self._fields

@@ -12,7 +12,6 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 #
-#
 # The package in a clean environment, beside each Nova that is supported.
 
 set -euo pipefail

@@ -24,10 +24,9 @@ import math
 import statistics
 
 from nova_vqos import profile as profiles
+from nova_vqos.calibration import reference as references
 from nova_vqos.calibration.benchmark import CalibrationError
 
-#: In the provenance of the reference's own profile.
-IS_REFERENCE = 'is_reference'
 #: How much a host differs from itself from one measurement to the next, which
 #: no interval of a single one can tell; relative.
 TOLERANCE = 0.01
@@ -81,7 +80,7 @@ def compare(found: Mapping[str, profiles.Profile], *,
     if len(found) < 2:
         raise CalibrationError('a profile can only be compared with others: '
                                'give two or more')
-    check_comparable(found)
+    references.check_comparable(found)
     _check_certain(found, max_interval)
     classes = max(len(profile.cpu_classes) for profile in found.values())
     # Alone and busy.
@@ -117,69 +116,13 @@ def are_equal(one: profiles.Profile, other: profiles.Profile, *,
     widened = _quantile(comparisons) / _quantile(1)
     return all(
         abs(mine.coefficient - theirs.coefficient)
-        <= widened * math.hypot(own_half_width(one, mine),
-                                own_half_width(other, theirs))
+        <= widened * math.hypot(references.own_half_width(one, mine),
+                                references.own_half_width(other, theirs))
         + tolerance * (mine.coefficient + theirs.coefficient) / 2
         for my_class, their_class in zip(one.cpu_classes, other.cpu_classes,
                                          strict=True)
         for mine, theirs in ((my_class.alone, their_class.alone),
                              (my_class.busy, their_class.busy)))
-
-
-def own_half_width(profile: profiles.Profile,
-                   measured: profiles.Measurement) -> float:
-    """What is not known about a coefficient, but for the reference's part.
-
-    :param measured: of this profile
-    :returns: half of its 95 % interval without the reference's uncertainty
-    """
-    half = (measured.interval_high - measured.interval_low) / 2
-    # In the profile of the reference itself there is nothing to subtract: its
-    # interval is that of its own score.
-    reference = (0.0 if IS_REFERENCE in profile.provenance
-                 else reference_half_width(profile))
-    return math.sqrt(max(
-        0.0, half ** 2 - (measured.coefficient * reference) ** 2))
-
-
-def reference_half_width(profile: profiles.Profile) -> float:
-    """The uncertainty of what a profile was measured against.
-
-    :returns: half of the interval of the reference's score, relative to it
-    :raises ProfileInvalid: when its provenance has nonsense there
-    """
-    text = profile.provenance.get('reference_half_width', '0')
-    try:
-        width = float(text)
-    except ValueError:
-        width = math.nan
-    if not 0 <= width <= 1:
-        raise profiles.ProfileInvalid(
-            f'provenance.reference_half_width is {text!r}, it must be a '
-            'number from 0 to 1')
-    return width
-
-
-def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
-    """See that hosts were measured alike, and against the same reference.
-
-    :param found: profiles by name
-    :raises CalibrationError: when they were not
-    """
-    first_path, first = next(iter(found.items()))
-    for path, profile in found.items():
-        for what, mine, theirs in (
-                ('against', first.reference, profile.reference),
-                ('in the', first.measured_in, profile.measured_in)):
-            if mine != theirs:
-                name, other = (
-                    (f'{one.name} of {one.created_at} ({one.benchmark})'
-                     if isinstance(one, profiles.Reference) else one)
-                    for one in (mine, theirs))
-                raise CalibrationError(
-                    f'{first_path} was measured {what} {name}, {path} {what} '
-                    f'{other}: only hosts that were measured alike can be '
-                    'compared')
 
 
 def _check_certain(found: Mapping[str, profiles.Profile],

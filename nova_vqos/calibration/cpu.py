@@ -26,11 +26,11 @@ import time
 
 from nova_vqos import fingerprint
 from nova_vqos import profile
-from nova_vqos.calibration import compare
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration.benchmark import Benchmark
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.reference import IS_REFERENCE
 from nova_vqos.calibration.reference import Yardstick
 from nova_vqos.calibration.runner import Runner
 from nova_vqos.calibration.runner import Samples
@@ -149,7 +149,7 @@ class Calibration:
         self._provenance['reference_half_width'] = f'{half_width:.9g}'
         own = self._against is None
         if own:
-            self._provenance[compare.IS_REFERENCE] = 'yes'
+            self._provenance[IS_REFERENCE] = 'yes'
         cpu_classes = tuple(
             profile.CpuClass(
                 members,

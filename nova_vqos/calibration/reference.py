@@ -26,9 +26,10 @@ import typing as ty
 
 from nova_vqos import profile as profiles
 from nova_vqos import version
-from nova_vqos.calibration import compare
 from nova_vqos.calibration.benchmark import CalibrationError
 
+#: In the provenance of the reference's own profile.
+IS_REFERENCE = 'is_reference'
 KIND = 'nova_vqos reference'
 SCHEMA = 1
 # Of the host that a document is exported from: what tells people and
@@ -75,9 +76,65 @@ def of_profile(profile: profiles.Profile) -> Yardstick:
     events = profile.provenance.get('round_events')
     return Yardstick(
         profile.reference, profile.measured_in,
-        compare.reference_half_width(profile),
+        reference_half_width(profile),
         profile.provenance.get('benchmark_sha256', ''),
         int(events) if events and events.isdecimal() else None)
+
+
+def own_half_width(profile: profiles.Profile,
+                   measured: profiles.Measurement) -> float:
+    """What is not known about a coefficient, but for the reference's part.
+
+    :param measured: of this profile
+    :returns: half of its 95 % interval without the reference's uncertainty
+    """
+    half = (measured.interval_high - measured.interval_low) / 2
+    # In the profile of the reference itself there is nothing to subtract: its
+    # interval is that of its own score.
+    reference = (0.0 if IS_REFERENCE in profile.provenance
+                 else reference_half_width(profile))
+    return math.sqrt(max(
+        0.0, half ** 2 - (measured.coefficient * reference) ** 2))
+
+
+def reference_half_width(profile: profiles.Profile) -> float:
+    """The uncertainty of what a profile was measured against.
+
+    :returns: half of the interval of the reference's score, relative to it
+    :raises ProfileInvalid: when its provenance has nonsense there
+    """
+    text = profile.provenance.get('reference_half_width', '0')
+    try:
+        width = float(text)
+    except ValueError:
+        width = math.nan
+    if not 0 <= width <= 1:
+        raise profiles.ProfileInvalid(
+            f'provenance.reference_half_width is {text!r}, it must be a '
+            'number from 0 to 1')
+    return width
+
+
+def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
+    """See that hosts were measured alike, and against the same reference.
+
+    :param found: profiles by name
+    :raises CalibrationError: when they were not
+    """
+    first_path, first = next(iter(found.items()))
+    for path, profile in found.items():
+        for what, mine, theirs in (
+                ('against', first.reference, profile.reference),
+                ('in the', first.measured_in, profile.measured_in)):
+            if mine != theirs:
+                name, other = (
+                    (f'{one.name} of {one.created_at} ({one.benchmark})'
+                     if isinstance(one, profiles.Reference) else one)
+                    for one in (mine, theirs))
+                raise CalibrationError(
+                    f'{first_path} was measured {what} {name}, {path} {what} '
+                    f'{other}: only hosts that were measured alike can be '
+                    'compared')
 
 
 def document(profile: profiles.Profile, signed_off_by: str) -> str:
@@ -88,7 +145,7 @@ def document(profile: profiles.Profile, signed_off_by: str) -> str:
     :param signed_off_by: who vouches for it
     :raises CalibrationError: when it is another host's
     """
-    if compare.IS_REFERENCE not in profile.provenance:
+    if IS_REFERENCE not in profile.provenance:
         raise CalibrationError(
             f'the profile of {profile.host} is not that of the reference, '
             f'{profile.reference.name}: export it from there')
@@ -161,16 +218,16 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
     :raises ProfileInvalid: when the outcome cannot be a profile, as where
         one CPU is a thousand times as fast as the other
     """
-    compare.check_comparable({'the profile': profile,
+    check_comparable({'the profile': profile,
                               'the new reference': onto})
     new = onto.cpu_classes[0].busy
-    half_width = compare.own_half_width(onto, new) / new.coefficient
+    half_width = own_half_width(onto, new) / new.coefficient
     # To itself a reference is certain.
     its_own = profile.id == onto.id
 
     def rescaled(measured: profiles.Measurement) -> profiles.Measurement:
         coefficient = measured.coefficient / new.coefficient
-        own = compare.own_half_width(profile, measured) / measured.coefficient
+        own = own_half_width(profile, measured) / measured.coefficient
         half = coefficient * (own if its_own else math.hypot(own, half_width))
         return measured._replace(
             coefficient=coefficient,
@@ -183,9 +240,9 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
                   'reference_half_width': f'{half_width:.9g}',
                   'rescaled_from': profile.id,
                   'rescaled_from_reference': old.name}
-    provenance.pop(compare.IS_REFERENCE, None)
+    provenance.pop(IS_REFERENCE, None)
     if its_own:
-        provenance[compare.IS_REFERENCE] = 'yes'
+        provenance[IS_REFERENCE] = 'yes'
     return profiles.loads(profiles.dumps(profile._replace(
         reference=old._replace(name=name, score=old.score * new.coefficient,
                                created_at=onto.created_at),

@@ -17,7 +17,7 @@ import dataclasses
 import math
 
 from nova_vqos import profile as profiles
-from nova_vqos.calibration import compare
+from nova_vqos.calibration import reference as references
 from nova_vqos.calibration.benchmark import CalibrationError
 
 #: As far as the profile goes.
@@ -72,7 +72,7 @@ def _judge(profile: profiles.Profile, pcpus: frozenset[int],
            tolerance: float) -> Finding:
     drift = measured.coefficient / promised.coefficient - 1
     open_by = math.hypot(
-        compare.own_half_width(profile, promised),
+        references.own_half_width(profile, promised),
         (measured.interval_high - measured.interval_low) / 2,
     ) / promised.coefficient
     verdict = (STALE if abs(drift) > open_by + tolerance

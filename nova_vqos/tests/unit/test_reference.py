@@ -21,7 +21,6 @@ import pytest
 
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import benchmark as benchmarks
-from nova_vqos.calibration import compare
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import reference as references
 from nova_vqos.cmd import calibrate as command
@@ -47,7 +46,7 @@ def make(coefficient, *, width=0.01, reference_half_width=0.0, **changes):
 def gold_of(coefficient, **changes):
     """The profile of a reference."""
     made = make(coefficient, **changes)
-    made.provenance[compare.IS_REFERENCE] = 'yes'
+    made.provenance[references.IS_REFERENCE] = 'yes'
     return made
 
 
@@ -69,7 +68,7 @@ class TestDocument:
     def test_it_is_the_reference_of_the_profile(self, path, events):
         held = make(1.2, reference_half_width=0.01)._replace(provenance={
             'reference_half_width': '0.01', 'benchmark_sha256': 'abc',
-            compare.IS_REFERENCE: 'yes', **events})
+            references.IS_REFERENCE: 'yes', **events})
         path.write_text(references.document(held, 'Jane Doe'))
         assert references.load(str(path)) == references.of_profile(held)
 
@@ -157,9 +156,9 @@ class TestRescale:
 
     def test_the_old_reference_is_one_no_longer(self):
         gold = make(1.0)
-        gold.provenance[compare.IS_REFERENCE] = 'yes'
+        gold.provenance[references.IS_REFERENCE] = 'yes'
         made = references.rescale(gold, make(2.0), 'silver')
-        assert compare.IS_REFERENCE not in made.provenance
+        assert references.IS_REFERENCE not in made.provenance
 
     def test_what_can_be_no_profile(self):
         with pytest.raises(profiles.ProfileInvalid, match='coefficient is'):
@@ -180,7 +179,7 @@ class TestRescale:
             old.coefficient * profile.reference.score))
         assert new.samples == old.samples
         assert made.fingerprint == profile.fingerprint
-        assert compare.own_half_width(made, new) / new.coefficient == (
+        assert references.own_half_width(made, new) / new.coefficient == (
             pytest.approx(width / 2, rel=0.01, abs=1e-5))
 
     @settings(deadline=None)
