@@ -218,8 +218,7 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
     :raises ProfileInvalid: when the outcome cannot be a profile, as where
         one CPU is a thousand times as fast as the other
     """
-    check_comparable({'the profile': profile,
-                              'the new reference': onto})
+    check_comparable({'the profile': profile, 'the new reference': onto})
     new = onto.cpu_classes[0].busy
     half_width = own_half_width(onto, new) / new.coefficient
     # To itself a reference is certain.

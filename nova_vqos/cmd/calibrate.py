@@ -140,9 +140,7 @@ class ShowProfile(lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            'profile', nargs='?', default=profile.DEFAULT_PATH,
-            help='the file, default: %(default)s')
+        _add_profile(parser, 'the file')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
@@ -162,9 +160,7 @@ class VerifyProfile(lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            'profile', nargs='?', default=profile.DEFAULT_PATH,
-            help='the file, default: %(default)s')
+        _add_profile(parser, 'the file')
         parser.add_argument(
             '--tolerance', type=_share, metavar='SHARE', default=0.03,
             help='a drift up to this, beyond what chance leaves open, is '
@@ -223,7 +219,7 @@ class VerifyProfile(lister.Lister):
 
     def _measure(self, held: profile.Profile, emulator: str | None,
                  parsed_args: argparse.Namespace) -> list[verify.Finding]:
-        against = references.load(parsed_args.profile)
+        against = references.of_profile(held)
         benchmark = benchmarks.load(parsed_args.benchmark)
         effort = cpu.Effort(max_rounds=parsed_args.rounds,
                             max_s=parsed_args.max_seconds)
@@ -246,7 +242,7 @@ class CompareProfiles(lister.Lister):
     """Say which hosts are equal, and may share one profile.
 
     Equal are those whose coefficients, alone and busy, differ by no more than
-    their 95 % intervals leave open.
+    their 95 % intervals leave open, and what is tolerated.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -306,9 +302,7 @@ class ExportReference(command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument(
-            'profile', nargs='?', default=profile.DEFAULT_PATH,
-            help="the reference host's own, default: %(default)s")
+        _add_profile(parser, "the reference host's own")
         parser.add_argument(
             '--signed-off-by', metavar='NAME', required=True, type=_name,
             help='who vouches for it, such as "Jane Doe <jane@example.org>"')
@@ -426,6 +420,11 @@ def _outputs(paths: list[str], directory: str) -> list[tuple[str, str]]:
         _check_writable(output, '--output-dir')
         outputs[output] = path
     return [(path, output) for output, path in outputs.items()]
+
+
+def _add_profile(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument('profile', nargs='?', default=profile.DEFAULT_PATH,
+                        help=f'{what}, default: %(default)s')
 
 
 def _add_beside_guests(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :returns: 0 when they came to the same, or all differences are known
     """
     parser = argparse.ArgumentParser(
-        prog='tools/test.sh upstream --', description=__doc__.split('\n')[0])
+        prog=f'python -m {__spec__.name}', description=__doc__.split('\n')[0])
     parser.add_argument('tests', nargs='?', default=TESTS,
                         help='package or module (default: %(default)s)')
     parser.add_argument('-k', metavar='EXPRESSION', help="pytest's -k")
@@ -117,10 +117,12 @@ def start(driver: str, options: argparse.Namespace,
     command = [
         sys.executable, '-m', 'pytest', '-v', '-W', 'ignore',
         '-p', plugin.__name__, '-p', 'no:cacheprovider',
-        '-n', str(options.workers), '--max-worker-restart', '20',
         '--timeout', str(_WORKER_S), '--timeout-method', 'thread',
         '-o', 'junit_family=xunit1', '--junit-xml', _junit(directory, driver),
         '--compute-driver', driver, '--pyargs', options.tests]
+    if functional.THREADED:
+        # On eventlet xdist's workers hang.
+        command += ['-n', str(options.workers), '--max-worker-restart', '20']
     if options.k:
         command += ['-k', options.k]
     with open(_log(directory, driver), 'wb') as log:
