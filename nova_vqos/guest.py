@@ -30,8 +30,9 @@ and to read what it says in the end, costs more under emulation than many
 rounds of small work do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
+import functools
 import glob
 import importlib.resources
 import os
@@ -43,19 +44,28 @@ import tempfile
 
 CACHE_DIR = '/var/cache/nova-vqos'
 
+# Files that measuring guests find in /.
+_WORKLOADS = ('text', 'lines', 'nbody.lua', 'chase.lua')
+
 # sysbench links against two database clients: 20 MiB of libraries, which are
 # in memory twice while the kernel unpacks them.
 MEMORY_MIB = 128
 
 #: Events in a round of each kind of work, by default: 0.5 to 1 s under TCG on
 #: a CPU of 2021, uncapped. An event of sysbench is one search for the primes
-#: up to :data:`SYSBENCH_MAX_PRIME`; of the others, one pass over 256 KiB of
-#: text, or 64 KiB for sort.
+#: up to :data:`SYSBENCH_MAX_PRIME`; of nbody and chase, that of the script; of
+#: stream, one pass over 64 MiB; of the others, one over :data:`TEXT_BYTES` of
+#: text, or a quarter of it for sort; of command, what the operator says.
 EVENTS_PER_ROUND: Mapping[str, int] = {
-    'sysbench': 200, 'sha256': 32, 'gzip': 6, 'awk': 4, 'sort': 8}
+    'sysbench': 200, 'nbody': 20, 'sha512': 16, 'gzip': 6, 'awk': 4,
+    'sort': 8, 'stream': 1, 'chase': 60, 'command': 1}
 
 #: sysbench's own default. Scores of different limits cannot be compared.
 SYSBENCH_MAX_PRIME = 10_000
+
+#: What busybox works on, and how awk does.
+TEXT_BYTES = 256 * 1024
+AWK_PROGRAM = '{ n[$1 % 97] += length($2) } END { print n[7] }'
 
 # What each distribution's smallest kernel for guests is called. Each is a
 # meta package that depends on the real one.
@@ -185,8 +195,32 @@ def measuring_init() -> str:
     """The init script of a measuring guest."""
     text = importlib.resources.files('nova_vqos').joinpath(
         'guest_init.sh').read_text()
-    values = {**EVENTS_PER_ROUND, 'max_prime': SYSBENCH_MAX_PRIME}
+    values = {**EVENTS_PER_ROUND, 'max_prime': SYSBENCH_MAX_PRIME,
+              'awk_program': AWK_PROGRAM}
     return re.sub('@([a-z0-9_]+)@', lambda name: str(values[name[1]]), text)
+
+
+@functools.cache
+def workload(name: str) -> bytes:
+    """A file that benchmarks and measuring guests work with.
+
+    :param name: text, lines, or a script for sysbench
+    """
+    if name == 'lines':
+        return workload('text')[:TEXT_BYTES // 4]
+    if name == 'text':
+        return b''.join(_text_lines())[:TEXT_BYTES]
+    return (importlib.resources.files('nova_vqos') / 'workload'
+            / name).read_bytes()
+
+
+def _text_lines() -> Iterator[bytes]:
+    """Numbered lines of pseudo-random words, the same ones always."""
+    seed = 1
+    for number in range(1, TEXT_BYTES // 16):
+        # The C standard's own example of rand().
+        seed = (seed * 1_103_515_245 + 12_345) % 2**31
+        yield b'%d %x word%d\n' % (number, seed, seed % 997)
 
 
 def find_kernel(kernel: str | None = None, *, boot_dir: str = '/boot',
@@ -213,7 +247,8 @@ def find_kernel(kernel: str | None = None, *, boot_dir: str = '/boot',
 
 def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
                     init: str | None = None,
-                    files: Mapping[str, str] | None = None) -> None:
+                    files: Mapping[str, str] | None = None,
+                    contents: Mapping[str, bytes] | None = None) -> None:
     """Write an initramfs of busybox, tools and an init script.
 
     Always the same bytes for the same content, and whole or not at all.
@@ -223,6 +258,7 @@ def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
         they need are added
     :param init: text of the script that is PID 1; None: the measuring one
     :param files: further files, path in the guest to path on this host
+    :param contents: and others, path in the guest to content
     :raises GuestError: when a program or library is missing
     """
     busybox = _which('busybox')
@@ -245,8 +281,13 @@ def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
             archive.add_file(library, library)
     for guest_path, host_path in (files or {}).items():
         archive.add_file(guest_path, host_path)
-    text = measuring_init() if init is None else init
-    archive.add_bytes('/init', text.encode(), 0o755)
+    contents = dict(contents or {})
+    if init is None:
+        init = measuring_init()
+        contents = {name: workload(name) for name in _WORKLOADS} | contents
+    for guest_path, content in contents.items():
+        archive.add_bytes(guest_path, content, 0o644)
+    archive.add_bytes('/init', init.encode(), 0o755)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     handle, temporary = tempfile.mkstemp(
         dir=os.path.dirname(os.path.abspath(path)))

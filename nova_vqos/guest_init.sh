@@ -14,7 +14,7 @@
 # shellcheck shell=dash
 # PID 1 of the measuring guest, see nova_vqos/guest.py for what it prints.
 # Its options come from the kernel command line:
-#   vqos.kinds=sysbench,sha256   kinds of work, a round of each in turn
+#   vqos.kinds=sysbench,sha512   kinds of work, a round of each in turn
 #   vqos.rounds=N                rounds in all, then power off; 0: for ever
 #   vqos.events.KIND=N           events in a round of this kind
 
@@ -27,10 +27,14 @@ dmesg -n 1
 kinds=sysbench
 rounds=0
 events_sysbench=@sysbench@
-events_sha256=@sha256@
+events_nbody=@nbody@
+events_sha512=@sha512@
 events_gzip=@gzip@
 events_awk=@awk@
 events_sort=@sort@
+events_stream=@stream@
+events_chase=@chase@
+events_command=@command@
 # Its words, not its lines.
 # shellcheck disable=SC2013
 for word in $(cat /proc/cmdline); do
@@ -39,10 +43,14 @@ for word in $(cat /proc/cmdline); do
         vqos.kinds=*) kinds=$(echo "$value" | tr ',' ' ') ;;
         vqos.rounds=*) rounds=$value ;;
         vqos.events.sysbench=*) events_sysbench=$value ;;
-        vqos.events.sha256=*) events_sha256=$value ;;
+        vqos.events.nbody=*) events_nbody=$value ;;
+        vqos.events.sha512=*) events_sha512=$value ;;
         vqos.events.gzip=*) events_gzip=$value ;;
         vqos.events.awk=*) events_awk=$value ;;
         vqos.events.sort=*) events_sort=$value ;;
+        vqos.events.stream=*) events_stream=$value ;;
+        vqos.events.chase=*) events_chase=$value ;;
+        vqos.events.command=*) events_command=$value ;;
     esac
 done
 
@@ -66,26 +74,38 @@ stop() { moment vqos-stop "$1"; }
 # report KIND EVENTS ELAPSED_S
 report() { moment vqos "$1" "$2 $3"; }
 
-# sysbench names the moments itself, when it has started and when it is done
-# ("CPU speed:" comes first then); it is line buffered also into a pipe.
-round_of_sysbench() {
-    sysbench cpu --threads=1 --time=0 --events="$events_sysbench" \
-        --cpu-max-prime=@max_prime@ run | while read -r line; do
-        case $line in
-            'Threads started!') start sysbench ;;
-            'CPU speed:') stop sysbench ;;
-            'total time:'*) elapsed=${line##* } ;;
-            'total number of events:'*)
-                report sysbench "${line##* }" "${elapsed%s}" ;;
-        esac
-    done
+# report_us KIND EVENTS ELAPSED_US
+report_us() {
+    report "$1" "$2" "$(printf '%d.%06d' $(($3 / 1000000)) \
+        $(($3 % 1000000)))"
 }
 
-sha256() { sha256sum /tmp/text > /dev/null; }
-gzip_() { gzip -c /tmp/text > /dev/null; }
-awk_() { awk '{ n[$1 % 97] += length($2) } END { print n[7] }' /tmp/text \
-    > /dev/null; }
-sort_() { sort -k 2 /tmp/lines > /dev/null; }
+# round_of_sysbench KIND ARGUMENT...; it names the moments itself, when it has
+# started and when it is done (what comes first then depends on the test); it
+# is line buffered also into a pipe.
+round_of_sysbench() {
+    round_kind=$1
+    shift
+    sysbench "$@" --threads=1 --time=0 run | {
+        at_work=
+        while read -r line; do
+            case $line in
+                'Threads started!') at_work=yes; start "$round_kind" ;;
+                'CPU speed:' | 'Total operations:'* | 'General statistics:')
+                    [ -z "$at_work" ] || stop "$round_kind"
+                    at_work= ;;
+                'total time:'*) elapsed=${line##* } ;;
+                'total number of events:'*)
+                    report "$round_kind" "${line##* }" "${elapsed%s}" ;;
+            esac
+        done
+    }
+}
+
+sha512() { sha512sum /text > /dev/null; }
+gzip_() { gzip -c /text > /dev/null; }
+awk_() { awk '@awk_program@' /text > /dev/null; }
+sort_() { sort -k 2 /lines > /dev/null; }
 
 # round_of KIND FUNCTION EVENTS
 round_of() {
@@ -98,28 +118,41 @@ round_of() {
     done
     elapsed_us=$(($(now_us) - began_us))
     stop "$1"
-    report "$1" "$3" "$(printf '%d.%06d' $((elapsed_us / 1000000)) \
-        $((elapsed_us % 1000000)))"
+    report_us "$1" "$3" "$elapsed_us"
 }
 
-# The same text at each boot: numbered lines of pseudo-random words.
-awk 'BEGIN {
-    seed = 1
-    while (size < 262144) {
-        seed = (seed * 1103515245 + 12345) % 2147483648
-        line = sprintf("%d %x word%d", ++count, seed, seed % 997)
-        size += length(line) + 1
-        print line
-    }
-}' > /tmp/text
-head -c 65536 /tmp/text > /tmp/lines
+# round_of_command EVENTS: of the operator's own benchmark.
+round_of_command() {
+    start command
+    began_us=$(now_us)
+    if ! sh /command "$1" > /dev/null; then
+        echo 'the command fails in the guest'
+        poweroff -f
+    fi
+    elapsed_us=$(($(now_us) - began_us))
+    stop command
+    report_us command "$1" "$elapsed_us"
+}
 
 done_rounds=0
 while :; do
     for kind in $kinds; do
         case $kind in
-            sysbench) round_of_sysbench ;;
-            sha256) round_of sha256 sha256 "$events_sha256" ;;
+            sysbench)
+                round_of_sysbench sysbench cpu --events="$events_sysbench" \
+                    --cpu-max-prime=@max_prime@ ;;
+            nbody)
+                round_of_sysbench nbody /nbody.lua \
+                    --events="$events_nbody" ;;
+            chase)
+                round_of_sysbench chase /chase.lua \
+                    --events="$events_chase" ;;
+            stream)
+                round_of_sysbench stream memory --memory-block-size=64M \
+                    --memory-oper=read --memory-access-mode=seq \
+                    --memory-total-size=$((64 * events_stream))M ;;
+            command) round_of_command "$events_command" ;;
+            sha512) round_of sha512 sha512 "$events_sha512" ;;
             gzip) round_of gzip gzip_ "$events_gzip" ;;
             awk) round_of awk awk_ "$events_awk" ;;
             sort) round_of sort sort_ "$events_sort" ;;

@@ -28,18 +28,22 @@ import stat
 import types
 import typing as ty
 
-SCHEMA = 1
+SCHEMA = 2
 DEFAULT_PATH = '/etc/nova-vqos/profile.yaml'
-MAX_FILE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 #: An interval's lower end must be positive, however wide it is: this much of
 #: the coefficient.
 LEAST_LOW = 0.001
+#: Of a benchmark in the coefficient.
+MAX_WEIGHT = 1000.0
 
 _MAX_PCPU = 8191
 _MAX_CLASSES = 64
+_MAX_BENCHMARKS = 20
 _MAX_SAMPLES = 10_000
 _MAX_TEXT = 256
 _COEFFICIENTS = (0.001, 1000.0)
+_BENCHMARK_TEXTS = ('name', 'kind', 'identity', 'unit', 'program_sha256')
 
 
 class ProfileError(Exception):
@@ -58,30 +62,95 @@ class ProfileInvalid(ProfileError):
     """The content is not that of a profile."""
 
 
+class Benchmark(ty.NamedTuple):
+    """A kind of work that hosts are compared by, and the reference's score.
+
+    :ivar name: of the plugin, or what the operator called a command
+    :ivar kind: of work, for people
+    :ivar identity: program, version and parameters: scores of different ones
+        are never compared
+    :ivar unit: of the score
+    :ivar program_sha256: which build it was, on the reference
+    :ivar weight: in the coefficient, relative to that of others; 0: reported
+        only
+    :ivar score: of the reference: its work per CPU second
+    :ivar half_width: of the score's 95 % confidence interval, relative to it
+    :ivar round_events: of a round in the reference's guests; None: it was
+        measured in none
+    """
+
+    name: str
+    kind: str
+    identity: str
+    unit: str
+    program_sha256: str
+    weight: float
+    score: float
+    half_width: float
+    round_events: int | None = None
+
+
 class Reference(ty.NamedTuple):
     """The CPU that 100 CU are the speed of.
 
-    :ivar score: its work per CPU second, in ``unit`` of ``benchmark``
     :ivar created_at: when it was measured, ISO 8601, UTC
     """
 
     name: str
-    benchmark: str
-    unit: str
-    score: float
     created_at: str
+    benchmarks: tuple[Benchmark, ...]
+
+    @property
+    def half_width(self) -> float:
+        """Its part of the interval of a combined coefficient, relative."""
+        total = math.fsum(b.weight for b in self.benchmarks)
+        return math.hypot(*(b.weight / total * b.half_width
+                            for b in self.benchmarks))
+
+    def benchmark(self, name: str) -> Benchmark:
+        """One by its name.
+
+        :raises ProfileInvalid: when there is none
+        """
+        for found in self.benchmarks:
+            if found.name == name:
+                return found
+        raise ProfileInvalid(
+            f'benchmark {name!r} is none of the reference: '
+            f'{", ".join(b.name for b in self.benchmarks)}')
+
+
+class Score(ty.NamedTuple):
+    """A coefficient by one benchmark, with its 95 % confidence interval.
+
+    :ivar benchmark: its name
+    :ivar outliers: how many of the samples are left out of the coefficient
+    :ivar samples: scores that it was computed from, work per CPU second
+    """
+
+    benchmark: str
+    coefficient: float
+    interval_low: float
+    interval_high: float
+    outliers: int
+    samples: tuple[float, ...]
+
+    @property
+    def interval_width(self) -> float:
+        """Relative to the coefficient."""
+        return (self.interval_high - self.interval_low) / self.coefficient
 
 
 class Measurement(ty.NamedTuple):
     """A coefficient, with its 95 % confidence interval.
 
-    :ivar samples: scores that it was computed from, work per CPU second
+    :ivar scores: those that it was combined from, and those reported only
     """
 
     coefficient: float
     interval_low: float
     interval_high: float
-    samples: tuple[float, ...]
+    scores: tuple[Score, ...]
 
     @property
     def interval_width(self) -> float:
@@ -104,6 +173,7 @@ class _ProfileFields(ty.NamedTuple):
     :ivar host: name of the host that was measured
     :ivar measured_in: ``host``, or ``guest`` of the host's hypervisor
     :ivar fingerprint: what was measured, see :func:`host_fingerprint`
+    :ivar is_reference: whether this host is the reference itself
     :ivar provenance: what was seen while measuring, for people to read
     """
 
@@ -113,6 +183,7 @@ class _ProfileFields(ty.NamedTuple):
     measured_in: str
     fingerprint: ty.Mapping[str, str]
     cpu_classes: tuple[CpuClass, ...]
+    is_reference: bool = False
     provenance: ty.Mapping[str, str] = types.MappingProxyType({})
 
 
@@ -225,8 +296,12 @@ def loads(content: str | bytes) -> Profile:
 
 def dumps(profile: Profile) -> str:
     """The text of a profile."""
+    import re
     # The id comes last: a text that was cut off is none, wherever it was cut.
-    return json.dumps(_content(profile) | {'id': profile.id}, indent=2) + '\n'
+    text = json.dumps(_content(profile) | {'id': profile.id}, indent=2) + '\n'
+    # Thousands of samples are no reading matter: one line for each list.
+    return re.sub(r'\[\n[-+.,\deE\s]+\]',
+                  lambda found: ' '.join(found[0].split()), text)
 
 
 def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
@@ -276,6 +351,15 @@ def staleness(profile: Profile, fingerprint: ty.Mapping[str, str], *,
         for c in profile.cpu_classes
         if c.busy.interval_width > max_interval]
     return reasons
+
+
+def interval(coefficient: float, half_width: float) -> tuple[float, float]:
+    """The ends of an interval, of which the lower one must be positive.
+
+    :param half_width: in units of the coefficient
+    """
+    return (max(coefficient - half_width, coefficient * LEAST_LOW),
+            coefficient + half_width)
 
 
 def parse_pcpus(text: str) -> frozenset[int]:
@@ -338,8 +422,11 @@ class Fields:
             raise self.error(key, expected)
         return value
 
+    def _name(self, key: str) -> str:
+        return f'{self._where}.{key}'.lstrip('.')
+
     def error(self, key: str, expected: str) -> ProfileInvalid:
-        name = f'{self._where}.{key}'.lstrip('.')
+        name = self._name(key)
         if key not in self._fields:
             return ProfileInvalid(f'{name} is missing, it must be {expected}')
         shown = repr(self._fields[key])
@@ -355,7 +442,7 @@ class Fields:
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        fields = Fields(self._fields.get(key), f'{self._where}{key}')
+        fields = self.child(key)
         if len(fields._fields) > 100:
             raise self.error(key, 'at most 100 texts')
         return {name: fields.text(name) for name in fields._fields}
@@ -366,6 +453,12 @@ class Fields:
         if not low <= value <= high:
             raise self.error(key, expected)
         return value
+
+    def truth(self, key: str) -> bool:
+        # NOTE: to _get a bool is no number, and so nothing.
+        if not isinstance(self._fields.get(key), bool):
+            raise self.error(key, 'true or false')
+        return bool(self._fields[key])
 
     def numbers(self, key: str, least: int, most: int) -> tuple[float, ...]:
         expected = f'a list of {least} to {most} positive numbers'
@@ -391,12 +484,11 @@ class Fields:
         values = self._get(key, list, expected)
         if not 0 < len(values) <= most:
             raise self.error(key, expected)
-        return [Fields(value, f'{self._where}{key}[{i}]')
+        return [Fields(value, f'{self._name(key)}[{i}]')
                 for i, value in enumerate(values)]
 
     def child(self, key: str) -> 'Fields':
-        return Fields(self._fields.get(key),
-                      f'{self._where}.{key}'.lstrip('.'))
+        return Fields(self._fields.get(key), self._name(key))
 
     def has(self, key: str) -> bool:
         return key in self._fields
@@ -412,17 +504,19 @@ def _from_document(fields: Fields) -> Profile:
     measured_in = fields.text('measured_in')
     if measured_in not in ('host', 'guest'):
         raise fields.error('measured_in', 'host or guest')
+    reference = reference_of(fields.child('reference'))
     profile = Profile(
         created_at=fields.text('created_at'),
         host=fields.text('host'),
-        reference=_reference(fields.child('reference')),
+        reference=reference,
         measured_in=measured_in,
         fingerprint=fields.texts('fingerprint'),
         cpu_classes=tuple(
             CpuClass(pcpus=child.pcpus('pcpus'),
-                     alone=_measurement(child.child('alone')),
-                     busy=_measurement(child.child('busy')))
+                     alone=_measurement(child.child('alone'), reference),
+                     busy=_measurement(child.child('busy'), reference))
             for child in fields.children('cpu_classes', _MAX_CLASSES)),
+        is_reference=fields.truth('is_reference'),
         provenance=(fields.texts('provenance')
                     if fields.has('provenance') else {}))
     if len(profile.pcpus) != sum(len(c.pcpus) for c in profile.cpu_classes):
@@ -433,22 +527,63 @@ def _from_document(fields: Fields) -> Profile:
     return profile
 
 
-def _reference(fields: Fields) -> Reference:
-    return Reference(
-        name=fields.text('name'),
-        benchmark=fields.text('benchmark'),
-        unit=fields.text('unit'),
-        score=fields.number('score', 1e-9, 1e15),
-        created_at=fields.text('created_at'))
+def reference_of(fields: Fields) -> Reference:
+    """A reference from its fields in a document.
+
+    :raises ProfileInvalid: when they are none of a reference
+    """
+    reference = Reference(
+        name=fields.text('name'), created_at=fields.text('created_at'),
+        benchmarks=tuple(
+            Benchmark(
+                **{key: child.text(key) for key in _BENCHMARK_TEXTS},
+                weight=child.number('weight', 0, MAX_WEIGHT),
+                score=child.number('score', 1e-9, 1e15),
+                half_width=child.number('half_width', 0, 1),
+                round_events=(int(child.number('round_events', 1, 1e12))
+                              if child.has('round_events') else None))
+            for child in fields.children('benchmarks', _MAX_BENCHMARKS)))
+    names = [b.name for b in reference.benchmarks]
+    if len(set(names)) < len(names):
+        raise fields.error('benchmarks', 'each of another name')
+    if not any(b.weight for b in reference.benchmarks):
+        raise fields.error('benchmarks', 'at least one with a weight above 0')
+    return reference
 
 
-def _measurement(fields: Fields) -> Measurement:
+def reference_document(reference: Reference) -> dict[str, ty.Any]:
+    """The inverse of :func:`reference_of`."""
+    return {
+        'name': reference.name, 'created_at': reference.created_at,
+        'benchmarks': [
+            {key: getattr(b, key) for key in _BENCHMARK_TEXTS}
+            | {key: float(getattr(b, key))
+               for key in ('weight', 'score', 'half_width')}
+            | ({} if b.round_events is None
+               else {'round_events': b.round_events})
+            for b in reference.benchmarks]}
+
+
+def _measurement(fields: Fields, reference: Reference) -> Measurement:
+    scores = tuple(
+        Score(child.text('benchmark'), *_interval(child),
+              int(child.number('outliers', 0, _MAX_SAMPLES)),
+              child.numbers('samples', 1, _MAX_SAMPLES))
+        for child in fields.children('scores', _MAX_BENCHMARKS))
+    if ([s.benchmark for s in scores]
+            != [b.name for b in reference.benchmarks]):
+        raise fields.error('scores', 'one of each benchmark of the reference, '
+                           'in its order')
+    return Measurement(*_interval(fields), scores)
+
+
+def _interval(fields: Fields) -> tuple[float, float, float]:
+    """:returns: a coefficient, and the interval that it must be in"""
     low, high = fields.numbers('interval', 2, 2)
     coefficient = fields.number('coefficient', *_COEFFICIENTS)
     if not low <= coefficient <= high:
         raise fields.error('interval', 'around the coefficient')
-    return Measurement(coefficient, low, high,
-                       fields.numbers('samples', 1, _MAX_SAMPLES))
+    return coefficient, low, high
 
 
 def _content(profile: Profile) -> dict[str, ty.Any]:
@@ -457,8 +592,8 @@ def _content(profile: Profile) -> dict[str, ty.Any]:
         'created_at': profile.created_at,
         'host': profile.host,
         'measured_in': profile.measured_in,
-        'reference': profile.reference._asdict() | {
-            'score': float(profile.reference.score)},
+        'reference': reference_document(profile.reference),
+        'is_reference': profile.is_reference,
         'fingerprint': dict(profile.fingerprint),
         'provenance': dict(profile.provenance),
         'cpu_classes': [
@@ -470,9 +605,14 @@ def _content(profile: Profile) -> dict[str, ty.Any]:
 
 
 def _measurement_document(measurement: Measurement) -> dict[str, ty.Any]:
-    return {
-        'coefficient': float(measurement.coefficient),
-        'interval': [float(measurement.interval_low),
-                     float(measurement.interval_high)],
-        'samples': [float(sample) for sample in measurement.samples],
-    }
+    return _interval_document(measurement) | {'scores': [
+        {'benchmark': score.benchmark, **_interval_document(score),
+         'outliers': score.outliers,
+         'samples': [float(sample) for sample in score.samples]}
+        for score in measurement.scores]}
+
+
+def _interval_document(found: Measurement | Score) -> dict[str, ty.Any]:
+    return {'coefficient': float(found.coefficient),
+            'interval': [float(found.interval_low),
+                         float(found.interval_high)]}

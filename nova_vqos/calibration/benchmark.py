@@ -10,22 +10,33 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""What a benchmark is to the calibration.
+"""What a benchmark is to the calibration, and which ones there are.
 
 Benchmarks are plugins: entry points of :data:`NAMESPACE`, subclasses of
-:class:`Benchmark`. One does a number of equal events on one thread, and is
-run natively as a program, or in a guest as a kind of work that the measuring
-guest knows (:mod:`nova_vqos.guest`).
+:class:`Benchmark`; or a command of the operator's
+(:mod:`nova_vqos.calibration.command`). One does a number of equal events on
+one thread, and is run natively as a program, or in a guest as a kind of work
+that the measuring guest knows (:mod:`nova_vqos.guest`).
 """
 
 import abc
+from collections.abc import Iterable, Mapping
+import re
 import typing as ty
 
-from stevedore import driver
+import stevedore
 from stevedore import exception
 
+from nova_vqos import profile
+
 NAMESPACE = 'nova_vqos.benchmarks'
-DEFAULT = 'sysbench-cpu'
+#: What a server's work may be made of. Memory-bound work is measured as well,
+#: and reported: no coefficient of a CPU can promise its speed.
+DEFAULT_SET = ('integer', 'float', 'hash', 'compression', 'interpreter',
+               'memory-stream', 'memory-chase')
+
+_MOST = 20
+_NAME = re.compile(r'[a-z0-9][a-z0-9-]{0,31}')
 
 
 class CalibrationError(Exception):
@@ -33,12 +44,21 @@ class CalibrationError(Exception):
 
 
 class Benchmark(abc.ABC):
-    """A piece of real CPU-bound work that can be repeated at will."""
+    """A piece of real work that can be repeated at will."""
 
-    #: what the score counts, such as 'events per CPU second'
-    unit: str
+    #: what the score counts
+    unit = 'events per CPU second'
+    #: what it is an example of, for people
+    kind: str
     #: the kind of work of the measuring guest that is this benchmark
     guest_kind: str
+    #: reported, but no part of the coefficient unless the operator says so
+    memory_bound = False
+    #: what it needs in a guest, beside what any guest has
+    memory_mib = 0
+    #: how many times slower it is in a guest that is emulated, roughly: sets
+    #: how many events a round there has
+    emulated_slowdown = 12
 
     @property
     @abc.abstractmethod
@@ -58,28 +78,132 @@ class Benchmark(abc.ABC):
         :raises CalibrationError: when it is missing, naming its package
         """
 
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """What it needs in its directory, by name; in a guest, in /."""
+        return {}
+
     @abc.abstractmethod
     def argv(self, events: int) -> list[str]:
-        """The command that does this many events on one thread."""
+        """The command that does this many events on one thread.
 
-    @abc.abstractmethod
-    def events_done(self, output: str) -> int:
-        """How many events the command did, from what it printed.
-
-        :raises CalibrationError: when the output does not say
+        Ends with status 0 when it has done them all.
         """
 
 
-def load(name: str = DEFAULT) -> Benchmark:
-    """A benchmark by the name of its entry point.
+class Member(ty.NamedTuple):
+    """A benchmark of a set.
+
+    :ivar weight: in the coefficient, relative to that of others; 0: reported
+    """
+
+    name: str
+    benchmark: Benchmark
+    weight: float
+
+
+def choose(wanted: Iterable[str], commands: Mapping[str, Benchmark],
+           ) -> tuple[Member, ...]:
+    """The set of benchmarks that an operator wants.
+
+    :param wanted: NAME or NAME=WEIGHT; none: the default set, and commands
+    :param commands: the operator's own, by name
+    :raises CalibrationError: when one does not exist, or a weight is none
+    """
+    wanted = tuple(wanted) or (*DEFAULT_SET, *commands)
+    members = []
+    for text in wanted:
+        name, equals, weight = text.partition('=')
+        benchmark = load(name, commands)
+        members.append(Member(name, benchmark, (
+            _weight(text, weight) if equals
+            else 0.0 if benchmark.memory_bound else 1.0)))
+    _check_set(members)
+    unused = commands.keys() - {member.name for member in members}
+    if unused:
+        raise CalibrationError(
+            f'command {", ".join(sorted(unused))} is given, but is none of '
+            'the benchmarks to run: name it in --benchmark, too')
+    return tuple(members)
+
+
+def choose_as(reference: profile.Reference,
+              commands: Mapping[str, Benchmark]) -> tuple[Member, ...]:
+    """The set of benchmarks that a reference was measured with.
+
+    :raises CalibrationError: when this host cannot be compared with it
+    """
+    members = []
+    for known in reference.benchmarks:
+        benchmark = load(known.name, commands)
+        if benchmark.identity != known.identity:
+            raise CalibrationError(
+                f'benchmark {known.name} of the reference is '
+                f'{known.identity!r}, this host has {benchmark.identity!r}: '
+                'scores of the two cannot be compared')
+        members.append(Member(known.name, benchmark, known.weight))
+    return tuple(members)
+
+
+def load(name: str, commands: Mapping[str, Benchmark]) -> Benchmark:
+    """A benchmark by its name.
 
     :raises CalibrationError: when there is none of this name
     """
+    if name in commands:
+        return commands[name]
     try:
-        manager: driver.DriverManager[ty.Any] = driver.DriverManager(
+        manager: stevedore.DriverManager[ty.Any] = stevedore.DriverManager(
             NAMESPACE, name)
     except exception.NoMatches as error:
         raise CalibrationError(
-            f'there is no benchmark {name!r}: no entry point of that name in '
-            f'{NAMESPACE} is installed') from error
+            f'there is no benchmark {name!r}: it may be one of '
+            f'{", ".join(names())}, or one that --command defines'
+        ) from error
     return ty.cast(type[Benchmark], manager.driver)()
+
+
+def names() -> list[str]:
+    """The benchmarks that are installed."""
+    return sorted(stevedore.ExtensionManager(NAMESPACE).entry_points_names())
+
+
+def check_name(name: str) -> None:
+    """See that a benchmark may be called so.
+
+    :raises CalibrationError: when it may not
+    """
+    if not _NAME.fullmatch(name):
+        raise CalibrationError(
+            f'{name!r} is no name of a benchmark: 1 to 32 of a-z, 0-9 and -, '
+            'beginning with a letter or digit')
+    if name in names():
+        raise CalibrationError(
+            f'{name!r} is a benchmark that is installed: call the command '
+            'something else')
+
+
+def _weight(text: str, weight: str) -> float:
+    try:
+        found = float(weight)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= profile.MAX_WEIGHT:
+        raise CalibrationError(
+            f'the weight in {text!r} must be a number from 0 to '
+            f'{profile.MAX_WEIGHT:g}')
+    return found
+
+
+def _check_set(members: list[Member]) -> None:
+    names = [member.name for member in members]
+    for name in names:
+        if names.count(name) > 1:
+            raise CalibrationError(f'benchmark {name!r} is given twice')
+    if len(members) > _MOST:
+        raise CalibrationError(
+            f'{len(members)} benchmarks are given, there may be {_MOST}')
+    if not any(member.weight for member in members):
+        raise CalibrationError(
+            f'none of {", ".join(names)} has a weight above 0: there would '
+            'be no coefficient')

@@ -12,7 +12,8 @@
 
 """Calibration of a host's CPUs: from scores to a profile."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -26,16 +27,21 @@ import time
 
 from nova_vqos import fingerprint
 from nova_vqos import profile
+from nova_vqos.calibration import combine
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
-from nova_vqos.calibration.benchmark import Benchmark
 from nova_vqos.calibration.benchmark import CalibrationError
-from nova_vqos.calibration.reference import IS_REFERENCE
+from nova_vqos.calibration.benchmark import Member
+from nova_vqos.calibration.record import Record
+from nova_vqos.calibration.record import Rounds
 from nova_vqos.calibration.reference import Yardstick
 from nova_vqos.calibration.runner import Runner
 from nova_vqos.calibration.runner import Samples
 
 LOG = logging.getLogger(__name__)
+
+ALONE = 'alone'
+BUSY = 'busy'
 
 #: A host that is busier than that, or loses more to a hypervisor below it,
 #: gets a word of warning.
@@ -46,44 +52,73 @@ GUESTS_LIMIT = 0.05
 
 # A promise of speed should not rest on fewer.
 _MIN_ROUNDS = 8
-# No profile holds more, see nova_vqos.profile.
+# No profile holds more of one class, see nova_vqos.profile.
 _MAX_SAMPLES = 10_000
 _LOAD_CHECK_S = 1
 # Clocks are as high as they can be, or nobody here sets them.
 _STEADY_GOVERNORS = ('performance', 'unknown')
 _SPREAD_WARNING = 0.03
+# Of the fingerprint, what people look at when speeds are odd.
+_TOLD = ('cpu_model', 'governor', 'intel_no_turbo', 'boost', 'smt',
+         'irq_time_accounting', 'halt_poll_ns')
+
+Classes = Sequence[frozenset[int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
     """How long to measure.
 
-    :ivar max_rounds: of each pCPU, alone and busy
+    :ivar max_rounds: of each pCPU in each measurement
     :ivar max_interval: good enough, relative to the score
-    :ivar max_s: wall time of each measurement, once it has the least rounds
-        that an interval needs
+    :ivar max_s: wall time of all measurements together; each one has the
+        least rounds that an interval needs, however long they take
     """
 
     max_rounds: int = 40
     max_interval: float = 0.02
-    max_s: float = 40
+    max_s: float = 240
 
     def is_enough(self, groups: Collection[list[list[float]]],
-                  spent_s: float) -> bool:
+                  spent_s: float, limit_s: float) -> bool:
         """Whether each group of equal pCPUs is known well enough.
 
         :param groups: the scores of each pCPU of each group
         :param spent_s: wall time since the measurement began
+        :param limit_s: of this measurement
         """
         rounds = min(len(scores) for group in groups for scores in group)
         count = sum(len(group) for group in groups)
         if rounds >= min(self.max_rounds, _MAX_SAMPLES // count):
             return True
-        if rounds >= estimate.LEAST_SAMPLES and spent_s > self.max_s:
+        if rounds >= estimate.LEAST_SAMPLES and spent_s > limit_s:
             return True
         return rounds >= _MIN_ROUNDS and all(
             estimate.estimate(_pooled(group)).width <= self.max_interval
             for group in groups)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how the benchmarks are run.
+
+    :ivar pcpus: to measure
+    :ivar measured_in: ``host``, or ``guest`` of an emulator
+    :ivar open_runner: of a benchmark, for rounds of so many events (None: it
+        finds how many)
+    :ivar emulator: whose guests are measured, None: none
+    :ivar virt_type: of the guests
+    :ivar beside_guests: measure even where guests are at work
+    :ivar sysroot: where /proc and /sys are looked for, for tests
+    """
+
+    pcpus: frozenset[int]
+    measured_in: str
+    open_runner: Callable[[Member, int | None], Runner]
+    emulator: str | None = None
+    virt_type: str | None = None
+    beside_guests: bool = False
+    sysroot: str = '/'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,146 +130,263 @@ class Result:
 
 
 class Calibration:
-    """One calibration of the CPUs of this host.
+    """One calibration of the CPUs of this host."""
 
-    :ivar against: None: this host becomes the reference
-    """
-
-    def __init__(self, benchmark: Benchmark, runner: Runner,
-                 pcpus: frozenset[int], *, reference_name: str | None = None,
+    def __init__(self, members: Sequence[Member], setting: Setting, *,
                  against: Yardstick | None = None,
+                 reference_name: str | None = None,
                  effort: Effort | None = None,
-                 emulator: str | None = None,
-                 virt_type: str | None = None, beside_guests: bool = False,
-                 sysroot: str = '/') -> None:
+                 record_path: str | None = None,
+                 restart: bool = False) -> None:
         """Prepare; nothing is measured yet.
 
+        :param members: the benchmarks; those of the reference, if there is
+            one
+        :param against: None: this host becomes the reference
         :param reference_name: what to call this host as the reference
-        :param emulator: whose guests are measured, None: none
-        :param beside_guests: measure even where guests are at work
-        :param sysroot: where /proc and /sys are looked for, for tests
+        :param record_path: where an interrupted calibration is kept, and gone
+            on with; None: nowhere
+        :param restart: do not go on with one
         :raises CalibrationError: when it cannot be compared with the other
         """
-        self._benchmark = benchmark
-        self._runner = runner
-        self._pcpus = pcpus
-        self._sysroot = sysroot
-        self._classes = host_cpus.classes(pcpus, sysroot)
-        self._reference_name = reference_name or socket.gethostname()
+        self._setting = setting
+        self._members = members
         self._against = against
         self._effort = effort or Effort()
-        self._emulator = emulator
-        self._virt_type = virt_type
-        self._beside_guests = beside_guests
+        self._reference_name = reference_name or socket.gethostname()
+        self._classes = host_cpus.classes(setting.pcpus, setting.sysroot)
         self._warnings: list[str] = []
         self._provenance: dict[str, str] = {}
-        if against is not None:
-            self._check_comparable(against)
-
-    def run(self) -> Result:
-        """Measure, and make a profile of it.
-
-        :raises CalibrationError: when the benchmark cannot be run, or guests
-            are at work on the pCPUs
-        """
-        self._look_at_load()
-        alone = {members: self._measure({min(members)}, 'alone')[0]
-                 for members in self._classes} if len(self._pcpus) > 1 else {}
-        busy = dict(zip(self._classes, self._measure(self._pcpus, 'busy'),
-                        strict=True))
-        self._provenance.update(self._runner.provenance)
-        # A single pCPU is as busy as it can be when it is measured alone.
-        alone = alone or busy
-        reference, half_width = self._reference(busy)
-        self._provenance['reference_half_width'] = f'{half_width:.9g}'
-        own = self._against is None
-        if own:
-            self._provenance[IS_REFERENCE] = 'yes'
-        cpu_classes = tuple(
-            profile.CpuClass(
-                members,
-                _measurement(alone[members], reference,
-                             0.0 if own else half_width),
-                _measurement(busy[members], reference,
-                             0.0 if own else half_width))
-            for members in self._classes)
-        for cpu_class in cpu_classes:
-            width = cpu_class.busy.interval_width
-            if width > self._effort.max_interval:
-                self._warnings.append(
-                    'the interval of pCPU '
-                    f'{profile.format_pcpus(cpu_class.pcpus)} is {width:.1%} '
-                    f'wide, more than {self._effort.max_interval:.1%}: '
-                    'measure again on a quieter host, or with more --rounds')
-        return Result(
-            profile.Profile(
-                created_at=_now(), host=socket.gethostname(),
-                reference=reference, measured_in=self._runner.measured_in,
-                fingerprint=fingerprint.of_host(self._emulator,
-                                                self._sysroot),
-                cpu_classes=cpu_classes, provenance=self._provenance),
-            tuple(self._warnings))
-
-    def measure_busy(self) -> dict[frozenset[int], profile.Measurement]:
-        """Measure all pCPUs at once, and nothing else.
-
-        :returns: the coefficients of each class of equal pCPUs, of which the
-            interval is that of this measurement alone
-        :raises CalibrationError: when the benchmark cannot be run, guests are
-            at work on the pCPUs, or there is no reference
-        """
-        if self._against is None:
-            raise CalibrationError('there is no reference to measure against')
-        self._look_at_load()
-        return {members: _measurement(score, self._against.reference, 0.0)
-                for members, score in zip(
-                    self._classes, self._measure(self._pcpus, 'busy'),
-                    strict=True)}
+        self._fingerprint = fingerprint.of_host(setting.emulator,
+                                                setting.sysroot)
+        self._hashes = {member.name: _hash(member.benchmark.program)
+                        for member in members}
+        if against is not None and against.measured_in != setting.measured_in:
+            flag = '--in-guest' if against.measured_in == 'guest' else \
+                'no --in-guest'
+            raise CalibrationError(
+                f'the reference was measured in the {against.measured_in}, '
+                f'measure this host likewise: {flag}')
+        self._record = Record(record_path, self._key(), restart=restart)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What people should know of what was measured so far."""
         return tuple(self._warnings)
 
-    def _check_comparable(self, against: Yardstick) -> None:
-        theirs = against.reference.benchmark
-        if theirs != self._benchmark.identity:
-            raise CalibrationError(
-                f'the reference was measured with {theirs!r}, this host has '
-                f'{self._benchmark.identity!r}: scores of the two cannot be '
-                'compared')
-        if against.measured_in != self._runner.measured_in:
-            flag = '--in-guest' if against.measured_in == 'guest' else \
-                'no --in-guest'
-            raise CalibrationError(
-                f'the reference was measured in the {against.measured_in}, '
-                f'measure this host likewise: {flag}')
+    def run(self) -> Result:
+        """Measure, and make a profile of it.
 
-    def _look_at_load(self) -> None:
-        """See whether the host is quiet enough to be measured."""
+        :raises CalibrationError: when a benchmark cannot be run, or guests
+            are at work on the pCPUs
+        """
+        self._look_at_host()
+        # A single pCPU is as busy as it can be when it is measured alone.
+        alone = ([(ALONE, frozenset({min(members)}))
+                  for members in self._classes]
+                 if len(self._setting.pcpus) > 1 else [])
+        taken = self._measure([*alone, (BUSY, self._setting.pcpus)])
+        reference = (self._against.reference if self._against
+                     else self._own_reference(taken))
+        cpu_classes = tuple(
+            profile.CpuClass(members, *(
+                self._combined(taken, state if alone else BUSY, members,
+                               reference, with_reference=True)
+                for state in (ALONE, BUSY)))
+            for members in self._classes)
+        for cpu_class in cpu_classes:
+            self._warn_of_interval(cpu_class)
+        return Result(
+            profile.Profile(
+                created_at=_now(), host=socket.gethostname(),
+                reference=reference, measured_in=self._setting.measured_in,
+                fingerprint=self._fingerprint, cpu_classes=cpu_classes,
+                is_reference=self._against is None,
+                provenance=self._provenance),
+            self.warnings)
+
+    def measure_busy(self) -> dict[frozenset[int], profile.Measurement]:
+        """Measure all pCPUs at once, and nothing else.
+
+        :returns: the coefficients of each class of equal pCPUs, of which the
+            interval is that of this measurement alone
+        :raises CalibrationError: when a benchmark cannot be run, guests are
+            at work on the pCPUs, or there is no reference
+        """
+        if self._against is None:
+            raise CalibrationError('there is no reference to measure against')
+        self._look_at_host()
+        taken = self._measure([(BUSY, self._setting.pcpus)])
+        return {members: self._combined(taken, BUSY, members,
+                                        self._against.reference,
+                                        with_reference=False)
+                for members in self._classes}
+
+    def forget(self) -> None:
+        """Remove what was kept to go on with: it is not needed any more."""
+        self._record.remove()
+
+    def _key(self) -> dict[str, object]:
+        """What must be the same for two measurements to belong together."""
+        return {
+            'fingerprint': self._fingerprint,
+            'pcpus': profile.format_pcpus(self._setting.pcpus),
+            'measured_in': self._setting.measured_in,
+            'virt_type': self._setting.virt_type,
+            'benchmarks': [
+                [m.name, m.benchmark.identity, self._hashes[m.name]]
+                for m in self._members],
+            'reference': self._against and profile.reference_document(
+                self._against.reference)}
+
+    def _measure(self, steps: Sequence[tuple[str, frozenset[int]]],
+                 ) -> dict[tuple[str, str], list[Rounds]]:
+        """Run each benchmark in each step.
+
+        :param steps: state, and pCPUs that work at once in it
+        :returns: by benchmark and state
+        """
+        self._tell_of_record()
+        todo = [(member, state, pcpus)
+                for member in self._members for state, pcpus in steps]
+        deadline_s = time.monotonic() + self._effort.max_s
+        taken: dict[tuple[str, str], list[Rounds]] = {}
+        count = itertools.count(1)
+        for member in self._members:
+            with contextlib.ExitStack() as stack:
+                runner: Runner | None = None
+                for state, pcpus in steps:
+                    number = next(count)
+                    name = f'{member.name}/{state}/' + \
+                        profile.format_pcpus(pcpus)
+                    rounds = self._record.get(name)
+                    if rounds is None:
+                        runner = runner or stack.enter_context(
+                            contextlib.closing(self._open(member)))
+                        LOG.info('[%d of %d] %s, pCPU %s %s', number,
+                                 len(todo), member.name,
+                                 profile.format_pcpus(pcpus), state)
+                        left = len(todo) - number + 1
+                        rounds = self._measure_once(
+                            member, runner, pcpus,
+                            (deadline_s - time.monotonic()) / left)
+                        self._record.add(name, rounds)
+                    taken.setdefault((member.name, state), []).append(rounds)
+        self._note_disturbances(taken)
+        return taken
+
+    def _open(self, member: Member) -> Runner:
+        known = (self._against.reference.benchmark(member.name)
+                 if self._against else None)
+        if known and known.program_sha256 != self._hashes[member.name]:
+            warning = (f'{member.benchmark.program} is another build than on '
+                       'the reference: compilers differ, compare the same '
+                       'package')
+            # Several benchmarks may be one program.
+            if warning not in self._warnings:
+                self._warnings.append(warning)
+        return self._setting.open_runner(member,
+                                         known and known.round_events)
+
+    def _measure_once(self, member: Member, runner: Runner,
+                      pcpus: frozenset[int], limit_s: float) -> Rounds:
+        """Run one benchmark on these pCPUs at once, until that is enough."""
+        names = [name & pcpus for name in self._classes if name & pcpus]
+        effort = self._effort
+        if not member.weight:
+            # Only reported: a rough figure does.
+            effort = dataclasses.replace(effort, max_rounds=_MIN_ROUNDS)
+
+        def grouped(samples: Samples) -> list[list[list[float]]]:
+            return [[samples[p] for p in sorted(name)] for name in names]
+
+        def progress(samples: Samples) -> str:
+            return '; '.join(
+                f'pCPU {profile.format_pcpus(name)}: '
+                f'{_describe(_pooled(group), member.benchmark.unit)}'
+                for name, group in zip(names, grouped(samples), strict=True))
+
         before = self._cpu_times()
-        guests_before = host_cpus.guest_ticks(self._pcpus, self._sysroot)
+        throttled_before = self._throttled()
+        began_s = time.monotonic()
+        samples = runner.measure(
+            pcpus, lambda now: effort.is_enough(
+                grouped(now), time.monotonic() - began_s, limit_s), progress)
+        _busy, steal = self._cpu_times().since(before)
+        LOG.info('  %s', progress(samples))
+        return Rounds(
+            {pcpu: tuple(float(f'{score:.6g}') for score in scores)
+             for pcpu, scores in samples.items()},
+            round(steal, 4), self._throttled() - throttled_before,
+            runner.round_events)
+
+    def _own_reference(self, taken: Mapping[tuple[str, str], list[Rounds]],
+                       ) -> profile.Reference:
+        """This host's: the busy scores of its first class of pCPUs.
+
+        So that 100 CU are what it can promise on each of these at once.
+        """
+        benchmarks = []
+        for member in self._members:
+            (rounds,) = taken[member.name, BUSY]
+            own = estimate.estimate(rounds.of(self._classes[0]))
+            benchmarks.append(profile.Benchmark(
+                name=member.name, kind=member.benchmark.kind,
+                identity=member.benchmark.identity,
+                unit=member.benchmark.unit,
+                program_sha256=self._hashes[member.name],
+                weight=member.weight, score=own.mean,
+                half_width=own.width / 2, round_events=rounds.round_events))
+        return profile.Reference(self._reference_name, _now(),
+                                 tuple(benchmarks))
+
+    def _combined(self, taken: Mapping[tuple[str, str], list[Rounds]],
+                  state: str, members: frozenset[int],
+                  reference: profile.Reference, *,
+                  with_reference: bool) -> profile.Measurement:
+        """The coefficient of a class of pCPUs in a state.
+
+        :param with_reference: whether the reference's uncertainty is part of
+            the interval, unless it is this host's own
+        """
+        adds = with_reference and self._against is not None
+        scores = []
+        for member in self._members:
+            found = estimate.estimate(
+                [score for rounds in taken[member.name, state]
+                 for score in rounds.of(members)])
+            known = reference.benchmark(member.name)
+            scores.append(_score(found, known,
+                                 known.half_width if adds else 0.0))
+        return combine.measurement(scores, reference)
+
+    def _look_at_host(self) -> None:
+        """See whether the host is quiet enough to be measured."""
+        pcpus, sysroot = self._setting.pcpus, self._setting.sysroot
+        before = self._cpu_times()
+        guests_before = host_cpus.guest_ticks(pcpus, sysroot)
         time.sleep(_LOAD_CHECK_S)
         after = self._cpu_times()
         busy, _steal = after.since(before)
         guests = host_cpus.guest_pcpus(
-            guests_before, host_cpus.guest_ticks(self._pcpus, self._sysroot),
-            (after.total - before.total) / len(self._pcpus))
-        program_hash = _hash(self._benchmark.program)
-        seen = fingerprint.of_host(self._emulator, self._sysroot)
+            guests_before, host_cpus.guest_ticks(pcpus, sysroot),
+            (after.total - before.total) / len(pcpus))
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
-            busy_before=f'{busy:.3f}', guests_before_pcpus=f'{guests:.3f}',
-            benchmark_sha256=program_hash)
-        if self._virt_type is not None:
-            self._provenance['virt_type'] = self._virt_type
-        if guests > GUESTS_LIMIT and not self._beside_guests:
+            busy_before=f'{busy:.3f}', guests_before_pcpus=f'{guests:.3f}')
+        if self._setting.virt_type is not None:
+            self._provenance['virt_type'] = self._setting.virt_type
+        LOG.info('This host: %s', ', '.join(
+            f'{key} {value}' for key, value in itertools.chain(
+                ((key, self._fingerprint[key]) for key in _TOLD
+                 if key in self._fingerprint), self._provenance.items())))
+        if guests > GUESTS_LIMIT and not self._setting.beside_guests:
             raise CalibrationError(
                 f'guests use {guests:.2f} pCPUs of '
-                f'{profile.format_pcpus(self._pcpus)}, and would be slowed '
+                f'{profile.format_pcpus(pcpus)}, and would be slowed '
                 'down: move them away, or give --beside-guests to measure '
                 'all the same')
-        governor = seen.get('governor', 'unknown')
+        governor = self._fingerprint.get('governor', 'unknown')
         if governor not in _STEADY_GOVERNORS:
             self._warnings.append(
                 f'the CPU frequency governor is {governor}: servers that '
@@ -244,110 +396,88 @@ class Calibration:
             self._warnings.append(
                 f'the host was {busy:.0%} busy before: its own work makes the '
                 'scores scatter, and slows them through shared caches')
-        if self._against and self._against.program_hash != program_hash:
-            self._warnings.append(
-                f'{self._benchmark.program} is another build than on the '
-                'reference: compilers differ, compare the same package')
 
-    def _measure(self, pcpus: Collection[int],
-                 state: str) -> list[estimate.Estimate]:
-        """Measure these pCPUs at once; an estimate for each class of them."""
-        names = [frozenset(c & frozenset(pcpus)) for c in self._classes]
-        names = [name for name in names if name]
+    def _tell_of_record(self) -> None:
+        if self._record.discarded:
+            LOG.info('Not gone on with: %s', self._record.discarded)
+        elif self._record.found:
+            LOG.info('Going on after %d measurements of an earlier '
+                     'calibration; --restart would begin anew',
+                     self._record.found)
 
-        def grouped(samples: Samples) -> list[list[list[float]]]:
-            return [[samples[p] for p in sorted(name)] for name in names]
+    def _note_disturbances(
+            self, taken: Mapping[tuple[str, str], list[Rounds]]) -> None:
+        for state in sorted({state for _name, state in taken}):
+            rounds = [one for (_name, its), found in taken.items()
+                      if its == state for one in found]
+            steal = max(one.steal for one in rounds)
+            throttled = sum(one.throttled for one in rounds)
+            self._provenance[f'{state}_steal'] = f'{steal:.4f}'
+            self._provenance[f'{state}_throttled'] = str(throttled)
+            if throttled > 0:
+                self._warnings.append(
+                    f'heat slowed the CPUs {throttled} times while they were '
+                    f'measured {state}: see to the cooling, and measure again')
+            if steal > STEAL_WARNING:
+                self._warnings.append(
+                    f'{steal:.1%} of the time was stolen by a hypervisor '
+                    f'below this host while it was measured {state}')
+        for member in self._members:
+            if member.weight:
+                (busy,) = taken[member.name, BUSY]
+                self._warn_of_spread(member, busy)
 
-        def progress(samples: Samples) -> str:
-            return '; '.join(
-                f'{state}, pCPU {profile.format_pcpus(name)}: '
-                f'{self._describe(_pooled(group))}'
-                for name, group in zip(names, grouped(samples), strict=True))
-
-        LOG.info('Measuring pCPU %s, %s, in the %s with %s',
-                 profile.format_pcpus(pcpus), state,
-                 self._runner.measured_in, self._benchmark.identity)
-        before = self._cpu_times()
-        throttled_before = self._throttled()
-        began_s = time.monotonic()
-        samples = self._runner.measure(
-            pcpus, lambda now: self._effort.is_enough(
-                grouped(now), time.monotonic() - began_s), progress)
-        _busy, steal = self._cpu_times().since(before)
-        LOG.info('  %s', progress(samples))
-        self._note_disturbance(state, names, grouped(samples), steal,
-                               self._throttled() - throttled_before)
-        return [estimate.estimate(_pooled(group))
-                for group in grouped(samples)]
-
-    def _note_disturbance(self, state: str, names: list[frozenset[int]],
-                          groups: list[list[list[float]]],
-                          steal: float, throttled: int) -> None:
-        key = f'{state}_pcpu_{profile.format_pcpus(itertools.chain(*names))}'
-        self._provenance[f'{key}_steal'] = f'{steal:.4f}'
-        self._provenance[f'{key}_outliers'] = str(
-            sum(estimate.estimate(_pooled(g)).outliers for g in groups))
-        self._provenance[f'{key}_throttled'] = str(throttled)
-        if throttled > 0:
-            self._warnings.append(
-                f'heat slowed the CPUs {throttled} times while they were '
-                f'measured {state}: see to the cooling, and measure again')
-        if steal > STEAL_WARNING:
-            self._warnings.append(
-                f'{steal:.1%} of the time was stolen by a hypervisor below '
-                f'this host while it was measured {state}')
-        for name, group in zip(names, groups, strict=True):
-            means = [statistics.median(scores) for scores in group]
-            spread = (max(means) - min(means)) / min(means)
+    def _warn_of_spread(self, member: Member, rounds: Rounds) -> None:
+        for name in self._classes:
+            medians = [statistics.median(rounds.samples[pcpu])
+                       for pcpu in name]
+            spread = (max(medians) - min(medians)) / min(medians)
             if spread > max(self._effort.max_interval, _SPREAD_WARNING):
                 self._warnings.append(
                     f'pCPUs {profile.format_pcpus(name)} look equal but '
-                    f'their scores differ by {spread:.0%}: their mean is '
-                    'promised for all')
+                    f'their scores by {member.name} differ by {spread:.0%}: '
+                    'their mean is promised for all')
+
+    def _warn_of_interval(self, cpu_class: profile.CpuClass) -> None:
+        width = cpu_class.busy.interval_width
+        if width > self._effort.max_interval:
+            self._warnings.append(
+                f'the interval of pCPU {profile.format_pcpus(cpu_class.pcpus)}'
+                f' is {width:.1%} wide, more than '
+                f'{self._effort.max_interval:.1%}: measure again on a quieter '
+                'host, or with more --rounds and --max-seconds')
 
     def _throttled(self) -> int:
-        return host_cpus.throttle_count(self._pcpus, self._sysroot)
+        return host_cpus.throttle_count(self._setting.pcpus,
+                                        self._setting.sysroot)
 
     def _cpu_times(self) -> host_cpus.CpuTimes:
-        return host_cpus.cpu_times(self._pcpus, self._sysroot)
-
-    def _describe(self, scores: list[float]) -> str:
-        if len(scores) < estimate.LEAST_SAMPLES:
-            return f'{len(scores)} rounds'
-        now = estimate.estimate(scores)
-        return (f'{len(scores)} rounds, {now.mean:.1f} '
-                f'{self._benchmark.unit}, interval {now.width:.1%}')
-
-    def _reference(self, busy: Mapping[frozenset[int], estimate.Estimate],
-                   ) -> tuple[profile.Reference, float]:
-        if self._against is not None:
-            return self._against.reference, self._against.half_width
-        # The busy score, so that 100 CU are what the reference host can
-        # promise on each of its pCPUs at once.
-        own = busy[self._classes[0]]
-        return profile.Reference(
-            name=self._reference_name, benchmark=self._benchmark.identity,
-            unit=self._benchmark.unit, score=own.mean,
-            created_at=_now()), own.width / 2
+        return host_cpus.cpu_times(self._setting.pcpus, self._setting.sysroot)
 
 
-def _measurement(result: estimate.Estimate, reference: profile.Reference,
-                 reference_half_width: float) -> profile.Measurement:
+def _describe(scores: list[float], unit: str) -> str:
+    if len(scores) < estimate.LEAST_SAMPLES:
+        return f'{len(scores)} rounds'
+    now = estimate.estimate(scores)
+    return (f'{len(scores)} rounds, {now.mean:.5g} {unit}, '
+            f'interval {now.width:.1%}')
+
+
+def _score(found: estimate.Estimate, known: profile.Benchmark,
+           reference_half_width: float) -> profile.Score:
     """A score as a coefficient.
 
     Its interval is that of a quotient: relative half widths of independent
     scores add as squares.
     """
-    coefficient = result.mean / reference.score
-    half = coefficient * math.hypot(result.width / 2, reference_half_width)
-    return profile.Measurement(
-        coefficient=coefficient,
-        interval_low=max(coefficient - half, coefficient * profile.LEAST_LOW),
-        interval_high=coefficient + half,
-        samples=tuple(float(f'{s:.6g}') for s in result.samples))
+    coefficient = found.mean / known.score
+    half = coefficient * math.hypot(found.width / 2, reference_half_width)
+    return profile.Score(
+        known.name, coefficient, *profile.interval(coefficient, half),
+        found.outliers, found.samples)
 
 
-def _pooled(group: list[list[float]]) -> list[float]:
+def _pooled(group: Iterable[list[float]]) -> list[float]:
     return list(itertools.chain.from_iterable(group))
 
 

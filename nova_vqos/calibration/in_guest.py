@@ -53,10 +53,6 @@ EMULATORS = ('/usr/bin/qemu-system-x86_64', '/usr/libexec/qemu-kvm')
 _SILENCE_TIMEOUT_S = 170
 _POLL_INTERVAL_MS = 200
 
-# By how much the benchmark is slower in a guest than on the host, roughly; 6
-# to 20 times under emulation. It only sets how many events a round has.
-_SLOWDOWN = {'kvm': 1, 'qemu': 12}
-
 
 def find_emulator(path: str | None = None) -> str:
     """The emulator to measure.
@@ -83,16 +79,17 @@ def find_virt_type(name: str | None = None) -> str:
     return 'kvm' if hardware and os.path.exists('/dev/kvm') else 'qemu'
 
 
-def check_memory(guests: int) -> None:
+def check_memory(guests: int, memory_mib: int) -> None:
     """See that so many guests fit into memory.
 
+    :param memory_mib: that the work of each needs beside what any has
     :raises CalibrationError: when they do not
     """
     meminfo = pathlib.Path('/proc/meminfo').read_text()
     found = re.search(r'^MemAvailable:\s+(\d+) kB', meminfo, re.MULTILINE)
     available_mib = int(found[1]) // 1024 if found else 0
     # The emulator itself takes about as much as half of such a guest.
-    needed_mib = guests * guest.MEMORY_MIB * 3 // 2
+    needed_mib = guests * (guest.MEMORY_MIB * 3 // 2 + memory_mib)
     if available_mib < needed_mib:
         raise CalibrationError(
             f'{guests} guests need {needed_mib} MiB of memory, '
@@ -121,7 +118,7 @@ class GuestRunner(runner.Runner):
         self._virt_type = virt_type
         self._kernel = kernel
         self._max_rounds = max_rounds
-        self._round_events = round_events
+        self.round_events = round_events
         self._append = ''
         self._directory = tempfile.TemporaryDirectory(prefix='vqos-')
         self._initramfs = os.path.join(self._directory.name, 'initramfs')
@@ -149,23 +146,26 @@ class GuestRunner(runner.Runner):
         LOG.info('  building a guest for %s (%s)', self._emulator,
                  self._virt_type)
         guest.build_initramfs(self._initramfs,
-                              tools=[self._benchmark.program])
-        events = self._round_events or self._choose_events(pcpu)
-        self.provenance['round_events'] = str(events)
+                              tools=[self._benchmark.program],
+                              contents=self._benchmark.files)
+        self.round_events = self.round_events or self._choose_events(pcpu)
         self._append = guest.command_line(
             [self._benchmark.guest_kind], self._max_rounds * 10,
-            {self._benchmark.guest_kind: events})
+            {self._benchmark.guest_kind: self.round_events})
         if self._virt_type == 'kvm':
             # Read without leaving the guest, and never calibrated; the ACPI
             # timer costs an exit for each reading, two for each event.
             self._append += ' clocksource=kvm-clock'
 
     def _choose_events(self, pcpu: int) -> int:
-        (native_score,) = runner.NativeRunner(self._benchmark).measure(
-            {pcpu}, lambda seen: bool(seen[pcpu]),
-            lambda seen: 'running the benchmark on the host')[pcpu]
-        return max(1, round(native_score * runner.ROUND_S
-                            / _SLOWDOWN[self._virt_type]))
+        native_runner = runner.NativeRunner(self._benchmark)
+        with contextlib.closing(native_runner):
+            (score,) = native_runner.measure(
+                {pcpu}, lambda seen: bool(seen[pcpu]),
+                lambda seen: 'running the benchmark on the host')[pcpu]
+        slowdown = (1 if self._virt_type == 'kvm'
+                    else self._benchmark.emulated_slowdown)
+        return max(1, round(score * runner.ROUND_S / slowdown))
 
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:
@@ -223,7 +223,8 @@ class GuestRunner(runner.Runner):
         return [
             self._emulator, '-name', f'vqos-calibrate-{pcpu}', '-S',
             '-accel', accelerator, '-cpu', cpu_model, '-smp', '1',
-            '-m', str(guest.MEMORY_MIB), '-nodefaults', '-no-user-config',
+            '-m', str(guest.MEMORY_MIB + self._benchmark.memory_mib),
+            '-nodefaults', '-no-user-config',
             '-display', 'none', '-serial', 'stdio', '-no-reboot',
             '-chardev', f'socket,id=monitor,fd={monitor_fd}',
             '-mon', 'chardev=monitor,mode=control',

@@ -26,12 +26,11 @@ import typing as ty
 
 from nova_vqos import profile as profiles
 from nova_vqos import version
+from nova_vqos.calibration import combine
 from nova_vqos.calibration.benchmark import CalibrationError
 
-#: In the provenance of the reference's own profile.
-IS_REFERENCE = 'is_reference'
 KIND = 'nova_vqos reference'
-SCHEMA = 1
+SCHEMA = 2
 # Of the host that a document is exported from: what tells people and
 # archaeologists which CPU it was.
 _TOLD = ('cpu_vendor', 'cpu_model', 'microcode', 'kernel', 'emulator',
@@ -40,19 +39,10 @@ _TOLD = ('cpu_vendor', 'cpu_model', 'microcode', 'kernel', 'emulator',
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Yardstick:
-    """What a host is measured against.
-
-    :ivar half_width: of the reference's own interval, relative to its score
-    :ivar program_hash: of the benchmark's program on the reference
-    :ivar round_events: events of a round in its guests; None: not known, or
-        measured in none
-    """
+    """What a host is measured against."""
 
     reference: profiles.Reference
     measured_in: str
-    half_width: float
-    program_hash: str
-    round_events: int | None = None
 
 
 def load(path: str) -> Yardstick:
@@ -73,12 +63,7 @@ def load(path: str) -> Yardstick:
 
 def of_profile(profile: profiles.Profile) -> Yardstick:
     """:returns: the reference that a profile was made against"""
-    events = profile.provenance.get('round_events')
-    return Yardstick(
-        profile.reference, profile.measured_in,
-        reference_half_width(profile),
-        profile.provenance.get('benchmark_sha256', ''),
-        int(events) if events and events.isdecimal() else None)
+    return Yardstick(profile.reference, profile.measured_in)
 
 
 def own_half_width(profile: profiles.Profile,
@@ -88,31 +73,19 @@ def own_half_width(profile: profiles.Profile,
     :param measured: of this profile
     :returns: half of its 95 % interval without the reference's uncertainty
     """
+    return _own_half_width(profile, measured, profile.reference.half_width)
+
+
+def _own_half_width(profile: profiles.Profile,
+                    measured: profiles.Measurement | profiles.Score,
+                    reference_half_width: float) -> float:
     half = (measured.interval_high - measured.interval_low) / 2
     # In the profile of the reference itself there is nothing to subtract: its
     # interval is that of its own score.
-    reference = (0.0 if IS_REFERENCE in profile.provenance
-                 else reference_half_width(profile))
-    return math.sqrt(max(
-        0.0, half ** 2 - (measured.coefficient * reference) ** 2))
-
-
-def reference_half_width(profile: profiles.Profile) -> float:
-    """The uncertainty of what a profile was measured against.
-
-    :returns: half of the interval of the reference's score, relative to it
-    :raises ProfileInvalid: when its provenance has nonsense there
-    """
-    text = profile.provenance.get('reference_half_width', '0')
-    try:
-        width = float(text)
-    except ValueError:
-        width = math.nan
-    if not 0 <= width <= 1:
-        raise profiles.ProfileInvalid(
-            f'provenance.reference_half_width is {text!r}, it must be a '
-            'number from 0 to 1')
-    return width
+    if profile.is_reference:
+        return half
+    return math.sqrt(max(0.0, half ** 2 - (
+        measured.coefficient * reference_half_width) ** 2))
 
 
 def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
@@ -128,7 +101,8 @@ def check_comparable(found: Mapping[str, profiles.Profile]) -> None:
                 ('in the', first.measured_in, profile.measured_in)):
             if mine != theirs:
                 name, other = (
-                    (f'{one.name} of {one.created_at} ({one.benchmark})'
+                    (f'{one.name} of {one.created_at} '
+                     f'({", ".join(b.identity for b in one.benchmarks)})'
                      if isinstance(one, profiles.Reference) else one)
                     for one in (mine, theirs))
                 raise CalibrationError(
@@ -145,23 +119,14 @@ def document(profile: profiles.Profile, signed_off_by: str) -> str:
     :param signed_off_by: who vouches for it
     :raises CalibrationError: when it is another host's
     """
-    if IS_REFERENCE not in profile.provenance:
+    if not profile.is_reference:
         raise CalibrationError(
             f'the profile of {profile.host} is not that of the reference, '
             f'{profile.reference.name}: export it from there')
-    found = of_profile(profile)
-    reference = found.reference
-    benchmark: dict[str, ty.Any] = {
-        'identity': reference.benchmark, 'unit': reference.unit,
-        'score': reference.score, 'half_width': found.half_width,
-        'program_sha256': found.program_hash or 'unknown'}
-    if found.round_events is not None:
-        benchmark['round_events'] = found.round_events
     content: dict[str, ty.Any] = {
-        'kind': KIND, 'schema': SCHEMA, 'name': reference.name,
-        'created_at': reference.created_at, 'measured_in': found.measured_in,
-        # A list, since a reference may be the scores of several one day.
-        'benchmarks': [benchmark],
+        'kind': KIND, 'schema': SCHEMA,
+        **profiles.reference_document(profile.reference),
+        'measured_in': profile.measured_in,
         'exported': {
             'from_host': profile.host, 'from_profile': profile.id,
             'nova_vqos': version.version(),
@@ -185,17 +150,8 @@ def _from_document(fields: profiles.Fields) -> Yardstick:
                            f'{fields.text("signed_off_by")} signed it off')
     if fields.text('measured_in') not in ('host', 'guest'):
         raise fields.error('measured_in', 'host or guest')
-    (benchmark,) = fields.children('benchmarks', 1)
-    return Yardstick(
-        profiles.Reference(
-            name=fields.text('name'), benchmark=benchmark.text('identity'),
-            unit=benchmark.text('unit'),
-            score=benchmark.number('score', 1e-9, 1e15),
-            created_at=fields.text('created_at')),
-        fields.text('measured_in'), benchmark.number('half_width', 0, 1),
-        benchmark.text('program_sha256'),
-        int(benchmark.number('round_events', 1, 1e12))
-        if benchmark.has('round_events') else None)
+    return Yardstick(profiles.reference_of(fields),
+                     fields.text('measured_in'))
 
 
 def _id(content: Mapping[str, object]) -> str:
@@ -207,9 +163,9 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
             name: str) -> profiles.Profile:
     """Express a profile in units of another reference.
 
-    As if the host had been measured against that one: its score is the same,
-    and so is the speed of each pCPU in work per second. Of its interval the
-    old reference's part is taken out, and the new one's is added.
+    As if the host had been measured against that one: its scores are the
+    same, and so is the speed of each pCPU in work per second. Of its intervals
+    the old reference's part is taken out, and the new one's is added.
 
     :param onto: the profile of the host that becomes the reference, by its
         first class of pCPUs; measured as this one was
@@ -219,33 +175,35 @@ def rescale(profile: profiles.Profile, onto: profiles.Profile,
         one CPU is a thousand times as fast as the other
     """
     check_comparable({'the profile': profile, 'the new reference': onto})
-    new = onto.cpu_classes[0].busy
-    half_width = own_half_width(onto, new) / new.coefficient
+    old = profile.reference
+    new = profiles.Reference(name, onto.created_at, tuple(
+        benchmark._replace(
+            score=benchmark.score * score.coefficient,
+            half_width=min(1.0, _own_half_width(
+                onto, score, benchmark.half_width) / score.coefficient))
+        for benchmark, score in zip(
+            old.benchmarks, onto.cpu_classes[0].busy.scores, strict=True)))
     # To itself a reference is certain.
     its_own = profile.id == onto.id
 
-    def rescaled(measured: profiles.Measurement) -> profiles.Measurement:
-        coefficient = measured.coefficient / new.coefficient
-        own = own_half_width(profile, measured) / measured.coefficient
-        half = coefficient * (own if its_own else math.hypot(own, half_width))
-        return measured._replace(
-            coefficient=coefficient,
-            interval_low=max(coefficient - half,
-                             coefficient * profiles.LEAST_LOW),
-            interval_high=coefficient + half)
+    def rescaled(score: profiles.Score) -> profiles.Score:
+        before, after = (one.benchmark(score.benchmark) for one in (old, new))
+        factor = before.score / after.score
+        own = factor * _own_half_width(profile, score, before.half_width)
+        coefficient = factor * score.coefficient
+        half = own if its_own else math.hypot(
+            own, coefficient * after.half_width)
+        low, high = profiles.interval(coefficient, half)
+        return score._replace(coefficient=coefficient, interval_low=low,
+                              interval_high=high)
 
-    old = profile.reference
-    provenance = {**profile.provenance,
-                  'reference_half_width': f'{half_width:.9g}',
-                  'rescaled_from': profile.id,
-                  'rescaled_from_reference': old.name}
-    provenance.pop(IS_REFERENCE, None)
-    if its_own:
-        provenance[IS_REFERENCE] = 'yes'
+    def combined(measured: profiles.Measurement) -> profiles.Measurement:
+        return combine.measurement(map(rescaled, measured.scores), new)
+
     return profiles.loads(profiles.dumps(profile._replace(
-        reference=old._replace(name=name, score=old.score * new.coefficient,
-                               created_at=onto.created_at),
-        cpu_classes=tuple(one._replace(alone=rescaled(one.alone),
-                                       busy=rescaled(one.busy))
+        reference=new, is_reference=its_own,
+        cpu_classes=tuple(one._replace(alone=combined(one.alone),
+                                       busy=combined(one.busy))
                           for one in profile.cpu_classes),
-        provenance=provenance)))
+        provenance={**profile.provenance, 'rescaled_from': profile.id,
+                    'rescaled_from_reference': old.name})))

@@ -22,8 +22,11 @@ from collections.abc import Callable, Collection, Mapping
 import dataclasses
 import logging
 import os
+import pathlib
 import queue
+import shlex
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -41,6 +44,8 @@ ROUND_S = 0.5
 _ROUND_TIMEOUT_S = 60
 _SILENCE_TIMEOUT_S = 180
 _PROGRESS_INTERVAL_S = 3
+# Of a program's argument list the kernel takes megabytes.
+_MAX_EVENTS = 100_000
 
 Samples = Mapping[int, list[float]]
 
@@ -57,7 +62,7 @@ class Sample:
 class Runner(abc.ABC):
     """Keeps pCPUs busy with a benchmark and scores its rounds.
 
-    :ivar provenance: how it did so, for the profile
+    :ivar round_events: of a round; None: it depends on the pCPU
     """
 
     #: for :attr:`nova_vqos.profile.Profile.measured_in`
@@ -65,7 +70,11 @@ class Runner(abc.ABC):
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
-        self.provenance: dict[str, str] = {}
+        self.round_events: int | None = None
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Remove what was made to run the benchmark."""
 
     @abc.abstractmethod
     def work(self, pcpu: int, report: Callable[[float], None],
@@ -144,40 +153,80 @@ class NativeRunner(Runner):
 
     measured_in = 'host'
 
+    def __init__(self, benchmark: Benchmark) -> None:
+        """
+        :raises OSError: when what it works with cannot be written
+        """
+        super().__init__(benchmark)
+        self._directory = tempfile.TemporaryDirectory(prefix='vqos-')
+        for name, content in benchmark.files.items():
+            pathlib.Path(self._directory.name, name).write_bytes(content)
+
+    def close(self) -> None:
+        """Remove what the program worked with."""
+        self._directory.cleanup()
+
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:
         pin(0, pcpu)
         # What starting the program costs is no part of the work.
-        start_s = min(self._run(1)[1] for _ in range(3))
-        events = 100
-        events_done, cpu_s = self._run(events)
+        start_s = min(self._run(1) for _ in range(3))
+        events, work_s = self._find_events(start_s, stop)
         while not stop.is_set():
-            rate = events_done / max(cpu_s - start_s, 1e-3)
-            events = max(1, round(rate * ROUND_S))
-            events_done, cpu_s = self._run(events)
-            if not stop.is_set() and cpu_s > start_s:
-                report(events_done / (cpu_s - start_s))
+            events = max(1, round(events * ROUND_S / work_s))
+            # Where an event is nearly nothing to starting the program, less
+            # than that may come out of one round.
+            work_s = max(self._run(events) - start_s, 1e-6)
+            if not stop.is_set():
+                report(events / work_s)
 
-    def _run(self, events: int) -> tuple[int, float]:
-        """Run the program once; how much it did, and its CPU time."""
-        argv = self._benchmark.argv(events)
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True,
-                              stderr=subprocess.STDOUT) as process:
+    def _find_events(self, start_s: float,
+                     stop: threading.Event) -> tuple[int, float]:
+        """Find events that take long enough to be told from the start.
+
+        :returns: how many, and the CPU time that they took
+        :raises CalibrationError: when they take no more, however many
+        """
+        events = 2
+        while not stop.is_set():
+            work_s = self._run(events) - start_s
+            if work_s > ROUND_S / 10:
+                return events, work_s
+            if events > _MAX_EVENTS:
+                raise CalibrationError(
+                    f'{self._argv(events)} ended after {work_s:.3f} s of CPU '
+                    'time beyond its start: it does not do what it was asked '
+                    'for')
+            events *= 2
+        return events, ROUND_S
+
+    def _argv(self, events: int) -> str:
+        line = shlex.join(self._benchmark.argv(events))
+        return line if len(line) <= 200 else f'{line[:197]}...'
+
+    def _run(self, events: int) -> float:
+        """Run the program once; the CPU time that it took."""
+        with (tempfile.TemporaryFile() as errors,
+              subprocess.Popen(self._benchmark.argv(events),
+                               cwd=self._directory.name,
+                               stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL,
+                               stderr=errors) as process):
             watchdog = threading.Timer(_ROUND_TIMEOUT_S, process.kill)
             watchdog.start()
             try:
-                output = process.stdout.read() if process.stdout else ''
                 # Popen knows no rusage of a single child.
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
             finally:
                 watchdog.cancel()
-        if process.returncode:
-            raise CalibrationError(
-                f'{" ".join(argv)} ended with {process.returncode}: '
-                f'{output.strip()[-200:]}')
-        return (self._benchmark.events_done(output),
-                usage.ru_utime + usage.ru_stime)
+            if process.returncode:
+                errors.seek(max(0, errors.seek(0, os.SEEK_END) - 200))
+                said = errors.read().decode(errors='replace').strip()
+                raise CalibrationError(
+                    f'{self._argv(events)} ended with {process.returncode}: '
+                    f'{said}')
+        return usage.ru_utime + usage.ru_stime
 
 
 def pin(thread_id: int, pcpu: int) -> None:

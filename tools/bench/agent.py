@@ -48,6 +48,7 @@ import libvirt  # noqa: E402
 from nova_vqos import fingerprint  # noqa: E402
 from nova_vqos import policy  # noqa: E402
 from nova_vqos import profile  # noqa: E402
+from nova_vqos.tests import make_profiles  # noqa: E402
 from nova_vqos_lab import host as hosts  # noqa: E402
 from nova_vqos_lab import netns  # noqa: E402
 from nova_vqos_lab import process  # noqa: E402
@@ -176,15 +177,9 @@ def start_guests(connection: libvirt.virConnect,
 def start_agent(host: hosts.Host) -> process.Process:
     """Start the agent as it is on any host, with a profile made up."""
     directory = pathlib.Path(host.path('etc/nova-vqos'))
-    measured = profile.Measurement(1.0, 0.999, 1.001, (100.0,))
-    now = '2026-01-01T00:00:00+00:00'
-    profile.store(profile.Profile(
-        created_at=now, host=host.name,
-        reference=profile.Reference('bench', 'none', 'none', 100.0, now),
-        measured_in='host', fingerprint=fingerprint.of_host(),
-        cpu_classes=(profile.CpuClass(frozenset(host.pcpus), measured,
-                                      measured),)),
-        str(directory / 'profile.yaml'))
+    profile.store(make_profiles.make_profile(
+        host.name, make_profiles.make_class(host.pcpus, 1.0),
+        fingerprint=fingerprint.of_host()), str(directory / 'profile.yaml'))
     (directory / 'nova-vqos.conf').write_text(
         '[DEFAULT]\nhost = bench\n'
         # The port discard, where nobody is: the bus is down.

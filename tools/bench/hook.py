@@ -30,7 +30,9 @@ import tempfile
 import time
 
 from nova_vqos import profile as profiles
+from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.hooks import install
+from nova_vqos.tests import make_profiles
 
 FIXTURE = (pathlib.Path(install.__file__).parents[1]
            / 'tests/unit/data/domain.xml')
@@ -39,21 +41,26 @@ _BIG_XML_BYTES = 1024 * 1024
 
 
 def make_profile():
-    """A profile of 64 pCPUs in two classes, of 20 samples each."""
+    """A profile of 64 pCPUs in two classes, by all benchmarks.
+
+    As a calibration of such a host writes it: each pCPU has 8 samples or more
+    of each benchmark.
+    """
+    names = benchmarks.DEFAULT_SET
     classes = []
     for first, coefficient in ((0, 0.8), (32, 1.25)):
         measurement = profiles.Measurement(
-            coefficient, coefficient * 0.995, coefficient * 1.005,
-            tuple(650.0 * coefficient + i for i in range(20)))
+            coefficient, coefficient * 0.995, coefficient * 1.005, tuple(
+                make_profiles.make_score(
+                    coefficient, benchmark=name,
+                    samples=tuple(650.25 + i for i in range(8 * 32)))
+                for name in names))
         classes.append(profiles.CpuClass(
             frozenset(range(first, first + 32)), measurement, measurement))
-    return profiles.Profile(
-        created_at='2026-11-21T07:00:00+00:00', host='bench',
-        reference=profiles.Reference(
-            name='bench', benchmark='sysbench cpu', unit='events/s',
-            score=650.0, created_at='2026-11-20T07:00:00+00:00'),
-        measured_in='host', fingerprint={'tick_us': '4000'},
-        cpu_classes=tuple(classes))
+    return make_profiles.make_profile(
+        'bench', *classes, fingerprint={'tick_us': '4000'},
+        reference=make_profiles.make_reference(
+            'bench', *map(make_profiles.make_benchmark, names)))
 
 
 def make_cases(directory):

@@ -20,39 +20,27 @@ import pathlib
 import fixtures
 
 from nova_vqos import profile as profiles
+from nova_vqos.tests import make_profiles
 
 #: What every host of these tests says that it is, whatever runs them.
 FINGERPRINT = {'cpu_model': 'a pCPU of the tests', 'tick_us': '4000'}
 
-REFERENCE = profiles.Reference(
-    name='reference', benchmark='sysbench cpu', unit='events/s',
-    score=1000.0, created_at='2026-01-01T00:00:00+00:00')
-
-
 def make_profile(hostname, coefficients, *, fingerprint=None,
-                 relative_width=0.01):
+                 relative_width=0.01, **changes):
     """A profile as a calibration writes it.
 
     :param coefficients: {pCPUs as in 0-3: coefficient}
     :param fingerprint: of what was measured; None: of the tests' hosts
     :param relative_width: of the confidence intervals
     """
-    classes = []
-    for pcpus, coefficient in coefficients.items():
-        half = coefficient * relative_width / 2
-        measured = profiles.Measurement(
-            coefficient=coefficient, interval_low=coefficient - half,
-            interval_high=coefficient + half,
-            samples=(coefficient * REFERENCE.score,) * 3)
-        classes.append(profiles.CpuClass(
-            pcpus=profiles.parse_pcpus(pcpus), alone=measured,
-            busy=measured))
-    return profiles.Profile(
-        created_at='2026-01-02T00:00:00+00:00', host=hostname,
-        reference=REFERENCE, measured_in='host',
+    return make_profiles.make_profile(
+        hostname, *(
+            make_profiles.make_class(profiles.parse_pcpus(pcpus), coefficient,
+                                     width=relative_width,
+                                     samples=(coefficient * 1000.0,) * 3)
+            for pcpus, coefficient in coefficients.items()),
         fingerprint=dict(FINGERPRINT if fingerprint is None
-                         else fingerprint),
-        cpu_classes=tuple(classes))
+                         else fingerprint))._replace(**changes)
 
 
 class HostFiles(fixtures.Fixture):

@@ -25,6 +25,7 @@ import oslo_messaging
 from nova_vqos import fingerprint
 from nova_vqos import profile as profiles
 from nova_vqos.agent import rpcapi
+from nova_vqos.tests import make_profiles
 from nova_vqos_lab import process
 
 LIMIT_S = 90
@@ -63,16 +64,10 @@ def profile_path(host):
 
 def store_profile(host, coefficient):
     """Give a host a profile, as if it had been measured."""
-    measured = profiles.Measurement(
-        coefficient, coefficient * 0.99, coefficient * 1.01,
-        (100.0 * coefficient,) * 3)
-    profiles.store(profiles.Profile(
-        created_at='2026-11-21T08:00:00+00:00', host=host.name,
-        reference=profiles.Reference(
-            'fast', 'sysbench cpu', 'events/s', 100.0,
-            '2026-11-21T08:00:00+00:00'),
-        measured_in='guest', fingerprint=fingerprint.of_host(),
-        cpu_classes=(profiles.CpuClass(host.pcpus, measured, measured),)),
+    profiles.store(make_profiles.make_profile(
+        host.name,
+        make_profiles.make_class(host.pcpus, coefficient, width=0.02),
+        fingerprint=fingerprint.of_host(), measured_in='guest'),
         profile_path(host))
 
 

@@ -39,6 +39,7 @@ from nova_vqos.agent import state
 from nova_vqos.hooks import install
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
+from nova_vqos.tests import make_profiles
 
 NAME = 'vqos-v2'
 UUID = '3a1f4b52-53c1-4d55-9d10-2f8c2f0a6f11'
@@ -146,14 +147,9 @@ def prepare():
 
 
 def make_profile():
-    measurement = profiles.Measurement(1.0, 1.0, 1.0, (1000.0,))
-    return profiles.Profile(
-        created_at='2026-01-01T00:00:00+00:00', host='v2',
-        reference=profiles.Reference(
-            'v2', 'none', 'none', 1000.0, '2026-01-01T00:00:00+00:00'),
-        measured_in='host', fingerprint={'tick_us': '4000'},
-        cpu_classes=(profiles.CpuClass(
-            frozenset([0, 1]), measurement, measurement),))
+    return make_profiles.make_profile(
+        'v2', make_profiles.make_class({0, 1}, 1.0),
+        fingerprint={'tick_us': '4000'})
 
 
 def calibrate():

@@ -16,8 +16,8 @@ from concurrent import futures
 import dataclasses
 
 from nova_vqos import policy
-from nova_vqos import profile
 from nova_vqos.hypervisor import base
+from nova_vqos.tests import make_profiles
 
 UUID = '11111111-2222-4333-8444-555555555555'
 OTHER_UUID = '99999999-2222-4333-8444-555555555555'
@@ -25,15 +25,9 @@ OTHER_UUID = '99999999-2222-4333-8444-555555555555'
 
 def make_profile(coefficient=1.0, pcpus=(0, 1), tick_us=4000):
     """A profile of one class of pCPUs."""
-    measured = profile.Measurement(
-        coefficient, coefficient * 0.99, coefficient * 1.01, (100.0,))
-    now = '2026-11-21T07:00:00+00:00'
-    return profile.Profile(
-        created_at=now, host='host',
-        reference=profile.Reference('ref', 'bench', 'events/s', 100.0, now),
-        measured_in='host', fingerprint={'tick_us': str(tick_us)},
-        cpu_classes=(profile.CpuClass(frozenset(pcpus), measured,
-                                      measured),))
+    return make_profiles.make_profile(
+        'host', make_profiles.make_class(pcpus, coefficient, width=0.02),
+        fingerprint={'tick_us': str(tick_us)})
 
 
 def make_specs(units='60', **others):

@@ -23,6 +23,7 @@ from nova_vqos import tuning
 from nova_vqos.hooks import install
 from nova_vqos.hooks import libvirt
 from nova_vqos.hooks import rewrite
+from nova_vqos.tests import make_profiles
 from nova_vqos.tests.unit import test_domain_xml
 from nova_vqos.tests.unit import test_profile
 
@@ -33,13 +34,9 @@ STOCK_XML = XML.replace(b'resources:CUSTOM_VQOS_CPU_UNIT', b'hw:x').replace(
 
 def make_profile(**coefficients):
     """A profile of pCPUs, given as p0=1.0, p1=2.0."""
-    classes = []
-    for pcpu, coefficient in coefficients.items():
-        measurement = profiles.Measurement(
-            coefficient, coefficient, coefficient, (650.0,))
-        classes.append(profiles.CpuClass(
-            frozenset([int(pcpu[1:])]), measurement, measurement))
-    return test_profile.make_profile(cpu_classes=tuple(classes))
+    return test_profile.make_profile(cpu_classes=tuple(
+        make_profiles.make_class({int(pcpu[1:])}, coefficient)
+        for pcpu, coefficient in coefficients.items()))
 
 
 @pytest.fixture

@@ -20,18 +20,16 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_vqos import profile
+from nova_vqos.tests import make_profiles
 
 
 def make_profile(**changes):
-    measurement = profile.Measurement(
-        coefficient=1.25, interval_low=1.24, interval_high=1.26,
-        samples=(812.0, 815.5, 810.25))
+    measurement = make_profiles.make_measurement(
+        1.25, width=0.016, samples=(812.0, 815.5, 810.25))
     values = {
         'created_at': '2026-11-21T07:00:00+00:00',
         'host': 'compute1',
-        'reference': profile.Reference(
-            name='gold', benchmark='sysbench-cpu', unit='events/s',
-            score=650.0, created_at='2026-11-20T07:00:00+00:00'),
+        'reference': make_profiles.make_reference(),
         'measured_in': 'host',
         'fingerprint': {'cpu_model': 'Some CPU', 'tick_us': '4000'},
         'cpu_classes': (
@@ -40,8 +38,8 @@ def make_profile(**changes):
                                  coefficient=1.255),
                              busy=measurement),
             profile.CpuClass(pcpus=frozenset([4]), alone=measurement,
-                             busy=profile.Measurement(0.5, 0.49, 0.51,
-                                                      (325.0,)))),
+                             busy=make_profiles.make_measurement(
+                                 0.5, width=0.04))),
         'provenance': {'load': '0.1'},
     }
     return profile.Profile(**(values | changes))
@@ -136,9 +134,8 @@ def test_edited_by_hand():
 
 
 def test_whole_numbers_are_as_good():
-    measurement = profile.Measurement(1, 1, 1, (5,))
     made = make_profile(cpu_classes=(
-        profile.CpuClass(frozenset([0]), measurement, measurement),))
+        make_profiles.make_class([0], 1, samples=(5,)),))
     assert profile.loads(profile.dumps(made)) == made
 
 
@@ -149,7 +146,7 @@ def test_garbage(content):
 
 
 @pytest.mark.parametrize('changes, says', [
-    ({'schema': 2}, 'schema is 2, it must be 1'),
+    ({'schema': 1}, 'schema is 1, it must be 2: calibrate with'),
     ({'schema': True}, 'schema is True'),
     ({'schema': None}, 'schema is None'),
     ({'host': ''}, "host is '', it must be a text of 1 to 256"),
@@ -176,18 +173,63 @@ def test_fields_that_are_wrong(changes, says):
     ({'coefficient': '1.0'}, 'a number from'),
     ({'interval': [1.3, 1.4]}, 'around the coefficient'),
     ({'interval': [1.2]}, 'a list of 2 to 2'),
-    ({'samples': []}, 'a list of 1 to 10000'),
-    ({'samples': [float('inf')]}, 'positive numbers'),
-    ({'samples': ['1']}, 'positive numbers'),
+    ({'scores': []}, 'a list of 1 to 20'),
 ])
 def test_measurements_that_are_wrong(changes, says):
     content = document()
     content['cpu_classes'][1]['busy'].update(changes)
     with pytest.raises(
             profile.ProfileInvalid,
-            match=rf'cpu_classes\[1\].busy.(coefficient|interval|samples).*'
+            match=rf'cpu_classes\[1\].busy.(coefficient|interval|scores).*'
                   rf'{says}'):
         profile.loads(json.dumps(content))
+
+
+@pytest.mark.parametrize('changes, says', [
+    ({'coefficient': 0}, 'a number from 0.001 to 1000'),
+    ({'interval': [1.3, 1.4]}, 'around the coefficient'),
+    ({'outliers': -1}, 'a number from 0'),
+    ({'samples': []}, 'a list of 1 to 10000'),
+    ({'samples': [float('inf')]}, 'positive numbers'),
+    ({'samples': ['1']}, 'positive numbers'),
+    ({'benchmark': 'float'}, 'one of each benchmark of the reference'),
+])
+def test_scores_that_are_wrong(changes, says):
+    content = document()
+    content['cpu_classes'][1]['busy']['scores'][0].update(changes)
+    with pytest.raises(profile.ProfileInvalid, match=(
+            rf'cpu_classes\[1\].busy.scores.*{says}')):
+        profile.loads(json.dumps(content))
+
+
+@pytest.mark.parametrize('changes, says', [
+    ({'weight': -1}, 'a number from 0 to 1000'),
+    ({'weight': 0}, 'at least one with a weight above 0'),
+    ({'score': 0}, 'a number from 1e-09'),
+    ({'half_width': 2}, 'a number from 0 to 1'),
+    ({'identity': ''}, 'a text of 1 to 256'),
+    ({'round_events': 0.5}, 'a number from 1'),
+])
+def test_benchmarks_that_are_wrong(changes, says):
+    content = document()
+    content['reference']['benchmarks'][0].update(changes)
+    with pytest.raises(profile.ProfileInvalid,
+                       match=f'reference.benchmarks.*{says}'):
+        profile.loads(json.dumps(content))
+
+
+def test_a_benchmark_that_is_there_twice():
+    content = document()
+    content['reference']['benchmarks'] *= 2
+    with pytest.raises(profile.ProfileInvalid, match='each of another name'):
+        profile.loads(json.dumps(content))
+
+
+def test_samples_are_no_reading_matter():
+    """Of thousands each would be a line; what is in texts stays as it is."""
+    made = make_profile(provenance={'odd': '[\\n 1,  2 ]'})
+    assert '"samples": [ 812.0, 815.5, 810.25 ]' in profile.dumps(made)
+    assert profile.loads(profile.dumps(made)) == made
 
 
 def test_one_pcpu_in_two_classes():

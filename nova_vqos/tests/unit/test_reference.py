@@ -21,33 +21,36 @@ import pytest
 
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import combine
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import reference as references
 from nova_vqos.cmd import calibrate as command
+from nova_vqos.tests import make_profiles
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.unit import test_calibration
 
 # A host of pCPUs 0 and 1, measured by scores that are known beforehand.
 calibrate = test_calibration.calibrate
+program = test_calibration.program
 sysroot = test_calibration.sysroot
 
+BENCHMARK = make_profiles.make_benchmark()._asdict() | {'round_events': 120}
 coefficients = st.floats(min_value=0.1, max_value=10)
 widths = st.floats(min_value=0.001, max_value=0.1)
 
 
 def make(coefficient, *, width=0.01, reference_half_width=0.0, **changes):
-    made = host_files.make_profile('compute1', {'0-1': coefficient},
-                                   relative_width=width)
-    return made._replace(provenance={
-        'reference_half_width': str(reference_half_width),
-        'benchmark_sha256': 'abc', 'round_events': '120'}, **changes)
+    return host_files.make_profile(
+        'compute1', {'0-1': coefficient}, relative_width=width,
+        reference=make_profiles.make_reference(
+            'gold', make_profiles.make_benchmark(
+                half_width=reference_half_width, round_events=120)),
+        **changes)
 
 
 def gold_of(coefficient, **changes):
     """The profile of a reference."""
-    made = make(coefficient, **changes)
-    made.provenance[references.IS_REFERENCE] = 'yes'
-    return made
+    return make(coefficient, is_reference=True, **changes)
 
 
 def document(profile=None, **changes):
@@ -64,11 +67,12 @@ class TestDocument:
     def path(self, tmp_path):
         return tmp_path / 'reference.json'
 
-    @pytest.mark.parametrize('events', [{}, {'round_events': '120'}])
+    @pytest.mark.parametrize('events', [None, 120])
     def test_it_is_the_reference_of_the_profile(self, path, events):
-        held = make(1.2, reference_half_width=0.01)._replace(provenance={
-            'reference_half_width': '0.01', 'benchmark_sha256': 'abc',
-            references.IS_REFERENCE: 'yes', **events})
+        held = gold_of(1.2)._replace(reference=make_profiles.make_reference(
+            'gold', make_profiles.make_benchmark(
+                'integer', half_width=0.01, round_events=events),
+            make_profiles.make_benchmark('float', weight=2.5)))
         path.write_text(references.document(held, 'Jane Doe'))
         assert references.load(str(path)) == references.of_profile(held)
 
@@ -95,15 +99,14 @@ class TestDocument:
 
     @pytest.mark.parametrize(('change', 'message'), [
         ({'kind': 'a letter'}, "kind is 'a letter'"),
-        ({'schema': 2}, 'schema is 2'),
+        ({'schema': 1}, 'schema is 1, it must be 2'),
         ({'measured_in': 'mind'}, 'measured_in is'),
         ({'name': ''}, 'name is'),
         ({'benchmarks': []}, 'benchmarks is'),
-        ({'benchmarks': [{}]}, r'benchmarks\[0\].identity is missing'),
-        ({'benchmarks': [{'identity': 'b', 'unit': 'u', 'score': 0}]},
+        ({'benchmarks': [{}]}, r'benchmarks\[0\].name is missing'),
+        ({'benchmarks': [BENCHMARK | {'score': 0}]},
          r'benchmarks\[0\].score is 0'),
-        ({'benchmarks': [{'identity': 'b', 'unit': 'u',
-                          'score': float('nan')}]},
+        ({'benchmarks': [BENCHMARK | {'score': float('nan')}]},
          r'benchmarks\[0\].score is nan'),
     ])
     def test_what_is_no_reference(self, path, change, message):
@@ -146,19 +149,17 @@ class TestRescale:
         own = references.rescale(onto, onto, 'silver')
         assert own.cpu_classes[0].busy.coefficient == 1.0
         assert own.reference.name == 'silver'
-        assert own.reference.score == pytest.approx(1700)
+        assert own.reference.benchmarks[0].score == pytest.approx(1700)
         # To itself it is certain, but for its own measurement.
         assert own.cpu_classes[0].busy.interval_width == pytest.approx(
             2 * (0.005 ** 2 - 0.003 ** 2) ** 0.5)
         assert own.provenance['rescaled_from'] == onto.id
-        assert own.provenance['rescaled_from_reference'] == 'reference'
+        assert own.provenance['rescaled_from_reference'] == 'gold'
         assert references.document(own, 'me')
 
     def test_the_old_reference_is_one_no_longer(self):
-        gold = make(1.0)
-        gold.provenance[references.IS_REFERENCE] = 'yes'
-        made = references.rescale(gold, make(2.0), 'silver')
-        assert references.IS_REFERENCE not in made.provenance
+        made = references.rescale(gold_of(1.0), make(2.0), 'silver')
+        assert not made.is_reference
 
     def test_what_can_be_no_profile(self):
         with pytest.raises(profiles.ProfileInvalid, match='coefficient is'):
@@ -175,9 +176,11 @@ class TestRescale:
         profile, onto = make(mine, width=width), make(theirs, width=its_width)
         made = references.rescale(profile, onto, 'silver')
         old, new = profile.cpu_classes[0].busy, made.cpu_classes[0].busy
-        assert (new.coefficient * made.reference.score == pytest.approx(
-            old.coefficient * profile.reference.score))
-        assert new.samples == old.samples
+        (before,), (after,) = (profile.reference.benchmarks,
+                               made.reference.benchmarks)
+        assert (new.coefficient * after.score == pytest.approx(
+            old.coefficient * before.score))
+        assert new.scores[0].samples == old.scores[0].samples
         assert made.fingerprint == profile.fingerprint
         assert references.own_half_width(made, new) / new.coefficient == (
             pytest.approx(width / 2, rel=0.01, abs=1e-5))
@@ -189,7 +192,8 @@ class TestRescale:
         back = references.rescale(
             references.rescale(profile, onto, 'silver'),
             references.rescale(gold, onto, 'silver'), gold.reference.name)
-        assert back.reference.score == pytest.approx(gold.reference.score)
+        assert back.reference.benchmarks[0].score == pytest.approx(
+            gold.reference.benchmarks[0].score)
         assert back.cpu_classes[0].busy[:1] == pytest.approx(
             profile.cpu_classes[0].busy[:1])
 
@@ -212,8 +216,31 @@ class TestRescale:
         for mine, theirs in zip(rescaled.cpu_classes, measured.cpu_classes,
                                 strict=True):
             assert mine.busy[:3] == pytest.approx(theirs.busy[:3], rel=5e-3)
-        assert rescaled.reference.score == pytest.approx(
-            measured.reference.score, rel=5e-3)
+        assert rescaled.reference.benchmarks[0].score == pytest.approx(
+            measured.reference.benchmarks[0].score, rel=5e-3)
+
+    @settings(deadline=None)
+    @given(st.lists(coefficients, min_size=2, max_size=2),
+           st.lists(coefficients, min_size=2, max_size=2), widths)
+    def test_several_benchmarks(self, mine, theirs, width):
+        """Each by itself, and the mean: as only a geometric one does."""
+        reference = make_profiles.make_reference(
+            'gold', make_profiles.make_benchmark('integer'),
+            make_profiles.make_benchmark('float', weight=2.0))
+        profile, onto = (make(1.0)._replace(
+            reference=reference, cpu_classes=(profiles.CpuClass(
+                frozenset({0}), *[combine.measurement([
+                    make_profiles.make_score(one, width=width),
+                    make_profiles.make_score(other, width=width,
+                                             benchmark='float')],
+                    reference)] * 2),)) for one, other in (mine, theirs))
+        (made,) = references.rescale(profile, onto, 'silver').cpu_classes
+        for i in (0, 1):
+            assert made.busy.scores[i].coefficient == pytest.approx(
+                mine[i] / theirs[i])
+        assert made.busy.coefficient == pytest.approx(
+            profile.cpu_classes[0].busy.coefficient
+            / onto.cpu_classes[0].busy.coefficient)
 
     def test_what_was_not_measured_alike(self):
         with pytest.raises(benchmarks.CalibrationError,
@@ -238,7 +265,7 @@ class TestCommands:
         assert command.main(['reference', profile('gold', 1.0),
                              '--signed-off-by', 'Jane Doe',
                              '--output', output]) == 0
-        assert references.load(output).reference == host_files.REFERENCE
+        assert references.load(output).reference == make(1.0).reference
 
     @pytest.mark.parametrize('name', ['', 'a\nb', 'x' * 257])
     def test_a_name_that_is_none(self, profile, tmp_path, capsys, name):
@@ -257,7 +284,7 @@ class TestCommands:
         assert [(row['host'], row['cu_before'], row['cu_after'])
                 for row in json.loads(printed.out)] == [
             ('gold', 100.0, 50.0), ('silver', 200.0, 100.0)]
-        assert '100 CU of reference are 50 CU of silver' in ' '.join(
+        assert '100 CU of gold are 50 CU of silver' in ' '.join(
             printed.err.split())
         assert 'run 2 times as fast as they should' in ' '.join(
             printed.err.split())

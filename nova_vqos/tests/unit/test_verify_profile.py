@@ -27,6 +27,8 @@ from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import verify
 from nova_vqos.cmd import calibrate
+from nova_vqos.cmd import measuring
+from nova_vqos.tests import make_profiles
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.unit import test_calibration
 
@@ -34,9 +36,7 @@ PCPUS = frozenset({0, 1})
 
 
 def measurement(coefficient, width=0.02):
-    half = coefficient * width / 2
-    return profiles.Measurement(coefficient, coefficient - half,
-                                coefficient + half, (coefficient * 1000,))
+    return make_profiles.make_measurement(coefficient, width=width)
 
 
 def judge(promised, measured, tolerance=0.03, width=0.02):
@@ -100,9 +100,9 @@ def command(tmp_path, monkeypatch, capsys):
     """Runs the command on a host of two pCPUs that do so much work."""
     program = tmp_path / 'benchmark'
     program.write_bytes(b'this build')
-    benchmark = test_calibration.FakeBenchmark(program)
+    benchmark = test_calibration.FakeBenchmark(program, 'integer 1.0')
     monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
-    monkeypatch.setattr(benchmarks, 'load', lambda name: benchmark)
+    monkeypatch.setattr(benchmarks, 'load', lambda name, commands: benchmark)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
     monkeypatch.setattr(cpu.host_cpus, 'classes',
                         lambda pcpus, sysroot: (frozenset(pcpus),))
@@ -115,14 +115,11 @@ def command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
     path = str(tmp_path / 'profile.yaml')
-    profiles.store(host_files.make_profile(
-        'compute1', {'0-1': 1.2},
-    )._replace(reference=host_files.REFERENCE._replace(
-        benchmark=benchmark.identity)), path)
+    profiles.store(host_files.make_profile('compute1', {'0-1': 1.2}), path)
 
     def run(score, *arguments):
         monkeypatch.setattr(
-            calibrate.runners, 'NativeRunner', lambda benchmark:
+            measuring.runners, 'NativeRunner', lambda benchmark:
             test_calibration.ScriptedRunner(benchmark, None, (
                 score * 0.999, score, score * 1.001)))
         status = calibrate.main(['verify', path, '-f', 'json', *arguments])

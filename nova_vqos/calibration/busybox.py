@@ -1,0 +1,98 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Benchmarks that busybox runs: hashing, compression, interpretation.
+
+One static program, written in plain C, that a guest needs anyway, with the
+same work on every CPU. Of its hash sums SHA-512 is the one that no release
+has instructions of the CPU for: SHA-1 and SHA-256 have them since 1.36, and
+would tell two hosts apart by an extension rather than by their speed.
+"""
+
+from collections.abc import Mapping
+import functools
+import re
+import shutil
+import subprocess
+
+from nova_vqos import guest
+from nova_vqos.calibration import benchmark
+
+_TEXT = 'text'
+_TIMEOUT_S = 30
+
+
+class _Busybox(benchmark.Benchmark):
+    """An applet that works on the same text over and over.
+
+    :cvar applet: its name, which the measuring guest knows the work by, and
+        what precedes the files in its command line
+    """
+
+    applet: tuple[str, ...]
+
+    @functools.cached_property
+    def program(self) -> str:
+        found = shutil.which('busybox')
+        if found is None:
+            raise benchmark.CalibrationError(
+                'busybox is not installed: install the package '
+                'busybox-static')
+        return found
+
+    @functools.cached_property
+    def identity(self) -> str:
+        return (f'busybox {_version(self.program)} {self.applet[0]}, '
+                f'{guest.TEXT_BYTES // 1024} KiB of text')
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        return {_TEXT: guest.workload(_TEXT)}
+
+    def argv(self, events: int) -> list[str]:
+        return [self.program, *self.applet, *[_TEXT] * events]
+
+
+class Hash(_Busybox):
+    """SHA-512."""
+
+    kind = 'hashing'
+    guest_kind = 'sha512'
+    applet = ('sha512sum',)
+
+
+class Compression(_Busybox):
+    """Deflate, at its usual level."""
+
+    kind = 'compression'
+    guest_kind = 'gzip'
+    applet = ('gzip', '-c')
+
+
+class Interpreter(_Busybox):
+    """A small program that awk interprets for each line of text."""
+
+    kind = 'interpreter'
+    guest_kind = 'awk'
+    applet = ('awk', guest.AWK_PROGRAM)
+
+
+@functools.lru_cache
+def _version(program: str) -> str:
+    # NOTE: --help exits with 0 or 1, by how it was built.
+    done = subprocess.run([program, '--help'], check=False, text=True,
+                          capture_output=True, timeout=_TIMEOUT_S)
+    found = re.match(r'BusyBox v(\S+)', done.stdout or done.stderr)
+    if not found:
+        raise benchmark.CalibrationError(
+            f'{program} --help does not say which busybox it is')
+    return found[1]

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Parts of a host's profile, for tests and benchmarks."""
+
+from nova_vqos import profile
+
+NOW = '2026-11-21T08:00:00+00:00'
+
+
+def make_benchmark(name='integer', *, weight=1.0, score=1000.0,
+                   half_width=0.0, **changes):
+    """A benchmark of a reference."""
+    return profile.Benchmark(
+        name, 'some work', f'{name} 1.0', 'events per CPU second', 'abc',
+        weight, score, half_width)._replace(**changes)
+
+
+def make_reference(name='gold', *benchmarks):
+    """A reference, by one benchmark unless they are given."""
+    return profile.Reference(name, NOW, benchmarks or (make_benchmark(),))
+
+
+def make_score(coefficient, *, width=0.0, benchmark='integer',
+               samples=(1000.0,)):
+    """A coefficient by one benchmark.
+
+    :param width: of its interval, relative to it
+    """
+    half = coefficient * width / 2
+    return profile.Score(benchmark, coefficient, coefficient - half,
+                         coefficient + half, 0, samples)
+
+
+def make_measurement(coefficient, *, width=0.0, samples=(1000.0,)):
+    """A coefficient, by one benchmark: that of make_reference."""
+    score = make_score(coefficient, width=width, samples=samples)
+    return profile.Measurement(*score[1:4], (score,))
+
+
+def make_class(pcpus, coefficient, **kwargs):
+    """Equal pCPUs, as fast alone as all busy; see make_measurement."""
+    measured = make_measurement(coefficient, **kwargs)
+    return profile.CpuClass(frozenset(pcpus), measured, measured)
+
+
+def make_profile(host, *cpu_classes, fingerprint, **others):
+    """A profile as a calibration writes it."""
+    return profile.Profile(**{
+        'created_at': NOW, 'host': host, 'reference': make_reference(),
+        'measured_in': 'host', 'fingerprint': fingerprint,
+        'cpu_classes': cpu_classes, **others})
