@@ -28,6 +28,7 @@ from nova_vqos import fingerprint
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import units
+from nova_vqos import verification
 from nova_vqos.hooks import install
 
 LOG = logging.getLogger(__name__)
@@ -148,10 +149,12 @@ class HostReporter:
     """Makes a host's reports; reads a file again only when it changed."""
 
     def __init__(self, profile_path: str, agent_state_path: str,
-                 max_interval: float) -> None:
+                 max_interval: float, verification_path: str) -> None:
         """
         :param max_interval: see :func:`nova_vqos.profile.staleness`
+        :param verification_path: see :mod:`nova_vqos.verification`
         """
+        self._verification_path = verification_path
         self._profile_path = profile_path
         self._agent_state_path = agent_state_path
         self._max_interval = max_interval
@@ -187,8 +190,10 @@ class HostReporter:
             fingerprint.of_host(profile.fingerprint.get('emulator')),
             max_interval=self._max_interval)
         if not reasons:
-            return ''
-        return f'the profile is stale: {"; ".join(reasons)}'
+            reasons = [verification.why_stale(self._verification_path,
+                                              profile.id)]
+        return (f'the profile is stale: {"; ".join(reasons)}'
+                if any(reasons) else '')
 
     def _log_change(self, profile: profiles.Profile | None,
                     problem: str) -> None:

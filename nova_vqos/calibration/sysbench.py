@@ -88,7 +88,7 @@ class Float(_Script):
 
     kind = 'floating point'
     guest_kind = 'nbody'
-    emulated_slowdown = 60
+    emulated_slowdown = 30
     test = 'nbody.lua'
     parameters = '5 bodies, 2000 steps'
 

@@ -12,11 +12,12 @@
 
 """Whether a profile still holds: a short measurement against a long one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 
 from nova_vqos import profile as profiles
+from nova_vqos import verification
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration.benchmark import CalibrationError
 
@@ -25,7 +26,7 @@ OK = 'ok'
 #: More than the intervals leave open, but no more than is tolerated.
 DRIFTED = 'drifted'
 #: The host is another one than was measured.
-STALE = 'stale'
+STALE = verification.STALE
 #: Chance leaves more open than is tolerated: measure again, or for longer.
 UNKNOWN = 'unknown'
 
@@ -65,6 +66,13 @@ def judge(profile: profiles.Profile,
             f'{_classes(measured)}: calibrate it')
     return [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
                    tolerance) for pcpus in promised]
+
+
+def worst(findings: Iterable[Finding]) -> str:
+    """:returns: the verdict on a profile, from those on its classes"""
+    verdicts = {one.verdict for one in findings}
+    return next(verdict for verdict in (STALE, UNKNOWN, DRIFTED, OK)
+                if verdict in verdicts)
 
 
 def _judge(profile: profiles.Profile, pcpus: frozenset[int],

@@ -14,6 +14,7 @@
 
 import argparse
 from collections.abc import Callable
+import contextlib
 import math
 import typing as ty
 
@@ -23,10 +24,12 @@ from nova_vqos import fingerprint
 from nova_vqos import guest
 from nova_vqos import profile
 from nova_vqos import units
+from nova_vqos import verification
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import command as commands
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import idle
 from nova_vqos.calibration import in_guest
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner as runners
@@ -165,7 +168,19 @@ class VerifyProfile(lister.Lister):
             help='kernel of the guests of a profile that was measured in '
                  'some, default: as of the command cpu')
         _add_command(parser)
-        _add_beside_guests(parser)
+        how = parser.add_mutually_exclusive_group()
+        _add_beside_guests(how)
+        how.add_argument(
+            '--idle', action='store_true',
+            help='measure only in time that nobody else wants, so that guests '
+                 'may be at work and are not disturbed: in a cgroup that is '
+                 'idle as a whole; ends with 1 where there is no such time')
+        parser.add_argument(
+            '--record', metavar='FILE',
+            help='also write what was found to this file. The compute driver '
+                 f'looks at {verification.DEFAULT_PATH}: with a profile that '
+                 'was found to be stale, the host takes no new servers with '
+                 'units')
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -173,6 +188,8 @@ class VerifyProfile(lister.Lister):
         return int(super().run(parsed_args)) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        if parsed_args.record:
+            arguments.check_writable(parsed_args.record, '--record')
         held = profile.load(parsed_args.profile)
         # Intervals are no part of it: another measurement would not help.
         reasons = profile.staleness(
@@ -183,12 +200,16 @@ class VerifyProfile(lister.Lister):
             for reason in reasons:
                 self.app.LOG.warning('Stale, whatever is measured: %s', reason)
         else:
-            findings = self._measure(held, parsed_args)
-        verdicts = {one.verdict for one in findings}
-        if reasons or verify.STALE in verdicts:
+            with (idle.group() if parsed_args.idle
+                  else contextlib.nullcontext()):
+                findings = self._measure(held, parsed_args)
+            if parsed_args.record:
+                self._note(parsed_args.record, held, findings)
+        verdict = verify.STALE if reasons else verify.worst(findings)
+        if verdict == verify.STALE:
             self._status = self._STALE
             self.app.LOG.warning('Calibrate this host again')
-        elif verify.UNKNOWN in verdicts:
+        elif verdict == verify.UNKNOWN:
             self._status = 1
             self.app.LOG.warning(
                 'Chance leaves more open than is tolerated: measure on a '
@@ -200,6 +221,15 @@ class VerifyProfile(lister.Lister):
                 for measured in (one.promised, one.measured)),
              f'{one.drift:+.2%}', f'{one.open_by:.2%}', one.verdict)
             for one in findings]
+
+    @staticmethod
+    def _note(path: str, held: profile.Profile,
+              findings: list[verify.Finding]) -> None:
+        verification.store(
+            path, held.id, verify.worst(findings), [
+                {'pcpus': profile.format_pcpus(one.pcpus),
+                 'drift': f'{one.drift:+.1%}', 'verdict': one.verdict}
+                for one in findings])
 
     def _measure(self, held: profile.Profile,
                  parsed_args: argparse.Namespace) -> list[verify.Finding]:
@@ -242,7 +272,7 @@ def _add_command(parser: argparse.ArgumentParser) -> None:
              'ends; no shell runs it; again for others')
 
 
-def _add_beside_guests(parser: argparse.ArgumentParser) -> None:
+def _add_beside_guests(parser: ty.Any) -> None:
     parser.add_argument(
         '--beside-guests', action='store_true',
         help='measure even where guests are at work on these pCPUs, which '
@@ -284,4 +314,5 @@ def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
     return cpu.Setting(
         pcpus, 'host' if emulator is None else 'guest', open_runner,
         emulator=emulator, virt_type=virt_type,
-        beside_guests=parsed_args.beside_guests)
+        beside_guests=(parsed_args.beside_guests
+                       or getattr(parsed_args, 'idle', False)))

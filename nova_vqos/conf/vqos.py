@@ -16,6 +16,7 @@ from oslo_config import cfg
 
 from nova_vqos import profile
 from nova_vqos import units
+from nova_vqos import verification
 
 GROUP = cfg.OptGroup(
     name='vqos',
@@ -40,6 +41,17 @@ units; running ones keep their caps.
 Path of the file in which the agent leaves its signs of life.
 
 The agent writes it, the compute driver reads it.
+"""),
+    cfg.StrOpt(
+        'verification_path',
+        default=verification.DEFAULT_PATH,
+        help="""
+Path of the file in which ``nova-vqos-calibrate verify --record`` leaves what
+it found.
+
+A host whose profile was found to be stale takes no new servers with units
+until it is calibrated again. Without the file, or with one of another
+profile, nothing follows from it.
 """),
     cfg.IntOpt(
         'period_us',

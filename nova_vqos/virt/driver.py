@@ -55,7 +55,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         agent_conf.register_opts(CONF)
         self._vqos_reporter = host_report.HostReporter(
             CONF.vqos.profile_path, CONF.vqos.agent_state_path,
-            CONF.vqos.profile_max_interval)
+            CONF.vqos.profile_max_interval, CONF.vqos.verification_path)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
         self._vqos_waker = waker.AgentWaker()

@@ -163,7 +163,8 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         # to this host's files for just that, also at a restart.
         files = self.host_files[hostname]
         self.flags(profile_path=files.profile_path,
-                   agent_state_path=files.agent_state_path, group='vqos')
+                   agent_state_path=files.agent_state_path,
+                   verification_path=files.verification_path, group='vqos')
         return super().start_compute(hostname, *args, **kwargs)
 
     def hook(self, hostname, xml):

@@ -32,6 +32,10 @@ QEMU = '/usr/bin/qemu-system-x86_64'
 TIMEOUT_S = 300
 # TCG everywhere: what the machine may have in hardware is not to be tested.
 IN_GUEST = ('--in-guest', '--virt-type', 'qemu', '--pcpus', '0')
+# As short as it can be: each measurement has its least rounds.
+SHORT = ('--rounds', '4')
+# One benchmark is as good as all, where it is not about them.
+GOLD = ('--reference', 'gold', '--benchmark', 'integer', *SHORT)
 
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
 
@@ -82,15 +86,14 @@ def left_behind(scratch):
 @pytest.fixture(scope='module')
 def native(tmp_path_factory):
     path = str(tmp_path_factory.mktemp('native') / 'profile.yaml')
-    calibrate('cpu', '--reference', 'gold', '--rounds', '4', '--output', path)
+    calibrate('cpu', '--reference', 'gold', *SHORT, '--output', path)
     return path
 
 
 @pytest.fixture(scope='module')
 def in_guest(tmp_path_factory):
     path = str(tmp_path_factory.mktemp('guest') / 'profile.yaml')
-    calibrate('cpu', '--reference', 'gold', '--rounds', '4', *IN_GUEST,
-              '--output', path)
+    calibrate('cpu', *GOLD, *IN_GUEST, '--output', path)
     return path
 
 
@@ -105,9 +108,22 @@ def test_reference(native):
     assert os.stat(native).st_mode & 0o777 == 0o644
 
 
+def test_all_benchmarks(native):
+    made = profile.load(native)
+    assert [b.name for b in made.reference.benchmarks] == [
+        'integer', 'float', 'hash', 'compression', 'interpreter',
+        'memory-stream', 'memory-chase']
+    assert made.is_reference
+    for cpu_class in made.cpu_classes:
+        for score in (*cpu_class.alone.scores, *cpu_class.busy.scores):
+            assert len(score.samples) >= 4
+            # One pCPU is as fast as the other, however busy the machine is.
+            assert 0.3 < score.coefficient < 3
+
+
 def test_a_host_against_itself(native, tmp_path):
     path = str(tmp_path / 'again.yaml')
-    calibrate('cpu', '--against', native, '--rounds', '4', '--output', path)
+    calibrate('cpu', '--against', native, *SHORT, '--output', path)
     made = profile.load(path)
     assert made.reference == profile.load(native).reference
     # The machine may be busy with anything: caches are, CPU time is not.
@@ -117,15 +133,17 @@ def test_a_host_against_itself(native, tmp_path):
 def test_show(native):
     done = calibrate('show', native, '-f', 'json')
     rows = json.loads(done.stdout)
-    assert [row['state'] for row in rows][:2] == ['alone', 'busy']
-    assert rows[1]['coefficient'] == 1.0
-    assert rows[1]['cu_per_pcpu'] == 100
+    combined = {row['state']: row for row in rows
+                if row['benchmark'] == 'combined' and '0' in row['pcpus']}
+    assert combined['busy']['coefficient'] == 1.0
+    assert combined['busy']['cu_per_pcpu'] == 100
+    assert combined.keys() == {'alone', 'busy'}
     assert '100 CU are one pCPU of gold' in ' '.join(done.stderr.split())
 
 
 def test_verify(native):
     """On a machine that may have any noise: it measures, and answers."""
-    done = calibrate('verify', native, '--rounds', '4', '--tolerance', '0.9',
+    done = calibrate('verify', native, *SHORT, '--tolerance', '0.9',
                      '-f', 'json')
     (row, *_) = json.loads(done.stdout)
     assert row['cu_per_pcpu'] == 100
@@ -142,7 +160,9 @@ def test_in_a_guest(in_guest, native, scratch):
     assert profile.staleness(made, fingerprint.of_host(emulator=QEMU),
                              max_interval=1.0) == []
     # Emulation is several times slower than the host: it was in a guest.
-    assert made.reference.score < profile.load(native).reference.score / 2
+    (here,) = made.reference.benchmarks
+    there = profile.load(native).reference.benchmark('integer')
+    assert here.score < there.score / 2
     assert left_behind(scratch) == []
 
 
@@ -153,13 +173,62 @@ def test_a_slower_emulator_is_seen(in_guest, tmp_path):
         f'#!/bin/sh\nexec {QEMU} -d nochain -D /dev/null "$@"\n')
     emulator.chmod(0o755)
     path = str(tmp_path / 'slow.yaml')
-    calibrate('cpu', '--against', in_guest, '--rounds', '4', *IN_GUEST,
+    calibrate('cpu', '--against', in_guest, *SHORT, *IN_GUEST,
               '--emulator', str(emulator), '--output', path)
     made = profile.load(path)
     assert made.coefficient(0) < 0.9
     assert made.fingerprint['emulator'] == str(emulator)
-    assert (made.provenance['round_events']
-            == profile.load(in_guest).provenance['round_events'])
+    assert made.reference == profile.load(in_guest).reference
+    assert made.reference.benchmarks[0].round_events > 0
+
+
+def test_all_benchmarks_in_guests(tmp_path):
+    """And a command, which they get a copy of."""
+    path = str(tmp_path / 'profile.yaml')
+    calibrate('cpu', '--reference', 'gold', *SHORT, *IN_GUEST, '--command',
+              'own=/usr/bin/sysbench cpu --time=0 --events={events} run',
+              '--output', path)
+    made = profile.load(path)
+    assert len(made.reference.benchmarks) == 8
+    for known in made.reference.benchmarks:
+        assert known.round_events >= 1
+        assert known.score > 0
+
+
+def test_it_goes_on_where_it_was(tmp_path):
+    """The kill comes in the midst of the second measurement."""
+    output = tmp_path / 'profile.yaml'
+    options = ['cpu', '--reference', 'gold', '--benchmark', 'integer',
+               '--benchmark', 'hash', '--pcpus', '0', *SHORT, '--output',
+               str(output)]
+    with subprocess.Popen([PROGRAM, *options], stderr=subprocess.PIPE,
+                          text=True) as process:
+        for line in process.stderr:
+            if line.startswith('[2 of 2]'):
+                break
+        process.kill()
+        process.communicate(timeout=60)
+    partial = tmp_path / 'profile.yaml.partial'
+    (before,) = json.loads(partial.read_text())['taken'].values()
+    done = calibrate(*options)
+    assert 'Going on after 1 measurements' in done.stderr
+    assert '[1 of 2]' not in done.stderr
+    made = profile.load(str(output))
+    assert list(made.cpu_classes[0].busy.scores[0].samples) == (
+        before['samples']['0'])
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize(('command', 'message'), [
+    ('own=/bin/true {events}', 'does not do what it was asked for'),
+    ('own=/bin/false {events}', 'ended with 1'),
+    ('own=/bin/ls /no/{events}', "cannot access '/no/1'")])
+def test_a_command_that_is_no_benchmark(tmp_path, command, message):
+    done = calibrate('cpu', '--reference', 'gold', '--command', command,
+                     '--benchmark', 'own', '--output',
+                     str(tmp_path / 'profile.yaml'), expected=1)
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_profile_that_promises_too_much(in_guest, tmp_path):
@@ -170,8 +239,7 @@ def test_a_profile_that_promises_too_much(in_guest, tmp_path):
         one._replace(busy=one.busy._replace(
             coefficient=2.0, interval_low=1.99, interval_high=2.01))
         for one in made.cpu_classes)), path)
-    done = calibrate('verify', path, '--rounds', '4', '-f', 'json',
-                     expected=3)
+    done = calibrate('verify', path, *SHORT, '-f', 'json', expected=3)
     (row,) = json.loads(done.stdout)
     assert row['verdict'] == 'stale'
     assert row['measured'] == pytest.approx(100, rel=0.5)
@@ -189,8 +257,8 @@ def test_native_and_in_guest_are_not_mixed(native, tmp_path):
 def test_guests_are_not_disturbed(native, tmp_path):
     """By a calibration: here its own guests are in another one's way."""
     with subprocess.Popen(
-            [PROGRAM, 'cpu', '--reference', 'gold', *IN_GUEST, '--output',
-             str(tmp_path / 'profile.yaml')],
+            [PROGRAM, 'cpu', *GOLD, '--rounds', '1000', *IN_GUEST,
+             '--output', str(tmp_path / 'profile.yaml')],
             stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if ' rounds' in line:
@@ -205,10 +273,10 @@ def test_guests_are_not_disturbed(native, tmp_path):
 def test_ended_early_it_leaves_nothing(tmp_path, scratch):
     output = tmp_path / 'profile.yaml'
     with subprocess.Popen(
-            [PROGRAM, 'cpu', '--reference', 'gold', *IN_GUEST, '--output',
-             str(output)], stderr=subprocess.PIPE, text=True) as process:
+            [PROGRAM, 'cpu', *GOLD, *IN_GUEST, '--output', str(output)],
+            stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
-            if line.startswith('Measuring pCPU 0'):
+            if line.startswith('[1 of 1]'):
                 break
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -235,6 +303,10 @@ def test_bad_options(arguments):
     ([*IN_GUEST, '--kernel', '/no/kernel'], '/no/kernel cannot be read'),
     ([*IN_GUEST, '--kernel', '/etc/passwd'], 'does not start'),
     (['--benchmark', 'bogomips'], "no benchmark 'bogomips'"),
+    (['--benchmark', 'integer=-1'], 'must be a number from 0'),
+    (['--benchmark', 'integer=0'], 'weight above 0'),
+    (['--command', 'own=/no/program {events}'], "'/no/program', of"),
+    (['--command', 'own'], 'must be NAME=PROGRAM'),
     (['--against', '/no/profile.yaml'], '/no/profile.yaml does not exist')])
 def test_what_cannot_be_done_is_said(tmp_path, arguments, message):
     if '--against' not in arguments:

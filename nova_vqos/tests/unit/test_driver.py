@@ -75,6 +75,7 @@ class DriverTestCase(nova_case.NovaTestCase):
         self.files.calibrate({'0-1': 1.5})
         self.flags(profile_path=self.files.profile_path,
                    agent_state_path=self.files.agent_state_path,
+                   verification_path=self.files.verification_path,
                    group='vqos')
         self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
 

@@ -13,6 +13,7 @@
 """What a host says of itself."""
 
 import json
+import logging
 import os
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from nova_vqos import fingerprint
 from nova_vqos import host_report
 from nova_vqos import profile as profiles
+from nova_vqos import verification
 from nova_vqos.hooks import install
 from nova_vqos.tests.functional import host_files
 
@@ -42,7 +44,8 @@ def files(tmp_path):
 @pytest.fixture
 def reporter(files):
     return host_report.HostReporter(files.profile_path,
-                                    files.agent_state_path, 0.05)
+                                    files.agent_state_path, 0.05,
+                                    files.verification_path)
 
 
 STATS = {'vqos_profile', 'vqos_profile_id', 'vqos_slowest_cu',
@@ -109,6 +112,41 @@ def test_a_profile_that_breaks_later_is_seen(files, reporter, break_it,
     assert reporter.report(PCPUS).valid
 
 
+def test_a_profile_that_was_found_to_be_stale(files, reporter):
+    """Until the host is calibrated again: a newer profile is another one."""
+    files.calibrate({'0-1': 1.0})
+    found = profiles.load(files.profile_path)
+    for verdict in 'ok', 'drifted', 'unknown':
+        verification.store(files.verification_path, found.id, verdict,
+                           [{'pcpus': '0-1', 'drift': '+0.1%'}])
+        assert reporter.report(PCPUS).valid
+    verification.store(files.verification_path, found.id, 'stale',
+                       [{'pcpus': '0-1', 'drift': '-40.0%'}])
+    assert 'pCPUs 0-1 have drifted by -40.0%: calibrate this host again' in (
+        reporter.report(PCPUS).problem)
+    files.calibrate({'0-1': 0.6})
+    assert reporter.report(PCPUS).valid
+
+
+@pytest.mark.parametrize('text', [
+    '', '[]', '[' * 9999, '{"schema": 1}',
+    '{"schema": 1, "profile_id": 5, "verdict": "stale"}'])
+def test_a_verification_that_cannot_be_read(files, reporter, text):
+    files.calibrate({'0-1': 1.0})
+    with open(files.verification_path, 'w') as file:
+        file.write(text)
+    assert reporter.report(PCPUS).valid
+
+
+def test_a_verification_that_others_may_write(files, reporter):
+    files.calibrate({'0-1': 1.0})
+    verification.store(files.verification_path,
+                       profiles.load(files.profile_path).id, 'stale',
+                       [{'pcpus': '0-1', 'drift': '-40.0%'}])
+    os.chmod(files.verification_path, 0o666)
+    assert reporter.report(PCPUS).valid
+
+
 def test_presence_of_a_profile(files, reporter):
     assert not reporter.report(PCPUS).present
     files.calibrate({'0-1': 1.0})
@@ -165,6 +203,7 @@ def test_the_emulator_of_the_profile_is_asked_for(files, reporter,
 
 
 def test_changes_are_logged_once(files, reporter, caplog):
+    caplog.set_level(logging.INFO)
     reporter.report(PCPUS)
     reporter.report(PCPUS)
     files.calibrate({'0-1': 1.0})

@@ -20,6 +20,7 @@ import pytest
 
 from nova_vqos import profile
 from nova_vqos import units
+from nova_vqos import verification
 from nova_vqos.conf import agent
 from nova_vqos.conf import opts
 from nova_vqos.hooks import rewrite
@@ -28,7 +29,6 @@ from nova_vqos.tests import project
 GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
 SAMPLE = 'etc/nova-vqos/nova-vqos.conf.sample'
 HOOK_SAMPLE = 'etc/nova-vqos/hook.conf'
-UNIT = 'etc/systemd/nova-vqos-agent.service'
 RENEW = (f'{SAMPLE} is not what the options are; from the top of the tree, '
          f'run: oslo-config-generator --config-file {GENERATOR}')
 
@@ -113,5 +113,16 @@ def test_the_hook_takes_its_sample():
     assert settings.error == ''
 
 
-def test_the_unit_is_where_the_guide_says():
-    assert '[Service]' in project.sample(UNIT).read_text()
+@pytest.mark.parametrize(('name', 'section'), [
+    ('nova-vqos-agent.service', '[Service]'),
+    ('nova-vqos-verify.service', '[Service]'),
+    ('nova-vqos-verify.timer', '[Timer]'),
+    ('vqosidle.slice', '[Slice]')])
+def test_the_units_are_where_the_guide_says(name, section):
+    assert section in project.sample(f'etc/systemd/{name}').read_text()
+
+
+def test_the_verification_is_where_the_driver_looks():
+    unit = project.sample('etc/systemd/nova-vqos-verify.service').read_text()
+    assert f'--record {verification.DEFAULT_PATH}\n' in unit
+    assert 'Slice=vqosidle.slice\n' in unit

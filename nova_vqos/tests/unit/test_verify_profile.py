@@ -12,6 +12,8 @@
 
 """Whether a profile still holds."""
 
+import contextlib
+import itertools
 import json
 import os
 
@@ -150,6 +152,43 @@ def test_the_command_that_cannot_tell(command):
     assert status == 1
     assert json.loads(out)[0]['verdict'] == 'unknown'
     assert 'Chance leaves more open' in err
+
+
+def test_what_was_found_is_written(command, tmp_path):
+    record = tmp_path / 'lib' / 'verification.json'
+    for score, verdict, drift in ((1200, 'ok', None), (1300, 'stale', '8.3')):
+        command(score, '--record', str(record))
+        found = json.loads(record.read_text())
+        assert found['verdict'] == verdict
+        assert found['profile_id'] == profiles.load(command.path).id
+        assert verdict == 'ok' or drift in found['findings'][0]['drift']
+
+
+def test_a_record_that_cannot_be_written(command):
+    status, _, err = command(1200, '--record', '/dev/null/verification.json')
+    assert status == 1
+    assert 'cannot be written: run as root, or give --record' in err
+
+
+def test_in_time_that_nobody_wants(command, monkeypatch):
+    """Guests that are at work do not matter then."""
+    entered = []
+
+    @contextlib.contextmanager
+    def group():
+        entered.append('in')
+        yield
+        entered.append('out')
+
+    monkeypatch.setattr(measuring.idle, 'group', group)
+    ticks = itertools.count(0, 1000)
+    monkeypatch.setattr(cpu.host_cpus, 'guest_ticks',
+                        lambda pcpus, sysroot: {1: next(ticks)})
+    assert command(1200)[0] == 1
+    assert command(1200, '--idle')[0] == 0
+    assert entered == ['in', 'out']
+    with pytest.raises(SystemExit):
+        command(1200, '--idle', '--beside-guests')
 
 
 def test_a_fingerprint_that_does_not_fit_needs_no_measurement(command):

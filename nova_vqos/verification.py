@@ -1,0 +1,66 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the last verification of a profile found.
+
+Written by ``nova-vqos-calibrate verify --record``, read by the compute
+driver: a host that was measured to be another one than its profile says takes
+no new servers with units.
+"""
+
+from collections.abc import Mapping, Sequence
+import datetime
+import json
+
+from nova_vqos import profile as profiles
+
+SCHEMA = 1
+DEFAULT_PATH = '/var/lib/nova-vqos/verification.json'
+STALE = 'stale'
+
+_MOST_CLASSES = 64
+
+
+def store(path: str, profile_id: str, verdict: str,
+          findings: Sequence[Mapping[str, object]]) -> None:
+    """Write what was found.
+
+    :param verdict: of the profile as a whole
+    :param findings: of each class of equal pCPUs: pcpus and drift, as texts
+    :raises OSError: when it cannot be written
+    """
+    profiles.write(json.dumps({
+        'schema': SCHEMA, 'profile_id': profile_id, 'verdict': verdict,
+        'verified_at': datetime.datetime.now(datetime.UTC).isoformat(
+            timespec='seconds'),
+        'findings': list(findings)}, indent=2) + '\n', path)
+
+
+def why_stale(path: str, profile_id: str) -> str:
+    """Why a profile does not hold, as far as was measured.
+
+    :returns: '' where it holds, where nothing was measured since it was made,
+        and where what was found cannot be read: the profile itself is valid
+    """
+    try:
+        fields = profiles.Fields(json.loads(profiles.read(path)), '')
+        if (fields.number('schema', 0, 1e9) != SCHEMA
+                or fields.text('profile_id') != profile_id
+                or fields.text('verdict') != STALE):
+            return ''
+        found = ', '.join(
+            f'pCPUs {one.text("pcpus")} have drifted by {one.text("drift")}'
+            for one in fields.children('findings', _MOST_CLASSES))
+        return (f'measured again at {fields.text("verified_at")}, {found}: '
+                'calibrate this host again')
+    except (profiles.ProfileError, ValueError, RecursionError):
+        return ''
