@@ -45,7 +45,8 @@ import tempfile
 CACHE_DIR = '/var/cache/nova-vqos'
 
 # Files that measuring guests find in /.
-_WORKLOADS = ('text', 'lines', 'nbody.lua', 'chase.lua')
+_WORKLOADS = ('text', 'nbody.lua', 'chase.lua')
+_KIND = re.compile('[a-z0-9]{1,32}')
 
 # sysbench links against two database clients: 20 MiB of libraries, which are
 # in memory twice while the kernel unpacks them.
@@ -55,10 +56,11 @@ MEMORY_MIB = 128
 #: a CPU of 2021, uncapped. An event of sysbench is one search for the primes
 #: up to :data:`SYSBENCH_MAX_PRIME`; of nbody and chase, that of the script; of
 #: stream, one pass over 64 MiB; of the others, one over :data:`TEXT_BYTES` of
-#: text, or a quarter of it for sort; of command, what the operator says.
+#: text. Work that is none of these is a script in the guest, /kinds/KIND,
+#: which is called with the number of events.
 EVENTS_PER_ROUND: Mapping[str, int] = {
     'sysbench': 200, 'nbody': 20, 'sha512': 16, 'gzip': 6, 'awk': 4,
-    'sort': 8, 'stream': 1, 'chase': 60, 'command': 1}
+    'stream': 1, 'chase': 60}
 
 #: sysbench's own default. Scores of different limits cannot be compared.
 SYSBENCH_MAX_PRIME = 10_000
@@ -161,16 +163,19 @@ def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
 
     :param kinds: kinds of work to cycle through, a round each
     :param rounds: how many rounds in all; 0: for ever
-    :param events: events per round of a kind, where not the default
+    :param events: events per round of a kind, where not the default, or of
+        one that is a script
     :raises ValueError: when a kind is unknown or a number is out of range
     """
     kinds = tuple(kinds)
     events = dict(events or {})
     for kind in (*kinds, *events):
-        if kind not in EVENTS_PER_ROUND:
+        if kind not in EVENTS_PER_ROUND and not (
+                kind in events and _KIND.fullmatch(kind)):
             raise ValueError(
                 f'kind of work is {kind!r}, it may be one of '
-                f'{", ".join(EVENTS_PER_ROUND)}')
+                f'{", ".join(EVENTS_PER_ROUND)}, or another one of a-z and '
+                '0-9 with its number of events')
     if not kinds or rounds < 0 or any(n < 1 for n in events.values()):
         raise ValueError(
             'a guest needs a kind of work, rounds that are not negative and '
@@ -195,8 +200,9 @@ def measuring_init() -> str:
     """The init script of a measuring guest."""
     text = importlib.resources.files('nova_vqos').joinpath(
         'guest_init.sh').read_text()
-    values = {**EVENTS_PER_ROUND, 'max_prime': SYSBENCH_MAX_PRIME,
-              'awk_program': AWK_PROGRAM}
+    values = {'max_prime': SYSBENCH_MAX_PRIME, 'awk_program': AWK_PROGRAM,
+              'defaults': ' '.join(f'{kind}={events}' for kind, events
+                                   in EVENTS_PER_ROUND.items())}
     return re.sub('@([a-z0-9_]+)@', lambda name: str(values[name[1]]), text)
 
 
@@ -204,10 +210,8 @@ def measuring_init() -> str:
 def workload(name: str) -> bytes:
     """A file that benchmarks and measuring guests work with.
 
-    :param name: text, lines, or a script for sysbench
+    :param name: text, or a script for sysbench
     """
-    if name == 'lines':
-        return workload('text')[:TEXT_BYTES // 4]
     if name == 'text':
         return b''.join(_text_lines())[:TEXT_BYTES]
     return (importlib.resources.files('nova_vqos') / 'workload'

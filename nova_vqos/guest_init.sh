@@ -26,15 +26,10 @@ dmesg -n 1
 
 kinds=sysbench
 rounds=0
-events_sysbench=@sysbench@
-events_nbody=@nbody@
-events_sha512=@sha512@
-events_gzip=@gzip@
-events_awk=@awk@
-events_sort=@sort@
-events_stream=@stream@
-events_chase=@chase@
-events_command=@command@
+defaults='@defaults@'
+for default in $defaults; do
+    echo "${default#*=}" > "/run/events.${default%%=*}"
+done
 # Its words, not its lines.
 # shellcheck disable=SC2013
 for word in $(cat /proc/cmdline); do
@@ -42,15 +37,9 @@ for word in $(cat /proc/cmdline); do
     case $word in
         vqos.kinds=*) kinds=$(echo "$value" | tr ',' ' ') ;;
         vqos.rounds=*) rounds=$value ;;
-        vqos.events.sysbench=*) events_sysbench=$value ;;
-        vqos.events.nbody=*) events_nbody=$value ;;
-        vqos.events.sha512=*) events_sha512=$value ;;
-        vqos.events.gzip=*) events_gzip=$value ;;
-        vqos.events.awk=*) events_awk=$value ;;
-        vqos.events.sort=*) events_sort=$value ;;
-        vqos.events.stream=*) events_stream=$value ;;
-        vqos.events.chase=*) events_chase=$value ;;
-        vqos.events.command=*) events_command=$value ;;
+        vqos.events.*=*)
+            kind=${word#vqos.events.}
+            echo "$value" > "/run/events.${kind%%=*}" ;;
     esac
 done
 
@@ -105,7 +94,6 @@ round_of_sysbench() {
 sha512() { sha512sum /text > /dev/null; }
 gzip_() { gzip -c /text > /dev/null; }
 awk_() { awk '@awk_program@' /text > /dev/null; }
-sort_() { sort -k 2 /lines > /dev/null; }
 
 # round_of KIND FUNCTION EVENTS
 round_of() {
@@ -121,41 +109,37 @@ round_of() {
     report_us "$1" "$3" "$elapsed_us"
 }
 
-# round_of_command EVENTS: of the operator's own benchmark.
-round_of_command() {
-    start command
+# round_of_file KIND EVENTS: of work that is a script in /kinds.
+round_of_file() {
+    start "$1"
     began_us=$(now_us)
-    if ! sh /command "$1" > /dev/null; then
-        echo 'the command fails in the guest'
+    if ! sh "/kinds/$1" "$2" > /dev/null; then
+        echo "$1 fails in the guest"
         poweroff -f
     fi
     elapsed_us=$(($(now_us) - began_us))
-    stop command
-    report_us command "$1" "$elapsed_us"
+    stop "$1"
+    report_us "$1" "$2" "$elapsed_us"
 }
 
 done_rounds=0
 while :; do
     for kind in $kinds; do
+        read -r events < "/run/events.$kind"
         case $kind in
             sysbench)
-                round_of_sysbench sysbench cpu --events="$events_sysbench" \
+                round_of_sysbench sysbench cpu --events="$events" \
                     --cpu-max-prime=@max_prime@ ;;
-            nbody)
-                round_of_sysbench nbody /nbody.lua \
-                    --events="$events_nbody" ;;
-            chase)
-                round_of_sysbench chase /chase.lua \
-                    --events="$events_chase" ;;
+            nbody | chase)
+                round_of_sysbench "$kind" "/$kind.lua" --events="$events" ;;
             stream)
                 round_of_sysbench stream memory --memory-block-size=64M \
                     --memory-oper=read --memory-access-mode=seq \
-                    --memory-total-size=$((64 * events_stream))M ;;
-            command) round_of_command "$events_command" ;;
-            sha512) round_of sha512 sha512 "$events_sha512" ;;
-            gzip) round_of gzip gzip_ "$events_gzip" ;;
-            awk) round_of awk awk_ "$events_awk" ;;
-            sort) round_of sort sort_ "$events_sort" ;;
+                    --memory-total-size=$((64 * events))M ;;
+            sha512) round_of sha512 sha512 "$events" ;;
+            gzip) round_of gzip gzip_ "$events" ;;
+            awk) round_of awk awk_ "$events" ;;
+            *) round_of_file "$kind" "$events" ;;
         esac
         done_rounds=$((done_rounds + 1))
         if [ "$done_rounds" -eq "$rounds" ]; then

@@ -20,6 +20,7 @@ import sys
 
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
+from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
@@ -87,6 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument('--json', metavar='FILE',
                      help='also write measurements and checks to FILE')
     one.set_defaults(function=_demo)
+    one = commands.add_parser(
+        'kinds', help='make the cloud anew, run programs that no host was '
+        'calibrated by on both hosts, with stock Nova and at equal units, '
+        'show how long they take, and remove it')
+    one.add_argument('--json', metavar='FILE',
+                     help='also write what was found to FILE')
+    one.set_defaults(function=_kinds)
     one = commands.add_parser(
         'upstream', help="make the cloud anew, run tempest's own compute "
         'tests on it with stock Nova, then with nova_vqos, show what differs, '
@@ -168,6 +176,19 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
         results.write(options.json)
     process.say(results.table())
     return 0 if results.passed else 1
+
+
+def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        try:
+            found = kinds.run(lab)
+        finally:
+            lab.down()
+    if options.json:
+        found.write(options.json)
+    process.say(found.table())
+    return 0
 
 
 def _upstream(options: argparse.Namespace, _rest: list[str]) -> int:

@@ -55,7 +55,8 @@ class Command(benchmark.Benchmark):
         words = ['"$1"'.join(map(shlex.quote, word.split(EVENTS)))
                  for word in self.command[1:]]
         program = shlex.quote(f'/bin/{os.path.basename(self.program)}')
-        return {'command': f'exec {" ".join((program, *words))}\n'.encode()}
+        line = f'exec {" ".join((program, *words))}\n'
+        return {'kinds/command': line.encode()}
 
     def argv(self, events: int) -> list[str]:
         return [self.program, *(word.replace(EVENTS, str(events))

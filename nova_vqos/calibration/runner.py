@@ -160,7 +160,9 @@ class NativeRunner(Runner):
         super().__init__(benchmark)
         self._directory = tempfile.TemporaryDirectory(prefix='vqos-')
         for name, content in benchmark.files.items():
-            pathlib.Path(self._directory.name, name).write_bytes(content)
+            path = pathlib.Path(self._directory.name, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
 
     def close(self) -> None:
         """Remove what the program worked with."""

@@ -98,8 +98,8 @@ if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
 fi
 # What is put into the guests of tests, lab and calibration.
 GUEST_PACKAGES=(busybox-static cpio sysbench)
-# What the lab's controller runs.
-CLOUD_PACKAGES=(mariadb-server rabbitmq-server)
+# What the lab's controller runs, and what guests of its command kinds run.
+CLOUD_PACKAGES=(mariadb-server rabbitmq-server perl-base sqlite3)
 
 # placement_of NOVA-VERSION: the Placement of the same release.
 placement_of() {

@@ -126,7 +126,7 @@ class TestCommand:
         """The number is its script's argument; nothing is expanded."""
         _, own = command.parse("burn=/bin/echo '$HOME x' -n={events}.")
         assert own.files == {
-            'command':
+            'kinds/command':
             b"exec /bin/echo '$HOME x' -n=\"$1\".\n"}
 
     @pytest.mark.parametrize(('text', 'message'), [
@@ -151,7 +151,6 @@ class TestWorkload:
         assert len(text) == guest.TEXT_BYTES
         assert text.startswith(b'1 41c67ea6 word134\n')
         assert guest.workload('text') is text
-        assert text.startswith(guest.workload('lines'))
 
     def test_scripts_define_what_sysbench_calls(self):
         for name in ('nbody.lua', 'chase.lua'):

@@ -1,0 +1,234 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Programs that no host was calibrated by, on both hosts, at equal units.
+
+The coefficient is a mean over kinds of work; a server's own work is none of
+them. How far off it is, the profile predicts from the kinds that it knows, by
+leaving each one out. Here programs of six other kinds run in guests on both
+hosts, first with stock Nova's quota, then with the same CPU units: how long
+they take on slow over how long on fast, beside what was predicted.
+
+Guests are emulated, and slow is made slow by hindering the emulator, which
+kinds of work feel in more different ways than they do unlike CPUs.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+import json
+import os
+import statistics
+
+import prettytable
+
+from nova_vqos import guest
+from nova_vqos.calibration import combine
+from nova_vqos_lab import client
+from nova_vqos_lab import cloud as clouds
+from nova_vqos_lab import config
+from nova_vqos_lab import pace
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+from nova_vqos_lab import watch
+
+STOCK = 'stock'
+UNITS = 'units'
+_PROMISED_CU = 60
+_ROUNDS = 8
+_CALIBRATION_S = 240
+_COLUMNS = ('program', 'kind of work', 'stock', 'units', 'predicted',
+            'covered')
+
+# The work of a round under emulation, uncapped, is about half a second.
+_PERL = (r"while (<>) { @w = split; push @{$k{substr $w[2], 0, 6}}, "
+         r"length $w[1] } for (keys %k) { $n += @{$k{$_}} } print $n")
+_SQL = ('create table t (a integer, b text); '
+        'with recursive n(i) as (select 1 union all select i + 1 from n '
+        "where i < 8000) insert into t select i, 'row ' || (i * 7919 % 997) "
+        'from n; create index x on t (b); select b, count(*), sum(a) from t '
+        'group by b order by 3 desc limit 5')
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program that runs in the guests.
+
+    :ivar kind: of work, for people
+    :ivar command: does one event, for a shell
+    :ivar tool: that the guest needs beside busybox; '': none
+    """
+
+    kind: str
+    command: str
+    tool: str = ''
+
+
+PROGRAMS: Mapping[str, Program] = {
+    'perl': Program('interpreter', f"perl -e '{_PERL}' /text /text /text",
+                    'perl'),
+    'sort': Program('sorting', 'sort -k 2 /text'),
+    'bzip2': Program('compression', 'bzip2 -c /text'),
+    'sqlite3': Program('database', f'sqlite3 :memory: "{_SQL}"', 'sqlite3'),
+    'sed': Program('parsing', r"sed -E 's/([0-9]+) (\w+) (word)?([0-9]+)/"
+                   r"\4:\2,\1/; s/,(.)/;\1\1/' /text"),
+    'bc': Program('numbers of many digits', "echo 'scale=300; 4 * a(1)' | "
+                  'bc -l'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A program's time on slow over that on fast.
+
+    :ivar stock: with stock Nova, which copies the quota
+    :ivar units: at equal units
+    """
+
+    program: str
+    kind: str
+    stock: float
+    units: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """All programs, and what the profiles predicted.
+
+    :ivar predicted: least and greatest time on slow over that on fast, at
+        equal units, by the kinds of work that were calibrated
+    :ivar hosts: how many times faster fast is than slow, by the profiles
+    """
+
+    rows: tuple[Row, ...]
+    predicted: tuple[float, float]
+    hosts: float
+
+    def is_covered(self, row: Row) -> bool:
+        low, high = self.predicted
+        return low <= row.units <= high
+
+    def table(self) -> str:
+        """:returns: all of it, for people"""
+        table = prettytable.PrettyTable(_COLUMNS, align='r')
+        low, high = self.predicted
+        for row in self.rows:
+            table.add_row((row.program, row.kind, f'{row.stock:.2f}',
+                           f'{row.units:.2f}', f'{low:.2f} to {high:.2f}',
+                           'yes' if self.is_covered(row) else 'no'))
+        lines = [str(table), f'fast is {self.hosts:.2f} times as fast as '
+                 'slow by the profiles']
+        for story in STOCK, UNITS:
+            times = [getattr(row, story) for row in self.rows]
+            lines.append(
+                f'{story}: median {statistics.median(times):.2f}, from '
+                f'{min(times):.2f} to {max(times):.2f}')
+        lines.append('1.00 is equally fast on both hosts')
+        return '\n'.join(lines)
+
+    def write(self, path: str) -> None:
+        """Write all of it as JSON."""
+        with open(path, 'w', encoding='utf-8') as stream:
+            json.dump(dataclasses.asdict(self), stream, indent=2)
+            stream.write('\n')
+
+
+def run(lab: clouds.Lab) -> Comparison:
+    """Make the cloud anew, calibrate by the whole set, run all programs.
+
+    :raises LabError: when something of it fails
+    """
+    lab.down()
+    lab.up()
+    lab.calibrate(benchmarks=(), max_s=_CALIBRATION_S)
+    with lab.paces() as paces:
+        times = {}
+        with lab.cloud() as cloud:
+            image = make_image(cloud)
+            period_us = config.period_us()
+            share = _PROMISED_CU / lab.pcpu_cu('fast')
+            cloud.make_flavor(STOCK, {
+                'quota:cpu_quota': str(round(share * period_us)),
+                'quota:cpu_period': str(period_us)})
+            times[STOCK] = measure(lab, cloud, paces, STOCK, image)
+        lab.deploy()
+        with lab.cloud() as cloud:
+            cloud.make_flavor(UNITS, {
+                f'resources:{clouds.UNITS}': str(_PROMISED_CU)})
+            times[UNITS] = measure(lab, cloud, paces, UNITS, image)
+    return Comparison(
+        tuple(Row(name, program.kind, *(
+            times[story]['slow'][name] / times[story]['fast'][name]
+            for story in (STOCK, UNITS)))
+            for name, program in PROGRAMS.items()),
+        predicted(lab), lab.pcpu_cu('fast') / lab.pcpu_cu('slow'))
+
+
+def predicted(lab: clouds.Lab) -> tuple[float, float]:
+    """:returns: time on slow over that on fast of a server of some kind of
+        work, at equal units: the least and the greatest
+    """
+    errors: dict[str, dict[str, float]] = {}
+    for name in lab.hosts:
+        profile = lab.profile(name)
+        (cpu_class,) = profile.cpu_classes
+        errors[name] = {
+            score.benchmark: combine.error(score, cpu_class.busy,
+                                           profile.reference) or 0.0
+            for score in cpu_class.busy.scores
+            if profile.reference.benchmark(score.benchmark).weight}
+    ratios = [(1 + errors['fast'][kind]) / (1 + errors['slow'][kind])
+              for kind in errors['fast']]
+    return min(ratios), max(ratios)
+
+
+def make_image(cloud: client.Cloud) -> str:
+    """:returns: the image of a guest that runs all programs in turn"""
+    ramdisk = os.path.join(paths.data('guest'), 'kinds')
+    try:
+        guest.build_initramfs(
+            ramdisk,
+            tools=[one.tool for one in PROGRAMS.values() if one.tool],
+            contents={f'kinds/{name}': f'{program.command}\n'.encode()
+                      for name, program in PROGRAMS.items()})
+    except guest.GuestError as error:
+        raise process.LabError(str(error)) from error
+    return cloud.make_image('kinds', guest.find_kernel(), ramdisk,
+                            guest.command_line(PROGRAMS, events=dict.fromkeys(
+                                PROGRAMS, 1)))
+
+
+def measure(lab: clouds.Lab, cloud: client.Cloud,
+            paces: Mapping[str, pace.Pace], flavor: str, image: str,
+            ) -> dict[str, dict[str, float]]:
+    """Run all programs on both hosts at once.
+
+    :returns: by host and program, how long one event takes, in seconds, had
+        the machine been as fast as when it was calibrated
+    """
+    times: dict[str, dict[str, float]] = {}
+    servers = {host: cloud.boot(f'{flavor}-{host}', flavor, image, host)
+               for host in lab.hosts}
+    for server in servers.values():
+        server.wait_active()
+    for host, server in servers.items():
+        times[host] = {}
+        for name in PROGRAMS:
+            speed = watch.measure(server, lab.hosts[host], name,
+                                  rounds=_ROUNDS)
+            times[host][name] = (
+                paces[host].between(speed.began_s, speed.ended_s)
+                / speed.steady)
+            process.say(f'   {flavor} on {host}: {name} takes '
+                        f'{times[host][name]:.2f} s, {speed.rounds} rounds')
+    for server in servers.values():
+        server.delete()
+    return times
