@@ -116,6 +116,6 @@ class Record:
                               'of benchmarks, or reference')
         elif not 0 <= age_s <= MAX_AGE_S:
             self.discarded = (f'{path} is older than {MAX_AGE_S // 60} '
-                              'minutes')
+                              'minutes, or the clock was set')
         else:
             self._taken = taken

@@ -25,6 +25,7 @@ import os
 import pathlib
 import queue
 import shlex
+import signal
 import subprocess
 import tempfile
 import threading
@@ -222,6 +223,11 @@ class NativeRunner(Runner):
                 process.returncode = os.waitstatus_to_exitcode(status)
             finally:
                 watchdog.cancel()
+            if process.returncode == -signal.SIGKILL:
+                raise CalibrationError(
+                    f'{self._argv(events)} was killed, as it is after '
+                    f'{_ROUND_TIMEOUT_S} s: it hangs, an event takes too '
+                    'long, or memory ran out')
             if process.returncode:
                 errors.seek(max(0, errors.seek(0, os.SEEK_END) - 200))
                 said = errors.read().decode(errors='replace').strip()

@@ -12,10 +12,12 @@
 
 """nova-vqos-calibrate on this machine: real work, real guests, short."""
 
+import contextlib
 import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,9 @@ import pytest
 
 from nova_vqos import fingerprint
 from nova_vqos import profile
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import command
+from nova_vqos.calibration import runner
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), 'nova-vqos-calibrate')
 QEMU = '/usr/bin/qemu-system-x86_64'
@@ -222,6 +227,7 @@ def test_it_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(('command', 'message'), [
     ('own=/bin/true {events}', 'does not do what it was asked for'),
     ('own=/bin/false {events}', 'ended with 1'),
+    ("own=/bin/sh -c 'kill -9 $$' {events}", 'was killed'),
     ('own=/bin/ls /no/{events}', "cannot access '/no/1'")])
 def test_a_command_that_is_no_benchmark(tmp_path, command, message):
     done = calibrate('cpu', '--reference', 'gold', '--command', command,
@@ -316,3 +322,28 @@ def test_what_cannot_be_done_is_said(tmp_path, arguments, message):
     assert message in done.stderr
     assert 'Traceback' not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_hangs(tmp_path, monkeypatch):
+    """It is killed in time; here in less."""
+    monkeypatch.setattr(runner, '_ROUND_TIMEOUT_S', 1)
+    _, hanging = command.parse('own=/bin/sleep {events}000')
+    native = runner.NativeRunner(hanging)
+    with contextlib.closing(native), pytest.raises(
+            benchmarks.CalibrationError, match='sleep 1000 was killed'):
+        native.measure({min(os.sched_getaffinity(0))}, lambda samples: False,
+                       lambda samples: '')
+
+
+def test_beside_another_load(native, tmp_path):
+    """Of which the score takes no harm but its scatter, and it is told."""
+    burner = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+    try:
+        path = str(tmp_path / 'profile.yaml')
+        os.sched_setaffinity(burner.pid, {min(os.sched_getaffinity(0))})
+        done = calibrate('cpu', '--against', native, *SHORT, '--output', path)
+    finally:
+        burner.kill()
+        burner.wait()
+    assert re.search(r'the host was \d+% busy before', done.stderr)
+    assert 0.5 < profile.load(path).coefficient(0) < 2

@@ -69,9 +69,7 @@ def read_junit(path: str, drivers: str = '') -> dict[str, Outcome]:
         raise ValueError(f'{path} is no JUnit XML: {exc}') from exc
     found: dict[str, Outcome] = {}
     for case in root.iter('testcase'):
-        # Of an environment below where pytest began, it names the path too.
-        module = case.get('classname', '').rpartition('site-packages.')[2]
-        name = f'{module}.{case.get("name", "")}'
+        name = f'{case.get("classname", "")}.{case.get("name", "")}'
         outcome = _outcome(case, drivers)
         if name not in found or outcome.verdict == FAILED:
             found[name] = outcome

@@ -158,6 +158,8 @@ def start(driver: str, selection: Sequence[str], directory: str,
         return subprocess.Popen(
             [sys.executable, '-m', 'pytest', '-v', '-W', 'ignore',
              '-p', plugin.__name__, '-p', 'no:cacheprovider',
+             # What tests are named from, wherever this began.
+             '--rootdir', sysconfig.get_path('purelib'),
              '--timeout', str(_WORKER_S), '--timeout-method', 'thread',
              '-o', 'junit_family=xunit1', '--junit-xml', f'{path}.xml',
              '--compute-driver', driver, '--pyargs', *selection],
