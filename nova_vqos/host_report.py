@@ -15,7 +15,7 @@
 Read by the compute driver. Imports neither Nova nor libvirt.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from decimal import Decimal
 import functools
@@ -24,6 +24,7 @@ import logging
 import os
 import re
 
+from nova_vqos import cpu_classes
 from nova_vqos import fingerprint
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
@@ -43,7 +44,7 @@ SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
 _OWN_TRAIT = re.compile(rf'{TRAIT}|{TRAIT_HOOK}|{_TRAIT_SPEED}[0-9]+')
 
 VALID = 'valid'
-_MAX_REASON = 255
+_MAX_STAT = 255
 _MAX_AGENT_STATE_BYTES = 64 * 1024
 
 
@@ -93,17 +94,28 @@ class HostReport:
         profile = self._needed_profile()
         return units.capacity_cu(map(profile.coefficient, self.pcpus))
 
-    def stats(self) -> dict[str, str]:
+    @property
+    def classes(self) -> tuple[cpu_classes.Room, ...]:
+        """Unlike classes of the shared pCPUs; none where all are equal."""
+        if self.profile is None:
+            return ()
+        found = cpu_classes.of_host(self.profile, self.pcpus)
+        return found if len(found) > 1 else ()
+
+    def stats(self, rooms: Sequence[cpu_classes.Room] = ()) -> dict[str, str]:
         """What the scheduler learns of the host: see VqosFilter.
 
         All keys, always: one that is left out keeps its last value.
+
+        :param rooms: what servers leave of :attr:`classes`
         """
         stats = {
-            'vqos_profile': (self.problem or VALID)[:_MAX_REASON],
+            'vqos_profile': (self.problem or VALID)[:_MAX_STAT],
             'vqos_profile_id': '',
             'vqos_slowest_cu': '',
             'vqos_fastest_cu': '',
             'vqos_least_cu': '',
+            'vqos_classes': '',
             'vqos_agent_seen_at': self.agent.seen_at,
             'vqos_quantum_classes': ','.join(self.agent.quantum_classes),
             'vqos_dd_billing': ','.join(self.agent.dd_billing),
@@ -119,15 +131,19 @@ class HostReport:
             return stats
         stats['vqos_slowest_cu'] = _exact_cu(slowest)
         stats['vqos_fastest_cu'] = _exact_cu(fastest)
-        stats['vqos_least_cu'] = str(float(units.least_cu_per_vcpu(
-            slowest, tick_us=self.profile.tick_us)))
+        stats['vqos_least_cu'] = _least_cu(slowest, self.profile)
+        stats['vqos_classes'] = _format_rooms(rooms, self.profile)
         return stats
 
     def traits(self) -> set[str]:
-        """The traits of ours that the host has."""
+        """The traits of ours that the host has.
+
+        The speed is that of the fastest class: a server that requires it is
+        kept there, and whether there is room is for the filter to tell.
+        """
         if self.problem or self.profile is None:
             return set()
-        speed_cu = units.pcpu_cu(self.profile.slowest(self.pcpus))
+        speed_cu = units.pcpu_cu(self.profile.fastest(self.pcpus))
         traits = {TRAIT} | {f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU
                             if tier <= speed_cu}
         if self.hook:
@@ -256,6 +272,28 @@ def _exact_cu(coefficient: float) -> str:
     speed_cu = (Decimal(repr(float(coefficient)))
                 * units.CU_PER_REFERENCE_PCPU)
     return format(speed_cu.normalize(), 'f')
+
+
+def _least_cu(coefficient: float, profile: profiles.Profile) -> str:
+    return str(float(units.least_cu_per_vcpu(
+        coefficient, tick_us=profile.tick_us)))
+
+
+def _format_rooms(rooms: Sequence[cpu_classes.Room],
+                  profile: profiles.Profile) -> str:
+    """``speed:room:least`` of each class, in CU, those with most room first.
+
+    A host that has more classes than there is place for is refused for what
+    the others could take, and never the other way round.
+    """
+    text = ''
+    for room in sorted(rooms, key=lambda room: -room.room_cu):
+        one = ':'.join((_exact_cu(room.coefficient), str(room.whole_room_cu),
+                        _least_cu(room.coefficient, profile)))
+        if len(text) + 1 + len(one) > _MAX_STAT:
+            break
+        text = f'{text} {one}' if text else one
+    return text
 
 
 def _load(path: str) -> profiles.Profile:

@@ -18,6 +18,7 @@ import os
 
 import pytest
 
+from nova_vqos import cpu_classes
 from nova_vqos import fingerprint
 from nova_vqos import host_report
 from nova_vqos import profile as profiles
@@ -49,8 +50,8 @@ def reporter(files):
 
 
 STATS = {'vqos_profile', 'vqos_profile_id', 'vqos_slowest_cu',
-         'vqos_fastest_cu', 'vqos_least_cu', 'vqos_agent_seen_at',
-         'vqos_quantum_classes', 'vqos_dd_billing'}
+         'vqos_fastest_cu', 'vqos_least_cu', 'vqos_classes',
+         'vqos_agent_seen_at', 'vqos_quantum_classes', 'vqos_dd_billing'}
 
 
 def test_a_valid_profile(files, reporter):
@@ -213,13 +214,54 @@ def test_changes_are_logged_once(files, reporter, caplog):
             if record.name == host_report.LOG.name] == ['WARNING', 'INFO']
 
 
-def test_traits_are_tiers_up_to_the_slowest_pcpu(files, reporter):
-    files.calibrate({'0': 2.0, '1': 0.6})
+def test_traits_are_tiers_up_to_the_speed(files, reporter):
+    files.calibrate({'0-1': 0.6})
     traits = reporter.report(PCPUS).traits()
     assert 'CUSTOM_VQOS' in traits
     assert 'CUSTOM_VQOS_SPEED_60' in traits
     assert 'CUSTOM_VQOS_SPEED_70' not in traits
     assert 'CUSTOM_VQOS_HOOK' not in traits
+
+
+def test_traits_of_unlike_pcpus_are_those_of_the_fastest(files, reporter):
+    """A flavor that requires a tier must not be kept from them."""
+    files.calibrate({'0': 2.0, '1': 0.6, '2': 9.0})
+    traits = reporter.report(PCPUS).traits()
+    assert 'CUSTOM_VQOS_SPEED_200' in traits
+    assert 'CUSTOM_VQOS_SPEED_250' not in traits
+
+
+def test_equal_pcpus_have_no_classes(files, reporter):
+    assert reporter.report(PCPUS).classes == ()
+    files.calibrate({'0-1': 1.5, '2': 0.6})
+    report = reporter.report(PCPUS)
+    assert report.classes == ()
+    assert report.stats()['vqos_classes'] == ''
+
+
+def test_classes_of_unlike_pcpus(files, reporter):
+    files.calibrate({'0': 1.5, '1': 0.6})
+    report = reporter.report(PCPUS)
+    rooms = cpu_classes.with_servers(
+        report.classes, [cpu_classes.Server(91, frozenset({0}))],
+        allocation_ratio=1.001)
+    stats = report.stats(rooms)
+    # Speed, whole room, and least CU of a vCPU, those with room first.
+    assert stats['vqos_classes'] == '60:60:0.48 150:59:1.2'
+    assert stats['vqos_slowest_cu'] == '60'
+
+
+def test_classes_have_room_in_a_stat(files, reporter):
+    coefficients = {str(n): 1 + n * 0.0123456789012 for n in range(64)}
+    files.calibrate(coefficients)
+    report = reporter.report(range(64))
+    text = report.stats(report.classes)['vqos_classes']
+    assert 200 < len(text) <= 255
+    # Whole ones, those with most room.
+    classes = [tuple(map(float, one.split(':'))) for one in text.split(' ')]
+    assert [speed_cu for speed_cu, _room_cu, _least_cu in classes] == [
+        pytest.approx(100 * coefficients[str(63 - n)])
+        for n in range(len(classes))]
 
 
 def test_the_trait_of_the_hook(files, reporter, monkeypatch, tmp_path):
