@@ -92,9 +92,11 @@ def tune(policy, report, pcpus, *, period_us):
         raise CannotServe(str(error)) from error
 
 
-def check_newcomer(policy, report, pcpus, *, period_us):
+def check_newcomer(policy, report, find_pcpus, *, period_us):
     """Check that a host can take in a server that it does not have yet.
 
+    :param find_pcpus: called when nothing else is against it; gives those
+        that the server's vCPUs may run on
     :returns: its tuning here; None for one without units
     :raises CannotServe: when it cannot
     """
@@ -103,4 +105,4 @@ def check_newcomer(policy, report, pcpus, *, period_us):
         return None
     if not report.valid:
         raise CannotServe(report.problem)
-    return tune(policy, report, pcpus, period_us=period_us)
+    return tune(policy, report, find_pcpus(), period_us=period_us)

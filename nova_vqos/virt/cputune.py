@@ -32,10 +32,27 @@ def eligible_pcpus(guest, shared_pcpus):
     :param guest: LibvirtConfigGuest
     :param shared_pcpus: those that the host shares
     """
-    pins = guest.cputune.vcpupin if guest.cputune is not None else []
+    pins = _pins_of(guest)
     if pins:
         return frozenset().union(*(pin.cpuset for pin in pins))
     return frozenset(guest.cpuset or shared_pcpus)
+
+
+def confine(guest, find_pcpus):
+    """Keep a guest on some pCPUs, but for one that has pins.
+
+    Pins are those of a NUMA topology, and Nova's business.
+
+    :param guest: LibvirtConfigGuest
+    :param find_pcpus: gives the pCPUs; None: nothing to do
+    """
+    pcpus = None if _pins_of(guest) else find_pcpus()
+    if pcpus is not None:
+        guest.cpuset = set(pcpus)
+
+
+def _pins_of(guest):
+    return guest.cputune.vcpupin if guest.cputune is not None else []
 
 
 def of_returning(uuid, policy, report, pcpus, *, period_us):

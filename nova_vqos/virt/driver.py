@@ -31,6 +31,7 @@ from nova_vqos import policy as policies
 from nova_vqos.conf import agent as agent_conf
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.virt import admission
+from nova_vqos.virt import classkeeper
 from nova_vqos.virt import cputune
 from nova_vqos.virt import inventory
 from nova_vqos.virt import waker
@@ -61,6 +62,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_waker = waker.AgentWaker()
         # UUIDs of servers whose guest is being made anew on this host.
         self._vqos_returning = set()
+        self._vqos_classes = classkeeper.ClassKeeper(
+            lambda: self._host.list_guests(only_running=False))
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
         """Add inventory of CPU units and traits to what the host has.
@@ -92,7 +95,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         resources = super().get_available_resource(nodename)
         try:
             report = self._vqos_report()
-            stats = report.stats()
+            stats = report.stats(self._vqos_classes.rooms(report))
             # Without a profile the host is stock Nova's, unless servers with
             # units may have been sold on it before the profile was lost.
             sells_units = report.present or bool(self._vqos_sells_units)
@@ -109,15 +112,27 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             block_migration=False, disk_over_commit=False):
         """Refuse a server whose promise this host cannot keep.
 
+        Where pCPUs are unlike, the source learns which of them the guest is
+        to run on.
+
         :raises nova.exception.MigrationPreCheckError: when it cannot
         """
         # NOTE: before the stock method, which makes a file; and nothing but
         # this exception, since any other one puts the running server into
         # ERROR (nova/conductor/manager.py).
-        self._vqos_check_migration(instance)
-        return super().check_can_live_migrate_destination(
-            context, instance, src_compute_info, dst_compute_info,
-            block_migration, disk_over_commit)
+        pcpus = self._vqos_check_migration(instance)
+        try:
+            data = super().check_can_live_migrate_destination(
+                context, instance, src_compute_info, dst_compute_info,
+                block_migration, disk_over_commit)
+        except Exception:
+            self._vqos_classes.forget_choice(instance.uuid)
+            raise
+        if pcpus is not None:
+            # NOTE: stock Nova's own way to a <vcpu cpuset> of this host, by
+            # which libvirt's hook then caps (nova/virt/libvirt/migration.py).
+            data.dst_cpu_shared_set_info = set(pcpus)
+        return data
 
     def post_live_migration_at_destination(
             self, context, instance, network_info, block_migration=False,
@@ -127,6 +142,25 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             context, instance, network_info, block_migration,
             block_device_info)
         self._vqos_waker.wake(instance)
+
+    def cleanup(self, context, instance, network_info,
+                block_device_info=None, destroy_disks=True, migrate_data=None,
+                destroy_vifs=True, destroy_secrets=True):
+        """Give the room up that a guest which failed to come had."""
+        self._vqos_classes.forget_choice(instance.uuid)
+        return super().cleanup(
+            context, instance, network_info, block_device_info, destroy_disks,
+            migrate_data, destroy_vifs, destroy_secrets)
+
+    def _get_existing_guest_config(self, instance):
+        """Note where a guest may run, before it is undone and made anew."""
+        if self._vqos_report().classes:
+            try:
+                self._vqos_classes.note_last(
+                    instance.uuid, self._host.get_guest(instance))
+            except exception.InstanceNotFound:
+                pass
+        return super()._get_existing_guest_config(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         """Note whether the server is new here, for the tuning of its guest."""
@@ -138,6 +172,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             return super()._get_guest_config(instance, *args, **kwargs)
         finally:
             self._vqos_returning.discard(instance.uuid)
+            self._vqos_classes.forget_last(instance.uuid)
 
     def _update_guest_cputune(self, guest, flavor):
         """Give the guest the cap and the shares that its flavor promises.
@@ -157,14 +192,17 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if policy.units is not None and self._vqos_obstacle():
             raise exception.UnsupportedHostCPUControlPolicy()
         report = self._vqos_report()
-        pcpus = cputune.eligible_pcpus(guest, report.pcpus)
         if guest.uuid in self._vqos_returning:
-            tune = cputune.of_returning(guest.uuid, policy, report, pcpus,
-                                        period_us=CONF.vqos.period_us)
+            tune = cputune.of_returning(
+                guest.uuid, policy, report, self._vqos_pcpus_of(
+                    guest, policy, report, self._vqos_classes.keep),
+                period_us=CONF.vqos.period_us)
         else:
             try:
                 tune = admission.check_newcomer(
-                    policy, report, pcpus, period_us=CONF.vqos.period_us)
+                    policy, report, lambda: self._vqos_pcpus_of(
+                        guest, policy, report, self._vqos_classes.choose),
+                    period_us=CONF.vqos.period_us)
             except admission.CannotServe as error:
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
@@ -190,6 +228,17 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         return ''
 
     @staticmethod
+    def _vqos_pcpus_of(guest, policy, report, find_class):
+        """The pCPUs for a guest: of one class, where these are unlike.
+
+        :param find_class: one of ClassKeeper's
+        """
+        if policy.units is not None:
+            cputune.confine(
+                guest, lambda: find_class(guest.uuid, policy, report))
+        return cputune.eligible_pcpus(guest, report.pcpus)
+
+    @staticmethod
     def _vqos_or_invalid(read, *args):
         """A policy as it is read; that it is invalid, in terms of Nova."""
         try:
@@ -198,23 +247,34 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             raise exception.InvalidInput(reason=str(error)) from error
 
     def _vqos_check_migration(self, instance):
+        """:returns: the pCPUs for its guest; None: stock Nova knows them"""
+        chosen = None
+
+        def find_pcpus():
+            nonlocal chosen
+            # Pins are those of a NUMA topology, and Nova's business.
+            if instance.numa_topology is None:
+                chosen = self._vqos_classes.choose(instance.uuid, policy,
+                                                   report)
+            return report.pcpus if chosen is None else chosen
+
         try:
             policy = admission.policy_of(instance)
             if policy is None:
-                return
+                return None
             obstacle = self._vqos_obstacle()
             if policy.units is not None and obstacle:
                 raise admission.CannotServe(obstacle)
-            admission.check_newcomer(
-                policy, self._vqos_report(), self._get_vcpu_available(),
-                period_us=CONF.vqos.period_us)
+            report = self._vqos_report()
+            admission.check_newcomer(policy, report, find_pcpus,
+                                     period_us=CONF.vqos.period_us)
         except (admission.CannotServe, policies.PolicyError) as error:
             reason = str(error)
         except Exception as error:
             LOG.exception('The check of CPU units failed', instance=instance)
             reason = f'the check of CPU units failed: {error}'
         else:
-            return
+            return chosen
         LOG.info('Live migration to this host is refused: %s', reason,
                  instance=instance)
         raise exception.MigrationPreCheckError(

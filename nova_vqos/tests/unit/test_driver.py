@@ -128,7 +128,8 @@ class SignaturesTestCase(nova_case.NovaTestCase):
         self.assertEqual({
             'update_provider_tree', 'get_available_resource',
             'check_can_live_migrate_destination',
-            'post_live_migration_at_destination', '_get_guest_config',
+            'post_live_migration_at_destination', 'cleanup',
+            '_get_existing_guest_config', '_get_guest_config',
             '_update_guest_cputune', '_create_guest'}, self.overridden())
 
     def test_public_signatures(self):
@@ -143,6 +144,7 @@ class SignaturesTestCase(nova_case.NovaTestCase):
 
     def test_private_signatures_begin_as_passed_on(self):
         for name, first in (
+                ('_get_existing_guest_config', ['self', 'instance']),
                 ('_get_guest_config', ['self', 'instance']),
                 ('_update_guest_cputune', ['self', 'guest', 'flavor']),
                 ('_create_guest', ['self', 'context', 'xml', 'instance'])):
@@ -353,13 +355,6 @@ class CpuTuneTestCase(DriverTestCase):
             {policy.UNITS_KEY: '151'})
         self.assertIn('151 CU', str(error))
         self.assertIn('150 CU', str(error))
-
-    def test_the_slowest_eligible_pcpu_counts(self):
-        self.files.calibrate({'0': 1.5, '1': 0.6})
-        self.assertEqual((50_000, 50_000, 614),
-                         self.cputune({policy.UNITS_KEY: '60'}))
-        self.assertRaises(exception.ComputeResourcesUnavailable,
-                          self.cputune, {policy.UNITS_KEY: '61'})
 
     def test_the_pcpus_of_a_numa_cell_are_the_eligible_ones(self):
         self.files.calibrate({'0': 1.5, '1': 0.6})

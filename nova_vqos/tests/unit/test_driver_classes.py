@@ -1,0 +1,390 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The compute driver on a host of unlike pCPUs, on Nova's fake libvirt."""
+
+import fixtures
+from nova.compute import task_states
+from nova.compute import vm_states
+from nova.virt.libvirt import config as vconfig
+
+from nova import exception
+from nova import objects
+from nova_vqos import domain_xml
+from nova_vqos import policy
+from nova_vqos.tests.unit import test_driver
+from nova_vqos.virt import classkeeper
+
+FAST = {0, 1}
+SLOW = {2, 3, 4, 5}
+OTHER = '6f70656e-0000-4000-8000-00000000beef'
+# What 60 CU are on each.
+ON_FAST = (15_000, 50_000, 614)
+ON_SLOW = (37_500, 50_000, 614)
+
+XML = """
+<domain type='qemu'><name>vm</name><uuid>%(uuid)s</uuid>
+ <metadata><n:instance xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
+  <n:flavor name='f'><n:vcpus>1</n:vcpus><n:extraSpecs>
+   <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'>%(units)s</n:extraSpec>
+  </n:extraSpecs></n:flavor></n:instance></metadata>
+ <vcpu%(cpuset)s>1</vcpu></domain>"""
+
+
+class FakeGuest:
+    """A domain that is there, be it stopped."""
+
+    def __init__(self, uuid, units, pcpus=''):
+        self.uuid = uuid
+        self.units = units
+        self.pcpus = pcpus
+
+    def get_xml_desc(self):
+        cpuset = f" cpuset='{self.pcpus}'" if self.pcpus else ''
+        return XML % {'uuid': self.uuid, 'units': self.units,
+                      'cpuset': cpuset}
+
+
+class ClassesTestCase(test_driver.DriverTestCase):
+    """2 pCPUs of 200 CU, 4 of 80 CU."""
+
+    def setUp(self):
+        super().setUp()
+        self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.'
+                      '_get_vcpu_available', lambda this: set(range(6)))
+        self.files.calibrate({'0-1': 2.0, '2-5': 0.8})
+        self.guests = []
+        self.only_running = []
+        self.stub_out('nova.virt.libvirt.host.Host.list_guests', self._list)
+
+    def _list(self, host, only_running=True):
+        self.only_running.append(only_running)
+        return list(self.guests)
+
+    def has(self, units, pcpus='', uuid=OTHER):
+        self.guests.append(FakeGuest(uuid, units, pcpus))
+
+    def tune(self, units, vcpus=1, *, guest=None, uuid=test_driver.UUID):
+        """A guest with its tuning."""
+        if guest is None:
+            guest = vconfig.LibvirtConfigGuest()
+        guest.uuid = uuid
+        self.driver._update_guest_cputune(
+            guest, self.make_flavor({policy.UNITS_KEY: str(units)}, vcpus))
+        return guest
+
+    def assert_refused(self, units, *texts):
+        error = self.assertRaises(exception.ComputeResourcesUnavailable,
+                                  self.tune, units)
+        for text in texts:
+            self.assertIn(text, str(error))
+
+
+class ArrivingTestCase(ClassesTestCase):
+
+    def test_the_slowest_class_that_is_fast_enough(self):
+        guest = self.tune(60)
+        self.assertEqual((SLOW, ON_SLOW),
+                         (guest.cpuset, self.tunables(guest)))
+        guest = self.tune(81)
+        self.assertEqual((FAST, (20_250, 50_000, 829)),
+                         (guest.cpuset, self.tunables(guest)))
+        # Stopped servers count, too.
+        self.assertEqual({False}, set(self.only_running))
+
+    def test_the_fast_class_when_the_slow_one_is_full(self):
+        self.has(261, '2-5')
+        guest = self.tune(60)
+        self.assertEqual((FAST, ON_FAST),
+                         (guest.cpuset, self.tunables(guest)))
+
+    def test_too_fast_for_all(self):
+        self.assert_refused(201, '201 CU', '200 CU', '80 CU')
+
+    def test_room_in_no_single_class(self):
+        self.has(341, '0-1')
+        self.has(261, '2-5', test_driver.UUID.replace('cafe', 'cafd'))
+        self.assert_refused(60, 'pCPUs 0-1', '59 CU left', 'pCPUs 2-5')
+
+    def test_what_is_reserved_and_oversold_as_in_placement(self):
+        self.flags(reserved_cu=720, group='vqos')
+        self.assert_refused(60, '0 CU left')
+        self.flags(reserved_cu=0, allocation_ratio=0.1, group='vqos')
+        self.assert_refused(60, '40 CU left', '32 CU left')
+
+    def test_another_size_of_the_same_server_does_not_count(self):
+        # A resize on the same host: Placement has counted both.
+        self.has(320, '2-5', test_driver.UUID)
+        self.assertEqual(SLOW, self.tune(60).cpuset)
+
+    def test_a_narrower_set_of_shared_pcpus(self):
+        self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.'
+                      '_get_vcpu_available', lambda this: {1, 2, 3})
+        self.assertEqual({2, 3}, self.tune(60).cpuset)
+        self.assertEqual({1}, self.tune(90).cpuset)
+        self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.'
+                      '_get_vcpu_available', lambda this: {2, 3})
+        guest = self.tune(60)
+        self.assertIsNone(guest.cpuset)
+        self.assertEqual(ON_SLOW, self.tunables(guest))
+
+    def test_a_guest_with_pins_is_novas(self):
+        guest = vconfig.LibvirtConfigGuest()
+        guest.cputune = vconfig.LibvirtConfigGuestCPUTune()
+        pin = vconfig.LibvirtConfigGuestCPUTuneVCPUPin()
+        pin.id, pin.cpuset = 0, {1, 2}
+        guest.cputune.vcpupin.append(pin)
+        self.tune(60, guest=guest)
+        self.assertIsNone(guest.cpuset)
+        self.assertEqual(ON_SLOW, self.tunables(guest))
+        self.assertEqual({}, self.driver._vqos_classes._chosen)
+
+    def test_equal_pcpus_cost_no_look_at_the_domains(self):
+        self.files.calibrate({'0-5': 0.8})
+        guest = self.tune(60)
+        self.assertIsNone(guest.cpuset)
+        self.assertEqual(ON_SLOW, self.tunables(guest))
+        self.assertEqual([], self.only_running)
+
+    def test_a_server_without_units_is_stock_novas(self):
+        guest = vconfig.LibvirtConfigGuest()
+        guest.uuid = OTHER
+        self.driver._update_guest_cputune(guest, self.make_flavor(
+            {policy.QUANTUM_CLASS_KEY: 'default'}))
+        self.assertIsNone(guest.cpuset)
+        self.assertIsNone(guest.cputune)
+
+    def test_what_is_wrong_with_the_host_is_said_first(self):
+        self.files.calibrate({'0-1': 2.0, '2-5': 0.8},
+                             fingerprint={'kernel': 'old'})
+        self.assert_refused(60, 'stale')
+        self.assertEqual({}, self.driver._vqos_classes._chosen)
+
+    def test_a_domain_that_cannot_be_read_does_not_hinder(self):
+        class Gone(FakeGuest):
+            def get_xml_desc(self):
+                raise ZeroDivisionError('gone')
+
+        self.guests.append(Gone(OTHER, 60))
+        self.assertEqual(SLOW, self.tune(60).cpuset)
+        self.assertIn('gone', self.stdlog.logger.output)
+
+
+class ChoicesTestCase(ClassesTestCase):
+    """What was chosen holds its room until the domain is there."""
+
+    def setUp(self):
+        super().setUp()
+        self.now_s = 1000.0
+        self.stub_out('nova_vqos.virt.classkeeper.time.monotonic',
+                      lambda: self.now_s)
+        self.assertEqual(SLOW, self.tune(80, 4, uuid=OTHER).cpuset)
+
+    def room(self):
+        return [room.whole_room_cu for room in self.driver._vqos_classes
+                .rooms(self.driver._vqos_report())]
+
+    def test_it_counts_at_once(self):
+        self.assertEqual([400, 240], self.room())
+
+    def test_it_counts_once_when_the_domain_is_there(self):
+        self.has(80, '2-5')
+        self.assertEqual([400, 240], self.room())
+        self.guests.clear()
+        self.assertEqual([400, 320], self.room())
+
+    def test_the_choice_goes_before_a_domain_that_is_to_be_replaced(self):
+        self.has(10, '0-1')
+        self.assertEqual([400, 240], self.room())
+        self.assertEqual([400, 240], self.room())
+
+    def test_it_does_not_come(self):
+        self.driver._vqos_classes.forget_choice(OTHER)
+        self.driver._vqos_classes.forget_choice(OTHER)
+        self.assertEqual([400, 320], self.room())
+
+    def test_nothing_was_ever_heard_of_it_again(self):
+        self.now_s += classkeeper._CHOICE_LIFE_S
+        self.assertEqual([400, 240], self.room())
+        self.now_s += 1
+        self.assertEqual([400, 320], self.room())
+
+    def test_a_clean_up_gives_the_room_up(self):
+        passed = []
+        self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.cleanup',
+                      lambda this, *args: passed.append(args))
+        instance = self.make_instance({policy.UNITS_KEY: '80'})
+        instance.uuid = OTHER
+        args = (self.context, instance, [], {}, False, None, True, False)
+        self.driver.cleanup(*args)
+        self.assertEqual([args], passed)
+        self.assertEqual([400, 320], self.room())
+
+    def test_one_that_is_chosen_while_domains_are_read(self):
+        """Its own domain is not among them, and then it is no choice."""
+        late = '6f70656e-0000-4000-8000-000000000001'
+
+        def list_guests(host, only_running=True):
+            # Another server's domain arrives after this list was made.
+            self.stub_out('nova.virt.libvirt.host.Host.list_guests',
+                          lambda host, only_running: [
+                              FakeGuest(OTHER, 80, '2-5')])
+            self.room()
+            self.assertNotIn(OTHER, self.driver._vqos_classes._chosen)
+            self.tune(60, uuid=late)
+            return []
+
+        self.stub_out('nova.virt.libvirt.host.Host.list_guests', list_guests)
+        self.assertEqual([400, 180], self.room())
+
+    def test_stats_tell_what_is_left(self):
+        stats = self.driver.get_available_resource(
+            test_driver.NODE)['stats']
+        self.assertEqual('200:400:1.6 80:240:0.64', stats['vqos_classes'])
+
+
+class ReturningTestCase(ClassesTestCase):
+    """A guest that is made anew, by Nova's own way to it."""
+
+    def setUp(self):
+        super().setUp()
+        self.existing = None
+        self.stub_out('nova.virt.libvirt.host.Host.get_guest', self._get)
+
+    def _get(self, host, instance):
+        if self.existing is None:
+            raise exception.InstanceNotFound(instance_id=instance.uuid)
+        return self.existing
+
+    def make(self, units, task_state=task_states.POWERING_ON, pcpus=None):
+        """The guest of a server that was on these pCPUs."""
+        instance = self.make_instance(
+            {policy.UNITS_KEY: str(units)}, task_state=task_state,
+            vm_state=vm_states.ACTIVE)
+        if pcpus is not None:
+            self.existing = FakeGuest(instance.uuid, units, pcpus)
+            self.stub_out(
+                'nova.virt.libvirt.driver.LibvirtDriver.'
+                '_get_existing_guest_config', lambda this, instance: 'old')
+            self.assertEqual(
+                'old', self.driver._get_existing_guest_config(instance))
+        guest = self.driver._get_guest_config(
+            instance, [], objects.ImageMeta.from_dict(
+                {'disk_format': 'raw', 'properties': {}}),
+            {'disk_bus': 'virtio', 'cdrom_bus': 'ide', 'mapping': {}},
+            context=self.context)
+        self.assertEqual({}, self.driver._vqos_classes._last)
+        return guest
+
+    def test_it_stays_in_its_class(self):
+        for pcpus, tunables in (('0-1', ON_FAST), ('2-5', ON_SLOW)):
+            guest = self.make(60, pcpus=pcpus)
+            self.assertEqual(domain_xml.parse_cpuset(pcpus), guest.cpuset)
+            self.assertEqual(tunables, self.tunables(guest))
+
+    def test_of_all_its_domain_is_the_only_one_that_does_not_count(self):
+        self.has(320, '2-5', test_driver.UUID)
+        self.assertEqual(SLOW, self.make(60, pcpus='2-5').cpuset)
+
+    def test_one_that_had_none_gets_one(self):
+        for pcpus in ('0-5', '', None):
+            self.assertEqual(SLOW, self.make(60, pcpus=pcpus).cpuset)
+
+    def test_another_where_its_own_is_too_slow_by_now(self):
+        guest = self.make(90, pcpus='2-5')
+        self.assertEqual(FAST, guest.cpuset)
+
+    def test_it_is_never_refused(self):
+        self.has(400, '0-1')
+        self.has(320, '2-5', test_driver.UUID.replace('cafe', 'cafd'))
+        guest = self.make(60, pcpus='0-1')
+        self.assertEqual((FAST, ON_FAST),
+                         (guest.cpuset, self.tunables(guest)))
+        # As before there were classes: on all, by the slowest.
+        guest = self.make(60, pcpus='0-5')
+        self.assertEqual((None, ON_SLOW),
+                         (guest.cpuset, self.tunables(guest)))
+        self.assertIn('kept in no class', self.stdlog.logger.output)
+        self.assertIn('0 CU left', self.stdlog.logger.output)
+
+    def test_a_stale_profile_is_good_enough(self):
+        self.files.calibrate({'0-1': 2.0, '2-5': 0.8},
+                             fingerprint={'kernel': 'old'})
+        self.assertEqual(FAST, self.make(60, pcpus='0-1').cpuset)
+
+    def test_without_a_profile(self):
+        self.lose_profile()
+        guest = self.make(60, pcpus='0-1')
+        self.assertEqual((None, (None, None, 614)),
+                         (guest.cpuset, self.tunables(guest)))
+
+    def test_a_domain_that_is_gone(self):
+        self.existing = None
+        self.assertIsNone(self.driver._get_existing_guest_config(
+            self.make_instance({policy.UNITS_KEY: '60'})))
+
+
+class LiveMigrationTestCase(ClassesTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.fails = False
+        self.stub_out(
+            'nova.virt.libvirt.driver.LibvirtDriver.'
+            'check_can_live_migrate_destination', self._check)
+
+    def _check(self, driver, *args):
+        if self.fails:
+            raise exception.MigrationPreCheckError(reason='by Nova')
+        return objects.LibvirtLiveMigrateData(
+            dst_cpu_shared_set_info={7, 8})
+
+    def check(self, units, **changes):
+        return self.driver.check_can_live_migrate_destination(
+            self.context, self.make_instance(
+                {policy.UNITS_KEY: str(units)} if units else {}, **changes),
+            {}, {}).dst_cpu_shared_set_info
+
+    def test_the_source_is_told_the_class(self):
+        self.assertEqual(SLOW, self.check(60))
+        self.assertEqual(FAST, self.check(120))
+        # Who comes next finds its room taken.
+        self.assertEqual('80:320:0.64 200:280:1.6',
+                         self.driver.get_available_resource(
+                             test_driver.NODE)['stats']['vqos_classes'])
+
+    def test_no_class_fits(self):
+        self.has(301, '0-1')
+        error = self.assertRaises(exception.MigrationPreCheckError,
+                                  self.check, 100)
+        self.assertIn('99 CU left', str(error))
+
+    def test_what_stock_nova_set_stays_otherwise(self):
+        topology = objects.InstanceNUMATopology(cells=[
+            objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(),
+                                     memory=512)])
+        self.assertEqual({7, 8}, self.check(60, numa_topology=topology))
+        self.assertEqual({7, 8}, self.check(None))
+        self.files.calibrate({'0-5': 2.0})
+        self.assertEqual({7, 8}, self.check(60))
+
+    def test_a_refusal_of_novas_own_gives_the_room_up(self):
+        self.fails = True
+        self.assertRaises(exception.MigrationPreCheckError, self.check, 60)
+        self.assertEqual({}, self.driver._vqos_classes._chosen)
+
+    def test_nothing_else_is_ever_raised(self):
+        with fixtures.MonkeyPatch('nova.virt.libvirt.host.Host.list_guests',
+                                  lambda *args, **kwargs: 1 / 0):
+            error = self.assertRaises(exception.MigrationPreCheckError,
+                                      self.check, 60)
+        self.assertIn('division by zero', str(error))
