@@ -281,19 +281,22 @@ def _least_cu(coefficient: float, profile: profiles.Profile) -> str:
 
 def _format_rooms(rooms: Sequence[cpu_classes.Room],
                   profile: profiles.Profile) -> str:
-    """``speed:room:least`` of each class, in CU, those with most room first.
+    """``speed:room:least`` of each class, in CU, the slowest first.
 
-    A host that has more classes than there is place for is refused for what
-    the others could take, and never the other way round.
+    A host that has more classes than there is place for leaves those with
+    the least room out: it is refused for what they could take, and never the
+    other way round.
     """
-    text = ''
+    told: list[tuple[float, str]] = []
+    left = _MAX_STAT
     for room in sorted(rooms, key=lambda room: -room.room_cu):
-        one = ':'.join((_exact_cu(room.coefficient), str(room.whole_room_cu),
-                        _least_cu(room.coefficient, profile)))
-        if len(text) + 1 + len(one) > _MAX_STAT:
+        text = ':'.join((_exact_cu(room.coefficient), str(room.whole_room_cu),
+                         _least_cu(room.coefficient, profile)))
+        left -= len(text) + 1
+        if left < 0:
             break
-        text = f'{text} {one}' if text else one
-    return text
+        told.append((room.coefficient, text))
+    return ' '.join(text for _coefficient, text in sorted(told))
 
 
 def _load(path: str) -> profiles.Profile:

@@ -13,13 +13,15 @@
 """The scheduler filter for CPU units.
 
 Placement counts units; what it cannot tell is how fast a single pCPU is, what
-a host offers beside units, and whether its agent is alive. Hosts say so in
-the stats of their compute node (:mod:`nova_vqos.host_report`).
+of a host's units is left in one class of its pCPUs, what the host offers
+beside units, and whether its agent is alive. Hosts say so in the stats of
+their compute node (:mod:`nova_vqos.host_report`).
 """
 
 import datetime
 from decimal import Decimal
 from decimal import InvalidOperation
+import weakref
 
 import nova.conf
 from nova.scheduler import filters
@@ -53,12 +55,19 @@ class VqosFilter(filters.BaseHostFilter):
 
     RUN_ON_REBUILD = False
 
-    # All servers of a request have one flavor, and stats of hosts do not
-    # change with what the request itself takes: units are Placement's.
-    run_filter_once_per_request = True
-
     def __init__(self):
         vqos_conf.register_opts(CONF)
+        # Of requests for several servers that met hosts of unlike pCPUs: by
+        # host, what its classes have left after what the request itself took.
+        self._classes = weakref.WeakKeyDictionary()
+
+    def run_filter_for_index(self, index):
+        """Whether to run again for a later server of a request.
+
+        All of them have one flavor, and units are Placement's to count: but
+        not what is left of them in one class of pCPUs.
+        """
+        return index == 0 or bool(self._classes)
 
     def filter_all(self, filter_obj_list, spec_obj):
         """The hosts that pass; the flavor is parsed once for all of them.
@@ -76,17 +85,22 @@ class VqosFilter(filters.BaseHostFilter):
             return []
         if policy is None or policy == policies.ServerPolicy(policy.vcpus):
             return self._without_units(filter_obj_list, spec_obj)
-        request = _Request(policy, CONF.vqos.agent_max_age_s)
+        classes = None
+        if 'num_instances' in spec_obj and spec_obj.num_instances > 1:
+            classes = self._classes.get(spec_obj, {})
+        request = _Request(policy, CONF.vqos.agent_max_age_s, classes)
         if policy.units is None:
             filter_obj_list = self._without_units(filter_obj_list, spec_obj)
         passed = []
         refusals = []
         for host_state in filter_obj_list:
-            reason = request.refusal(_stats_of(host_state))
+            reason = request.refusal(host_state)
             if reason:
                 refusals.append((host_state, reason))
             else:
                 passed.append(host_state)
+        if classes:
+            self._classes[spec_obj] = classes
         _log_refusals(refusals, request, spec_obj)
         return passed
 
@@ -109,8 +123,13 @@ class VqosFilter(filters.BaseHostFilter):
 class _Request:
     """What a server asks of a host, made ready for many hosts."""
 
-    def __init__(self, policy, agent_max_age_s):
+    def __init__(self, policy, agent_max_age_s, classes):
+        """
+        :param classes: by host, what is known of its classes, for a request
+            for several servers; None: for one
+        """
         self._policy = policy
+        self._classes = classes
         self.asked = _describe(policy)
         self._oldest_sign = None
         if agent_max_age_s:
@@ -118,11 +137,13 @@ class _Request:
             self._oldest_sign = now - datetime.timedelta(
                 seconds=agent_max_age_s)
 
-    def refusal(self, stats):
-        """Why a host with these stats is refused, '' if it is not."""
+    def refusal(self, host_state):
+        """Why a host is refused, '' if it is not."""
         policy = self._policy
+        stats = _stats_of(host_state)
         if policy.units is not None:
-            reason = self._too_slow(stats) or self._agent_gone(stats)
+            reason = (self._too_slow(stats, host_state)
+                      or self._agent_gone(stats))
             if reason:
                 return reason
         return (_not_offered(stats, 'vqos_quantum_classes',
@@ -131,13 +152,15 @@ class _Request:
                 or _not_offered(stats, 'vqos_dd_billing',
                                 policies.DD_BILLING_KEY, policy.dd_billing))
 
-    def _too_slow(self, stats):
+    def _too_slow(self, stats, host_state):
         profile = stats.get('vqos_profile')
         if profile != 'valid':
             return (f'it takes no new servers with units: {profile}'
                     if profile else 'it has no CPU units')
         policy = self._policy
         try:
+            if stats.get('vqos_classes'):
+                return self._no_class(stats['vqos_classes'], host_state)
             # NOTE: exact, so that a pCPU of 60 CU takes a vCPU of 60 CU.
             slowest_cu = Decimal(stats['vqos_slowest_cu'])
             least_cu = Decimal(stats['vqos_least_cu'])
@@ -146,9 +169,20 @@ class _Request:
                         'what each vCPU needs')
             if policy.units < least_cu * policy.vcpus:
                 return f'it can give a vCPU no less than {least_cu} CU'
-        except (KeyError, InvalidOperation):
+        except (KeyError, ValueError, InvalidOperation):
             return 'its stats do not say how fast it is'
         return ''
+
+    def _no_class(self, text, host_state):
+        if self._classes is None:
+            return _Classes(text).refusal(self._policy)
+        key = host_state.host, host_state.nodename
+        classes = self._classes.get(key)
+        if classes is None:
+            classes = _Classes(text, host_state.num_instances)
+            self._classes[key] = classes
+        classes.take_others(self._policy, host_state.num_instances)
+        return classes.refusal(self._policy)
 
     def _agent_gone(self, stats):
         if self._oldest_sign is None:
@@ -163,6 +197,55 @@ class _Request:
             return f'its agent was last seen at {seen_at!r}, which is no time'
         return (f'its agent was last seen at {seen_at}, longer than '
                 f'{CONF.vqos.agent_max_age_s} s ago')
+
+
+class _Classes:
+    """The classes of a host's unlike pCPUs, as one request sees them."""
+
+    def __init__(self, text, num_instances=0):
+        """
+        :param text: of HostReport.stats()
+        :param num_instances: that the host has by now
+        :raises ValueError: when it is something else
+        """
+        self._classes = [
+            [speed_cu, int(room_cu), least_cu] for speed_cu, room_cu, least_cu
+            in [one.split(':') for one in text.split(' ')]]
+        self._num_instances = num_instances
+
+    def take_others(self, policy, num_instances):
+        """Take the room of the request's servers that the host got since.
+
+        :param num_instances: that the host has by now
+        :raises decimal.InvalidOperation: when a number is none
+        """
+        while self._num_instances < num_instances:
+            self._num_instances += 1
+            taken = self._fitting(policy)
+            if taken is not None:
+                taken[1] -= policy.units
+
+    def refusal(self, policy):
+        """Why a server is refused, '' if it is not.
+
+        :raises decimal.InvalidOperation: when a number is none
+        """
+        if self._fitting(policy) is not None:
+            return ''
+        has = ', '.join(
+            f'{room_cu} CU left on pCPUs of {speed_cu} CU'
+            for speed_cu, room_cu, _least_cu in self._classes)
+        return f'no class of its pCPUs is fast enough and has room: {has}'
+
+    def _fitting(self, policy):
+        """The class that the driver would choose: they come slowest first."""
+        for one in self._classes:
+            speed_cu, room_cu, least_cu = one
+            if (policy.units <= room_cu
+                    and policy.units <= Decimal(speed_cu) * policy.vcpus
+                    and policy.units >= Decimal(least_cu) * policy.vcpus):
+                return one
+        return None
 
 
 def _stats_of(host_state):

@@ -27,6 +27,8 @@ What each case compares:
 * ``with units, half refused``: every other host is too slow for the units,
   or not in the aggregate. The stock filter logs each refusal at level debug,
   which is off; VqosFilter logs the first ones of a request at info.
+* ``with units, unlike pCPUs``: all hosts have three classes of pCPUs, of which
+  the fastest is the one that fits.
 """
 
 import argparse
@@ -62,7 +64,7 @@ SLOW_CU = 60
 FAST_CU = 150
 
 
-def make_hosts(count, with_units, slow_every=0):
+def make_hosts(count, with_units, slow_every=0, unlike=False):
     """Host states as the scheduler has them, each in three aggregates."""
     now = datetime.datetime.now(datetime.UTC).isoformat()
     hosts = []
@@ -82,6 +84,10 @@ def make_hosts(count, with_units, slow_every=0):
                 'vqos_fastest_cu': f'{speed_cu + 10 + number / 1e6:.14f}',
                 'vqos_least_cu': '0.48', 'vqos_agent_seen_at': now,
                 'vqos_quantum_classes': 'default', 'vqos_dd_billing': 'off'}
+        if unlike:
+            host.stats['vqos_classes'] = ' '.join(
+                f'{cu + number / 1e6:.14f}:{cu * 4}:{cu * 0.008}'
+                for cu in (SLOW_CU, SLOW_CU + 20, FAST_CU))
         host.aggregates = [
             objects.Aggregate(metadata=metadata) for metadata in (
                 {'availability_zone': f'zone{number % 3}'},
@@ -155,6 +161,9 @@ def run(hosts, rounds):
                   make_hosts(hosts, with_units=True), units, rounds)
     yield compare('with units, half refused',
                   make_hosts(hosts, with_units=True, slow_every=2), units,
+                  rounds)
+    yield compare('with units, unlike pCPUs',
+                  make_hosts(hosts, with_units=True, unlike=True), units,
                   rounds)
 
 

@@ -249,7 +249,7 @@ class ChoicesTestCase(ClassesTestCase):
     def test_stats_tell_what_is_left(self):
         stats = self.driver.get_available_resource(
             test_driver.NODE)['stats']
-        self.assertEqual('200:400:1.6 80:240:0.64', stats['vqos_classes'])
+        self.assertEqual('80:240:0.64 200:400:1.6', stats['vqos_classes'])
 
 
 class ReturningTestCase(ClassesTestCase):

@@ -347,6 +347,7 @@ class ProtocolTestCase(nova_case.NovaTestCase):
         hosts = [make_host(), make_host('fast', vqos_slowest_cu='61')]
         passed = handler.get_filtered_objects([loaded()], hosts, spec)
         self.assertEqual(['fast'], [host.host for host in passed])
-        # Once per request is enough.
+        # Once per request is enough, but where pCPUs are unlike: see
+        # test_filter_classes.
         self.assertEqual(hosts, handler.get_filtered_objects(
             [loaded()], hosts, spec, index=1))

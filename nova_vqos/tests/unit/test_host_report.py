@@ -246,7 +246,7 @@ def test_classes_of_unlike_pcpus(files, reporter):
         report.classes, [cpu_classes.Server(91, frozenset({0}))],
         allocation_ratio=1.001)
     stats = report.stats(rooms)
-    # Speed, whole room, and least CU of a vCPU, those with room first.
+    # Speed, whole room, and least CU of a vCPU, the slowest first.
     assert stats['vqos_classes'] == '60:60:0.48 150:59:1.2'
     assert stats['vqos_slowest_cu'] == '60'
 
@@ -257,10 +257,10 @@ def test_classes_have_room_in_a_stat(files, reporter):
     report = reporter.report(range(64))
     text = report.stats(report.classes)['vqos_classes']
     assert 200 < len(text) <= 255
-    # Whole ones, those with most room.
+    # Whole ones, those with most room: here of the fastest pCPUs.
     classes = [tuple(map(float, one.split(':'))) for one in text.split(' ')]
     assert [speed_cu for speed_cu, _room_cu, _least_cu in classes] == [
-        pytest.approx(100 * coefficients[str(63 - n)])
+        pytest.approx(100 * coefficients[str(64 - len(classes) + n)])
         for n in range(len(classes))]
 
 
