@@ -21,12 +21,20 @@ The document is never serialised anew: an XML parser names the bytes where the
 few elements of interest begin and end, and only these bytes are replaced. So
 comments, CDATA, foreign namespaces, the order of attributes and the white
 space of everything else come out as they went in.
+
+Pins that the agent made are good for its host only, but travel with the
+domain. So it marks them in the metadata, and where the domain comes in
+:func:`without_own_pins` takes them away.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from xml.parsers import expat
 
 NOVA_NS = 'http://openstack.org/xmlns/libvirt/nova/1.1'
+
+#: Of the mark that the vCPUs' pins are ours.
+MARK_NS = 'http://openstack.org/xmlns/libvirt/nova_vqos/1.0'
+MARK = 'pinned'
 
 #: The elements of <cputune> that are ours to write, in libvirt's order.
 TUNED = ('shares', 'period', 'quota')
@@ -39,11 +47,12 @@ _NOVA = f'{NOVA_NS}{_NS_END}'
 _VCPU = ('domain', 'vcpu')
 _CPUTUNE = ('domain', 'cputune')
 _VCPUPIN = (*_CPUTUNE, 'vcpupin')
+_MARK = ('domain', 'metadata', f'{MARK_NS}{_NS_END}{MARK}')
 _FLAVOR = ('domain', 'metadata', f'{_NOVA}instance', f'{_NOVA}flavor')
 _FLAVOR_VCPUS = (*_FLAVOR, f'{_NOVA}vcpus')
 _EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
 _KEPT = {
-    _VCPU, _CPUTUNE, _VCPUPIN, _FLAVOR, _FLAVOR_VCPUS, _EXTRA_SPEC,
+    _VCPU, _CPUTUNE, _VCPUPIN, _MARK, _FLAVOR, _FLAVOR_VCPUS, _EXTRA_SPEC,
     ('domain', 'name'), ('domain', 'uuid'),
     *((*_CPUTUNE, name) for name in TUNED),
 }
@@ -64,21 +73,24 @@ class Domain:
     :ivar vcpus: of the flavor; of the domain where the flavor does not say
     :ivar vcpus_online: of the domain, those that the guest starts with
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
+    :ivar pinned_by_others: whether a vCPU has a pin, which the agent did not
+        make
     """
 
-    __slots__ = ('extra_specs', 'name', 'pcpus', 'uuid', 'vcpus',
-                 'vcpus_online')
+    __slots__ = ('extra_specs', 'name', 'pcpus', 'pinned_by_others', 'uuid',
+                 'vcpus', 'vcpus_online')
 
     def __init__(self, name: str, uuid: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
-                 vcpus_online: int | None,
-                 pcpus: frozenset[int] | None) -> None:
+                 vcpus_online: int | None, pcpus: frozenset[int] | None, *,
+                 pinned_by_others: bool) -> None:
         self.name = name
         self.uuid = uuid
         self.extra_specs = extra_specs
         self.vcpus = vcpus
         self.vcpus_online = vcpus_online
         self.pcpus = pcpus
+        self.pinned_by_others = pinned_by_others
 
 
 def read(xml: bytes | str) -> Domain:
@@ -90,6 +102,7 @@ def read(xml: bytes | str) -> Domain:
     flavor = document.first(_FLAVOR)
     vcpu = document.first(_VCPU)
     domain_vcpus = _number(vcpu)
+    pins = document.all(_VCPUPIN)
     return Domain(
         name=document.text(('domain', 'name')),
         uuid=document.text(('domain', 'uuid')),
@@ -97,7 +110,8 @@ def read(xml: bytes | str) -> Domain:
                      else _extra_specs(document.all(_EXTRA_SPEC))),
         vcpus=_number(document.first(_FLAVOR_VCPUS)) or domain_vcpus,
         vcpus_online=_vcpus_online(vcpu),
-        pcpus=_pcpus(vcpu, domain_vcpus, document.all(_VCPUPIN)))
+        pcpus=_pcpus(vcpu, domain_vcpus, pins),
+        pinned_by_others=bool(pins) and document.first(_MARK) is None)
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
@@ -126,11 +140,27 @@ def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
             kept, *found = found
             if _number(kept) != value:
                 edits.append((kept.start, kept.end, element))
-        edits.extend((document.line_start(spare.start), spare.end, b'')
-                     for spare in found)
+        edits.extend(document.removed(found))
     if missing:
         edits.append(_insertion(document, missing))
     return document.edited(edits)
+
+
+def without_own_pins(xml: bytes) -> bytes:
+    """The same document without the pins that an agent made, and its mark.
+
+    The very same bytes where there is no mark.
+
+    :raises DomainXmlError: when it is not the XML of a domain
+    """
+    # NOTE: nearly no domain has it, and each migration waits for this.
+    if MARK_NS.encode() not in xml:
+        return xml
+    document = _Document(xml)
+    marks = document.all(_MARK)
+    pins = document.all(_VCPUPIN) if marks else []
+    return document.edited([*document.removed(marks),
+                            *document.removed(pins)])
 
 
 class _Element:
@@ -208,6 +238,12 @@ class _Document:
     def new_line(self, offset: int) -> bytes:
         """What leads from the line before an element to the element."""
         return self.bytes[self.line_start(offset):offset]
+
+    def removed(self, elements: Iterable[_Element]
+                ) -> Iterator[tuple[int, int, bytes]]:
+        """The edits that take elements away, with the lines they leave."""
+        for element in elements:
+            yield self.line_start(element.start), element.end, b''
 
     def edited(self, edits: list[tuple[int, int, bytes]]) -> bytes:
         """The document with some of its bytes replaced.

@@ -16,8 +16,9 @@ What happens when that cannot be done is the operator's choice
 (``on_error`` in hook.conf):
 
 ``pass``, the default
-    The XML passes unchanged, and the guest comes in with the cap of the host
-    it left; the agent corrects that as soon as it sees the guest. Also where
+    The XML passes unchanged but for pins of the other host's agent, and the
+    guest comes in with the cap of the host it left; the agent corrects that
+    as soon as it sees the guest. Also where
     this host is too slow for the guest: a cap of all that the host has would
     look like a kept promise, and is for nobody to choose here.
 ``refuse``
@@ -153,7 +154,7 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
     :param timeout_s: bound of all but reading and writing
     :returns: exit status: 0, or 1 to cancel
     """
-    xml = source.read(MAX_XML_BYTES + 1)
+    xml = result = source.read(MAX_XML_BYTES + 1)
     on_error = 'pass'
     try:
         _set_alarm(timeout_s)
@@ -161,7 +162,9 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
         on_error = settings.on_error
         if len(xml) > MAX_XML_BYTES:
             raise HookError(f'the XML has more than {MAX_XML_BYTES} bytes')
-        result, done = rewritten(xml, settings)
+        # These would be wrong here, whatever else can be done.
+        result = domain_xml.without_own_pins(xml)
+        result, done = rewritten(result, settings)
         if done:
             _log(name, done, error=False)
     # NOTE: libvirt's migration depends on this process, whatever happens.
@@ -169,8 +172,9 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
         if on_error == 'refuse':
             _log(name, f'refused: {_reason(error)}')
             return 1
-        _log(name, f'passed unchanged: {_reason(error)}')
-        result = xml
+        changed = ('unchanged' if result is xml else
+                   "without the other host's pins, else unchanged")
+        _log(name, f'passed {changed}: {_reason(error)}')
     finally:
         _set_alarm(0)
     target.write(result)

@@ -19,7 +19,7 @@ decides nothing. Drivers are found by name in the stevedore namespace
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 import dataclasses
 import enum
 
@@ -93,6 +93,8 @@ class Domain:
     :ivar extra_specs: of its flavor; None: not a server of Nova
     :ivar vcpus: of its flavor; 0 where unknown
     :ivar pcpus: those that its vCPUs may run on; None: all
+    :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
+        of :class:`Hypervisor`
     """
 
     uuid: str
@@ -100,6 +102,7 @@ class Domain:
     extra_specs: Mapping[str, str] | None
     vcpus: int
     pcpus: frozenset[int] | None
+    pinned_by_others: bool = False
 
 
 class EventKind(enum.Enum):
@@ -189,4 +192,17 @@ class Hypervisor(abc.ABC):
         :raises DomainGone: when it does not run
         :raises Unavailable: when the hypervisor cannot be reached
         :raises HypervisorError: when a value is refused
+        """
+
+    @abc.abstractmethod
+    def pin(self, uuid: str, pcpus: Set[int]) -> None:
+        """Let all vCPUs of a domain run on these pCPUs only.
+
+        Also after a new start; but not on a host that it migrates to. May
+        block for tens of seconds.
+
+        :raises DomainBusy: when the domain takes no writes now
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when a pCPU is refused
         """

@@ -12,7 +12,7 @@
 
 """The agent's hands on a host of QEMU domains under libvirt."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 import logging
 import threading
 import time
@@ -225,7 +225,8 @@ class LibvirtHypervisor(base.Hypervisor):
             ) from error
         return base.Domain(
             uuid=uuid, name=found.name, extra_specs=found.extra_specs,
-            vcpus=found.vcpus or 0, pcpus=found.pcpus)
+            vcpus=found.vcpus or 0, pcpus=found.pcpus,
+            pinned_by_others=found.pinned_by_others)
 
     def read(self, uuid: str) -> base.InForce:
         with self._cgroups_lock:
@@ -258,6 +259,26 @@ class LibvirtHypervisor(base.Hypervisor):
             self._set(domain, {
                 field: cgroup.UNLIMITED_QUOTA_US if value == -1 else value
                 for field, value in values.items()})
+
+    def pin(self, uuid: str, pcpus: Set[int]) -> None:
+        domain = self._lookup(uuid)
+        self._check_writable(domain)
+        self._pin(domain, pcpus, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        # One that was made to last as long as it runs has nothing else.
+        if self._call(domain.isPersistent):
+            self._pin(domain, pcpus, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+
+    def _pin(self, domain: ty.Any, pcpus: Set[int], affected: int) -> None:
+        # First, so that no pin ever goes to another host without it.
+        self._call(domain.setMetadata, libvirt.VIR_DOMAIN_METADATA_ELEMENT,
+                   f'<{domain_xml.MARK}/>', 'nova_vqos', domain_xml.MARK_NS,
+                   affected)
+        # Those that are to be plugged in later, too.
+        vcpus = self._call(domain.vcpusFlags,
+                           affected | libvirt.VIR_DOMAIN_VCPU_MAXIMUM)
+        cpumap = tuple(pcpu in pcpus for pcpu in range(max(pcpus) + 1))
+        for vcpu in range(vcpus):
+            self._call(domain.pinVcpuFlags, vcpu, cpumap, affected)
 
     def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
         try:

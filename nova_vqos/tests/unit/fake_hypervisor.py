@@ -65,6 +65,7 @@ class FakeHypervisor(base.Hypervisor):
     :ivar refuse: by UUID, the error that a write meets
     :ivar starting: UUIDs of domains that are being started
     :ivar deaf: UUIDs whose writes change nothing
+    :ivar pinned: what was pinned, (uuid, pCPUs), in order
     """
 
     def __init__(self, cgroup_version=1):
@@ -75,6 +76,7 @@ class FakeHypervisor(base.Hypervisor):
         self.domains = {}
         self.tunes = {}
         self.written = []
+        self.pinned = []
         self.refuse = {}
         self.deaf = set()
         self.starting = set()
@@ -83,12 +85,13 @@ class FakeHypervisor(base.Hypervisor):
         self.closed = 0
 
     def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
-             quota_us=None, period_us=100_000, shares=1024, pcpus=None):
+             quota_us=None, period_us=100_000, shares=1024, pcpus=None,
+             pinned_by_others=False):
         """Let a domain run, with what is in force for it."""
         self.runs[uuid] = run_id
         self.domains[uuid] = base.Domain(
             uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
-            vcpus=vcpus, pcpus=pcpus)
+            vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others)
         limit = base.Limit(quota_us, period_us)
         self.tunes[uuid] = base.InForce(
             vcpus=dict.fromkeys(range(online or vcpus), limit),
@@ -146,6 +149,15 @@ class FakeHypervisor(base.Hypervisor):
         if uuid not in self.deaf:
             for change in changes:
                 self._apply(uuid, change)
+
+    def pin(self, uuid, pcpus):
+        self._check_up()
+        if uuid in self.refuse:
+            raise self.refuse[uuid]
+        self.pinned.append((uuid, pcpus))
+        if uuid not in self.deaf:
+            self.domains[uuid] = dataclasses.replace(
+                self.domains[uuid], pcpus=pcpus)
 
     def _apply(self, uuid, change):
         tune = self.tunes[uuid]
