@@ -185,6 +185,15 @@ def holding(classes: Iterable[Room], pcpus: frozenset[int]) -> Room | None:
     return None
 
 
+def narrowed(rooms: Iterable[Room],
+             pcpus: frozenset[int]) -> tuple[Room, ...]:
+    """What classes have on some of their pCPUs, for who may use no others."""
+    return tuple(
+        room._replace(pcpus=mine, room_cu=min(
+            room.room_cu, _capacity_cu(len(mine), room.coefficient)))
+        for room in rooms if (mine := room.pcpus & pcpus))
+
+
 def _fits(policy: policies.ServerPolicy, room: Room, tick_us: int) -> bool:
     return (room.room_cu >= ty.cast(int, policy.units)
             and room.fast_enough(policy, tick_us=tick_us))

@@ -12,9 +12,10 @@
 
 """What is to be done about one server: pure, no hypervisor, no clock."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 import dataclasses
 
+from nova_vqos import cpu_classes
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
@@ -32,11 +33,15 @@ class HostTerms:
 
     :ivar profile: None: there is none
     :ivar period_us: the CFS period wanted
+    :ivar reserved_cu: see :func:`nova_vqos.cpu_classes.with_servers`
+    :ivar allocation_ratio: likewise
     """
 
     profile: profiles.Profile | None
     cgroup_version: int
     period_us: int
+    reserved_cu: int = 0
+    allocation_ratio: float = 1.0
 
 
 def wanted(policy: policies.ServerPolicy, vcpus_online: int,
@@ -60,6 +65,47 @@ def wanted(policy: policies.ServerPolicy, vcpus_online: int,
             terms.profile.pcpus if pcpus is None else pcpus,
             cgroup_version=terms.cgroup_version, period_us=terms.period_us)
     except (units.UnitsError, profiles.ProfileError) as error:
+        raise Unenforceable(str(error)) from error
+
+
+def floats(domain: base.Domain, profile: profiles.Profile) -> bool:
+    """Whether a domain may run on several classes of pCPUs, by no one's wish.
+
+    What somebody else pinned is left as it is.
+    """
+    if domain.pinned_by_others:
+        return False
+    pcpus = profile.pcpus if domain.pcpus is None else domain.pcpus
+    # At each tick, for each server: no sums here.
+    return sum(not cpu_class.pcpus.isdisjoint(pcpus)
+               for cpu_class in profile.cpu_classes) > 1
+
+
+def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,
+                 pcpus: frozenset[int] | None,
+                 others: Iterable[cpu_classes.Server], terms: HostTerms,
+                 profile: profiles.Profile) -> frozenset[int]:
+    """The pCPUs of one class for a server that may run on several.
+
+    None but those that it may run on already: they may be all that Nova has
+    for servers to share, which the profile does not say.
+
+    :param pcpus: those that its vCPUs may run on; None: all of the profile
+    :param others: the other servers with units on the host, but for those
+        that float as well: each gets its class in turn
+    :raises Unenforceable: when no class fits
+    """
+    rooms = cpu_classes.with_servers(
+        cpu_classes.of_host(profile, profile.pcpus), others,
+        reserved_cu=terms.reserved_cu,
+        allocation_ratio=terms.allocation_ratio)
+    policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
+    try:
+        return cpu_classes.choose(
+            policy, cpu_classes.narrowed(
+                rooms, profile.pcpus if pcpus is None else pcpus),
+            tick_us=profile.tick_us).pcpus
+    except cpu_classes.NoClassFits as error:
         raise Unenforceable(str(error)) from error
 
 

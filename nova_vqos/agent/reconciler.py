@@ -26,6 +26,7 @@ import threading
 import time
 import typing as ty
 
+from nova_vqos import profile as profiles
 from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import server as servers
@@ -51,12 +52,14 @@ class Reconciler:
                  profiles_in_use: profile_watch.ProfileWatch,
                  heartbeat: state.Heartbeat,
                  manager: state.ServiceManager, *,
-                 period_us: int, tick_interval_s: float = 1.0,
+                 period_us: int, reserved_cu: int = 0,
+                 allocation_ratio: float = 1.0, tick_interval_s: float = 1.0,
                  heartbeat_interval_s: float = 10.0,
                  executor: futures.Executor | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; nothing is read or connected yet.
 
+        :param reserved_cu: see :class:`decision.HostTerms`, as the next one
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
         """
@@ -65,6 +68,8 @@ class Reconciler:
         self._heartbeat = heartbeat
         self._manager = manager
         self._period_us = period_us
+        self._reserved_cu = reserved_cu
+        self._allocation_ratio = allocation_ratio
         self._tick_interval_s = tick_interval_s
         self._heartbeat_interval_s = heartbeat_interval_s
         self._executor = executor or futures.ThreadPoolExecutor(
@@ -82,7 +87,8 @@ class Reconciler:
         self._heartbeat_at_s = float('-inf')
         self._heartbeat_fails = False
         self._counts = dict.fromkeys(
-            ('ticks', 'writes', 'restored', 'policy_errors', 'errors'), 0)
+            ('ticks', 'writes', 'pins', 'restored', 'policy_errors',
+             'errors'), 0)
         self._tick_ms = 0.0
 
     # What other threads call.
@@ -224,12 +230,36 @@ class Reconciler:
         except base.HypervisorError as error:
             server.complain(f'its cap cannot be read: {error}')
             return
+        if self._is_to_be_pinned(server, in_force, now_s):
+            return
         if (server.right and in_force is server.in_force
                 and not server.reconsider):
             server.last_right_s = now_s
             return
         server.reconsider = False
         self._judge(server, in_force, now_s)
+
+    def _is_to_be_pinned(self, server: servers.Server,
+                         in_force: base.InForce, now_s: float) -> bool:
+        """Have a server pinned to one class if it may run on several.
+
+        Its cap comes after, by that class; one that cannot be pinned is
+        capped by the slowest.
+        """
+        if now_s < server.retry_at_s:
+            return False
+        try:
+            pcpus = servers.to_pin(server, self._servers.values(),
+                                   self._terms(), in_force)
+        except decision.Unenforceable as error:
+            server.note_floating(str(error))
+            return False
+        server.note_floating('')
+        if pcpus is None or not server.pin_allowance.take(now_s):
+            return False
+        server.pinned_to = pcpus
+        self._submit(server, functools.partial(self._pin, pcpus))
+        return True
 
     def _judge(self, server: servers.Server, in_force: base.InForce,
                now_s: float) -> None:
@@ -264,6 +294,11 @@ class Reconciler:
                uuid: str) -> Callable[[servers.Server], None]:
         self._hypervisor.write(uuid, changes)
         return functools.partial(self._take_written, changes)
+
+    def _pin(self, pcpus: frozenset[int],
+             uuid: str) -> Callable[[servers.Server], None]:
+        self._hypervisor.pin(uuid, pcpus)
+        return functools.partial(self._take_pinned, pcpus)
 
     def _submit(self, server: servers.Server, job: Callable[
             [str], Callable[[servers.Server], None]]) -> None:
@@ -326,9 +361,19 @@ class Reconciler:
         else:
             server.note_right(in_force, now_s)
 
+    def _take_pinned(self, pcpus: frozenset[int],
+                     server: servers.Server) -> None:
+        self._counts['pins'] += 1
+        LOG.info('Server %s (%s, %s) was pinned to one class of pCPUs: %s',
+                 server.uuid, server.name, server.origin,
+                 profiles.format_pcpus(pcpus))
+        # Read back before anything else is decided.
+        server.undescribed = True
+
     def _take_failure(self, describing: bool, error: Exception,
                       server: servers.Server) -> None:
         server.undescribed = server.undescribed or describing
+        server.pinned_to = None
         server.back_off(self._clock())
         if isinstance(error, base.DomainBusy):
             # Each one that boots is met while it is being started.
@@ -442,7 +487,8 @@ class Reconciler:
         return decision.HostTerms(
             profile=self._profiles.profile,
             cgroup_version=self._hypervisor.cgroup_version,
-            period_us=self._period_us)
+            period_us=self._period_us, reserved_cu=self._reserved_cu,
+            allocation_ratio=self._allocation_ratio)
 
     def _reconsider_all(self) -> None:
         for server in self._servers.values():

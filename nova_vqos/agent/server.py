@@ -13,11 +13,14 @@
 """What the agent remembers of one server, in memory only."""
 
 import collections
+from collections.abc import Iterable
 import dataclasses
 import logging
 import typing as ty
 
+from nova_vqos import cpu_classes
 from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos.agent import decision
 from nova_vqos.agent import state
@@ -82,6 +85,7 @@ class Server:
     :ivar runs_since_s: when its guest began to run here, on the monotonic
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
+    :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar enforced: the tuning that was last seen in force as wanted
     :ivar right: whether the tuning in force is the wanted one
     :ivar right_at_first_sight: whether the cap was, leaving the weight aside
@@ -111,6 +115,9 @@ class Server:
         self.tamperings: collections.deque[Tampering] = collections.deque(
             maxlen=_REMEMBERED_TAMPERINGS)
         self.allowance = WriteAllowance()
+        self.pin_allowance = WriteAllowance()
+        self.pinned_to: frozenset[int] | None = None
+        self.floats = ''
         self.writes = 0
         # The state of the loop's work on it.
         self.undescribed = True
@@ -130,6 +137,13 @@ class Server:
 
         :returns: False where the policy could not be understood
         """
+        pinned_to, self.pinned_to = self.pinned_to, None
+        if pinned_to is not None and domain.pcpus != pinned_to:
+            LOG.warning(
+                'Server %s (%s) was pinned to pCPUs %s, and may run on %s',
+                self.uuid, domain.name, profiles.format_pcpus(pinned_to),
+                'all' if domain.pcpus is None
+                else profiles.format_pcpus(domain.pcpus))
         self.domain = domain
         try:
             policy = (None if domain.extra_specs is None else
@@ -150,6 +164,16 @@ class Server:
                         'it is', self.uuid)
         self.policy = policy
         return True
+
+    def note_floating(self, reason: str) -> None:
+        """Log once that it is kept in no class of pCPUs.
+
+        :param reason: empty: it is in one, or is going to be
+        """
+        if reason and not self.floats:
+            LOG.warning('Server %s (%s) stays on unlike pCPUs, capped by the '
+                        'slowest: %s', self.uuid, self.name, reason)
+        self.floats = reason
 
     def complain(self, problem: str) -> bool:
         """Log a problem once; an empty text ends it.
@@ -310,6 +334,32 @@ def pending(server: Server, terms: decision.HostTerms,
     if server.want is None:
         return ()
     return decision.changes(server.want, in_force)
+
+
+def to_pin(server: Server, host: Iterable[Server],
+           terms: decision.HostTerms,
+           in_force: base.InForce) -> frozenset[int] | None:
+    """The pCPUs of one class that a server is to be pinned to, if any.
+
+    :param host: all servers of the host
+    :raises decision.Unenforceable: when no class fits
+    """
+    profile = terms.profile
+    if (server.policy is None or server.domain is None or profile is None
+            or not decision.floats(server.domain, profile)):
+        return None
+    others = []
+    for other in host:
+        domain, policy = other.domain, other.policy
+        if (other is not server and domain is not None and policy is not None
+                and policy.units is not None
+                and (other.pinned_to or not decision.floats(
+                    domain, profile))):
+            others.append(cpu_classes.Server(
+                policy.units, other.pinned_to or domain.pcpus))
+    return decision.pcpus_to_pin(
+        server.policy, len(in_force.vcpus), server.domain.pcpus, others,
+        terms, profile)
 
 
 def _has_values(in_force: base.InForce, event: base.Event) -> bool:

@@ -86,6 +86,8 @@ class AgentService(service.Service):
             state.Heartbeat(conf.vqos.agent_state_path, conf.host),
             self._manager,
             period_us=conf.vqos.period_us,
+            reserved_cu=conf.vqos.reserved_cu,
+            allocation_ratio=conf.vqos.allocation_ratio,
             tick_interval_s=options.tick_interval_s,
             heartbeat_interval_s=options.heartbeat_interval_s)
         self._loop_thread = threading.Thread(

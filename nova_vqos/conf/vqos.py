@@ -73,7 +73,9 @@ libvirt's hook takes the same option from its own hook.conf.
         help="""
 CPU units of this host that are kept for the host itself.
 
-They become the ``reserved`` of the inventory of CUSTOM_VQOS_CPU_UNIT.
+They become the ``reserved`` of the inventory of CUSTOM_VQOS_CPU_UNIT. On a
+host of unlike pCPUs each class of them keeps its part, in proportion to its
+capacity; the agent of such a host needs the same value.
 """),
     cfg.FloatOpt(
         'allocation_ratio',
@@ -85,7 +87,7 @@ How many times over the CPU units of this host are sold.
 
 With 1.0 every server gets its speed even while all others use theirs. Above
 that, speed is no promise any more: servers compete in proportion to their
-units.
+units. The agent of a host of unlike pCPUs needs the same value.
 """),
     cfg.StrOpt(
         'servers_without_units',

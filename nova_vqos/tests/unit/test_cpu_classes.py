@@ -106,6 +106,19 @@ class TestRoom:
             (), [cpu_classes.Server(5, None)]) == ()
 
 
+class TestNarrowed:
+    def test_no_more_than_the_pcpus_have(self):
+        rooms = make_rooms((60, FAST), (300, SLOW))
+        narrow = cpu_classes.narrowed(rooms, frozenset({0, 2, 3, 64}))
+        assert [(room.pcpus, room.room_cu) for room in narrow] == [
+            ({0}, 200), ({2, 3}, 20)]
+        assert cpu_classes.narrowed(rooms, ALL) == rooms
+
+    def test_a_class_with_none_of_them_is_left_out(self):
+        room, = cpu_classes.narrowed(make_rooms(), frozenset({1, 64}))
+        assert room.pcpus == {1}
+
+
 class TestChoose:
     def test_the_slowest_that_is_fast_enough(self):
         assert choose(80) == SLOW
