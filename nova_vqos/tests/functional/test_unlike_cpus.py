@@ -1,0 +1,255 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A host of unlike pCPUs: each server in one class, capped by its speed."""
+
+from lxml import etree
+import testtools.matchers
+
+from nova_vqos.tests.functional import base
+
+FAST = '0-1'
+SLOW = '2-5'
+# What 60 CU are on pCPUs of 200 and of 80 CU.
+ON_FAST = (15000, 50000, 614)
+ON_SLOW = (37500, 50000, 614)
+
+
+class UnlikeCpusTestCase(base.VqosTestCase):
+    """One host of 2 pCPUs of 200 CU and 4 of 80 CU."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_hybrid('hybrid')
+
+    def start_hybrid(self, hostname):
+        """Start a host of 2 pCPUs of 200 CU and 4 of 80 CU."""
+        files = self.useFixture(base.host_files.HostFiles(hostname))
+        files.calibrate({FAST: 2.0, SLOW: 0.8})
+        self.start_host(hostname, None, pcpus=6, files=files)
+
+    def cpuset(self, server, host=None):
+        """Of <vcpu> of a server's domain; None: it has none."""
+        return cpuset_of(self.domain(server, host).XMLDesc(0))
+
+    def assert_in(self, cpuset, tunables, server):
+        self.assertEqual((cpuset, tunables),
+                         (self.cpuset(server), self.tunables(server)))
+
+
+def cpuset_of(xml):
+    return etree.fromstring(xml).find('./vcpu').get('cpuset')
+
+
+class BootTestCase(UnlikeCpusTestCase):
+
+    def test_inventory_traits_and_stats(self):
+        self.assertEqual(720, self.inventory('hybrid')['total'])
+        traits = self.traits('hybrid')
+        self.assertIn('CUSTOM_VQOS_SPEED_200', traits)
+        self.assertNotIn('CUSTOM_VQOS_SPEED_250', traits)
+        self.assertEqual('80:320:0.64 200:400:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+        self.boot(self.make_flavor(60))
+        self.boot(self.make_flavor(120))
+        self._run_periodics()
+        self.assertEqual('80:260:0.64 200:280:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+
+    def test_each_in_the_slowest_class_that_does(self):
+        slow = self.boot(self.make_flavor(60))
+        self.assert_in(SLOW, ON_SLOW, slow)
+        fast = self.boot(self.make_flavor(160, vcpus=1))
+        self.assert_in(FAST, (40000, 50000, 1638), fast)
+        self.assertEqual({'hybrid': 60}, self.allocated(slow['id']))
+
+    def test_the_fast_class_when_the_slow_one_is_full(self):
+        for _ in range(4):
+            self.assert_in(SLOW, (50000, 50000, 819),
+                           self.boot(self.make_flavor(80)))
+        self.assert_in(FAST, ON_FAST, self.boot(self.make_flavor(60)))
+
+    def test_a_tier_that_only_the_fast_class_has(self):
+        server = self.boot(self.make_flavor(
+            120, specs={'trait:CUSTOM_VQOS_SPEED_100': 'required'}))
+        self.assert_in(FAST, (30000, 50000, 1229), server)
+
+    def _fill(self):
+        """Leave 70 CU in the slow class, 80 in the fast one."""
+        for units, vcpus in ((250, 4), (320, 2)):
+            self.boot(self.make_flavor(units, vcpus=vcpus))
+        self._run_periodics()
+        self.assertEqual('80:70:0.64 200:80:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+
+    def test_room_in_no_single_class_goes_elsewhere(self):
+        self._fill()
+        flavor = self.make_flavor(140, vcpus=2)
+        refused = self.boot(flavor, expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        self.assertThat(self.log(), testtools.matchers.MatchesRegex(
+            r'(?s).*hybrid is refused for .*140 CU on 2 vCPUs.*70 CU left on '
+            r'pCPUs of 80 CU, 80 CU left on pCPUs of 200 CU'))
+        self.assertEqual(570, self.used('hybrid'))
+
+        self.start_host('equal', 1.0)
+        self.assertEqual('equal', self.host_of(self.boot(flavor)))
+
+    def test_several_servers_of_one_request(self):
+        # Too fast for the slow class: two fit, and Placement has room for 4.
+        flavor = self.make_flavor(180)
+        self.start_host('equal', 2.0, pcpus=1)
+        body = self._build_server(image_uuid=base.IMAGE_ID, flavor_id=flavor,
+                                  networks='none')
+        body['min_count'] = body['max_count'] = 3
+        self.api.post_server({'server': body})
+        self.wait_for(lambda: self.used('hybrid') + self.used('equal') == 540,
+                      self.log)
+        servers = self.api.get_servers()
+        for server in servers:
+            self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(
+            ['equal', 'hybrid', 'hybrid'],
+            sorted(self.host_of(server) for server in servers))
+        self.assertNotIn('was re-scheduled', self.log())
+
+    def test_a_numa_topology_is_novas(self):
+        server = self.boot(self.make_flavor(60, specs={'hw:numa_nodes': '1'}))
+        self.assertEqual(ON_SLOW, self.tunables(server))
+        xml = etree.fromstring(self.domain(server).XMLDesc(0))
+        self.assertEqual(['0-5'], [
+            pin.get('cpuset') for pin in xml.findall('./cputune/vcpupin')])
+
+
+class StatsOfBeforeTestCase(UnlikeCpusTestCase):
+    HOST_WEIGHTS = {'hybrid': 2, 'equal': 1}
+
+    def test_the_driver_refuses_and_another_host_is_tried(self):
+        self.start_host('equal', 1.0)
+        self.boot(self.make_flavor(250, vcpus=4), 'hybrid')
+        self.boot(self.make_flavor(320, vcpus=2), 'hybrid')
+        self.assertEqual('80:320:0.64 200:400:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+        server = self.boot(self.make_flavor(140, vcpus=2))
+        self.assertEqual('equal', self.host_of(server))
+        self.assertIn('pCPUs 0-1 of 200 CU each have 80 CU left', self.log())
+        self.assertEqual({'equal': 140}, self.allocated(server['id']))
+        self.wait_until_used('hybrid', 570)
+
+
+class KeptTestCase(UnlikeCpusTestCase):
+    """What makes the guest anew leaves it in its class."""
+
+    def setUp(self):
+        super().setUp()
+        # It was put into the fast class while the slow one was full.
+        filler = self.boot(self.make_flavor(320, vcpus=4))
+        self.server = self.boot(self.make_flavor(60))
+        self._assert_kept()
+        self._delete_server(filler)
+
+    def _assert_kept(self):
+        self.assert_in(FAST, ON_FAST, self.server)
+
+    def test_hard_reboot(self):
+        self._reboot_server(self.server, hard=True)
+        self._assert_kept()
+
+    def test_stop_and_start(self):
+        self._stop_server(self.server)
+        self._start_server(self.server)
+        self._assert_kept()
+
+    def test_after_a_restart_of_the_compute_service(self):
+        self.restart_compute_service('hybrid')
+        self._reboot_server(self.server, hard=True)
+        self._assert_kept()
+
+    def test_a_rebuild_chooses_again(self):
+        # NOTE: Nova has undone the guest before it makes the new one.
+        self._rebuild_server(self.server, base.IMAGE_ID)
+        self.assert_in(SLOW, ON_SLOW, self.server)
+
+    def test_a_stopped_server_keeps_its_room(self):
+        self._stop_server(self.server)
+        self._run_periodics()
+        self.assertEqual('80:320:0.64 200:340:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+
+
+class LiveMigrationTestCase(UnlikeCpusTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('equal', 1.0)
+        self.migrations.hook = self.hook
+
+    def _migrate(self, server, host):
+        """:returns: the cpuset that the guest arrives with"""
+        self._live_migrate(server, host=host)
+        arrived, _sent, received = self.migrations.arrived[-1]
+        self.assertEqual(host, arrived)
+        self.assertEqual(base.tunables_of(received), self.tunables(server))
+        return cpuset_of(received)
+
+    def test_both_ways(self):
+        server = self.boot(self.make_flavor(60), 'equal')
+        self.assert_in(None, (30000, 50000, 614), server)
+
+        self.assertEqual(SLOW, self._migrate(server, 'hybrid'))
+        self.assert_in(SLOW, ON_SLOW, server)
+
+        # Without [compute] cpu_shared_set a guest there has no cpuset.
+        self.assertIsNone(self._migrate(server, 'equal'))
+        self.assert_in(None, (30000, 50000, 614), server)
+
+    def test_to_the_fast_class(self):
+        server = self.boot(self.make_flavor(95), 'equal')
+        self.assertEqual(FAST, self._migrate(server, 'hybrid'))
+        self.assert_in(FAST, (23750, 50000, 973), server)
+        self._run_periodics()
+        self.assertEqual('80:320:0.64 200:305:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+        self._reboot_server(server, hard=True)
+        self.assert_in(FAST, (23750, 50000, 973), server)
+
+    def test_between_two_of_a_kind(self):
+        self.start_hybrid('second')
+        self.boot(self.make_flavor(320, vcpus=4), 'second')
+        server = self.boot(self.make_flavor(60), 'hybrid')
+        self.assert_in(SLOW, ON_SLOW, server)
+        self.assertEqual(FAST, self._migrate(server, 'second'))
+        self.assert_in(FAST, ON_FAST, server)
+
+    def test_a_set_of_shared_cpus_at_the_destination(self):
+        # One configuration for all hosts of this process.
+        self.flags(cpu_shared_set='0-3', group='compute')
+        server = self.boot(self.make_flavor(60), 'equal')
+        self.assert_in('0-3', (30000, 50000, 614), server)
+        self.assertEqual('2-3', self._migrate(server, 'hybrid'))
+        self.assert_in('2-3', ON_SLOW, server)
+        self.assertEqual('0-3', self._migrate(server, 'equal'))
+        self.assert_in('0-3', (30000, 50000, 614), server)
+
+    def test_no_class_has_room(self):
+        self.boot(self.make_flavor(250, vcpus=4), 'hybrid')
+        self.boot(self.make_flavor(320, vcpus=2), 'hybrid')
+        server = self.boot(self.make_flavor(140, vcpus=2), 'equal')
+        # The stats are from before: the destination itself refuses.
+        self.api.post_server_action(server['id'], {'os-migrateLive': {
+            'host': 'hybrid', 'block_migration': 'auto'}})
+        self._wait_for_migration_status(server, ['error'])
+        self._wait_for_server_parameter(
+            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.assertEqual('equal', self.host_of(server))
+        self.assertIn('70 CU left', self.log())
+        self.assertEqual([], self.migrations.arrived)
