@@ -88,7 +88,10 @@ class VqosFilter(filters.BaseHostFilter):
         classes = None
         if 'num_instances' in spec_obj and spec_obj.num_instances > 1:
             classes = self._classes.get(spec_obj, {})
-        request = _Request(policy, CONF.vqos.agent_max_age_s, classes)
+        request = _Request(
+            policy, CONF.vqos.agent_max_age_s, classes,
+            in_one_class=policy.units is not None
+            and spec_obj.numa_topology is None)
         if policy.units is None:
             filter_obj_list = self._without_units(filter_obj_list, spec_obj)
         passed = []
@@ -123,13 +126,16 @@ class VqosFilter(filters.BaseHostFilter):
 class _Request:
     """What a server asks of a host, made ready for many hosts."""
 
-    def __init__(self, policy, agent_max_age_s, classes):
+    def __init__(self, policy, agent_max_age_s, classes, *, in_one_class):
         """
         :param classes: by host, what is known of its classes, for a request
             for several servers; None: for one
+        :param in_one_class: whether servers are kept in one class of pCPUs,
+            not where Nova finds them pCPUs by their NUMA topology
         """
         self._policy = policy
         self._classes = classes
+        self._in_one_class = in_one_class
         self.asked = _describe(policy)
         self._oldest_sign = None
         if agent_max_age_s:
@@ -159,7 +165,7 @@ class _Request:
                     if profile else 'it has no CPU units')
         policy = self._policy
         try:
-            if stats.get('vqos_classes'):
+            if self._in_one_class and stats.get('vqos_classes'):
                 return self._no_class(stats['vqos_classes'], host_state)
             # NOTE: exact, so that a pCPU of 60 CU takes a vCPU of 60 CU.
             slowest_cu = Decimal(stats['vqos_slowest_cu'])

@@ -14,6 +14,7 @@
 
 import gc
 
+from nova import objects
 from nova_vqos.scheduler import filter as vqos_filter
 from nova_vqos.tests.unit import nova_case
 from nova_vqos.tests.unit import test_filter
@@ -80,6 +81,15 @@ class ClassesTestCase(nova_case.NovaTestCase):
                         '80:320:1  80:320:1', '80:1.5:1'):
             self.assertIn('its stats do not say', self.refusal(
                 60, classes=classes))
+
+    def test_a_numa_topology_may_be_on_the_slowest_pcpus(self):
+        topology = objects.InstanceNUMATopology(cells=[
+            objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(),
+                                     memory=512)])
+        for cu, passes in ((80, True), (81, False)):
+            spec = test_filter.with_units(cu, numa_topology=topology)
+            self.assertEqual(passes, self.filter.host_passes(
+                make_host(classes='80:0:0.64 200:400:1.6'), spec))
 
     def test_a_host_of_equal_pcpus_says_that_it_has_no_classes(self):
         spec = test_filter.with_units(81)
