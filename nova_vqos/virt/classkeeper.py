@@ -162,9 +162,11 @@ def _server_of(guest):
         domain = domain_xml.read(guest.get_xml_desc())
         policy = (None if domain.extra_specs is None else
                   policies.parse(domain.extra_specs, domain.vcpus or 0))
+    except policies.PolicyError:
+        # It has no units that could be counted, as the agent says.
+        return None
     except Exception as error:
-        # It may be gone by now, and a flavor that cannot be understood has no
-        # units that could be counted.
+        # It may be gone by now.
         LOG.warning('A domain is not counted among those of its class of '
                     'pCPUs: %s', error)
         return None

@@ -174,8 +174,12 @@ class ArrivingTestCase(ClassesTestCase):
             def get_xml_desc(self):
                 raise ZeroDivisionError('gone')
 
+        self.has('0')
+        self.assertEqual(SLOW, self.tune(60).cpuset)
+        self.assertNotIn('not counted', self.stdlog.logger.output)
         self.guests.append(Gone(OTHER, 60))
         self.assertEqual(SLOW, self.tune(60).cpuset)
+        self.assertIn('not counted', self.stdlog.logger.output)
         self.assertIn('gone', self.stdlog.logger.output)
 
 
