@@ -20,7 +20,8 @@ import sys
 import pytest
 
 PLUGINS = ('nova_vqos.virt.driver', 'nova_vqos.virt.admission',
-           'nova_vqos.virt.cputune', 'nova_vqos.virt.inventory',
+           'nova_vqos.virt.classkeeper', 'nova_vqos.virt.cputune',
+           'nova_vqos.virt.inventory',
            'nova_vqos.virt.waker',
            'nova_vqos.host_report', 'nova_vqos.scheduler.filter',
            'nova_vqos.validators', 'nova_vqos.agent.rpcapi',
