@@ -201,7 +201,11 @@ class TestPin:
     def domain(self, hypervisor, daemon, monkeypatch):
         domain = PinnableDomain(daemon.lookupByName('test'))
         monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
-        return domain
+        yield domain
+        # NOTE: it is one for all connections of this process.
+        for affected in (self.LIVE, self.CONFIG):
+            domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, None,
+                               None, domain_xml.MARK_NS, affected)
 
     def test_live_and_persistent(self, hypervisor, domain):
         hypervisor.pin(fakes.UUID, frozenset({1, 3}))
