@@ -62,7 +62,7 @@ def estimate(samples: Sequence[float]) -> Estimate:
     if len(samples) < LEAST_SAMPLES:
         raise ValueError(f'{len(samples)} samples are too few for an '
                          f'interval, it needs {LEAST_SAMPLES}')
-    kept = _without_outliers(samples)
+    kept = without_outliers(samples)
     mean = statistics.fmean(kept)
     half = (student_t(len(kept) - 1) * statistics.stdev(kept)
             / math.sqrt(len(kept)))
@@ -85,7 +85,11 @@ def student_t(degrees: int) -> float:
                          for power, term in enumerate(terms, 1))
 
 
-def _without_outliers(samples: Sequence[float]) -> list[float]:
+def without_outliers(samples: Sequence[float]) -> list[float]:
+    """Those samples that are not clearly disturbed, in their order.
+
+    :param samples: one or more
+    """
     middle = statistics.median(samples)
     deviation = statistics.median(abs(s - middle) for s in samples)
     limit = _OUTLIER_DEVIATIONS * _MAD_TO_SIGMA * deviation

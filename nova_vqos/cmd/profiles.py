@@ -13,7 +13,6 @@
 """nova-vqos-calibrate: what can be done with profiles that are there."""
 
 import argparse
-from collections.abc import Iterator
 import os
 import typing as ty
 
@@ -22,15 +21,11 @@ from cliff import lister
 
 from nova_vqos import profile
 from nova_vqos import units
-from nova_vqos.calibration import combine
 from nova_vqos.calibration import compare
 from nova_vqos.calibration import reference as references
+from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.cmd import arguments
-
-_COLUMNS = ('pcpus', 'state', 'benchmark', 'weight', 'coefficient', 'low',
-            'high', 'interval', 'rounds', 'cu_per_pcpu', 'off_by')
-_COMBINED = 'combined'
 
 
 class ShowProfile(lister.Lister):
@@ -209,39 +204,14 @@ def tell(log: ty.Any, shown: profile.Profile) -> ty.Any:
 
     :returns: the table's columns and rows, as cliff's Lister has them
     """
-    capacity_cu = units.capacity_cu(
-        shown.coefficient(pcpu) for pcpu in shown.pcpus)
     log.info(
         'Profile %s of host %s, made %s: pCPUs %s, measured in the %s. '
         '100 CU are one pCPU of %s. The host has %d CU.',
         shown.id, shown.host, shown.created_at,
         profile.format_pcpus(shown.pcpus), shown.measured_in,
-        shown.reference.name, capacity_cu)
+        shown.reference.name, table.capacity_cu(shown))
     for known in shown.reference.benchmarks:
         log.info('  %s (%s): %s, of which %s does %.5g %s', known.name,
                  known.kind, known.identity, shown.reference.name,
                  known.score, known.unit)
-    return _COLUMNS, list(_rows(shown))
-
-
-def _rows(shown: profile.Profile) -> Iterator[tuple[object, ...]]:
-    for cpu_class in shown.cpu_classes:
-        for state, measured in (('alone', cpu_class.alone),
-                                ('busy', cpu_class.busy)):
-            pcpus = profile.format_pcpus(cpu_class.pcpus)
-            yield (pcpus, state, _COMBINED, '', *_numbers(
-                measured, sum(len(s.samples) for s in measured.scores)), '')
-            for score in measured.scores:
-                error = combine.error(score, measured, shown.reference)
-                known = shown.reference.benchmark(score.benchmark)
-                yield (pcpus, state, known.name, f'{known.weight:g}',
-                       *_numbers(score, len(score.samples)),
-                       '' if error is None else f'{error:+.1%}')
-
-
-def _numbers(found: profile.Measurement | profile.Score,
-             rounds: int) -> tuple[object, ...]:
-    return (round(found.coefficient, 5), round(found.interval_low, 5),
-            round(found.interval_high, 5), f'{found.interval_width:.2%}',
-            rounds, round(
-                found.coefficient * units.CU_PER_REFERENCE_PCPU, 2))
+    return table.COLUMNS, list(table.rows(shown))
