@@ -30,6 +30,8 @@ def check_writable(path: str, option: str = '--output') -> None:
     :param option: that says where to
     :raises CalibrationError: when it cannot
     """
+    if os.path.isdir(path):
+        raise CalibrationError(f'{path} is a directory, not a file')
     directory = os.path.dirname(os.path.abspath(path))
     while not os.path.exists(directory):
         directory = os.path.dirname(directory)
