@@ -138,8 +138,8 @@ class HostReport:
     def traits(self) -> set[str]:
         """The traits of ours that the host has.
 
-        The speed is that of the fastest class: a server that requires it is
-        kept there, and whether there is room is for the filter to tell.
+        The speed is that of the fastest class: a server that requires it
+        must not be kept from that one.
         """
         if self.problem or self.profile is None:
             return set()

@@ -26,18 +26,24 @@ from nova_vqos import profile as profiles
 SCHEMA = 1
 DEFAULT_PATH = '/var/lib/nova-vqos/verification.json'
 STALE = 'stale'
+UNKNOWN = 'unknown'
 
 _MOST_CLASSES = 64
 
 
 def store(path: str, profile_id: str, verdict: str,
           findings: Sequence[Mapping[str, object]]) -> None:
-    """Write what was found.
+    """Write what was found, unless that is nothing.
+
+    That it could not be told whether a profile holds is no reason to trust one
+    that did not.
 
     :param verdict: of the profile as a whole
     :param findings: of each class of equal pCPUs: pcpus and drift, as texts
     :raises OSError: when it cannot be written
     """
+    if verdict == UNKNOWN and why_stale(path, profile_id):
+        return
     profiles.write(json.dumps({
         'schema': SCHEMA, 'profile_id': profile_id, 'verdict': verdict,
         'verified_at': datetime.datetime.now(datetime.UTC).isoformat(
@@ -62,5 +68,5 @@ def why_stale(path: str, profile_id: str) -> str:
             for one in fields.children('findings', _MOST_CLASSES))
         return (f'measured again at {fields.text("verified_at")}, {found}: '
                 'calibrate this host again')
-    except (profiles.ProfileError, ValueError, RecursionError):
+    except (profiles.ProfileError, ValueError, OverflowError, RecursionError):
         return ''

@@ -138,7 +138,7 @@ def create(hierarchy: Hierarchy, group: str) -> None:
             _make(hierarchy, mount, group)
             _make(hierarchy, mount, os.path.join(group, SERVICES),
                   hand_down=False)
-        _set_shares(hierarchy, lab, _LAB_SHARES)
+        set_shares(hierarchy, lab, _LAB_SHARES)
 
 
 def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
@@ -154,8 +154,8 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
     with _explained(hierarchy):
         for mount in hierarchy.roots():
             _make(hierarchy, mount, machine)
-        _set_shares(hierarchy, machine, _MACHINE_SHARES)
-        _set_shares(hierarchy, os.path.join(group, SERVICES),
+        set_shares(hierarchy, machine, _MACHINE_SHARES)
+        set_shares(hierarchy, os.path.join(group, SERVICES),
                     _SERVICES_SHARES)
         _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
 
@@ -168,7 +168,7 @@ def create_least(hierarchy: Hierarchy, group: str) -> None:
     """
     with _explained(hierarchy):
         _make(hierarchy, hierarchy.mounts['cpu'], group, hand_down=False)
-        _set_shares(hierarchy, group, _LEAST_SHARES)
+        set_shares(hierarchy, group, _LEAST_SHARES)
 
 
 def enter(hierarchy: Hierarchy, group: str, pid: int) -> None:
@@ -320,7 +320,8 @@ def _make(hierarchy: Hierarchy, mount: Mount, name: str,
                 _write(directory, file, _read(f'{parent}/{file}').strip())
 
 
-def _set_shares(hierarchy: Hierarchy, name: str, shares: int) -> None:
+def set_shares(hierarchy: Hierarchy, name: str, shares: int) -> None:
+    """Give a group its weight, in terms of version 1."""
     directory = hierarchy.directory('cpu', name)
     if hierarchy.version == 1:
         _write(directory, 'cpu.shares', str(shares))

@@ -41,6 +41,8 @@ _FIRST_RECONNECT_S = 0.5
 _LONGEST_RECONNECT_S = 10.0
 # How long RPC waits for the loop, which a hanging daemon can hold up.
 _ASK_TIMEOUT_S = 20.0
+# Between two looks for a class of pCPUs for a server that none has room for.
+_CHOOSE_INTERVAL_S = 10.0
 
 _Answer = ty.TypeVar('_Answer')
 
@@ -246,13 +248,15 @@ class Reconciler:
         Its cap comes after, by that class; one that cannot be pinned is
         capped by the slowest.
         """
-        if now_s < server.retry_at_s:
+        if now_s < max(server.retry_at_s, server.choose_at_s):
             return False
         try:
             pcpus = servers.to_pin(server, self._servers.values(),
                                    self._terms(), in_force)
         except decision.Unenforceable as error:
             server.note_floating(str(error))
+            # Sums over all servers are nothing for each tick.
+            server.choose_at_s = now_s + _CHOOSE_INTERVAL_S
             return False
         server.note_floating('')
         if pcpus is None or not server.pin_allowance.take(now_s):

@@ -86,6 +86,7 @@ class Server:
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
+    :ivar choose_at_s: when a class is looked for again, on the monotonic clock
     :ivar enforced: the tuning that was last seen in force as wanted
     :ivar right: whether the tuning in force is the wanted one
     :ivar right_at_first_sight: whether the cap was, leaving the weight aside
@@ -118,6 +119,7 @@ class Server:
         self.pin_allowance = WriteAllowance()
         self.pinned_to: frozenset[int] | None = None
         self.floats = ''
+        self.choose_at_s = float('-inf')
         self.writes = 0
         # The state of the loop's work on it.
         self.undescribed = True

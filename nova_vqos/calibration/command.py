@@ -43,7 +43,7 @@ class Command(benchmark.Benchmark):
             raise benchmark.CalibrationError(
                 f'{self.command[0]!r}, of {shlex.join(self.command)!r}, '
                 'cannot be run: give the path of a program')
-        return found
+        return os.path.abspath(found)
 
     @property
     def identity(self) -> str:
@@ -84,6 +84,6 @@ def parse(text: str) -> tuple[str, Command]:
     if len(line) > _MAX_CHARACTERS or not line.isprintable():
         raise benchmark.CalibrationError(
             f'the command of {name!r} must be at most {_MAX_CHARACTERS} '
-            'printable characters: write a script')
+            'printable characters')
     benchmark.check_name(name)
     return name, Command(words)

@@ -88,8 +88,8 @@ class Effort:
         :param limit_s: of this measurement
         """
         rounds = min(len(scores) for group in groups for scores in group)
-        count = sum(len(group) for group in groups)
-        if rounds >= min(self.max_rounds, _MAX_SAMPLES // count):
+        if rounds >= self.max_rounds or any(
+                sum(map(len, group)) >= _MAX_SAMPLES for group in groups):
             return True
         if rounds >= estimate.LEAST_SAMPLES and spent_s > limit_s:
             return True
@@ -157,6 +157,7 @@ class Calibration:
         self._classes = host_cpus.classes(setting.pcpus, setting.sysroot)
         self._warnings: list[str] = []
         self._provenance: dict[str, str] = {}
+        self._guests_pcpus = 0.0
         self._fingerprint = fingerprint.of_host(setting.emulator,
                                                 setting.sysroot)
         self._hashes = {member.name: _hash(member.benchmark.program)
@@ -173,6 +174,11 @@ class Calibration:
     def warnings(self) -> tuple[str, ...]:
         """What people should know of what was measured so far."""
         return tuple(self._warnings)
+
+    @property
+    def guests_at_work(self) -> bool:
+        """Whether guests used the pCPUs when measuring began."""
+        return self._guests_pcpus > GUESTS_LIMIT
 
     def run(self) -> Result:
         """Measure, and make a profile of it.
@@ -233,6 +239,7 @@ class Calibration:
             'pcpus': profile.format_pcpus(self._setting.pcpus),
             'measured_in': self._setting.measured_in,
             'virt_type': self._setting.virt_type,
+            'effort': [self._effort.max_rounds, self._effort.max_interval],
             'benchmarks': [
                 [m.name, m.benchmark.identity, self._hashes[m.name]]
                 for m in self._members],
@@ -261,8 +268,11 @@ class Calibration:
                         profile.format_pcpus(pcpus)
                     rounds = self._record.get(name)
                     if rounds is None:
+                        # What was done before was of so many events.
+                        so_far = taken.get((member.name, ALONE), [])
                         runner = runner or stack.enter_context(
-                            contextlib.closing(self._open(member)))
+                            contextlib.closing(self._open(member, next((
+                                one.round_events for one in so_far), None))))
                         LOG.info('[%d of %d] %s, pCPU %s %s', number,
                                  len(todo), member.name,
                                  profile.format_pcpus(pcpus), state)
@@ -275,7 +285,8 @@ class Calibration:
         self._note_disturbances(taken)
         return taken
 
-    def _open(self, member: Member) -> Runner:
+    def _open(self, member: Member, round_events: int | None) -> Runner:
+        """:param round_events: of the other rounds of this host, if any"""
         known = (self._against.reference.benchmark(member.name)
                  if self._against else None)
         if known and known.program_sha256 != self._hashes[member.name]:
@@ -285,8 +296,8 @@ class Calibration:
             # Several benchmarks may be one program.
             if warning not in self._warnings:
                 self._warnings.append(warning)
-        return self._setting.open_runner(member,
-                                         known and known.round_events)
+        return self._setting.open_runner(
+            member, known.round_events if known else round_events)
 
     def _measure_once(self, member: Member, runner: Runner,
                       pcpus: frozenset[int], limit_s: float) -> Rounds:
@@ -295,7 +306,8 @@ class Calibration:
         effort = self._effort
         if not member.weight:
             # Only reported: a rough figure does.
-            effort = dataclasses.replace(effort, max_rounds=_MIN_ROUNDS)
+            effort = dataclasses.replace(
+                effort, max_rounds=min(effort.max_rounds, _MIN_ROUNDS))
 
         def grouped(samples: Samples) -> list[list[list[float]]]:
             return [[samples[p] for p in sorted(name)] for name in names]
@@ -368,7 +380,7 @@ class Calibration:
         time.sleep(_LOAD_CHECK_S)
         after = self._cpu_times()
         busy, _steal = after.since(before)
-        guests = host_cpus.guest_pcpus(
+        guests = self._guests_pcpus = host_cpus.guest_pcpus(
             guests_before, host_cpus.guest_ticks(pcpus, sysroot),
             (after.total - before.total) / len(pcpus))
         self._provenance.update(
@@ -380,7 +392,7 @@ class Calibration:
             f'{key} {value}' for key, value in itertools.chain(
                 ((key, self._fingerprint[key]) for key in _TOLD
                  if key in self._fingerprint), self._provenance.items())))
-        if guests > GUESTS_LIMIT and not self._setting.beside_guests:
+        if self.guests_at_work and not self._setting.beside_guests:
             raise CalibrationError(
                 f'guests use {guests:.2f} pCPUs of '
                 f'{profile.format_pcpus(pcpus)}, and would be slowed '
@@ -429,8 +441,9 @@ class Calibration:
 
     def _warn_of_spread(self, member: Member, rounds: Rounds) -> None:
         for name in self._classes:
-            medians = [statistics.median(rounds.samples[pcpu])
-                       for pcpu in name]
+            # Of thousands of pCPUs not each one has its own.
+            medians = [statistics.median(scores) for pcpu in name
+                       if (scores := rounds.samples[pcpu])]
             spread = (max(medians) - min(medians)) / min(medians)
             if spread > max(self._effort.max_interval, _SPREAD_WARNING):
                 self._warnings.append(

@@ -58,9 +58,11 @@ def group(root: str = '/') -> Iterator[None]:
     try:
         yield
     finally:
-        (mount / own.strip('/') / 'cgroup.procs').write_text(str(os.getpid()))
-        # Another one may still be at work in it.
+        # What was measured must not be lost for that; nor may what another
+        # one, still at work in it, is measuring.
         with contextlib.suppress(OSError):
+            (mount / own.strip('/') / 'cgroup.procs').write_text(
+                str(os.getpid()))
             made.rmdir()
 
 

@@ -99,8 +99,6 @@ def check_memory(guests: int, memory_mib: int) -> None:
 class GuestRunner(runner.Runner):
     """Runs the benchmark in a guest for each pCPU."""
 
-    measured_in = 'guest'
-
     def __init__(self, benchmark: Benchmark, *, emulator: str, virt_type: str,
                  kernel: str, max_rounds: int,
                  round_events: int | None = None) -> None:

@@ -46,7 +46,7 @@ _ROUND_TIMEOUT_S = 60
 _SILENCE_TIMEOUT_S = 180
 _PROGRESS_INTERVAL_S = 3
 # Of a program's argument list the kernel takes megabytes.
-_MAX_EVENTS = 100_000
+_MAX_EVENTS = 200_000
 
 Samples = Mapping[int, list[float]]
 
@@ -65,9 +65,6 @@ class Runner(abc.ABC):
 
     :ivar round_events: of a round; None: it depends on the pCPU
     """
-
-    #: for :attr:`nova_vqos.profile.Profile.measured_in`
-    measured_in: str
 
     def __init__(self, benchmark: Benchmark) -> None:
         self._benchmark = benchmark
@@ -104,14 +101,16 @@ class Runner(abc.ABC):
         workers = [threading.Thread(target=self._guarded_work,
                                     args=(pcpu, results, stop))
                    for pcpu in sorted(pcpus)]
-        for worker in workers:
-            worker.start()
         try:
+            for worker in workers:
+                worker.start()
             return self._collect(pcpus, results, enough, progress)
         finally:
             stop.set()
             for worker in workers:
-                worker.join()
+                # One that was never started cannot be waited for.
+                if worker.ident is not None:
+                    worker.join()
 
     def _collect(self, pcpus: Collection[int],
                  results: 'queue.SimpleQueue[Sample]',
@@ -152,8 +151,6 @@ class Runner(abc.ABC):
 class NativeRunner(Runner):
     """Runs the benchmark's program on the host itself."""
 
-    measured_in = 'host'
-
     def __init__(self, benchmark: Benchmark) -> None:
         """
         :raises OSError: when what it works with cannot be written
@@ -172,36 +169,38 @@ class NativeRunner(Runner):
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:
         pin(0, pcpu)
-        # What starting the program costs is no part of the work.
-        start_s = min(self._run(1) for _ in range(3))
-        events, work_s = self._find_events(start_s, stop)
+        # What starting the program costs is no part of the work; with it goes
+        # one event, since none does without.
+        first_s = min(self._run(1) for _ in range(3))
+        more, work_s = self._find_events(first_s, stop)
         while not stop.is_set():
-            events = max(1, round(events * ROUND_S / work_s))
-            # Where an event is nearly nothing to starting the program, less
-            # than that may come out of one round.
-            work_s = max(self._run(events) - start_s, 1e-6)
-            if not stop.is_set():
-                report(events / work_s)
+            more = max(1, min(_MAX_EVENTS, round(more * ROUND_S / work_s)))
+            spent_s = self._run(1 + more) - first_s
+            # One that was disturbed so much that it came out shorter than its
+            # start tells nothing.
+            if spent_s > 0 and not stop.is_set():
+                work_s = spent_s
+                report(more / work_s)
 
-    def _find_events(self, start_s: float,
+    def _find_events(self, first_s: float,
                      stop: threading.Event) -> tuple[int, float]:
-        """Find events that take long enough to be told from the start.
+        """Find events that take long enough to be told from the first one.
 
-        :returns: how many, and the CPU time that they took
+        :returns: how many beside that one, and the CPU time that they took
         :raises CalibrationError: when they take no more, however many
         """
-        events = 2
+        more = 1
         while not stop.is_set():
-            work_s = self._run(events) - start_s
+            work_s = self._run(1 + more) - first_s
             if work_s > ROUND_S / 10:
-                return events, work_s
-            if events > _MAX_EVENTS:
+                return more, work_s
+            if more > _MAX_EVENTS:
                 raise CalibrationError(
-                    f'{self._argv(events)} ended after {work_s:.3f} s of CPU '
-                    'time beyond its start: it does not do what it was asked '
-                    'for')
-            events *= 2
-        return events, ROUND_S
+                    f'{self._argv(1 + more)} ended after {work_s:.3f} s of '
+                    'CPU time beyond its start: it does not do what it was '
+                    'asked for')
+            more *= 2
+        return more, ROUND_S
 
     def _argv(self, events: int) -> str:
         line = shlex.join(self._benchmark.argv(events))

@@ -28,7 +28,7 @@ DRIFTED = 'drifted'
 #: The host is another one than was measured.
 STALE = verification.STALE
 #: Chance leaves more open than is tolerated: measure again, or for longer.
-UNKNOWN = 'unknown'
+UNKNOWN = verification.UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +51,15 @@ class Finding:
 
 def judge(profile: profiles.Profile,
           measured: Mapping[frozenset[int], profiles.Measurement],
-          tolerance: float) -> list[Finding]:
+          tolerance: float, *, beside_guests: bool = False) -> list[Finding]:
     """Hold a measurement against a profile, class by class, all pCPUs busy.
 
     :param measured: by class of equal pCPUs
     :param tolerance: of the drift, relative to the profile's coefficient;
         what is open by chance comes on top
+    :param beside_guests: whether guests were at work: what they take of
+        caches, sibling threads and interrupts makes a host look slower than
+        it is, by nobody knows how much, and never faster
     :raises CalibrationError: when the classes are others
     """
     promised = {c.pcpus: c.busy for c in profile.cpu_classes}
@@ -64,8 +67,11 @@ def judge(profile: profiles.Profile,
         raise CalibrationError(
             f'the profile has {_classes(promised)}, the host has '
             f'{_classes(measured)}: calibrate it')
-    return [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
-                   tolerance) for pcpus in promised]
+    found = [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
+                    tolerance) for pcpus in promised]
+    return [dataclasses.replace(one, verdict=UNKNOWN)
+            if beside_guests and one.drift < 0 and one.verdict == STALE
+            else one for one in found]
 
 
 def worst(findings: Iterable[Finding]) -> str:

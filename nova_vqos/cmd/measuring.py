@@ -127,7 +127,8 @@ class CalibrateCpu(lister.Lister):
         calibration = cpu.Calibration(
             members, _setting(
                 host_cpus.choose(parsed_args.pcpus), members, emulator,
-                virt_type, effort, parsed_args),
+                virt_type, effort, kernel=parsed_args.kernel,
+                beside_guests=parsed_args.beside_guests),
             against=against, effort=effort,
             reference_name=parsed_args.reference,
             record_path=f'{parsed_args.output}.partial',
@@ -235,21 +236,25 @@ class VerifyProfile(lister.Lister):
                  parsed_args: argparse.Namespace) -> list[verify.Finding]:
         against = references.of_profile(held)
         # What is only reported need not hold.
-        members = tuple(
-            member for member in benchmarks.choose_as(
-                against.reference, _commands(parsed_args)) if member.weight)
+        members = benchmarks.choose_as(
+            against.reference._replace(benchmarks=tuple(
+                known for known in against.reference.benchmarks
+                if known.weight)), _commands(parsed_args))
         effort = cpu.Effort(max_rounds=parsed_args.rounds,
                             max_s=parsed_args.max_seconds)
         calibration = cpu.Calibration(
             members, _setting(
                 host_cpus.choose(profile.format_pcpus(held.pcpus)), members,
                 held.fingerprint.get('emulator'),
-                held.provenance.get('virt_type'), effort, parsed_args),
+                held.provenance.get('virt_type'), effort,
+                kernel=parsed_args.kernel,
+                beside_guests=parsed_args.beside_guests or parsed_args.idle),
             against=against, effort=effort)
         measured = calibration.measure_busy()
         for warning in calibration.warnings:
             self.app.LOG.warning('Warning: %s', warning)
-        return verify.judge(held, measured, parsed_args.tolerance)
+        return verify.judge(held, measured, parsed_args.tolerance,
+                            beside_guests=calibration.guests_at_work)
 
 
 def _add_effort(parser: argparse.ArgumentParser, effort: cpu.Effort) -> None:
@@ -290,7 +295,7 @@ def _names(reference: profile.Reference) -> str:
 
 def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
              emulator: str | None, virt_type: str | None, effort: cpu.Effort,
-             parsed_args: argparse.Namespace) -> cpu.Setting:
+             *, kernel: str | None, beside_guests: bool) -> cpu.Setting:
     """Where the benchmarks run: in guests of an emulator, or natively.
 
     :param emulator: None: natively
@@ -303,16 +308,15 @@ def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
     else:
         in_guest.check_memory(len(pcpus), max(
             member.benchmark.memory_mib for member in members))
-        kernel = guest.find_kernel(parsed_args.kernel)
+        found_kernel = guest.find_kernel(kernel)
 
         def open_runner(member: benchmarks.Member, round_events: int | None,
                         ) -> runners.Runner:
             return in_guest.GuestRunner(
                 member.benchmark, emulator=emulator,
-                virt_type=virt_type or 'qemu', kernel=kernel,
+                virt_type=virt_type or 'qemu', kernel=found_kernel,
                 max_rounds=effort.max_rounds, round_events=round_events)
     return cpu.Setting(
         pcpus, 'host' if emulator is None else 'guest', open_runner,
         emulator=emulator, virt_type=virt_type,
-        beside_guests=(parsed_args.beside_guests
-                       or getattr(parsed_args, 'idle', False)))
+        beside_guests=beside_guests)

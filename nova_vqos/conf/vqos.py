@@ -50,8 +50,8 @@ Path of the file in which ``nova-vqos-calibrate verify --record`` leaves what
 it found.
 
 A host whose profile was found to be stale takes no new servers with units
-until it is calibrated again. Without the file, or with one of another
-profile, nothing follows from it.
+until it is calibrated again, or found to hold after all. Without the file, or
+with one of another profile, nothing follows from it.
 """),
     cfg.IntOpt(
         'period_us',

@@ -159,9 +159,12 @@ class TestOneThatIsLeftThere:
         assert len(told) == 1
         assert '59 CU left' in told[0]
 
-        # When there is room again, nobody need be told.
+        # When there is room again, nobody need be told; it is not looked for
+        # at each tick.
         world.host.runs.pop(fakes.OTHER_UUID)
-        world.tick()
+        world.tick(3)
+        assert world.host.pinned == []
+        world.tick(10)
         assert world.host.pinned == [(fakes.UUID, SLOW)]
 
 

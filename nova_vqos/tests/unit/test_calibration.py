@@ -10,8 +10,10 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import contextlib
 import dataclasses
 import itertools
+import json
 import pathlib
 
 from hypothesis import given
@@ -32,8 +34,6 @@ CPUINFO = 'processor\t: {}\ncpu family\t: 6\nmodel\t\t: 1\nstepping\t: 2\n'
 
 class ScriptedRunner(runner.Runner):
     """Reports scores that are known beforehand, over and over."""
-
-    measured_in = 'host'
 
     def __init__(self, benchmark, alone, busy, round_events=None):
         super().__init__(benchmark)
@@ -56,8 +56,6 @@ class ScriptedRunner(runner.Runner):
 
 
 class BrokenRunner(runner.Runner):
-    measured_in = 'host'
-
     def close(self):
         pass
 
@@ -344,6 +342,49 @@ def test_a_governor_that_moves_is_told(calibrate, sysroot, governor, warned):
     found = [one for one in calibrate({0, 1}).warnings if 'governor' in one]
     assert bool(found) is warned
     assert all(f'is {governor}' in one for one in found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(start_s=st.floats(0.0001, 0.5), event_s=st.floats(0.0001, 2))
+def test_native_scores_are_of_events_alone(start_s, event_s):
+    """A program that takes so long to start, and so long for each event."""
+    class Timed(runner.NativeRunner):
+        def _run(self, events):
+            return start_s + events * event_s
+
+    timed = Timed(FakeBenchmark('program'))
+    with contextlib.closing(timed):
+        (scores,) = timed.measure(
+            {0}, lambda samples: len(samples[0]) > 3, lambda samples: ''
+        ).values()
+    assert scores == pytest.approx([1 / event_s] * 4)
+
+
+def test_the_rounds_of_an_interrupted_reference(calibrate, tmp_path):
+    """Alone was measured in rounds of so many events: so is busy."""
+    path = str(tmp_path / 'profile.yaml.partial')
+    calibrate({0, 1}, record_path=path)
+    kept = json.loads(pathlib.Path(path).read_text())
+    kept['taken']['integer/alone/0']['round_events'] = 555
+    del kept['taken']['integer/busy/0-1']
+    pathlib.Path(path).write_text(json.dumps(kept))
+    made = calibrate({0, 1}, record_path=path).profile
+    assert made.reference.benchmarks[0].round_events == 555
+
+
+@pytest.mark.parametrize(('max_rounds', 'weight', 'most'), [
+    (4, 0.0, 4), (40, 0.0, 8)])
+def test_no_more_rounds_than_that(calibrate, max_rounds, weight, most):
+    """As many as were asked for; of what is only reported, few; and never
+    more of a class than a profile holds.
+    """
+    effort = cpu.Effort(max_rounds, 1e-9, 600)
+    made = calibrate({0, 1}, weights={'integer': 1 - weight, 'float': weight}
+                     if weight == 0 else {'integer': 1.0},
+                     busy=(99.0, 100.0, 101.0), effort=effort)
+    samples = made.profile.cpu_classes[0].busy.scores[-1].samples
+    assert 2 * most <= len(samples) <= 2 * most + 2
+    assert profile.loads(profile.dumps(made.profile)) == made.profile
 
 
 def test_broken_worker(tmp_path):

@@ -125,11 +125,17 @@ def test_a_profile_that_was_found_to_be_stale(files, reporter):
                        [{'pcpus': '0-1', 'drift': '-40.0%'}])
     assert 'pCPUs 0-1 have drifted by -40.0%: calibrate this host again' in (
         reporter.report(PCPUS).problem)
+    # That it could not be told is no reason to sell it again.
+    verification.store(files.verification_path, found.id, 'unknown', [])
+    assert not reporter.report(PCPUS).valid
+    verification.store(files.verification_path, found.id, 'ok', [])
+    assert reporter.report(PCPUS).valid
     files.calibrate({'0-1': 0.6})
     assert reporter.report(PCPUS).valid
 
 
 @pytest.mark.parametrize('text', [
+    '{"schema": 1' + '0' * 400 + '}',
     '', '[]', '[' * 9999, '{"schema": 1}',
     '{"schema": 1, "profile_id": 5, "verdict": "stale"}'])
 def test_a_verification_that_cannot_be_read(files, reporter, text):

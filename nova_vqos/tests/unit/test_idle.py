@@ -13,6 +13,7 @@
 """The group in which a profile is verified beside guests."""
 
 import os
+import pathlib
 
 import pytest
 
@@ -80,6 +81,17 @@ def test_back_also_after_an_error(cgroups):
     with pytest.raises(ValueError, match='broken'), idle.group(made.root):
         raise ValueError('broken')
     assert made.procs('system.slice') == str(os.getpid())
+
+
+def test_it_is_removed(cgroups, monkeypatch):
+    """What the kernel's own files would not be in the way of."""
+    removed = []
+    monkeypatch.setattr(pathlib.Path, 'rmdir',
+                        lambda self: removed.append(self))
+    made = cgroups('/system.slice')
+    with idle.group(made.root):
+        assert removed == []
+    assert removed == [made.cpu / idle.NAME]
 
 
 def test_none_can_be_made(cgroups):

@@ -74,6 +74,18 @@ def test_chance_leaves_more_open_than_is_tolerated(measured, verdict):
     assert judge(1.2, measured, tolerance=0.01).verdict == verdict
 
 
+@pytest.mark.parametrize(('measured', 'verdict'), [
+    (1.2, verify.OK), (1.2 * 1.02, verify.DRIFTED), (1.2 * 0.98,
+                                                     verify.DRIFTED),
+    (1.4, verify.STALE), (1.0, verify.UNKNOWN)])
+def test_guests_make_a_host_look_slower(measured, verdict):
+    held = host_files.make_profile('compute1', {'0-1': 1.2},
+                                   relative_width=0.02)
+    (found,) = verify.judge(held, {PCPUS: measurement(measured)}, 0.03,
+                            beside_guests=True)
+    assert found.verdict == verdict
+
+
 def test_other_classes():
     held = host_files.make_profile('compute1', {'0-1': 1.0, '2-3': 0.5})
     with pytest.raises(
@@ -186,7 +198,8 @@ def test_in_time_that_nobody_wants(command, monkeypatch):
                         lambda pcpus, sysroot: {1: next(ticks)})
     assert command(1200)[0] == 1
     assert command(1200, '--idle')[0] == 0
-    assert entered == ['in', 'out']
+    assert json.loads(command(1000, '--idle')[1])[0]['verdict'] == 'unknown'
+    assert entered == ['in', 'out'] * 2
     with pytest.raises(SystemExit):
         command(1200, '--idle', '--beside-guests')
 
