@@ -58,7 +58,7 @@ class ClassKeeper:
         self._list_guests = list_guests
         # By UUID, of servers whose domain is still to come.
         self._chosen = {}
-        # By UUID, pCPUs of guests that are being made anew.
+        # By UUID, servers whose guests are being made anew.
         self._last = {}
 
     def rooms(self, report, *, but=None):
@@ -78,6 +78,8 @@ class ClassKeeper:
         servers = self._servers()
         self._drop(lambda uuid, choice: servers.get(uuid) == choice.server)
         choices |= self._chosen
+        # Those without a domain for a moment keep their room.
+        servers = self._last | servers
         servers |= {uuid: choice.server for uuid, choice in choices.items()}
         servers.pop(but, None)
         return cpu_classes.with_servers(
@@ -111,7 +113,8 @@ class ClassKeeper:
         rooms = self.rooms(report, but=uuid)
         if not rooms:
             return None
-        room = cpu_classes.keep(policy, rooms, self._last.get(uuid),
+        last = self._last.get(uuid)
+        room = cpu_classes.keep(policy, rooms, last and last.pcpus,
                                 tick_us=report.profile.tick_us)
         if room is None:
             LOG.warning('Server %(uuid)s is kept in no class of pCPUs: '
@@ -127,7 +130,7 @@ class ClassKeeper:
         """
         server = _server_of(guest)
         if server is not None:
-            self._last[uuid] = server.pcpus
+            self._last[uuid] = server
 
     def forget_last(self, uuid):
         """The guest was made anew."""

@@ -307,6 +307,16 @@ class ReturningTestCase(ClassesTestCase):
         guest = self.make(90, pcpus='2-5')
         self.assertEqual(FAST, guest.cpuset)
 
+    def test_its_room_is_its_own_while_it_has_no_domain(self):
+        instance = self.make_instance({policy.UNITS_KEY: '300'})
+        self.existing = FakeGuest(instance.uuid, 300, '2-5')
+        self.stub_out(
+            'nova.virt.libvirt.driver.LibvirtDriver.'
+            '_get_existing_guest_config', lambda this, instance: 'old')
+        self.driver._get_existing_guest_config(instance)
+        # It is undone, and somebody else asks.
+        self.assertEqual(FAST, self.tune(60, uuid=OTHER).cpuset)
+
     def test_it_is_never_refused(self):
         self.has(400, '0-1')
         self.has(320, '2-5', test_driver.UUID.replace('cafe', 'cafd'))
