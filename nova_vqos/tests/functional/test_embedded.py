@@ -47,7 +47,9 @@ class EmbeddedTestCase(unittest.TestCase):
                 told = json.load(file)
             self.assertEqual(['story.json'], os.listdir(directory))
 
-        self.assertEqual('', done.stderr)
+        # Nova 33 says on stderr that threads are new to it.
+        self.assertEqual([], [line for line in done.stderr.splitlines()
+                              if 'native threading' not in line])
         self.assertIn('measured speed', done.stdout)
         failed = [check for check in told['checks'] if not check['passed']]
         self.assertEqual([], failed)
