@@ -29,8 +29,8 @@ OPTIONS = [
     cfg.FloatOpt(
         'reference_score', default=0.0, min=0.0,
         help='What the reference pCPU does of that work, in events per '
-             'second: the score in the profile of any host. 0: not known, '
-             'and no speed is measured.'),
+             'second: its score by the benchmark integer, in the profile of '
+             'any host. 0: not known, and no speed is measured.'),
     cfg.FloatOpt(
         'speed_tolerance', default=0.1, min=0.0, max=1.0,
         help='How far a measured speed may be from the promised one, '

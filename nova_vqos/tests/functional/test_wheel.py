@@ -149,7 +149,9 @@ def test_every_file_is_in_it_and_no_other(checkout, wheel):
     assert found == files_to_install(checkout)
     assert data == {'etc/nova-vqos/hook.conf',
                     'etc/nova-vqos/nova-vqos.conf.sample',
-                    'share/nova-vqos/nova-vqos-agent.service'}
+                    *(f'share/nova-vqos/{name}' for name in (
+                        'nova-vqos-agent.service', 'nova-vqos-verify.service',
+                        'nova-vqos-verify.timer', 'vqosidle.slice'))}
     assert {f'{SHIM}/__init__.py', f'{SHIM}/driver.py'} <= found
 
 
