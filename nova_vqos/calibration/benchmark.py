@@ -22,6 +22,7 @@ that the measuring guest knows (:mod:`nova_vqos.guest`).
 import abc
 from collections.abc import Iterable, Mapping
 import re
+import shutil
 import typing as ty
 
 import stevedore
@@ -143,6 +144,18 @@ def choose_as(reference: profile.Reference,
                 'scores of the two cannot be compared')
         members.append(Member(known.name, benchmark, known.weight))
     return tuple(members)
+
+
+def find_program(name: str, package: str) -> str:
+    """The path of a benchmark's program.
+
+    :raises CalibrationError: when it is missing, naming its package
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise CalibrationError(
+            f'{name} is not installed: install the package {package}')
+    return found
 
 
 def load(name: str, commands: Mapping[str, Benchmark]) -> Benchmark:

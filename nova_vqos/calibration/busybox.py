@@ -21,7 +21,6 @@ would tell two hosts apart by an extension rather than by their speed.
 from collections.abc import Mapping
 import functools
 import re
-import shutil
 import subprocess
 
 from nova_vqos import guest
@@ -42,12 +41,7 @@ class _Busybox(benchmark.Benchmark):
 
     @functools.cached_property
     def program(self) -> str:
-        found = shutil.which('busybox')
-        if found is None:
-            raise benchmark.CalibrationError(
-                'busybox is not installed: install the package '
-                'busybox-static')
-        return found
+        return benchmark.find_program('busybox', 'busybox-static')
 
     @functools.cached_property
     def identity(self) -> str:

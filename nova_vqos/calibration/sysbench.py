@@ -27,7 +27,6 @@ that no other work sees.
 from collections.abc import Mapping
 import functools
 import re
-import shutil
 import subprocess
 
 from nova_vqos import guest
@@ -50,11 +49,7 @@ class _Sysbench(benchmark.Benchmark):
 
     @functools.cached_property
     def program(self) -> str:
-        found = shutil.which('sysbench')
-        if found is None:
-            raise benchmark.CalibrationError(
-                'sysbench is not installed: install the package sysbench')
-        return found
+        return benchmark.find_program('sysbench', 'sysbench')
 
     @functools.cached_property
     def identity(self) -> str:

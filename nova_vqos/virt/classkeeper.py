@@ -72,6 +72,10 @@ class ClassKeeper:
             return ()
         oldest_s = time.monotonic() - _CHOICE_LIFE_S
         self._drop(lambda _uuid, choice: choice.made_at_s < oldest_s)
+        for uuid, last in list(self._last.items()):
+            if last.made_at_s < oldest_s:
+                # It failed before there was a guest again.
+                self._last.pop(uuid, None)
         # NOTE: before, since while domains are read, a choice may become one
         # that was not there to be read yet.
         choices = dict(self._chosen)
@@ -79,7 +83,8 @@ class ClassKeeper:
         self._drop(lambda uuid, choice: servers.get(uuid) == choice.server)
         choices |= self._chosen
         # Those without a domain for a moment keep their room.
-        servers = self._last | servers
+        servers = {uuid: last.server for uuid, last
+                   in list(self._last.items())} | servers
         servers |= {uuid: choice.server for uuid, choice in choices.items()}
         servers.pop(but, None)
         return cpu_classes.with_servers(
@@ -114,7 +119,7 @@ class ClassKeeper:
         if not rooms:
             return None
         last = self._last.get(uuid)
-        room = cpu_classes.keep(policy, rooms, last and last.pcpus,
+        room = cpu_classes.keep(policy, rooms, last and last.server.pcpus,
                                 tick_us=report.profile.tick_us)
         if room is None:
             LOG.warning('Server %(uuid)s is kept in no class of pCPUs: '
@@ -130,7 +135,7 @@ class ClassKeeper:
         """
         server = _server_of(guest)
         if server is not None:
-            self._last[uuid] = server
+            self._last[uuid] = _Choice(server, time.monotonic())
 
     def forget_last(self, uuid):
         """The guest was made anew."""

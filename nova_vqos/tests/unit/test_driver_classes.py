@@ -316,6 +316,9 @@ class ReturningTestCase(ClassesTestCase):
         self.driver._get_existing_guest_config(instance)
         # It is undone, and somebody else asks.
         self.assertEqual(FAST, self.tune(60, uuid=OTHER).cpuset)
+        # But not for ever: it may never come back.
+        self.stub_out('time.monotonic', lambda: float('inf'))
+        self.assertEqual(SLOW, self.tune(60, uuid=OTHER).cpuset)
 
     def test_it_is_never_refused(self):
         self.has(400, '0-1')
