@@ -44,6 +44,7 @@ _MAX_PCPU = 16_383
 
 _NS_END = ' '
 _NOVA = f'{NOVA_NS}{_NS_END}'
+_DOMAIN = ('domain',)
 _VCPU = ('domain', 'vcpu')
 _CPUTUNE = ('domain', 'cputune')
 _VCPUPIN = (*_CPUTUNE, 'vcpupin')
@@ -51,9 +52,15 @@ _MARK = ('domain', 'metadata', f'{MARK_NS}{_NS_END}{MARK}')
 _FLAVOR = ('domain', 'metadata', f'{_NOVA}instance', f'{_NOVA}flavor')
 _FLAVOR_VCPUS = (*_FLAVOR, f'{_NOVA}vcpus')
 _EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
+_DEVICES = ('domain', 'devices')
+_INTERFACE = (*_DEVICES, 'interface')
+_DISK = (*_DEVICES, 'disk')
 _KEPT = {
     _VCPU, _CPUTUNE, _VCPUPIN, _MARK, _FLAVOR, _FLAVOR_VCPUS, _EXTRA_SPEC,
-    ('domain', 'name'), ('domain', 'uuid'),
+    _DOMAIN, ('domain', 'name'), ('domain', 'uuid'), _INTERFACE, _DISK,
+    *((*_INTERFACE, name) for name in (
+        'source', 'virtualport', 'target', 'model', 'driver')),
+    *((*_DISK, name) for name in ('target', 'driver')),
     *((*_CPUTUNE, name) for name in TUNED),
 }
 _DEEPEST = max(map(len, _KEPT))
@@ -63,11 +70,50 @@ class DomainXmlError(ValueError):
     """Not the XML of a domain, or of one that cannot be understood."""
 
 
+class Interface:
+    """What the XML says about a network interface.
+
+    What it does not say is ''.
+
+    :ivar kind: how it is connected, such as ``bridge``
+    :ivar network: of libvirt's own that it is in
+    :ivar port: kind of the virtual port, such as ``openvswitch``
+    :ivar model: that the guest sees, such as ``virtio``
+    :ivar backend: that it is to have, ``vhost`` or ``qemu``
+    """
+
+    __slots__ = ('backend', 'kind', 'model', 'network', 'port')
+
+    def __init__(self, element: '_Element') -> None:
+        self.kind = element.attributes.get('type', '')
+        self.network = element.attribute('source', 'network')
+        self.port = element.attribute('virtualport', 'type')
+        self.model = element.attribute('model', 'type')
+        self.backend = element.attribute('driver', 'name')
+
+
+class Disk:
+    """What the XML says about a disk.
+
+    What it does not say is ''.
+
+    :ivar kind: of its source, such as ``file``
+    :ivar cache: how the host's page cache is used, such as ``none``
+    """
+
+    __slots__ = ('cache', 'kind')
+
+    def __init__(self, element: '_Element') -> None:
+        self.kind = element.attributes.get('type', '')
+        self.cache = element.attribute('driver', 'cache')
+
+
 class Domain:
-    """What the XML of a domain says about its CPU.
+    """What the XML of a domain says about its CPU and its devices.
 
     :ivar name: libvirt's name of the domain, '' if it has none
     :ivar uuid: of the domain, which is the server's, '' if it has none
+    :ivar virt_type: what runs it, such as ``kvm``
     :ivar extra_specs: of the flavor, as Nova left them in the metadata; None
         when there is no flavor: not a server of Nova
     :ivar vcpus: of the flavor; of the domain where the flavor does not say
@@ -75,26 +121,33 @@ class Domain:
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
     :ivar pinned_by_others: whether a vCPU has a pin, which the agent did not
         make
+    :ivar interfaces: by the name on the host; those without one are left out
+    :ivar disks: by the name in the guest
     """
 
-    __slots__ = ('extra_specs', 'name', 'pcpus', 'pinned_by_others', 'uuid',
-                 'vcpus', 'vcpus_online')
+    __slots__ = ('disks', 'extra_specs', 'interfaces', 'name', 'pcpus',
+                 'pinned_by_others', 'uuid', 'vcpus', 'vcpus_online',
+                 'virt_type')
 
-    def __init__(self, name: str, uuid: str,
+    def __init__(self, name: str, uuid: str, virt_type: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
                  vcpus_online: int | None, pcpus: frozenset[int] | None, *,
-                 pinned_by_others: bool) -> None:
+                 pinned_by_others: bool, interfaces: dict[str, Interface],
+                 disks: dict[str, Disk]) -> None:
         self.name = name
         self.uuid = uuid
+        self.virt_type = virt_type
         self.extra_specs = extra_specs
         self.vcpus = vcpus
         self.vcpus_online = vcpus_online
         self.pcpus = pcpus
         self.pinned_by_others = pinned_by_others
+        self.interfaces = interfaces
+        self.disks = disks
 
 
 def read(xml: bytes | str) -> Domain:
-    """What a domain's XML says about its CPU.
+    """What a domain's XML says about its CPU and its devices.
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
@@ -106,12 +159,18 @@ def read(xml: bytes | str) -> Domain:
     return Domain(
         name=document.text(('domain', 'name')),
         uuid=document.text(('domain', 'uuid')),
+        virt_type=document.all(_DOMAIN)[0].attributes.get('type', ''),
         extra_specs=(None if flavor is None
                      else _extra_specs(document.all(_EXTRA_SPEC))),
         vcpus=_number(document.first(_FLAVOR_VCPUS)) or domain_vcpus,
         vcpus_online=_vcpus_online(vcpu),
         pcpus=_pcpus(vcpu, domain_vcpus, pins),
-        pinned_by_others=bool(pins) and document.first(_MARK) is None)
+        pinned_by_others=bool(pins) and document.first(_MARK) is None,
+        interfaces={name: Interface(element)
+                    for element in document.all(_INTERFACE)
+                    if (name := element.attribute('target', 'dev'))},
+        disks={element.attribute('target', 'dev'): Disk(element)
+               for element in document.all(_DISK)})
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
@@ -166,12 +225,14 @@ def without_own_pins(xml: bytes) -> bytes:
 class _Element:
     """An element of interest, and where in the document it is.
 
+    :ivar children: those of interest by name, of several the first
     :ivar start: offset of its first byte
     :ivar tag_end: offset behind its start tag
     :ivar end: offset behind its last byte
     """
 
-    __slots__ = ('attributes', 'chunks', 'end', 'path', 'start', 'tag_end')
+    __slots__ = ('attributes', 'children', 'chunks', 'end', 'path', 'start',
+                 'tag_end')
 
     def __init__(self, path: tuple[str, ...], attributes: dict[str, str],
                  start: int, tag_end: int) -> None:
@@ -180,11 +241,17 @@ class _Element:
         self.start = start
         self.tag_end = tag_end
         self.end = tag_end
+        self.children: dict[str, _Element] = {}
         self.chunks: list[str] = []
 
     @property
     def text(self) -> str:
         return ''.join(self.chunks).strip()
+
+    def attribute(self, child: str, name: str) -> str:
+        """An attribute of a child, '' where there is none."""
+        found = self.children.get(child)
+        return '' if found is None else found.attributes.get(name, '')
 
 
 class _Document:
@@ -268,6 +335,9 @@ class _Document:
             element = _Element(path, attributes,
                                self._parser.CurrentByteIndex, self._tag_end())
             self._elements.setdefault(path, []).append(element)
+            parent = self._open[-1] if self._open else None
+            if parent is not None and parent.path == path[:-1]:
+                parent.children.setdefault(name, element)
             self._open.append(element)
 
     def _end(self, _name: str) -> None:

@@ -19,9 +19,11 @@ decides nothing. Drivers are found by name in the stevedore namespace
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 import dataclasses
 import enum
+
+from nova_vqos.billing import usage
 
 
 class HypervisorError(Exception):
@@ -95,6 +97,10 @@ class Domain:
     :ivar pcpus: those that its vCPUs may run on; None: all
     :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
         of :class:`Hypervisor`
+    :ivar interfaces: by the name on the host; not those whose packets pass by
+        the host's kernel
+    :ivar disks: by the name in the guest, such as ``vda``; not those whose
+        requests pass by the host's kernel
     """
 
     uuid: str
@@ -103,6 +109,10 @@ class Domain:
     vcpus: int
     pcpus: frozenset[int] | None
     pinned_by_others: bool = False
+    interfaces: Mapping[str, usage.InterfaceKind] = dataclasses.field(
+        default_factory=dict)
+    disks: Mapping[str, usage.DiskKind] = dataclasses.field(
+        default_factory=dict)
 
 
 class EventKind(enum.Enum):
@@ -206,3 +216,25 @@ class Hypervisor(abc.ABC):
         :raises Unavailable: when the hypervisor cannot be reached
         :raises HypervisorError: when a pCPU is refused
         """
+
+    # NOTE: not abstract, so that a driver from before billing still loads:
+    # its servers are billed nothing, and the agent says so.
+
+    def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
+        """Read what domains used so far; cheap enough for each interval.
+
+        Where the hypervisor hangs this blocks for seconds: not for a thread
+        that others wait for.
+
+        :param uuids: of the domains that are wanted
+        :returns: by UUID; a domain that cannot be read now is left out
+        :raises Unavailable: when the hypervisor cannot be reached
+        """
+        return {}
+
+    def host_usage(self) -> usage.HostUsage:
+        """Read the CPU time that the whole host used so far.
+
+        :raises HypervisorError: when it is not counted or cannot be read
+        """
+        raise HypervisorError("this driver does not count the host's CPU time")

@@ -23,6 +23,7 @@ import libvirt  # type: ignore[import-untyped]
 from nova_vqos import domain_xml
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import cgroup
+from nova_vqos.hypervisor import devices
 
 LOG = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class LibvirtHypervisor(base.Hypervisor):
         :param run_path: where libvirt leaves the process id of each domain
         """
         self._uri = uri
+        self._root = root
         self._run_path = run_path
         self._cgroups = cgroup.CgroupReader(root, self._on_written)
         self._cgroups_lock = threading.Lock()
@@ -226,7 +228,25 @@ class LibvirtHypervisor(base.Hypervisor):
         return base.Domain(
             uuid=uuid, name=found.name, extra_specs=found.extra_specs,
             vcpus=found.vcpus or 0, pcpus=found.pcpus,
-            pinned_by_others=found.pinned_by_others)
+            pinned_by_others=found.pinned_by_others,
+            interfaces=devices.interface_kinds(found, self._root,
+                                               self._forward_mode),
+            disks=devices.disk_kinds(found))
+
+    def _forward_mode(self, name: str) -> str:
+        """How a network of libvirt's reaches the world, '' if it doesn't.
+
+        What libvirt cannot tell is ``unknown``.
+        """
+        try:
+            network = self._call(self._connected().networkLookupByName, name)
+            return devices.forward_mode(self._call(network.XMLDesc, 0))
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            LOG.warning('How packets leave network %s is unknown: %s', name,
+                        error)
+            return 'unknown'
 
     def read(self, uuid: str) -> base.InForce:
         with self._cgroups_lock:

@@ -66,6 +66,9 @@ class FakeHypervisor(base.Hypervisor):
     :ivar starting: UUIDs of domains that are being started
     :ivar deaf: UUIDs whose writes change nothing
     :ivar pinned: what was pinned, (uuid, pCPUs), in order
+    :ivar used: by UUID, what a domain used; none: it cannot be read
+    :ivar host_used: what the host used; None: it is not counted
+    :ivar usage_reads: sets of UUIDs whose usage was read, in order
     """
 
     def __init__(self, cgroup_version=1):
@@ -80,18 +83,22 @@ class FakeHypervisor(base.Hypervisor):
         self.refuse = {}
         self.deaf = set()
         self.starting = set()
+        self.used = {}
+        self.host_used = None
+        self.usage_reads = []
         self.reads = 0
         self.described = []
         self.closed = 0
 
     def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
              quota_us=None, period_us=100_000, shares=1024, pcpus=None,
-             pinned_by_others=False):
+             pinned_by_others=False, interfaces=None, disks=None):
         """Let a domain run, with what is in force for it."""
         self.runs[uuid] = run_id
         self.domains[uuid] = base.Domain(
             uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
-            vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others)
+            vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others,
+            interfaces=interfaces or {}, disks=disks or {})
         limit = base.Limit(quota_us, period_us)
         self.tunes[uuid] = base.InForce(
             vcpus=dict.fromkeys(range(online or vcpus), limit),
@@ -158,6 +165,17 @@ class FakeHypervisor(base.Hypervisor):
         if uuid not in self.deaf:
             self.domains[uuid] = dataclasses.replace(
                 self.domains[uuid], pcpus=pcpus)
+
+    def usages(self, uuids):
+        self._check_up()
+        self.usage_reads.append(set(uuids))
+        return {uuid: self.used[uuid] for uuid in uuids
+                if uuid in self.used and uuid in self.runs}
+
+    def host_usage(self):
+        if self.host_used is None:
+            raise base.HypervisorError('it is not counted')
+        return self.host_used
 
     def _apply(self, uuid, change):
         tune = self.tunes[uuid]
