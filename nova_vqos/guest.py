@@ -31,6 +31,7 @@ rounds of small work do.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -41,6 +42,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
+
+from nova_vqos import guest_modules
 
 CACHE_DIR = '/var/cache/nova-vqos'
 
@@ -242,11 +245,36 @@ def find_kernel(kernel: str | None = None, *, boot_dir: str = '/boot',
             raise GuestError(f'kernel {kernel} cannot be read')
         return kernel
     for directory in (boot_dir, os.path.join(cache_dir, 'kernel', 'boot')):
-        found = [path for path in glob.glob(f'{directory}/vmlinuz-*')
-                 if os.access(path, os.R_OK)]
+        found = _kernels(directory)
         if found:
-            return max(found, key=_version_key)
+            return found[0]
     return _fetch_kernel(cache_dir)
+
+
+def find_kernel_with_modules(
+        names: Iterable[str] = guest_modules.VIRTIO, *, root: str = '/',
+        cache_dir: str = CACHE_DIR) -> tuple[str, Mapping[str, bytes]]:
+    """A kernel that guests can boot, and modules of it.
+
+    :param names: of modules that the guest needs, see guest_modules
+    :param root: below which installed kernels and their modules are
+    :param cache_dir: as in :func:`find_kernel`
+    :returns: the kernel's path, and modules by name in the order to load
+        them in
+    :raises GuestError: when there is none and none can be fetched
+    """
+    names = tuple(names)
+    for top in (root, os.path.join(cache_dir, 'kernel')):
+        for kernel in _kernels(os.path.join(top, 'boot')):
+            with contextlib.suppress(guest_modules.ModuleMissing):
+                return kernel, guest_modules.ordered(
+                    _modules_directory(top, kernel), names)
+    kernel = _fetch_kernel(cache_dir)
+    try:
+        return kernel, guest_modules.ordered(_modules_directory(
+            os.path.join(cache_dir, 'kernel'), kernel), names)
+    except guest_modules.ModuleMissing as error:
+        raise GuestError(str(error)) from error
 
 
 def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
@@ -378,6 +406,18 @@ def _libraries(program: str) -> list[str]:
     return re.findall(r'(?:=> |^\s*)(/\S+)', done.stdout, re.MULTILINE)
 
 
+def _kernels(directory: str) -> list[str]:
+    """Those that can be read, the newest first."""
+    found = [path for path in glob.glob(f'{directory}/vmlinuz-*')
+             if os.access(path, os.R_OK)]
+    return sorted(found, key=_version_key, reverse=True)
+
+
+def _modules_directory(top: str, kernel: str) -> str:
+    version = os.path.basename(kernel).removeprefix('vmlinuz-')
+    return os.path.join(top, 'lib', 'modules', version)
+
+
 def _version_key(path: str) -> list[int]:
     return [int(number) for number in re.findall(r'\d+', path)]
 
@@ -392,9 +432,15 @@ def _fetch_kernel(cache_dir: str) -> str:
               package], cwd=scratch)
         (archive,) = glob.glob(f'{scratch}/*.deb')
         _run(['dpkg', '-x', archive, f'{scratch}/unpacked'])
-        # The modules are twenty times the kernel, and nothing here uses them.
         os.makedirs(f'{target}/boot', exist_ok=True)
         (kernel,) = glob.glob(f'{scratch}/unpacked/boot/vmlinuz-*')
+        # All modules are twenty times the kernel. Some distributions have
+        # them in another package; most guests need none.
+        for modules in glob.glob(f'{scratch}/unpacked/**/lib/modules/*',
+                                 recursive=True):
+            with contextlib.suppress(guest_modules.ModuleMissing):
+                guest_modules.copy(
+                    modules, _modules_directory(target, kernel))
         found = f'{target}/boot/{os.path.basename(kernel)}'
         os.replace(kernel, found)
     return found
