@@ -1,0 +1,65 @@
+#!/bin/busybox sh
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+# shellcheck shell=dash
+# PID 1 of a guest that does I/O, see ioguest.py. Its options come from the
+# kernel command line:
+#   vqos.address=A/LENGTH    of its interface
+#   vqos.readers=N           processes that read its disk all the time
+#   vqos.spin=1              another that only spins
+
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+dmesg -n 1
+
+while read -r module; do
+    insmod "/modules/$module" || echo "vqos-failed $module"
+done < /modules/order
+
+readers=0
+spin=
+# Its words, not its lines.
+# shellcheck disable=SC2013
+for word in $(cat /proc/cmdline); do
+    value=${word#*=}
+    case $word in
+        vqos.address=*)
+            ip address add "$value" dev eth0
+            ip link set lo up
+            ip link set eth0 up ;;
+        vqos.readers=*) readers=$value ;;
+        vqos.spin=*) spin=$value ;;
+    esac
+done
+
+httpd -p 80 -h /www
+
+read_disk() {
+    # Past the guest's page cache: each block is a request to the host.
+    while dd if=/dev/vda of=/dev/null bs=4k iflag=direct 2>/run/dd; do
+        :
+    done
+    echo vqos-failed disk
+}
+
+while [ "$readers" -gt 0 ]; do
+    read_disk &
+    readers=$((readers - 1))
+done
+if [ -n "$spin" ]; then
+    while :; do :; done &
+fi
+echo vqos-ready
+# PID 1 must not end.
+while :; do sleep 1000; done
