@@ -1,0 +1,424 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The accounts of a host's servers, on disk.
+
+SQLite, in write-ahead mode: what one billing interval did to all servers, the
+baselines of its readings included, is one transaction. So an agent that is
+killed between two neither loses nor counts twice; what the kernel had not yet
+written when the host itself lost its power may be lost.
+"""
+
+from collections.abc import Iterable, Set
+import contextlib
+import dataclasses
+import datetime
+import glob
+import json
+import logging
+import os
+import sqlite3
+import stat
+import threading
+import typing as ty
+
+from nova_vqos.billing import account as accounts
+from nova_vqos.billing import meter
+from nova_vqos.billing import usage as usages
+
+LOG = logging.getLogger(__name__)
+
+DEFAULT_PATH = '/var/lib/nova-vqos/ledger.sqlite'
+
+SCHEMA = 1
+
+_AMOUNTS = tuple(f'{name}_cu_us' for name in meter.COMPONENTS)
+_COLUMNS = ('server_uuid', *_AMOUNTS, 'debt_cu_us', 'written_off_cu_us',
+            'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at')
+_CREATE = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE servers (
+    server_uuid TEXT PRIMARY KEY NOT NULL,
+    {' '.join(f'{name} INTEGER NOT NULL,' for name in _AMOUNTS)}
+    debt_cu_us INTEGER NOT NULL,
+    written_off_cu_us INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    handed_to TEXT NOT NULL,
+    inherited TEXT,
+    baseline TEXT,
+    updated_at TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX by_age ON servers (updated_at);
+CREATE TABLE days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+PRAGMA user_version = {SCHEMA};
+COMMIT;
+"""
+_STORE = (f'INSERT OR REPLACE INTO servers ({", ".join(_COLUMNS)}) '  # noqa: S608 # nosec
+          f'VALUES ({", ".join("?" * len(_COLUMNS))})')
+_GET = f'SELECT {", ".join(_COLUMNS)} FROM servers'  # noqa: S608 # nosec
+
+# What SQLite says of a file that is none of its, or damaged.
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BUSY_TIMEOUT_S = 5.0
+_MOST_ASIDE = 3
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read or written now."""
+
+
+class _Unusable(Exception):
+    """The file is damaged, or of another version."""
+
+
+class Ledger:
+    """The accounts of a host's servers. Calls may come from several threads.
+
+    :ivar alarm: what became of a file that could not be used; empty: nothing
+    """
+
+    def __init__(self, path: str, *, keep_days: int = 90,
+                 most_rows: int = 10_000) -> None:
+        """Prepare; nothing is opened yet.
+
+        :param keep_days: for how many days, on which the agent ran, a server
+            that does not run is kept
+        :param most_rows: servers above which those that do not run are
+            dropped, those first that ran last
+        """
+        self.alarm = ''
+        self._path = path
+        self._keep_days = keep_days
+        self._most_rows = most_rows
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+
+    def open(self) -> None:
+        """Open the file, made if need be. Nothing, where it is open.
+
+        One that is damaged is moved aside, and begun anew.
+
+        :raises LedgerError: when that cannot be done
+        """
+        with self._working():
+            self._opened()
+
+    def close(self) -> None:
+        """Close the file. Never raises."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+
+    def get(self, uuid: str) -> accounts.Account | None:
+        """The account of a server, None if there is none.
+
+        :raises LedgerError: when it cannot be read
+        """
+        with self._working():
+            row = self._opened().execute(
+                f'{_GET} WHERE server_uuid = ?', (uuid,)).fetchone()
+        if row is None:
+            return None
+        try:
+            return _account(dict(zip(_COLUMNS, row, strict=True)))
+        except (ValueError, TypeError, KeyError) as error:
+            self.alarm = (f'the account of server {uuid} was damaged, and '
+                          f'begins anew: {error}')
+            LOG.error('%s', self.alarm)
+            return None
+
+    def uuids(self) -> frozenset[str]:
+        """The servers that there is an account of.
+
+        :raises LedgerError: when it cannot be read
+        """
+        with self._working():
+            return frozenset(uuid for uuid, in self._opened().execute(
+                'SELECT server_uuid FROM servers'))
+
+    def store(self, some: Iterable[accounts.Account]) -> None:
+        """Store accounts, all of them or none.
+
+        :raises LedgerError: when they cannot be stored now, as where the disk
+            is full
+        """
+        now = datetime.datetime.now(datetime.UTC)
+        rows = [_row(one, now.isoformat(timespec='seconds')) for one in some]
+        with self._working():
+            try:
+                self._store(rows, now)
+            except _Unusable as error:
+                # What is running has its accounts in memory: none is lost.
+                self._move_aside(str(error))
+                self._store(rows, now)
+
+    def prune(self, running: Set[str]) -> int:
+        """Drop what is too old, or too much.
+
+        NOTE: age is counted in days on which the agent ran: a clock that
+        jumps by years adds one.
+
+        :param running: servers that are kept in any case
+        :returns: how many were dropped
+        :raises LedgerError: when the file cannot be written
+        """
+        with self._working():
+            connection = self._opened()
+            day = connection.execute(
+                'SELECT day FROM days ORDER BY day DESC LIMIT 1 OFFSET ?',
+                (self._keep_days,)).fetchone()
+            old = [] if day is None else [uuid for uuid, in connection.execute(
+                'SELECT server_uuid FROM servers WHERE updated_at < ?', day)]
+            count, = connection.execute(
+                'SELECT count(*) FROM servers').fetchone()
+            dropped = [uuid for uuid in old if uuid not in running]
+            excess = count - len(dropped) - self._most_rows
+            if excess > 0:
+                known = {*running, *dropped}
+                oldest = (uuid for uuid, in connection.execute(
+                    'SELECT server_uuid FROM servers '
+                    'ORDER BY updated_at').fetchall() if uuid not in known)
+                dropped += [uuid for uuid, _number in zip(
+                    oldest, range(excess), strict=False)]
+            with self._transaction(connection):
+                connection.executemany(
+                    'DELETE FROM servers WHERE server_uuid = ?',
+                    ((uuid,) for uuid in dropped))
+                if day is not None:
+                    connection.execute('DELETE FROM days WHERE day < ?', day)
+            return len(dropped)
+
+    def _store(self, rows: list[tuple[ty.Any, ...]],
+               now: datetime.datetime) -> None:
+        connection = self._opened()
+        with self._transaction(connection):
+            connection.executemany(_STORE, rows)
+            connection.execute('INSERT OR IGNORE INTO days VALUES (?)',
+                               (now.date().isoformat(),))
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and self._is_same_file():
+            return self._connection
+        if self._connection is not None:
+            LOG.warning('%s was removed or replaced: it is made anew',
+                        self._path)
+            self.close()
+        try:
+            return self._open_file()
+        except _Unusable as error:
+            self._move_aside(str(error))
+            return self._open_file()
+
+    def _open_file(self) -> sqlite3.Connection:
+        self._inode = self._make_safe_file()
+        connection = sqlite3.connect(
+            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None,
+            check_same_thread=False)
+        try:
+            with _damage_told():
+                self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        version, = connection.execute('PRAGMA user_version').fetchone()
+        if version not in (0, SCHEMA):
+            raise _Unusable(f'it has schema {version}, not {SCHEMA}')
+        connection.execute('PRAGMA journal_mode = WAL')
+        # NOTE: a killed agent loses nothing with it, a killed host some of
+        # the last seconds.
+        connection.execute('PRAGMA synchronous = NORMAL')
+        verdict, = connection.execute('PRAGMA quick_check(1)').fetchone()
+        if verdict != 'ok':
+            raise _Unusable(verdict)
+        if version == 0:
+            connection.executescript(_CREATE)
+
+    def _make_safe_file(self) -> int:
+        """Make the file where it is missing; nobody else can have made it.
+
+        :returns: its number in the file system
+        :raises OSError: when it cannot be made, or is not safe
+        """
+        directory = os.path.dirname(self._path)
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        status = os.stat(directory)
+        self._check(directory, status, stat.S_ISDIR)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                         | os.O_NOFOLLOW, 0o600)
+        try:
+            status = os.fstat(handle)
+            self._check(self._path, status, stat.S_ISREG)
+            return status.st_ino
+        finally:
+            os.close(handle)
+
+    @staticmethod
+    def _check(path: str, status: os.stat_result,
+               is_kind: ty.Callable[[int], bool]) -> None:
+        if not is_kind(status.st_mode):
+            raise OSError(f'{path} is of the wrong kind')
+        if status.st_uid not in (0, os.geteuid()):
+            raise OSError(f'{path} belongs to user {status.st_uid}')
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f'{path} is writable by others')
+
+    def _is_same_file(self) -> bool:
+        try:
+            return os.lstat(self._path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _move_aside(self, reason: str) -> None:
+        self.close()
+        now = datetime.datetime.now(datetime.UTC).strftime('%Y%m%dT%H%M%S')
+        aside = f'{self._path}.damaged-{now}'
+        number = 0
+        while os.path.lexists(f'{aside}-{number}'):
+            number += 1
+        aside = f'{aside}-{number}'
+        os.rename(self._path, aside)
+        for suffix in ('-wal', '-shm'):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f'{self._path}{suffix}', f'{aside}{suffix}')
+        self.alarm = (f'the ledger {self._path} could not be used, was moved '
+                      f'to {aside} and begun anew: {reason}')
+        LOG.error('%s', self.alarm)
+        # By when they were renamed.
+        found = sorted(glob.glob(f'{glob.escape(self._path)}.damaged-*[0-9]'),
+                       key=lambda path: os.lstat(path).st_ctime_ns)
+        for path in found[:-_MOST_ASIDE]:
+            for suffix in ('', '-wal', '-shm'):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f'{path}{suffix}')
+
+    @contextlib.contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> ty.Iterator[
+            None]:
+        with _damage_told():
+            connection.execute('BEGIN IMMEDIATE')
+            try:
+                yield
+                connection.execute('COMMIT')
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute('ROLLBACK')
+                raise
+
+    @contextlib.contextmanager
+    def _working(self) -> ty.Iterator[None]:
+        with self._lock:
+            try:
+                with _damage_told():
+                    yield
+            except _Unusable as error:
+                try:
+                    self._move_aside(str(error))
+                except OSError as cause:
+                    raise LedgerError(str(cause)) from cause
+                raise LedgerError(str(error)) from error
+            except (OSError, sqlite3.Error) as error:
+                # It may be there again, and well, next time.
+                self.close()
+                raise LedgerError(
+                    f'the ledger {self._path} cannot be used: {error}'
+                ) from error
+
+
+@contextlib.contextmanager
+def _damage_told() -> ty.Iterator[None]:
+    """Tell a file that is damaged from one that cannot be used now."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, 'sqlite_errorcode', None)
+        if code is not None and code & 0xff in _DAMAGED:
+            raise _Unusable(str(error)) from error
+        raise
+
+
+def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
+    return (
+        one.server_uuid,
+        *(one.own_cu_us[name] for name in meter.COMPONENTS),
+        one.debt_cu_us, one.written_off_cu_us, one.sequence, one.handed_to,
+        json.dumps(one.inherited.to_dict())
+        if one.inherited.server_uuid else None,
+        None if one.baseline is None
+        else json.dumps(dataclasses.asdict(one.baseline)),
+        updated_at)
+
+
+def _account(row: dict[str, ty.Any]) -> accounts.Account:
+    """The inverse of :func:`_row`.
+
+    :raises ValueError: when the row is not what _row makes
+    :raises TypeError: likewise
+    :raises KeyError: likewise
+    """
+    # The same checks as of a statement, whoever wrote to the file.
+    own = accounts.Statement.from_dict({
+        'server_uuid': row['server_uuid'], 'sequence': row['sequence'],
+        'total_cu_us': {name: row[f'{name}_cu_us']
+                        for name in meter.COMPONENTS},
+        'debt_cu_us': row['debt_cu_us'],
+        'written_off_cu_us': row['written_off_cu_us']})
+    account = accounts.Account(
+        own.server_uuid, own_cu_us=own.total_cu_us,
+        debt_cu_us=own.debt_cu_us, written_off_cu_us=own.written_off_cu_us,
+        sequence=own.sequence,
+        handed_to=row['handed_to'] and accounts.check_host(row['handed_to']))
+    if row['inherited'] is not None:
+        account = dataclasses.replace(
+            account, inherited=accounts.Statement.from_dict(
+                json.loads(row['inherited'])))
+    if row['baseline'] is not None:
+        account = dataclasses.replace(
+            account, baseline=_usage(json.loads(row['baseline'])))
+    return account
+
+
+def _usage(data: dict[str, ty.Any]) -> usages.Usage:
+    """A reading, as :func:`dataclasses.asdict` had it."""
+    interfaces = {
+        str(name): _counters(usages.InterfaceCounters, counters)
+        for name, counters in data.pop('interfaces').items()}
+    disks = data.pop('disks')
+    read = {
+        'run': str(data.pop('run')),
+        'read_at_s': float(data.pop('read_at_s')),
+        'interfaces': interfaces,
+        'disks': None if disks is None else {
+            str(name): _counters(usages.DiskCounters, counters)
+            for name, counters in disks.items()}}
+    return usages.Usage(**read, **_integers(data))
+
+
+_Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,
+                       usages.DiskCounters)
+
+
+def _counters(kind: type[_Counters], data: dict[str, ty.Any]) -> _Counters:
+    return kind(**_integers(data))
+
+
+def _integers(data: dict[str, ty.Any]) -> dict[str, int]:
+    for name, value in data.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f'{name} is {value!r}')
+    return data
