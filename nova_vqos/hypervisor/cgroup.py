@@ -28,6 +28,7 @@ import itertools
 import logging
 import os
 import re
+import typing as ty
 
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import inotify
@@ -51,7 +52,22 @@ class CgroupError(base.HypervisorError):
     """A domain's cgroup cannot be found or read."""
 
 
-class _Files:
+class Place(ty.NamedTuple):
+    """Where the cgroup of a domain is.
+
+    :ivar mount: directory of the hierarchy
+    :ivar path: below it
+    """
+
+    mount: str
+    path: str
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.mount, self.path)
+
+
+class Files:
     """Files that are kept open and watched, closed together.
 
     :ivar watched: whether the kernel tells of writes to all of them
@@ -153,8 +169,8 @@ class DomainCgroup:
         self._vcpu_files.close()
         self._files.close()
 
-    def _make_files(self) -> _Files:
-        return _Files(self._watcher, self._uuid)
+    def _make_files(self) -> Files:
+        return Files(self._watcher, self._uuid)
 
     def _open_vcpus(self) -> None:
         self._vcpu_files.close()
@@ -175,7 +191,7 @@ class DomainCgroup:
             domain=self._limit(content),
             vcpus={number: self._limit(content) for number in self._vcpus})
 
-    def _open_limit(self, files: _Files, path: str) -> tuple[int, ...]:
+    def _open_limit(self, files: Files, path: str) -> tuple[int, ...]:
         if self._version == 2:
             return (files.open(os.path.join(path, 'cpu.max')),)
         return (files.open(os.path.join(path, 'cpu.cfs_quota_us')),
@@ -228,8 +244,7 @@ class CgroupReader:
 
     def version(self) -> int:
         """2 where cgroups are unified on this host, else 1."""
-        return 2 if os.path.exists(
-            self._below_root('sys/fs/cgroup/cgroup.controllers')) else 1
+        return host_version(self._root)
 
     def read(self, uuid: str, pid: int | None) -> base.InForce:
         """What is in force for a domain.
@@ -242,7 +257,8 @@ class CgroupReader:
             if pid is None:
                 raise CgroupError(f'the emulator of domain {uuid} is unknown')
             version = self.version()
-            cgroup = DomainCgroup(uuid, self._find(pid, version), version,
+            place = find(self._root, pid, version)
+            cgroup = DomainCgroup(uuid, place.directory, version,
                                   self._watching())
             self._domains[uuid] = cgroup
         try:
@@ -288,37 +304,61 @@ class CgroupReader:
             if self._on_written is not None:
                 self._on_written(written)
 
-    def _find(self, pid: int, version: int) -> str:
-        """The directory of the domain whose emulator has a process id."""
-        try:
-            with open(self._below_root(f'proc/{pid}/cgroup')) as file:
-                lines = file.read().splitlines()
-        except OSError as error:
-            raise CgroupError(
-                f'the cgroup of process {pid} is unknown: {error}') from error
-        for line in lines:
-            hierarchy, _, rest = line.partition(':')
-            controllers, _, path = rest.partition(':')
-            if version == 1 and 'cpu' in controllers.split(','):
-                mount = f'sys/fs/cgroup/{self._mount_name(controllers)}'
-                return self._domain_path(mount, path)
-            if version == 2 and hierarchy == '0':
-                return self._domain_path('sys/fs/cgroup', path)
-        raise CgroupError(f'process {pid} is in no cpu cgroup')
 
-    def _mount_name(self, controllers: str) -> str:
-        # NOTE: where two controllers share a hierarchy, systemd links each
-        # one's name to it; elsewhere only the joint name may be there.
-        exists = os.path.isdir(self._below_root('sys/fs/cgroup/cpu'))
-        return 'cpu' if exists else controllers
+def host_version(root: str) -> int:
+    """2 where cgroups are unified on this host, else 1.
 
-    def _domain_path(self, mount: str, path: str) -> str:
-        directory, name = os.path.split(path)
-        # The emulator's threads are below the domain, beside its vCPUs.
-        domain = directory if name == 'emulator' else path
-        if domain == '/':
-            raise CgroupError('the emulator is in the root cgroup')
-        return self._below_root(os.path.join(mount, domain.lstrip('/')))
+    :param root: where /sys is looked for
+    """
+    return 2 if os.path.exists(os.path.join(
+        root, 'sys/fs/cgroup/cgroup.controllers')) else 1
 
-    def _below_root(self, path: str) -> str:
-        return os.path.join(self._root, path)
+
+def find(root: str, pid: int | str, version: int,
+         controller: str = 'cpu') -> Place:
+    """The cgroup of the domain whose emulator has a process id.
+
+    :param root: where /proc and /sys are looked for
+    :param controller: of version 1, where each may have a hierarchy of its own
+    :raises CgroupError: when it is in none
+    """
+    mount, path = find_process(root, pid, version, controller)
+    directory, name = os.path.split(path)
+    # The emulator's threads are below the domain, beside its vCPUs.
+    domain = directory if name == 'emulator' else path
+    if domain == '/':
+        raise CgroupError('the emulator is in the root cgroup')
+    return Place(mount, domain.lstrip('/'))
+
+
+def find_process(root: str, pid: int | str, version: int,
+                 controller: str) -> tuple[str, str]:
+    """The hierarchy that a process is in, and where below it.
+
+    :param pid: of the process, or ``self``
+    :raises CgroupError: when it is in none
+    """
+    try:
+        with open(os.path.join(root, f'proc/{pid}/cgroup')) as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise CgroupError(
+            f'the cgroup of process {pid} is unknown: {error}') from error
+    for line in lines:
+        hierarchy, _, rest = line.partition(':')
+        controllers, _, path = rest.partition(':')
+        if version == 1 and controller in controllers.split(','):
+            return _mount(root, controller, controllers), path
+        if version == 2 and hierarchy == '0':
+            return os.path.join(root, 'sys/fs/cgroup'), path
+    raise CgroupError(f'process {pid} is in no {controller} cgroup')
+
+
+def _mount(root: str, controller: str, controllers: str) -> str:
+    # NOTE: where two controllers share a hierarchy, systemd links each one's
+    # name to it; elsewhere only the joint name may be there.
+    for name in (controller, controllers):
+        mount = os.path.join(root, 'sys/fs/cgroup', name)
+        if os.path.isdir(mount):
+            break
+    return mount

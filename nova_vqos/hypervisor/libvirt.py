@@ -12,7 +12,8 @@
 
 """The agent's hands on a host of QEMU domains under libvirt."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+import functools
 import logging
 import threading
 import time
@@ -21,9 +22,13 @@ import typing as ty
 import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos import domain_xml
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import accounting
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import cgroup
 from nova_vqos.hypervisor import devices
+from nova_vqos.hypervisor import host_account
+from nova_vqos.hypervisor import iostats
 
 LOG = logging.getLogger(__name__)
 
@@ -123,6 +128,10 @@ class LibvirtHypervisor(base.Hypervisor):
         self._cgroups = cgroup.CgroupReader(root, self._on_written)
         self._cgroups_lock = threading.Lock()
         self._cgroup_version = self._cgroups.version()
+        self._accounts = accounting.AccountReader(root)
+        self._accounts_lock = threading.Lock()
+        self._host_account = host_account.HostAccount(root)
+        self._io = iostats.BulkReader()
         self._connection: ty.Any = None
         self._callbacks: list[int] = []
         self._uuids: dict[int, str] = {}
@@ -134,7 +143,8 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def connect(self, on_event: Callable[[base.Event], None]) -> None:
         _keep_event_loop_running()
-        self.close()
+        # What was counted goes on: the domains do.
+        self._disconnect()
         self._on_event = on_event
         try:
             self._connection = libvirt.open(self._uri)
@@ -154,12 +164,17 @@ class LibvirtHypervisor(base.Hypervisor):
                     self._connection.domainEventRegisterAny(
                         None, event, callback, None))
         except libvirt.libvirtError as error:
-            self.close()
+            self._disconnect()
             raise base.Unavailable(
                 f'libvirt at {self._uri} cannot be reached: {error}'
             ) from error
 
     def close(self) -> None:
+        self._disconnect()
+        with self._accounts_lock:
+            self._accounts.close()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         callbacks, self._callbacks = self._callbacks, []
         self._uuids = {}
@@ -287,6 +302,55 @@ class LibvirtHypervisor(base.Hypervisor):
         # One that was made to last as long as it runs has nothing else.
         if self._call(domain.isPersistent):
             self._pin(domain, pcpus, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+
+    def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
+        if not uuids:
+            return {}
+        try:
+            done = self._io.read(self._fetch_statistics)
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            raise base.Unavailable(
+                f'libvirt gives no statistics: {error}') from error
+        with self._accounts_lock:
+            self._accounts.keep(done)
+            return self._read_usages(uuids, done)
+
+    def _fetch_statistics(self) -> list[iostats.Record]:
+        # NOTE: without NOWAIT a domain with a job, such as a migration, would
+        # hold up all others. Paused ones too: what they did is still there.
+        found: list[iostats.Record] = self._call(
+            self._connected().getAllDomainStats,
+            libvirt.VIR_DOMAIN_STATS_INTERFACE
+            | libvirt.VIR_DOMAIN_STATS_BLOCK,
+            libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
+            | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
+        return found
+
+    def _read_usages(self, uuids: Collection[str],
+                     done: Mapping[str, iostats.DeviceCounters]
+                     ) -> dict[str, usage.Usage]:
+        found = {}
+        for uuid in done.keys() & uuids:
+            devices_done = done[uuid]
+            try:
+                run, cpu_time = self._accounts.read(
+                    uuid, devices_done.number,
+                    functools.partial(self._pid, devices_done.name))
+            except base.HypervisorError as error:
+                LOG.debug('What domain %s used cannot be read: %s', uuid,
+                          error)
+                continue
+            found[uuid] = usage.Usage(
+                run=run, read_at_s=time.monotonic(),
+                interfaces=devices_done.interfaces,
+                disks=devices_done.disks, **cpu_time._asdict())
+        return found
+
+    def host_usage(self) -> usage.HostUsage:
+        with self._accounts_lock:
+            return self._host_account.read(self._accounts.tops())
 
     def _pin(self, domain: ty.Any, pcpus: Set[int], affected: int) -> None:
         # First, so that no pin ever goes to another host without it.

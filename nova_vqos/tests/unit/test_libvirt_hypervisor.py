@@ -13,13 +13,16 @@
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
 import queue
+import time
 
 import libvirt
 import pytest
 
 from nova_vqos import domain_xml
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.tests.unit import fake_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 
 # In this process, with one domain that runs: no daemon, no host.
@@ -80,6 +83,26 @@ class TestLibvirt:
         finally:
             domain.destroy()
 
+    @pytest.mark.parametrize('network, mode', [
+        ('default', 'nat'), ('nowhere', '')])
+    def test_its_devices_are_read_from_the_xml(self, hypervisor, daemon,
+                                               network, mode):
+        domain = daemon.createXML(f"""
+            <domain type='test'><name>a</name><uuid>{fakes.UUID}</uuid>
+            <memory>8192</memory><vcpu>1</vcpu><os><type>hvm</type></os>
+            <devices><disk type='block'><driver cache='none'/>
+             <source dev='/dev/x'/><target dev='vdb'/></disk>
+             <interface type='network'><source network='{network}'/>
+              <target dev='tap9'/><model type='virtio'/></interface>
+            </devices></domain>""")
+        try:
+            described = hypervisor.describe(fakes.UUID)
+        finally:
+            domain.destroy()
+        assert described.interfaces == {
+            'tap9': usage.InterfaceKind(mode, 'qemu')}
+        assert described.disks == {'vdb': usage.DiskKind('block', False)}
+
     def test_a_domain_of_others_has_no_flavor(self, hypervisor):
         uuid, = hypervisor.running()
         assert hypervisor.describe(uuid).extra_specs is None
@@ -127,7 +150,8 @@ class TestLibvirt:
                      lambda: hypervisor.describe(fakes.UUID),
                      lambda: hypervisor.read(fakes.UUID),
                      lambda: hypervisor.write(fakes.UUID, []),
-                     lambda: hypervisor.pin(fakes.UUID, {1})):
+                     lambda: hypervisor.pin(fakes.UUID, {1}),
+                     lambda: hypervisor.usages({fakes.UUID})):
             with pytest.raises(base.Unavailable):
                 call()
 
@@ -140,6 +164,136 @@ class TestLibvirt:
         hypervisor.connect(events.put)
         assert hypervisor._connected() is not daemon
         assert len(hypervisor.running()) == 1
+
+
+class Statistics:
+    """A daemon that answers with what its domains did, and no more.
+
+    :ivar domains: (UUID, name, number) of those that run
+    """
+
+    def __init__(self):
+        self.domains = []
+        self.calls = 0
+
+    def getAllDomainStats(self, kinds, flags):
+        self.calls += 1
+        assert kinds == (libvirt.VIR_DOMAIN_STATS_INTERFACE
+                         | libvirt.VIR_DOMAIN_STATS_BLOCK)
+        assert flags & libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+        return [(StatisticsDomain(*domain), {
+            'net.count': 1, 'net.0.name': 'tap0', 'net.0.rx.pkts': 4,
+            'block.count': 1, 'block.0.name': 'vda'})
+            for domain in self.domains]
+
+
+class StatisticsDomain:
+    def __init__(self, uuid, name, number):
+        self._uuid = uuid
+        self._name = name
+        self._number = number
+
+    def UUIDString(self):
+        return self._uuid
+
+    def name(self):
+        return self._name
+
+    def ID(self):
+        return self._number
+
+
+class TestUsages:
+    @pytest.fixture
+    def host(self, tmp_path):
+        made = fake_host.FakeHost(tmp_path, 1, 'machine/a')
+        made.time('', 50)
+        made.time('vcpu0', 30, 2)
+        made.time('emulator', 20)
+        made.write('run/a.pid', f'{fake_host.PID}\n')
+        made.time_of(made.mount, 90)
+        made.time_of(made.mount / 'system.slice', 40)
+        made.time_of(made.mount / 'machine', 50)
+        return made
+
+    @pytest.fixture
+    def statistics(self, monkeypatch, host):
+        answers = Statistics()
+        answers.domains = [(fakes.UUID, 'a', 7)]
+        monkeypatch.setattr(driver.LibvirtHypervisor, '_connected',
+                            lambda _self: answers)
+        return answers
+
+    @pytest.fixture
+    def reader(self, host, statistics):
+        made = driver.LibvirtHypervisor(
+            URI, root=str(host.root), run_path=str(host.root / 'run'))
+        yield made
+        made.close()
+
+    def test_all_counters_of_a_domain(self, reader):
+        before_s = time.monotonic()
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert before_s <= found.read_at_s <= time.monotonic()
+        assert found == usage.Usage(
+            run='boot-1/42/1234', read_at_s=found.read_at_s,
+            vcpu_ns=30_000_000, emulator_ns=20_000_000, iothread_ns=0,
+            vhost_ns=0, migration_ns=0, throttled_ns=2_000_000,
+            interfaces={'tap0': usage.InterfaceCounters(4, 0, 0, 0, 0)},
+            disks=None)
+
+    def test_nothing_is_asked_where_nothing_is_wanted(self, reader,
+                                                      statistics):
+        assert reader.usages([]) == {}
+        assert statistics.calls == 0
+
+    def test_what_is_not_wanted_is_not_read(self, reader, statistics):
+        statistics.domains.append((fakes.OTHER_UUID, 'no such process', 8))
+        assert set(reader.usages([fakes.UUID])) == {fakes.UUID}
+        assert statistics.calls == 1
+
+    def test_a_domain_that_cannot_be_read_is_left_out(self, reader,
+                                                      statistics):
+        statistics.domains.append((fakes.OTHER_UUID, 'no such process', 8))
+        absent = '00000000-2222-4333-8444-555555555555'
+        assert set(reader.usages(
+            [fakes.UUID, fakes.OTHER_UUID, absent])) == {fakes.UUID}
+
+    def test_another_run_is_told_from_the_last(self, reader, host,
+                                               statistics):
+        reader.usages([fakes.UUID])
+        host.start('99')
+        host.time('', 3)
+        host.time('emulator', 1)
+        statistics.domains = [(fakes.UUID, 'a', 8)]
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert (found.run, found.vcpu_ns) == ('boot-1/42/99', 2_000_000)
+
+    def test_counters_outlast_a_new_connection(self, reader, host):
+        host.time('iothread1', 10)
+        reader.usages([fakes.UUID])
+        reader._disconnect()
+        host.remove('iothread1')
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert found.iothread_ns == 10_000_000
+
+    def test_an_error_of_libvirts_is_unavailable(self, reader, statistics,
+                                                 monkeypatch):
+        def fail(_kinds, _flags):
+            raise libvirt.libvirtError('unsupported')
+        monkeypatch.setattr(statistics, 'getAllDomainStats', fail)
+        statistics.isAlive = lambda: 1
+        with pytest.raises(base.Unavailable, match='unsupported'):
+            reader.usages([fakes.UUID])
+
+    def test_the_hosts_cpu_time(self, reader):
+        found = reader.host_usage()
+        assert (found.total_ns, found.domains_ns, found.own_ns) == (
+            90_000_000, 50_000_000, 40_000_000)
+
+    def test_a_host_that_does_not_count_is_an_error(self, hypervisor):
+        with pytest.raises(base.HypervisorError):
+            hypervisor.host_usage()
 
 
 class FakeDomain:

@@ -1,0 +1,158 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""CPU time of threads that the kernel accounts to a domain's emulator.
+
+Some of them do other work than the emulator's: workers of vhost move packets,
+and others only serve a migration. Each one's time is read from its schedstat,
+in nanoseconds; what they are is told by their names.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import re
+
+from nova_vqos.hypervisor import counters
+
+VHOST = 'vhost'
+MIGRATION = 'migration'
+
+# NOTE: vhost_worker_create() in drivers/vhost/vhost.c: a thread of the kernel
+# in the emulator's cgroup, or from Linux 6.4 on one of QEMU's own.
+_VHOST = re.compile(r'vhost-[0-9]+')
+# NOTE: QEMU's migration/ directory; the names are as old as QEMU 2 (the words)
+# or from 9.1 (mig/). libvirt has QEMU name its threads (debug-threads=on). The
+# kernel keeps 15 characters.
+_MIGRATION = re.compile(
+    r'mig/.*|live_migration|bg_snapshot|return path|multifd.*|postcopy/.*'
+    r'|fault-.*|COLO incoming|get_dirtyrate|(de)?compress')
+
+# Of a thread list: more than the kernel lets one process have by default.
+_MOST_LIST_BYTES = 1024 * 1024
+_LIST_CHUNK_BYTES = 65536
+
+
+class _Thread:
+    """A thread whose time is told from the emulator's.
+
+    :ivar kind: VHOST or MIGRATION
+    """
+
+    def __init__(self, kind: str, file: counters.CounterFile) -> None:
+        self.kind = kind
+        self.file = file
+
+
+class EmulatorThreads:
+    """The threads in the cgroup of a domain's emulator."""
+
+    def __init__(self, list_path: str, proc_path: str, own_name: str,
+                 budget: counters.Budget) -> None:
+        """Prepare; nothing is read yet.
+
+        :param list_path: of the cgroup's file that lists its threads
+        :param proc_path: where processes are looked for
+        :param own_name: of the emulator's process, which a new thread has
+            until it is given its own
+        """
+        self._list_path = list_path
+        self._proc_path = proc_path
+        self._own_name = own_name
+        self._budget = budget
+        # None: an ordinary one. One that still had the process's name when it
+        # was seen first is looked at once more.
+        self._known: dict[int, _Thread | None] = {}
+        self._nameless: set[int] = set()
+        self._tallies = {VHOST: counters.Tally(),
+                         MIGRATION: counters.Tally()}
+
+    def read(self) -> dict[str, int]:
+        """CPU time by kind so far, in nanoseconds; it never falls.
+
+        What a thread used since the last reading is not seen when it ends
+        before the next.
+
+        :raises OSError: when the cgroup is gone
+        :raises ValueError: when what the kernel says is no number
+        """
+        self._look(set(self._list()))
+        values: dict[str, dict[int, int]] = {VHOST: {}, MIGRATION: {}}
+        for number, thread in self._known.items():
+            if thread is not None:
+                with _unless_gone():
+                    values[thread.kind][number] = int(
+                        thread.file.read().split(None, 1)[0])
+        return {kind: tally.update(values[kind])
+                for kind, tally in self._tallies.items()}
+
+    def close(self) -> None:
+        """Close all files; what was counted stays."""
+        self._look(set())
+
+    def _look(self, numbers: set[int]) -> None:
+        for number in self._known.keys() - numbers:
+            self._nameless.discard(number)
+            thread = self._known.pop(number)
+            if thread is not None:
+                thread.file.close()
+        for number in (numbers - self._known.keys()) | self._nameless:
+            with _unless_gone():
+                self._known[number] = self._recognise(number)
+
+    def _recognise(self, number: int) -> _Thread | None:
+        name = self._name(number)
+        if name != self._own_name or number in self._nameless:
+            self._nameless.discard(number)
+        else:
+            self._nameless.add(number)
+        kind = (VHOST if _VHOST.fullmatch(name)
+                else MIGRATION if _MIGRATION.fullmatch(name) else None)
+        if kind is None:
+            return None
+        return _Thread(kind, counters.CounterFile(
+            f'{self._proc_path}/{number}/schedstat', self._budget))
+
+    def _name(self, number: int) -> str:
+        with open(f'{self._proc_path}/{number}/comm', 'rb',
+                  buffering=0) as file:
+            return file.read(64).decode(errors='replace').rstrip('\n')
+
+    def _list(self) -> Iterator[int]:
+        # NOTE: opened anew each time, since version 1 answers whoever keeps it
+        # open from a list that may be a second old. The kernel gives a page
+        # at a time.
+        chunks = []
+        size = 0
+        handle = os.open(self._list_path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while size < _MOST_LIST_BYTES:
+                chunk = os.read(handle, _LIST_CHUNK_BYTES)
+                if not chunk:
+                    break
+                chunks.append(chunk)
+                size += len(chunk)
+        finally:
+            os.close(handle)
+        content = b''.join(chunks)
+        whole = content[:content.rfind(b'\n') + 1]
+        # 0: a thread that this process cannot see.
+        return filter(None, map(int, whole.split()))
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in counters.GONE:
+            raise

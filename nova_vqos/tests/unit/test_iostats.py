@@ -1,0 +1,134 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Requests of domains' devices, from what libvirt answers."""
+
+import threading
+
+import pytest
+
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import iostats
+from nova_vqos.tests.unit import fake_hypervisor as fakes
+
+LIMIT_S = 20
+# As libvirt 9.0 answers.
+NET = {'net.count': 1, 'net.0.name': 'tap0', 'net.0.rx.bytes': 1000,
+       'net.0.rx.pkts': 10, 'net.0.rx.errs': 0, 'net.0.rx.drop': 3,
+       'net.0.tx.bytes': 500, 'net.0.tx.pkts': 5, 'net.0.tx.errs': 0,
+       'net.0.tx.drop': 0}
+BLOCK = {'block.count': 1, 'block.0.name': 'vda', 'block.0.path': '/disk',
+         'block.0.backingIndex': 1, 'block.0.rd.reqs': 7,
+         'block.0.rd.bytes': 7000, 'block.0.rd.times': 1,
+         'block.0.wr.reqs': 4, 'block.0.wr.bytes': 4000,
+         'block.0.wr.times': 1, 'block.0.fl.reqs': 2, 'block.0.fl.times': 1,
+         'block.0.allocation': 0, 'block.0.capacity': 1}
+
+
+class FakeDomain:
+    def __init__(self, uuid=fakes.UUID, name='a', number=3):
+        self._answers = uuid, name, number
+
+    def UUIDString(self):
+        return self._answers[0]
+
+    def name(self):
+        return self._answers[1]
+
+    def ID(self):
+        return self._answers[2]
+
+
+def parse(**found):
+    return iostats.parse('a', 3, found)
+
+
+def test_all_counters_are_found():
+    found = parse(**NET, **BLOCK)
+    assert found == ('a', 3, {'tap0': usage.InterfaceCounters(
+        rx_packets=10, rx_bytes=1000, rx_dropped=3, tx_packets=5,
+        tx_bytes=500)}, {'vda': usage.DiskCounters(
+            read_requests=7, read_bytes=7000, write_requests=4,
+            write_bytes=4000, flush_requests=2)})
+
+
+def test_a_domain_whose_job_another_has_does_not_tell_of_its_disks():
+    names = {key: value for key, value in BLOCK.items()
+             if key in ('block.count', 'block.0.name', 'block.0.path')}
+    found = parse(**NET, **names)
+    assert found.disks is None
+    assert set(found.interfaces) == {'tap0'}
+
+
+def test_a_domain_without_devices_has_none():
+    assert parse(**{'net.count': 0, 'block.count': 0})[2:] == ({}, {})
+    assert parse()[2:] == ({}, {})
+
+
+def test_a_device_that_is_just_going_is_left_out():
+    found = parse(**NET | {'net.count': 2, 'net.1.name': 'tap1'},
+                  **BLOCK | {'block.count': 2, 'block.1.name': 'vdb'})
+    assert set(found.interfaces) == {'tap0'}
+    assert set(found.disks) == {'vda'}
+
+
+def test_a_count_without_bounds_ends():
+    assert parse(**{'net.count': 2**32, 'block.count': 2**32})[2:] == (
+        {}, None)
+
+
+class TestBulkReader:
+    def test_it_answers_by_uuid(self):
+        found = iostats.BulkReader().read(
+            lambda: [(FakeDomain(), NET), (FakeDomain(
+                fakes.OTHER_UUID, 'b', 4), BLOCK)])
+        assert set(found) == {fakes.UUID, fakes.OTHER_UUID}
+        assert found[fakes.UUID].number == 3
+        assert found[fakes.OTHER_UUID].name == 'b'
+
+    def test_errors_are_those_of_the_call(self):
+        def fail():
+            raise base.DomainBusy('x')
+        with pytest.raises(base.DomainBusy):
+            iostats.BulkReader().read(fail)
+
+    def test_it_goes_on_without_a_call_that_hangs(self):
+        reader = iostats.BulkReader(limit_s=0.05)
+        go_on = threading.Event()
+        with pytest.raises(base.Unavailable, match='0.05 s'):
+            reader.read(lambda: go_on.wait(LIMIT_S) and [])
+        assert set(reader.read(lambda: [(FakeDomain(), NET)])) == {fakes.UUID}
+        go_on.set()
+
+    def test_no_more_than_three_hang_at_a_time(self):
+        reader = iostats.BulkReader(limit_s=0.05)
+        go_on = threading.Event()
+        ended = threading.Semaphore(0)
+
+        def hang():
+            go_on.wait(LIMIT_S)
+            ended.release()
+            return []
+        for _ in range(3):
+            with pytest.raises(base.Unavailable, match='0.05 s'):
+                reader.read(hang)
+        with pytest.raises(base.Unavailable, match='3 calls'):
+            reader.read(list)
+        go_on.set()
+        for _ in range(3):
+            assert ended.acquire(timeout=LIMIT_S)
+        # The last of it happens in threads that end by themselves.
+        for thread in threading.enumerate():
+            if thread.name == 'libvirt-statistics':
+                thread.join(LIMIT_S)
+        assert reader.read(list) == {}
