@@ -162,7 +162,11 @@ def own_traits(traits: Iterable[str]) -> set[str]:
 
 
 class HostReporter:
-    """Makes a host's reports; reads a file again only when it changed."""
+    """Makes a host's reports.
+
+    The profile is read again only when its file changed. The agent's state and
+    the last verification, small files, are read for each report.
+    """
 
     def __init__(self, profile_path: str, agent_state_path: str,
                  max_interval: float, verification_path: str) -> None:

@@ -307,14 +307,33 @@ def dumps(profile: Profile) -> str:
 def store(profile: Profile, path: str = DEFAULT_PATH) -> None:
     """Write a profile so that readers see the old one or the new, no part.
 
+    It is read back before anybody else sees it.
+
     :raises OSError: when it cannot be written; the old one is then untouched
+    :raises ProfileInvalid: when what was written is not that profile; the old
+        one is untouched then, too
     """
-    write(dumps(profile), path)
+    def check(written: str) -> None:
+        try:
+            found = loads(read(written))
+        except ProfileError as error:
+            raise ProfileInvalid(
+                f'{path} was not written, what would have been there cannot '
+                f'be used: {error}') from error
+        if found.id != profile.id:
+            raise ProfileInvalid(
+                f'{path} was not written, what would have been there reads as '
+                f'another profile: {found.id} for {profile.id}')
+
+    write(dumps(profile), path, check)
 
 
-def write(text: str, path: str) -> None:
+def write(text: str, path: str,
+          check: ty.Callable[[str], None] | None = None) -> None:
     """Write a file that all may read, whole or not at all.
 
+    :param check: is given the path of the file before it gets its name, and
+        keeps it from that by raising
     :raises OSError: when it cannot be written; an old one is then untouched
     """
     import tempfile
@@ -327,6 +346,8 @@ def write(text: str, path: str) -> None:
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
+        if check is not None:
+            check(temporary)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

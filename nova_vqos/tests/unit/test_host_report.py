@@ -183,8 +183,11 @@ def test_an_unchanged_profile_is_parsed_once(files, reporter, monkeypatch):
         assert reporter.report(PCPUS).valid
     assert len(parsed) == 1
     files.calibrate({'0-1': 2.0})
-    assert reporter.report(PCPUS).capacity_cu == 400
-    assert len(parsed) == 2
+    # Whoever writes one reads it back.
+    parsed.clear()
+    for _ in range(3):
+        assert reporter.report(PCPUS).capacity_cu == 400
+    assert len(parsed) == 1
 
 
 def test_a_failing_fingerprint_is_a_problem(files, reporter, monkeypatch):

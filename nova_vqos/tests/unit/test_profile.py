@@ -82,6 +82,36 @@ def test_a_failed_store_leaves_the_old_one(path, monkeypatch):
     assert os.listdir(os.path.dirname(path)) == ['profile.yaml']
 
 
+@pytest.mark.parametrize(('changes', 'says'), [
+    ({'provenance': {'load': 'x' * 300}}, 'provenance.load is'),
+    ({'cpu_classes': (make_profiles.make_class([0], 5000.0),)},
+     r'coefficient is 5000\.0, it must be a number from')])
+def test_what_could_not_be_read_is_not_written(path, changes, says):
+    profile.store(make_profile(), path)
+    with pytest.raises(profile.ProfileInvalid, match=says) as caught:
+        profile.store(make_profile(host='compute2', **changes), path)
+    assert f'{path} was not written' in str(caught.value)
+    assert profile.load(path).host == 'compute1'
+    assert os.listdir(os.path.dirname(path)) == ['profile.yaml']
+
+
+@pytest.mark.parametrize(('there', 'says'), [
+    (profile.dumps(make_profile(host='compute3')), 'reads as another profile'),
+    (profile.dumps(make_profile())[:700], 'not the JSON of a profile'),
+    ('', 'not the JSON of a profile')])
+def test_what_a_disk_makes_of_it_is_not_taken(path, monkeypatch, there, says):
+    profile.store(make_profile(), path)
+
+    def lose(descriptor):
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, there.encode(), 0)
+
+    monkeypatch.setattr(os, 'fsync', lose)
+    with pytest.raises(profile.ProfileInvalid, match=says):
+        profile.store(make_profile(host='compute2'), path)
+    assert profile.load(path).host == 'compute1'
+
+
 def test_missing(path):
     with pytest.raises(profile.ProfileMissing, match='nova-vqos-calibrate'):
         profile.load(path)
