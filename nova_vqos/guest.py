@@ -277,6 +277,23 @@ def find_kernel_with_modules(
         raise GuestError(str(error)) from error
 
 
+def kernel_release(kernel: str) -> str:
+    """What a kernel that guests boot calls itself, such as ``6.1.0-9-amd64``.
+
+    :returns: ``unknown`` where the file does not say so in x86's way
+    """
+    # NOTE: Documentation/arch/x86/boot.rst: at 0x202 a magic number, at 0x20e
+    # where the text is, counted from 0x200.
+    with contextlib.suppress(OSError), open(kernel, 'rb') as file:
+        header = file.read(0x210)
+        if header[0x202:0x206] == b'HdrS':
+            file.seek(0x200 + int.from_bytes(header[0x20e:0x210], 'little'))
+            found = re.match(rb'[\w.+~-]{1,64}', file.read(64))
+            if found:
+                return found[0].decode()
+    return 'unknown'
+
+
 def build_initramfs(path: str, tools: Iterable[str] = ('sysbench',),
                     init: str | None = None,
                     files: Mapping[str, str] | None = None,

@@ -26,6 +26,7 @@ import statistics
 import time
 
 from nova_vqos import fingerprint
+from nova_vqos import guest
 from nova_vqos import profile
 from nova_vqos.calibration import combine
 from nova_vqos.calibration import estimate
@@ -108,6 +109,7 @@ class Setting:
         finds how many)
     :ivar emulator: whose guests are measured, None: none
     :ivar virt_type: of the guests
+    :ivar guest_kernel: path of what they boot
     :ivar beside_guests: measure even where guests are at work
     :ivar sysroot: where /proc and /sys are looked for, for tests
     """
@@ -117,6 +119,7 @@ class Setting:
     open_runner: Callable[[Member, int | None], Runner]
     emulator: str | None = None
     virt_type: str | None = None
+    guest_kernel: str | None = None
     beside_guests: bool = False
     sysroot: str = '/'
 
@@ -239,6 +242,8 @@ class Calibration:
             'pcpus': profile.format_pcpus(self._setting.pcpus),
             'measured_in': self._setting.measured_in,
             'virt_type': self._setting.virt_type,
+            'guest_kernel': (None if self._setting.guest_kernel is None
+                             else _hash(self._setting.guest_kernel)),
             'effort': [self._effort.max_rounds, self._effort.max_interval],
             'benchmarks': [
                 [m.name, m.benchmark.identity, self._hashes[m.name]]
@@ -388,6 +393,9 @@ class Calibration:
             busy_before=f'{busy:.3f}', guests_before_pcpus=f'{guests:.3f}')
         if self._setting.virt_type is not None:
             self._provenance['virt_type'] = self._setting.virt_type
+        if self._setting.guest_kernel is not None:
+            self._provenance['guest_kernel'] = guest.kernel_release(
+                self._setting.guest_kernel)
         LOG.info('This host: %s', ', '.join(
             f'{key} {value}' for key, value in itertools.chain(
                 ((key, self._fingerprint[key]) for key in _TOLD

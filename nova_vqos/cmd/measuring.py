@@ -242,19 +242,32 @@ class VerifyProfile(lister.Lister):
                 if known.weight)), _commands(parsed_args))
         effort = cpu.Effort(max_rounds=parsed_args.rounds,
                             max_s=parsed_args.max_seconds)
-        calibration = cpu.Calibration(
-            members, _setting(
-                host_cpus.choose(profile.format_pcpus(held.pcpus)), members,
-                held.fingerprint.get('emulator'),
-                held.provenance.get('virt_type'), effort,
-                kernel=parsed_args.kernel,
-                beside_guests=parsed_args.beside_guests or parsed_args.idle),
-            against=against, effort=effort)
+        setting = _setting(
+            host_cpus.choose(profile.format_pcpus(held.pcpus)), members,
+            held.fingerprint.get('emulator'),
+            held.provenance.get('virt_type'), effort,
+            kernel=parsed_args.kernel,
+            beside_guests=parsed_args.beside_guests or parsed_args.idle)
+        self._warn_of_kernel(held, setting)
+        calibration = cpu.Calibration(members, setting, against=against,
+                                      effort=effort)
         measured = calibration.measure_busy()
         for warning in calibration.warnings:
             self.app.LOG.warning('Warning: %s', warning)
         return verify.judge(held, measured, parsed_args.tolerance,
                             beside_guests=calibration.guests_at_work)
+
+    def _warn_of_kernel(self, held: profile.Profile,
+                        setting: cpu.Setting) -> None:
+        """No reason to call a profile stale: servers bring their own."""
+        was = held.provenance.get('guest_kernel')
+        if was and setting.guest_kernel:
+            found = guest.kernel_release(setting.guest_kernel)
+            if found != was:
+                self.app.LOG.warning(
+                    'Warning: guests boot Linux %s, those of the profile '
+                    'booted %s: where it seems to have drifted, give that '
+                    'one by --kernel', found, was)
 
 
 def _add_effort(parser: argparse.ArgumentParser, effort: cpu.Effort) -> None:
@@ -301,6 +314,7 @@ def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
     :param emulator: None: natively
     """
     open_runner: Callable[[benchmarks.Member, int | None], runners.Runner]
+    found_kernel = None
     if emulator is None:
         def open_runner(member: benchmarks.Member, _round_events: int | None,
                         ) -> runners.Runner:
@@ -318,5 +332,5 @@ def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
                 max_rounds=effort.max_rounds, round_events=round_events)
     return cpu.Setting(
         pcpus, 'host' if emulator is None else 'guest', open_runner,
-        emulator=emulator, virt_type=virt_type,
+        emulator=emulator, virt_type=virt_type, guest_kernel=found_kernel,
         beside_guests=beside_guests)

@@ -28,6 +28,7 @@ from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner
 from nova_vqos.tests import make_profiles
+from nova_vqos.tests.unit import test_guest
 
 CPUINFO = 'processor\t: {}\ncpu family\t: 6\nmodel\t\t: 1\nstepping\t: 2\n'
 
@@ -105,7 +106,8 @@ def calibrate(program, sysroot, monkeypatch):
     monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
 
     def run(pcpus, *, alone=(110.0,), busy=(100.0,), weights=None,
-            measured_in='host', beside_guests=False, opened=None, **options):
+            measured_in='host', beside_guests=False, opened=None,
+            guest_kernel=None, **options):
         """Calibrate with benchmarks of these weights.
 
         Each next one has half the score of the one before.
@@ -127,7 +129,8 @@ def calibrate(program, sysroot, monkeypatch):
 
         setting = cpu.Setting(
             frozenset(pcpus), measured_in, open_runner,
-            beside_guests=beside_guests, sysroot=sysroot)
+            beside_guests=beside_guests, guest_kernel=guest_kernel,
+            sysroot=sysroot)
         options.setdefault('effort', cpu.Effort(12, 0.02))
         return cpu.Calibration(members, setting, **options).run()
     return run
@@ -385,6 +388,29 @@ def test_no_more_rounds_than_that(calibrate, max_rounds, weight, most):
     samples = made.profile.cpu_classes[0].busy.scores[-1].samples
     assert 2 * most <= len(samples) <= 2 * most + 2
     assert profile.loads(profile.dumps(made.profile)) == made.profile
+
+
+def test_the_kernel_of_guests(calibrate, tmp_path):
+    """It is told; and what another one measured is not gone on with."""
+    path = str(tmp_path / 'profile.yaml.partial')
+    kernel = test_guest.write_kernel(tmp_path / 'vmlinuz', b'6.1.0-40\0')
+    opened = []
+
+    def run():
+        opened.clear()
+        return calibrate({0, 1}, guest_kernel=kernel, record_path=path,
+                         opened=opened).profile
+
+    made = run()
+    assert made.provenance['guest_kernel'] == '6.1.0-40'
+    assert 'guest_kernel' not in made.fingerprint
+    assert len(opened) == 1
+    run()
+    assert opened == []
+    # Of the same name, built anew.
+    test_guest.write_kernel(tmp_path / 'vmlinuz', b'6.1.0-40\0#2')
+    run()
+    assert len(opened) == 1
 
 
 def test_broken_worker(tmp_path):

@@ -44,6 +44,36 @@ def test_no_line_breaks_the_reader(text):
     guest.parse_line(f'vqos {text}')
 
 
+def write_kernel(path, release, magic=b'HdrS', at=0x3000):
+    """The parts of x86's kernels that tell their release."""
+    image = bytearray(at + 0x200)
+    image[0x202:0x206] = magic
+    image[0x20e:0x210] = at.to_bytes(2, 'little')
+    path.write_bytes(bytes(image) + release)
+    return str(path)
+
+
+@pytest.mark.parametrize(('release', 'expected'), [
+    (b'6.1.0-40-cloud-amd64 (debian-kernel@lists.debian.org) #1 SMP\0',
+     '6.1.0-40-cloud-amd64'),
+    (b'7.2.1+deb14~rc1_x\0', '7.2.1+deb14~rc1_x'),
+    (b'7' * 300, '7' * 64), (b'', 'unknown'), (b'\0', 'unknown'),
+    (b'\xff\xfe', 'unknown')])
+def test_the_release_of_a_kernel(tmp_path, release, expected):
+    kernel = write_kernel(tmp_path / 'vmlinuz', release)
+    assert guest.kernel_release(kernel) == expected
+
+
+def test_what_is_no_kernel_of_x86(tmp_path):
+    path = tmp_path / 'vmlinuz'
+    assert guest.kernel_release(str(path)) == 'unknown'
+    for content in (b'', b'MZ', b'\x1f\x8b' * 5000):
+        path.write_bytes(content)
+        assert guest.kernel_release(str(path)) == 'unknown'
+    write_kernel(path, b'6.1.0', magic=b'ARM\x64')
+    assert guest.kernel_release(str(path)) == 'unknown'
+
+
 def test_rounds():
     console = """[    1.2] booting
 vqos sysbench 3.10 120 0.9

@@ -33,6 +33,7 @@ from nova_vqos.cmd import measuring
 from nova_vqos.tests import make_profiles
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.unit import test_calibration
+from nova_vqos.tests.unit import test_guest
 
 PCPUS = frozenset({0, 1})
 
@@ -202,6 +203,29 @@ def test_in_time_that_nobody_wants(command, monkeypatch):
     assert entered == ['in', 'out'] * 2
     with pytest.raises(SystemExit):
         command(1200, '--idle', '--beside-guests')
+
+
+def test_another_kernel_of_guests_is_told(command, tmp_path, monkeypatch):
+    """It is no reason to call the profile stale."""
+    kernel = test_guest.write_kernel(tmp_path / 'vmlinuz', b'6.1.0-40\0')
+    monkeypatch.setattr(measuring.in_guest, 'check_memory',
+                        lambda guests, memory_mib: None)
+    monkeypatch.setattr(
+        measuring.in_guest, 'GuestRunner', lambda benchmark, **_options:
+        test_calibration.ScriptedRunner(benchmark, None, (
+            1198.8, 1200.0, 1201.2)))
+    held = profiles.load(command.path)
+    monkeypatch.setitem(host_files.FINGERPRINT, 'emulator', '/usr/bin/qemu')
+    for release, told in (('6.1.0-40', False), ('5.10.0-9', True)):
+        profiles.store(held._replace(
+            measured_in='guest', fingerprint=dict(host_files.FINGERPRINT),
+            provenance={'virt_type': 'qemu', 'guest_kernel': release}),
+            command.path)
+        status, out, err = command(1200, '--kernel', kernel)
+        assert status == 0
+        assert json.loads(out)[0]['verdict'] == 'ok'
+        assert ('guests boot Linux 6.1.0-40, those of the profile booted '
+                '5.10.0-9' in ' '.join(err.split())) is told
 
 
 def test_a_fingerprint_that_does_not_fit_needs_no_measurement(command):
