@@ -24,6 +24,7 @@ import math
 import statistics
 
 from nova_vqos import profile as profiles
+from nova_vqos.calibration import classes
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration.benchmark import CalibrationError
 
@@ -82,18 +83,14 @@ def compare(found: Mapping[str, profiles.Profile], *,
                                'give two or more')
     references.check_comparable(found)
     _check_certain(found, max_interval)
-    classes = max(len(profile.cpu_classes) for profile in found.values())
+    most = max(len(profile.cpu_classes) for profile in found.values())
     # Alone and busy.
-    comparisons = math.comb(len(found), 2) * classes * 2
-    groups: list[list[str]] = []
-    for path in sorted(found, key=lambda path: _coefficients(found[path])):
-        for group in groups:
-            if all(are_equal(found[path], found[other], tolerance=tolerance,
-                             comparisons=comparisons) for other in group):
-                group.append(path)
-                break
-        else:
-            groups.append([path])
+    comparisons = math.comb(len(found), 2) * most * 2
+    groups = classes.groups(
+        sorted(found, key=lambda path: _coefficients(found[path])),
+        lambda path, other: are_equal(
+            found[path], found[other], tolerance=tolerance,
+            comparisons=comparisons))
     return [member for number, group in enumerate(groups, 1)
             for member in _members(number, {p: found[p] for p in group})]
 

@@ -12,7 +12,7 @@
 
 """Calibration of a host's CPUs: from scores to a profile."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 import contextlib
 import dataclasses
 import datetime
@@ -28,6 +28,7 @@ import time
 from nova_vqos import fingerprint
 from nova_vqos import guest
 from nova_vqos import profile
+from nova_vqos.calibration import classes as cpu_classes
 from nova_vqos.calibration import combine
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
@@ -64,6 +65,8 @@ _TOLD = ('cpu_model', 'governor', 'intel_no_turbo', 'boost', 'smt',
          'irq_time_accounting', 'halt_poll_ns')
 
 Classes = Sequence[frozenset[int]]
+# Rounds by benchmark and state.
+Taken = dict[tuple[str, str], list[Rounds]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,7 +143,9 @@ class Calibration:
                  reference_name: str | None = None,
                  effort: Effort | None = None,
                  record_path: str | None = None,
-                 restart: bool = False) -> None:
+                 restart: bool = False,
+                 classes: Classes | None = None,
+                 class_tolerance: float = cpu_classes.TOLERANCE) -> None:
         """Prepare; nothing is measured yet.
 
         :param members: the benchmarks; those of the reference, if there is
@@ -150,6 +155,9 @@ class Calibration:
         :param record_path: where an interrupted calibration is kept, and gone
             on with; None: nowhere
         :param restart: do not go on with one
+        :param classes: of equal pCPUs; None: what looks equal
+        :param class_tolerance: how much faster one of those that look equal
+            may be than another; beyond that they become two classes
         :raises CalibrationError: when it cannot be compared with the other
         """
         self._setting = setting
@@ -157,7 +165,9 @@ class Calibration:
         self._against = against
         self._effort = effort or Effort()
         self._reference_name = reference_name or socket.gethostname()
-        self._classes = host_cpus.classes(setting.pcpus, setting.sysroot)
+        self._classes: Classes = classes or host_cpus.classes(
+            setting.pcpus, setting.sysroot)
+        self._class_tolerance = class_tolerance
         self._warnings: list[str] = []
         self._provenance: dict[str, str] = {}
         self._guests_pcpus = 0.0
@@ -190,26 +200,32 @@ class Calibration:
             are at work on the pCPUs
         """
         self._look_at_host()
+        self._tell_of_record()
+        deadline_s = self._deadline_s()
         # A single pCPU is as busy as it can be when it is measured alone.
-        alone = ([(ALONE, frozenset({min(members)}))
-                  for members in self._classes]
-                 if len(self._setting.pcpus) > 1 else [])
-        taken = self._measure([*alone, (BUSY, self._setting.pcpus)])
+        alone = self._alone() if len(self._setting.pcpus) > 1 else []
+        taken: Taken = {}
+        self._measure([*alone, (BUSY, self._setting.pcpus)], deadline_s, taken)
+        if self._split(taken):
+            # Of the new ones, nothing was measured alone.
+            self._measure([step for step in self._alone()
+                           if step not in alone], deadline_s, taken)
+        self._note_disturbances(taken)
         reference = (self._against.reference if self._against
                      else self._own_reference(taken))
-        cpu_classes = tuple(
+        made = tuple(
             profile.CpuClass(members, *(
                 self._combined(taken, state if alone else BUSY, members,
                                reference, with_reference=True)
                 for state in (ALONE, BUSY)))
             for members in self._classes)
-        for cpu_class in cpu_classes:
+        for cpu_class in made:
             self._warn_of_interval(cpu_class)
         return Result(
             profile.Profile(
                 created_at=_now(), host=socket.gethostname(),
                 reference=reference, measured_in=self._setting.measured_in,
-                fingerprint=self._fingerprint, cpu_classes=cpu_classes,
+                fingerprint=self._fingerprint, cpu_classes=made,
                 is_reference=self._against is None,
                 provenance=self._provenance),
             self.warnings)
@@ -225,7 +241,10 @@ class Calibration:
         if self._against is None:
             raise CalibrationError('there is no reference to measure against')
         self._look_at_host()
-        taken = self._measure([(BUSY, self._setting.pcpus)])
+        self._tell_of_record()
+        taken: Taken = {}
+        self._measure([(BUSY, self._setting.pcpus)], self._deadline_s(), taken)
+        self._note_disturbances(taken)
         return {members: self._combined(taken, BUSY, members,
                                         self._against.reference,
                                         with_reference=False)
@@ -251,18 +270,65 @@ class Calibration:
             'reference': self._against and profile.reference_document(
                 self._against.reference)}
 
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self._effort.max_s
+
+    def _alone(self) -> list[tuple[str, frozenset[int]]]:
+        """:returns: a step for one pCPU of each class"""
+        return [(ALONE, frozenset({min(members)}))
+                for members in self._classes]
+
+    def _split(self, taken: Taken) -> bool:
+        """Divide classes whose pCPUs are not equally fast.
+
+        :returns: whether there are any
+        """
+        looked_equal = self._classes
+        self._tell_of_equal_classes(taken)
+        self._classes = cpu_classes.split(
+            looked_equal, {
+                pcpu: found for pcpu in self._setting.pcpus
+                if (found := self._speed(taken, {pcpu})) is not None},
+            tolerance=self._class_tolerance)
+        self._provenance['classes_by_topology'] = str(len(looked_equal))
+        for members in looked_equal:
+            parts = [one for one in self._classes if one < members]
+            if parts:
+                self._warnings.append(
+                    f'pCPUs {profile.format_pcpus(members)} look equal and '
+                    f'are not, by more than {self._class_tolerance:.0%} '
+                    'beyond what chance leaves open: they are '
+                    f'{len(parts)} classes, '
+                    + ' and '.join(map(profile.format_pcpus, parts)))
+        return len(self._classes) > len(looked_equal)
+
+    def _tell_of_equal_classes(self, taken: Taken) -> None:
+        """Say which classes are equally fast: they stay what they look."""
+        pairs = list(itertools.combinations(self._classes, 2))
+        for one, other in pairs:
+            speeds = self._speed(taken, one), self._speed(taken, other)
+            if None not in speeds and not speeds[0].differs(
+                    speeds[1], tolerance=0.0, comparisons=len(pairs)):
+                LOG.info('pCPUs %s and %s do not look equal, but are equally '
+                         'fast as far as was measured: they stay two classes',
+                         *map(profile.format_pcpus, (one, other)))
+
+    def _speed(self, taken: Taken,
+               pcpus: Collection[int]) -> cpu_classes.Speed | None:
+        return cpu_classes.speed(
+            (member.weight, taken[member.name, BUSY][0].of(pcpus))
+            for member in self._members if member.weight)
+
     def _measure(self, steps: Sequence[tuple[str, frozenset[int]]],
-                 ) -> dict[tuple[str, str], list[Rounds]]:
+                 deadline_s: float, taken: Taken) -> None:
         """Run each benchmark in each step.
 
         :param steps: state, and pCPUs that work at once in it
-        :returns: by benchmark and state
+        :param deadline_s: of all of it, by the monotonic clock
+        :param taken: what was measured before; what is, is added
         """
-        self._tell_of_record()
         todo = [(member, state, pcpus)
                 for member in self._members for state, pcpus in steps]
-        deadline_s = time.monotonic() + self._effort.max_s
-        taken: dict[tuple[str, str], list[Rounds]] = {}
         count = itertools.count(1)
         for member in self._members:
             with contextlib.ExitStack() as stack:
@@ -287,8 +353,6 @@ class Calibration:
                             (deadline_s - time.monotonic()) / left)
                         self._record.add(name, rounds)
                     taken.setdefault((member.name, state), []).append(rounds)
-        self._note_disturbances(taken)
-        return taken
 
     def _open(self, member: Member, round_events: int | None) -> Runner:
         """:param round_events: of the other rounds of this host, if any"""
@@ -337,8 +401,7 @@ class Calibration:
             round(steal, 4), self._throttled() - throttled_before,
             runner.round_events)
 
-    def _own_reference(self, taken: Mapping[tuple[str, str], list[Rounds]],
-                       ) -> profile.Reference:
+    def _own_reference(self, taken: Taken) -> profile.Reference:
         """This host's: the busy scores of its first class of pCPUs.
 
         So that 100 CU are what it can promise on each of these at once.
@@ -357,8 +420,7 @@ class Calibration:
         return profile.Reference(self._reference_name, _now(),
                                  tuple(benchmarks))
 
-    def _combined(self, taken: Mapping[tuple[str, str], list[Rounds]],
-                  state: str, members: frozenset[int],
+    def _combined(self, taken: Taken, state: str, members: frozenset[int],
                   reference: profile.Reference, *,
                   with_reference: bool) -> profile.Measurement:
         """The coefficient of a class of pCPUs in a state.
@@ -425,8 +487,7 @@ class Calibration:
                      'calibration; --restart would begin anew',
                      self._record.found)
 
-    def _note_disturbances(
-            self, taken: Mapping[tuple[str, str], list[Rounds]]) -> None:
+    def _note_disturbances(self, taken: Taken) -> None:
         for state in sorted({state for _name, state in taken}):
             rounds = [one for (_name, its), found in taken.items()
                       if its == state for one in found]

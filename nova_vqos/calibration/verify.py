@@ -12,7 +12,7 @@
 
 """Whether a profile still holds: a short measurement against a long one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import math
 
@@ -49,24 +49,38 @@ class Finding:
     verdict: str
 
 
+def classes(profile: profiles.Profile,
+            looked_equal: Sequence[frozenset[int]],
+            ) -> tuple[frozenset[int], ...]:
+    """What to measure: the profile's classes of equal pCPUs.
+
+    Some of them may look equal, and were measured to differ.
+
+    :param looked_equal: the host's, as they are now
+    :raises CalibrationError: when those of one class have become unlike
+    """
+    promised = tuple(c.pcpus for c in profile.cpu_classes)
+    if not all(any(members <= one for one in looked_equal)
+               for members in promised):
+        raise CalibrationError(
+            f'the profile has {_classes(promised)}, the host has '
+            f'{_classes(looked_equal)}: calibrate it')
+    return promised
+
+
 def judge(profile: profiles.Profile,
           measured: Mapping[frozenset[int], profiles.Measurement],
           tolerance: float, *, beside_guests: bool = False) -> list[Finding]:
     """Hold a measurement against a profile, class by class, all pCPUs busy.
 
-    :param measured: by class of equal pCPUs
+    :param measured: by class of equal pCPUs, the profile's
     :param tolerance: of the drift, relative to the profile's coefficient;
         what is open by chance comes on top
     :param beside_guests: whether guests were at work: what they take of
         caches, sibling threads and interrupts makes a host look slower than
         it is, by nobody knows how much, and never faster
-    :raises CalibrationError: when the classes are others
     """
     promised = {c.pcpus: c.busy for c in profile.cpu_classes}
-    if promised.keys() != measured.keys():
-        raise CalibrationError(
-            f'the profile has {_classes(promised)}, the host has '
-            f'{_classes(measured)}: calibrate it')
     found = [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
                     tolerance) for pcpus in promised]
     return [dataclasses.replace(one, verdict=UNKNOWN)
@@ -95,5 +109,5 @@ def _judge(profile: profiles.Profile, pcpus: frozenset[int],
     return Finding(pcpus, promised, measured, drift, open_by, verdict)
 
 
-def _classes(found: Mapping[frozenset[int], object]) -> str:
+def _classes(found: Iterable[frozenset[int]]) -> str:
     return 'equal pCPUs ' + ' and '.join(map(profiles.format_pcpus, found))

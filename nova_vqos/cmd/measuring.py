@@ -26,6 +26,7 @@ from nova_vqos import profile
 from nova_vqos import units
 from nova_vqos import verification
 from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import classes
 from nova_vqos.calibration import command as commands
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
@@ -96,6 +97,12 @@ class CalibrateCpu(lister.Lister):
             '--pcpus', metavar='LIST',
             help="pCPUs to measure, such as 0-3,8: Nova's [compute] "
                  'cpu_shared_set; default: all that this process may use')
+        parser.add_argument(
+            '--class-tolerance', type=arguments.share, metavar='SHARE',
+            default=classes.TOLERANCE,
+            help='pCPUs that look equal, and differ by more than this beyond '
+                 'what chance leaves open, become classes of their own, '
+                 'default: %(default)s')
         _add_beside_guests(parser)
         parser.add_argument(
             '--restart', action='store_true',
@@ -132,7 +139,8 @@ class CalibrateCpu(lister.Lister):
             against=against, effort=effort,
             reference_name=parsed_args.reference,
             record_path=f'{parsed_args.output}.partial',
-            restart=parsed_args.restart)
+            restart=parsed_args.restart,
+            class_tolerance=parsed_args.class_tolerance)
         result = calibration.run()
         profile.store(result.profile, parsed_args.output)
         calibration.forget()
@@ -249,8 +257,10 @@ class VerifyProfile(lister.Lister):
             kernel=parsed_args.kernel,
             beside_guests=parsed_args.beside_guests or parsed_args.idle)
         self._warn_of_kernel(held, setting)
-        calibration = cpu.Calibration(members, setting, against=against,
-                                      effort=effort)
+        calibration = cpu.Calibration(
+            members, setting, against=against, effort=effort,
+            classes=verify.classes(held, host_cpus.classes(
+                setting.pcpus, setting.sysroot)))
         measured = calibration.measure_busy()
         for warning in calibration.warnings:
             self.app.LOG.warning('Warning: %s', warning)

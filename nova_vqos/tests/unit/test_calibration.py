@@ -239,13 +239,65 @@ def test_another_build_of_the_benchmark(calibrate, yardstick):
     assert any('another build' in warning for warning in warnings)
 
 
-def test_equal_pcpus_with_unequal_scores(calibrate, monkeypatch):
-    # Were 9 taken for an equal of 0 and 1, its half speed would be told.
+@pytest.fixture
+def alike(monkeypatch):
+    """9 looks as 0 and 1 do, and is half as fast."""
     monkeypatch.setattr(host_cpus, 'classes',
                         lambda pcpus, sysroot: (frozenset(pcpus),))
-    warnings = calibrate({0, 1, 9}).warnings
+
+
+def test_equal_pcpus_with_unequal_scores(calibrate, alike):
+    opened = []
+    result = calibrate({0, 1, 9}, busy=(99.7, 100.0, 100.1),
+                       weights={'integer': 1.0, 'float': 2.0, 'memory': 0.0},
+                       opened=opened)
+    made = result.profile
+    assert [c.pcpus for c in made.cpu_classes] == [{0, 1}, {9}]
+    assert made.coefficient(0) == pytest.approx(1.0)
+    assert made.coefficient(9) == pytest.approx(0.5, rel=0.01)
+    # What was not measured alone before is, then.
+    assert [one.alone.coefficient for one in made.cpu_classes] == \
+        pytest.approx([1.1, 0.55], rel=0.01)
+    assert [one.measured for one in opened] == (
+        [[{0}, {0, 1, 9}]] * 3 + [[{9}]] * 3)
+    assert [warning for warning in result.warnings if 'look equal' in warning
+            ] == ['pCPUs 0-1,9 look equal and are not, by more than 10% '
+                  'beyond what chance leaves open: they are 2 classes, 0-1 '
+                  'and 9']
+    assert made.provenance['classes_by_topology'] == '1'
+    assert profile.loads(profile.dumps(made)) == made
+
+
+def test_rounds_of_a_class_that_was_divided(calibrate, alike):
+    """In guests, of as many events as those before."""
+    opened = []
+
+    class Opened(list):
+        def append(self, one):
+            super().append(one)
+            opened.append(one.round_events)
+            one.round_events = 555
+
+    calibrate({0, 1, 9}, opened=Opened())
+    assert opened == [120, 555]
+
+
+def test_unequal_scores_that_are_tolerated(calibrate, alike):
+    result = calibrate({0, 1, 9}, class_tolerance=1.5)
+    assert len(result.profile.cpu_classes) == 1
     assert any('their scores by integer differ by 100%' in warning
-               for warning in warnings)
+               for warning in result.warnings)
+
+
+def test_unlike_pcpus_with_equal_scores(calibrate, monkeypatch, caplog):
+    caplog.set_level('INFO')
+    monkeypatch.setattr(host_cpus, 'classes', lambda pcpus, sysroot:
+                        (frozenset({0}), frozenset({1}), frozenset({9})))
+    made = calibrate({0, 1, 9}).profile
+    assert [c.pcpus for c in made.cpu_classes] == [{0}, {1}, {9}]
+    assert [line for line in caplog.messages if 'do not look' in line] == [
+        'pCPUs 0 and 1 do not look equal, but are equally fast as far as was '
+        'measured: they stay two classes']
 
 
 def add_process(sysroot, pid, comm, ticks, *threads):

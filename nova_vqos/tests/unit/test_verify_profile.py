@@ -87,12 +87,24 @@ def test_guests_make_a_host_look_slower(measured, verdict):
     assert found.verdict == verdict
 
 
-def test_other_classes():
+@pytest.mark.parametrize('now', [[{0, 1}, {2, 3}], [{0, 1, 2, 3}],
+                                 [{0, 1, 7}, {2, 3, 4}]])
+def test_the_profiles_classes_are_measured(now):
+    """Some were measured to differ, and look equal."""
+    held = host_files.make_profile('compute1', {'0-1': 1.0, '2-3': 0.5})
+    assert verify.classes(held, list(map(frozenset, now))) == ({0, 1}, {2, 3})
+
+
+@pytest.mark.parametrize(('now', 'says'), [
+    ([{0, 1}], '0-1'), ([{0, 2}, {1, 3}], '0,2 and equal pCPUs 1,3'),
+    ([{0, 1}, {2}, {3}], '0-1 and equal pCPUs 2')])
+def test_other_classes(now, says):
     held = host_files.make_profile('compute1', {'0-1': 1.0, '2-3': 0.5})
     with pytest.raises(
             benchmarks.CalibrationError,
-            match='equal pCPUs 0-1 and 2-3, the host has equal pCPUs 0-1'):
-        verify.judge(held, {PCPUS: measurement(1.0)}, 0.03)
+            match=f'equal pCPUs 0-1 and 2-3, the host has equal pCPUs '
+            f'{says.replace("equal pCPUs ", "")}'):
+        verify.classes(held, list(map(frozenset, now)))
 
 
 @settings(deadline=None)
@@ -203,6 +215,16 @@ def test_in_time_that_nobody_wants(command, monkeypatch):
     assert entered == ['in', 'out'] * 2
     with pytest.raises(SystemExit):
         command(1200, '--idle', '--beside-guests')
+
+
+def test_a_host_with_a_class_that_was_divided(command):
+    """What was measured to differ is measured apart, and judged apart."""
+    profiles.store(host_files.make_profile('compute1', {'0': 1.2, '1': 1.0}),
+                   command.path)
+    status, out, _err = command(1200)
+    assert status == 3
+    assert [(row['pcpus'], row['verdict']) for row in json.loads(out)] == [
+        ('0', 'ok'), ('1', 'stale')]
 
 
 def test_another_kernel_of_guests_is_told(command, tmp_path, monkeypatch):
