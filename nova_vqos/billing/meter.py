@@ -112,10 +112,7 @@ def bill(last: usages.Usage, reading: usages.Usage, devices: Devices,
     if last.run != reading.run:
         raise ValueError(f'readings of two runs, {last.run} and '
                          f'{reading.run}, cannot be compared')
-    used_ns = {
-        name: Fraction(_grown(getattr(last, f'{name}_ns'),
-                              getattr(reading, f'{name}_ns')))
-        for name in ('vcpu', *MEASURED_IO)}
+    used_ns = _measured(last, reading)
     used_ns.update(dict.fromkeys(MODELLED_IO, Fraction(0)))
     unmodelled: set[str] = set()
     _bill_interfaces(last, reading, devices, costs, used_ns, unmodelled,
@@ -168,6 +165,21 @@ def _bill_disks(last: usages.Usage, reading: usages.Usage, devices: Devices,
                                     done.read_bytes)
         used_ns['disk'] += _cost_ns(cost.write, done.write_requests,
                                     done.write_bytes)
+
+
+def _measured(last: usages.Usage, reading: usages.Usage
+              ) -> dict[str, Fraction]:
+    """CPU time that the kernel charged to the server's threads."""
+    grown = {name: (getattr(reading, f'{name}_ns')
+                    - getattr(last, f'{name}_ns'))
+             for name in ('vcpu', *MEASURED_IO, 'migration')}
+    # An agent that starts anew does not know of threads that ended before,
+    # and finds what they had used where they ran: in the emulator's time,
+    # that of I/O threads in the vCPUs'. It was billed, or was nobody's.
+    grown['emulator'] += min(0, grown['vhost']) + min(0, grown['migration'])
+    grown['vcpu'] += min(0, grown['iothread'])
+    return {name: Fraction(max(0, grown[name]))
+            for name in ('vcpu', *MEASURED_IO)}
 
 
 def _grown(before: int, now: int) -> int:

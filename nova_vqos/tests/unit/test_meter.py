@@ -256,3 +256,31 @@ class TestCountersThatFall:
             last = meter.baseline(last, now)
         assert len(last.interfaces) <= 65
         assert 'tap499' in last.interfaces
+
+
+class TestNewReader:
+    """An agent that starts anew, which knows of no thread that has ended."""
+
+    def test_what_ended_threads_used_is_billed_once(self):
+        last = reading(1.0, vcpu_ns=100, emulator_ns=50, vhost_ns=30,
+                       iothread_ns=20, migration_ns=40)
+        # vhost's worker and the migration have ended; so has an I/O thread.
+        now = reading(2.0, vcpu_ns=100 + 7 + 20, iothread_ns=0,
+                      emulator_ns=50 + 5 + 30 + 40, vhost_ns=0,
+                      migration_ns=0)
+        again = dataclasses.replace(now, read_at_s=3.0,
+                                    emulator_ns=now.emulator_ns + 1)
+        assert total_ns(bills([last, now, again])) == {
+            **dict.fromkeys(meter.COMPONENTS, 0), 'vcpu': 7, 'emulator': 6}
+
+    @hypothesis.settings(deadline=None)
+    @hypothesis.given(st.fixed_dictionaries(dict.fromkeys(
+        (*CPU, 'migration_ns'), st.tuples(COUNTS, COUNTS))))
+    def test_no_more_is_billed_than_was_used(self, counters):
+        last, now = (reading(float(at), **{
+            name: values[at] for name, values in counters.items()})
+            for at in (0, 1))
+        used = bill(last, now).used_ns
+        for name in CPU:
+            grown = getattr(now, name) - getattr(last, name)
+            assert 0 <= used[name.removesuffix('_ns')] <= max(0, grown)
