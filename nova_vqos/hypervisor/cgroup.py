@@ -67,7 +67,7 @@ class Place(ty.NamedTuple):
         return os.path.join(self.mount, self.path)
 
 
-class Files:
+class _Files:
     """Files that are kept open and watched, closed together.
 
     :ivar watched: whether the kernel tells of writes to all of them
@@ -169,8 +169,8 @@ class DomainCgroup:
         self._vcpu_files.close()
         self._files.close()
 
-    def _make_files(self) -> Files:
-        return Files(self._watcher, self._uuid)
+    def _make_files(self) -> _Files:
+        return _Files(self._watcher, self._uuid)
 
     def _open_vcpus(self) -> None:
         self._vcpu_files.close()
@@ -191,7 +191,7 @@ class DomainCgroup:
             domain=self._limit(content),
             vcpus={number: self._limit(content) for number in self._vcpus})
 
-    def _open_limit(self, files: Files, path: str) -> tuple[int, ...]:
+    def _open_limit(self, files: _Files, path: str) -> tuple[int, ...]:
         if self._version == 2:
             return (files.open(os.path.join(path, 'cpu.max')),)
         return (files.open(os.path.join(path, 'cpu.cfs_quota_us')),

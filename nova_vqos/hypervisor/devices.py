@@ -38,7 +38,7 @@ def interface_kinds(found: domain_xml.Domain, root: str,
                     ) -> dict[str, usage.InterfaceKind]:
     """The kinds of a domain's interfaces, by their names on the host.
 
-    :param root: where /dev, /proc and /sys are looked for
+    :param root: where /proc and /sys are looked for
     :param forward_mode: tells how a network of libvirt's own reaches the
         world, in libvirt's word; '' where it does not
     """
@@ -123,5 +123,7 @@ def _backend(interface: domain_xml.Interface, virt_type: str,
     if (virt_type != 'kvm' or interface.backend == 'qemu'
             or not interface.model.startswith('virtio')):
         return 'qemu'
-    there = os.path.exists(os.path.join(root, 'dev/vhost-net'))
+    # Not /dev/vhost-net, which the hardened agent cannot see; and that may be
+    # there before its module is, which a domain that uses it has loaded.
+    there = os.path.exists(os.path.join(root, 'sys/class/misc/vhost-net'))
     return 'vhost' if there or interface.backend == 'vhost' else 'qemu'

@@ -37,8 +37,7 @@ def read(device, virt_type='kvm'):
 @pytest.fixture
 def root(tmp_path):
     """A host that has vhost-net."""
-    (tmp_path / 'dev').mkdir()
-    (tmp_path / 'dev/vhost-net').touch()
+    (tmp_path / 'sys/class/misc/vhost-net').mkdir(parents=True)
     return tmp_path
 
 
@@ -120,13 +119,13 @@ class TestBackend:
 
     def test_it_is_vhost_where_that_is_there(self, root):
         assert self.backend_of(root, interface('bridge')) == 'vhost'
-        (root / 'dev/vhost-net').unlink()
+        (root / 'sys/class/misc/vhost-net').rmdir()
         assert self.backend_of(root, interface('bridge')) == 'qemu'
 
     def test_it_is_what_the_xml_says(self, root):
         assert self.backend_of(
             root, interface('bridge', backend='qemu')) == 'qemu'
-        (root / 'dev/vhost-net').unlink()
+        (root / 'sys/class/misc/vhost-net').rmdir()
         assert self.backend_of(
             root, interface('bridge', backend='vhost')) == 'vhost'
 
