@@ -131,6 +131,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._accounts = accounting.AccountReader(root)
         self._accounts_lock = threading.Lock()
         self._host_account = host_account.HostAccount(root)
+        self._unreadable: set[str] = set()
         self._io = iostats.BulkReader()
         self._connection: ty.Any = None
         self._callbacks: list[int] = []
@@ -315,6 +316,7 @@ class LibvirtHypervisor(base.Hypervisor):
                 f'libvirt gives no statistics: {error}') from error
         with self._accounts_lock:
             self._accounts.keep(done)
+            self._unreadable.intersection_update(done)
             return self._read_usages(uuids, done)
 
     def _fetch_statistics(self) -> list[iostats.Record]:
@@ -339,9 +341,14 @@ class LibvirtHypervisor(base.Hypervisor):
                     uuid, devices_done.number,
                     functools.partial(self._pid, devices_done.name))
             except base.HypervisorError as error:
-                LOG.debug('What domain %s used cannot be read: %s', uuid,
-                          error)
+                # Once: it may be so at each reading.
+                level = (logging.DEBUG if uuid in self._unreadable
+                         else logging.WARNING)
+                LOG.log(level, 'What domain %s used cannot be read: %s', uuid,
+                        error)
+                self._unreadable.add(uuid)
                 continue
+            self._unreadable.discard(uuid)
             found[uuid] = usage.Usage(
                 run=run, read_at_s=time.monotonic(),
                 interfaces=devices_done.interfaces,

@@ -19,7 +19,9 @@ tmpfs.
 """
 
 import contextlib
+import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -110,8 +112,8 @@ def main():
         seen['uptime_s'] = {}
         with daemon(), connected_hypervisor(events) as hypervisor:
             connected = libvirt.open('qemu:///system')
-            for step in (observe, observe_limits, observe_hook,
-                         observe_agent):
+            for step in (observe, observe_usage, observe_limits,
+                         observe_hook, observe_agent):
                 note_uptime(seen, step.__name__)
                 step(connected, hypervisor, seen)
             note_uptime(seen, 'end')
@@ -304,6 +306,35 @@ def observe(connected, hypervisor, seen):
     hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, 40_000),
                             base.Change(base.Parameter.PERIOD_US, 50_000)])
     seen['restored_read'] = in_force(hypervisor)
+
+
+def observe_usage(_connected, hypervisor, seen):
+    """What the spinning guest uses, as the driver and the kernel count it."""
+    # Known by then: below which of the topmost cgroups domains are.
+    hypervisor.usages([UUID])
+    before, process_ns = usage_now(hypervisor), process_cpu_ns()
+    time.sleep(SPIN_S)
+    after, process_ns = usage_now(hypervisor), process_cpu_ns() - process_ns
+    seen['usage'] = {
+        'grown': {name: after[name] - before[name] for name in after
+                  if name.endswith('_ns')},
+        'process_ns': process_ns, 'runs': [before['run'], after['run']],
+        'disks': after['disks'], 'interfaces': after['interfaces']}
+
+
+def usage_now(hypervisor):
+    found = dataclasses.asdict(hypervisor.usages([UUID])[UUID])
+    host = dataclasses.asdict(hypervisor.host_usage())
+    return found | {f'host_{name}': value for name, value in host.items()}
+
+
+def process_cpu_ns():
+    """CPU time of QEMU's process, threads that ended included."""
+    pid = pathlib.Path(f'/run/libvirt/qemu/{NAME}.pid').read_text().strip()
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    fields = stat.rpartition(')')[2].split()
+    return ((int(fields[11]) + int(fields[12]))
+            * 1_000_000_000 // os.sysconf('SC_CLK_TCK'))
 
 
 def observe_limits(connected, hypervisor, seen):

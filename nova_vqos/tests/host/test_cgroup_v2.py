@@ -72,6 +72,32 @@ def test_the_agent_reads_what_the_kernel_says(seen):
         'vcpus': [[15_000, 50_000]] * 2}
 
 
+def test_what_a_guest_uses_is_read_in_parts(seen):
+    found = seen['usage']
+    grown = found['grown']
+    assert grown['vcpu_ns'] > 0
+    assert grown['emulator_ns'] >= 0
+    for absent in 'iothread_ns', 'vhost_ns', 'migration_ns':
+        assert grown[absent] == 0
+    used_ns = grown['vcpu_ns'] + grown['emulator_ns']
+    # In steps of a clock tick, 10 ms, and some of it before and after.
+    assert used_ns == pytest.approx(found['process_ns'], rel=0.02,
+                                    abs=50_000_000)
+    assert found['runs'][0] == found['runs'][1]
+    assert set(found['disks']) == {'hda'}
+    assert found['interfaces'] == {}
+
+
+def test_what_domains_use_of_the_host_is_read(seen):
+    grown = seen['usage']['grown']
+    assert grown['host_domains_ns'] == pytest.approx(
+        grown['vcpu_ns'] + grown['emulator_ns'], rel=0.05, abs=100_000_000)
+    # libvirtd is in the root cgroup there, as is the test itself.
+    assert grown['host_own_ns'] == 0
+    # Sampled at ticks by the kernel.
+    assert grown['host_total_ns'] >= grown['host_domains_ns'] * 0.9
+
+
 def test_a_spinning_guest_gets_what_was_promised(seen):
     # The machine is emulated on one that may be busy: less can come out.
     assert 0.2 < seen['spin']['share'] < 0.31

@@ -259,6 +259,17 @@ class TestUsages:
         assert set(reader.usages(
             [fakes.UUID, fakes.OTHER_UUID, absent])) == {fakes.UUID}
 
+    def test_that_is_said_once_each_time(self, reader, host, caplog):
+        for times in (1, 2):
+            host.write('run/a.pid', 'x')
+            reader._accounts.close()
+            for _ in range(3):
+                assert reader.usages([fakes.UUID]) == {}
+            assert [record.levelname for record in caplog.records
+                    if record.levelname == 'WARNING'] == ['WARNING'] * times
+            host.write('run/a.pid', f'{fake_host.PID}\n')
+            assert reader.usages([fakes.UUID])
+
     def test_another_run_is_told_from_the_last(self, reader, host,
                                                statistics):
         reader.usages([fakes.UUID])
