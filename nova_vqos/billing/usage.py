@@ -86,8 +86,8 @@ class Usage:
     :ivar vhost_ns: of its vhost workers, threads or kernel threads
     :ivar migration_ns: of threads that only serve a migration: the host's
         wish, not the server's, hence nobody's bill
-    :ivar throttled_ns: how long its vCPUs were held back by their limits,
-        together
+    :ivar throttled_ns: how long its vCPUs were held back by their limits, and
+        all of its threads by the domain's, together
     :ivar interfaces: by the interface's name on the host
     :ivar disks: by the name in the guest, such as ``vda``; None where they
         could not be read this time, since another job held the domain

@@ -151,7 +151,9 @@ class DomainAccount:
             self._open_all(self._iothreads,
                            filter(_IOTHREAD.fullmatch, names), self._path,
                            time_name),
-            self._open_all(self._throttled, filter(_VCPU.fullmatch, names),
+            # '': the domain's own, which holds all of it back.
+            self._open_all(self._throttled,
+                           ['', *filter(_VCPU.fullmatch, names)],
                            self._tuned_path, 'cpu.stat')])
 
     def _open_all(self, files: dict[str, counters.CounterFile],

@@ -58,7 +58,7 @@ def read(reader, number=1, pid=fake_host.PID):
 
 class TestParts:
     def test_each_kind_of_thread_is_told_from_the_others(self, host, reader):
-        host.time('', 1000)
+        host.time('', 1000, 5)
         host.time('emulator', 300)
         host.time('iothread1', 40, 9)
         host.time('iothread2', 2)
@@ -70,7 +70,7 @@ class TestParts:
         host.thread(45, 'worker', 77)
         assert read(reader) == {
             'vcpu': 658, 'emulator': 110, 'iothread': 42, 'vhost': 90,
-            'migration': 100, 'throttled': 34}
+            'migration': 100, 'throttled': 39}
 
     def test_they_are_read_again_from_open_files(self, host, reader,
                                                  monkeypatch):
@@ -385,7 +385,7 @@ class TestFiles:
         assert budget.files == 50
 
     def test_what_went_leaves_its_place_to_others(self, host):
-        budget = counters.Budget(3)
+        budget = counters.Budget(4)
         reader = accounting.AccountReader(str(host.root), budget)
         for number in range(20):
             host.time(f'vcpu{number}', 1, 1)
