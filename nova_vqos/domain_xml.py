@@ -39,8 +39,13 @@ MARK = 'pinned'
 #: The elements of <cputune> that are ours to write, in libvirt's order.
 TUNED = ('shares', 'period', 'quota')
 
+#: Those that limit what runs for a server beside its vCPUs, or with them.
+LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
+               for name in ('period', 'quota'))
+
 # NOTE: libvirt's own bound for pCPUs in a cpuset (VIR_DOMAIN_CPUMASK_LEN).
 _MAX_PCPU = 16_383
+_MAX_ID = 255
 
 _NS_END = ' '
 _NOVA = f'{NOVA_NS}{_NS_END}'
@@ -49,6 +54,8 @@ _VCPU = ('domain', 'vcpu')
 _CPUTUNE = ('domain', 'cputune')
 _VCPUPIN = (*_CPUTUNE, 'vcpupin')
 _MARK = ('domain', 'metadata', f'{MARK_NS}{_NS_END}{MARK}')
+_PROJECT = ('domain', 'metadata', f'{_NOVA}instance', f'{_NOVA}owner',
+            f'{_NOVA}project')
 _FLAVOR = ('domain', 'metadata', f'{_NOVA}instance', f'{_NOVA}flavor')
 _FLAVOR_VCPUS = (*_FLAVOR, f'{_NOVA}vcpus')
 _EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
@@ -61,7 +68,7 @@ _KEPT = {
     *((*_INTERFACE, name) for name in (
         'source', 'virtualport', 'target', 'model', 'driver')),
     *((*_DISK, name) for name in ('target', 'driver')),
-    *((*_CPUTUNE, name) for name in TUNED),
+    _PROJECT, *((*_CPUTUNE, name) for name in (*TUNED, *LIMITS)),
 }
 _DEEPEST = max(map(len, _KEPT))
 
@@ -121,19 +128,20 @@ class Domain:
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
     :ivar pinned_by_others: whether a vCPU has a pin, which the agent did not
         make
+    :ivar project_id: of the server's owner, '' where Nova did not leave it
     :ivar interfaces: by the name on the host; those without one are left out
     :ivar disks: by the name in the guest
     """
 
     __slots__ = ('disks', 'extra_specs', 'interfaces', 'name', 'pcpus',
-                 'pinned_by_others', 'uuid', 'vcpus', 'vcpus_online',
-                 'virt_type')
+                 'pinned_by_others', 'project_id', 'uuid', 'vcpus',
+                 'vcpus_online', 'virt_type')
 
     def __init__(self, name: str, uuid: str, virt_type: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
                  vcpus_online: int | None, pcpus: frozenset[int] | None, *,
                  pinned_by_others: bool, interfaces: dict[str, Interface],
-                 disks: dict[str, Disk]) -> None:
+                 disks: dict[str, Disk], project_id: str) -> None:
         self.name = name
         self.uuid = uuid
         self.virt_type = virt_type
@@ -142,6 +150,7 @@ class Domain:
         self.vcpus_online = vcpus_online
         self.pcpus = pcpus
         self.pinned_by_others = pinned_by_others
+        self.project_id = project_id
         self.interfaces = interfaces
         self.disks = disks
 
@@ -156,6 +165,7 @@ def read(xml: bytes | str) -> Domain:
     vcpu = document.first(_VCPU)
     domain_vcpus = _number(vcpu)
     pins = document.all(_VCPUPIN)
+    project = document.first(_PROJECT)
     return Domain(
         name=document.text(('domain', 'name')),
         uuid=document.text(('domain', 'uuid')),
@@ -170,7 +180,9 @@ def read(xml: bytes | str) -> Domain:
                     for element in document.all(_INTERFACE)
                     if (name := element.attribute('target', 'dev'))},
         disks={element.attribute('target', 'dev'): Disk(element)
-               for element in document.all(_DISK)})
+               for element in document.all(_DISK)},
+        project_id=('' if project is None
+                    else project.attributes.get('uuid', '')[:_MAX_ID]))
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
@@ -203,6 +215,19 @@ def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
     if missing:
         edits.append(_insertion(document, missing))
     return document.edited(edits)
+
+
+def without_limits(xml: bytes) -> bytes:
+    """The same document without LIMITS.
+
+    The very same bytes where there are none.
+
+    :raises DomainXmlError: when it is not the XML of a domain
+    """
+    document = _Document(xml)
+    return document.edited([
+        edit for name in LIMITS
+        for edit in document.removed(document.all((*_CPUTUNE, name)))])
 
 
 def without_own_pins(xml: bytes) -> bytes:

@@ -36,12 +36,15 @@ LOG = logging.getLogger(__name__)
 
 TRAIT = 'CUSTOM_VQOS'
 TRAIT_HOOK = 'CUSTOM_VQOS_HOOK'
+# Servers can be charged for what the host does for their I/O.
+TRAIT_DD_BILLING = 'CUSTOM_VQOS_DD_BILLING'
 _TRAIT_SPEED = 'CUSTOM_VQOS_SPEED_'
 # A flavor that requires one of them makes Placement leave slower hosts out,
 # of which there may be more than [scheduler] max_placement_results.
 SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
                   175, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
-_OWN_TRAIT = re.compile(rf'{TRAIT}|{TRAIT_HOOK}|{_TRAIT_SPEED}[0-9]+')
+_OWN_TRAIT = re.compile(
+    rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{_TRAIT_SPEED}[0-9]+')
 
 VALID = 'valid'
 _MAX_STAT = 255
@@ -148,6 +151,8 @@ class HostReport:
                             if tier <= speed_cu}
         if self.hook:
             traits.add(TRAIT_HOOK)
+        if 'charge' in self.agent.dd_billing:
+            traits.add(TRAIT_DD_BILLING)
         return traits
 
     def _needed_profile(self) -> profiles.Profile:

@@ -34,10 +34,13 @@ class Tune(ty.NamedTuple):
     :ivar cap: of each vCPU; None: no limit
     :ivar shares: weight of the whole server, in the terms of the host's
         cgroup version
+    :ivar domain: limit of all that runs for the server, its I/O included;
+        None: no limit
     """
 
     cap: units.CpuCap | None
     shares: int
+    domain: units.CpuCap | None = None
 
 
 def tune(policy: policies.ServerPolicy, profile: profiles.Profile,

@@ -63,6 +63,7 @@ _OWN = {
     '/var/lib/libvirt': 'var/lib/libvirt',
     '/var/log/libvirt': 'var/log/libvirt',
     '/var/cache/libvirt': 'var/cache/libvirt',
+    '/var/lib/nova-vqos': 'var/lib/nova-vqos',
     '/etc/libvirt': 'etc/libvirt',
     '/etc/nova-vqos': 'etc/nova-vqos',
     '/etc/hosts': 'etc/hosts',
@@ -421,7 +422,7 @@ class Host:
                 os.makedirs(self.path(name), exist_ok=True)
         for name in ('nova', 'scratch', 'run/lock'):
             os.makedirs(self.path(name), exist_ok=True)
-        for directory in (*_libvirt_directories(), self._compute_state):
+        for directory in (*_state_directories(), self._compute_state):
             os.makedirs(directory, exist_ok=True)
         uuid_path = self.path('host_uuid')
         if not os.path.exists(uuid_path):
@@ -482,7 +483,7 @@ def _environment(env: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, **(env or {})}
 
 
-def _libvirt_directories() -> list[str]:
+def _state_directories() -> list[str]:
     return [target for target in _OWN if target.startswith('/var/')]
 
 

@@ -14,12 +14,14 @@
 
 from collections.abc import Iterable, Set
 import dataclasses
+from fractions import Fraction
 
 from nova_vqos import cpu_classes
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos import units
+from nova_vqos.billing import charge
 from nova_vqos.hypervisor import base
 
 
@@ -35,6 +37,8 @@ class HostTerms:
     :ivar period_us: the CFS period wanted
     :ivar reserved_cu: see :func:`nova_vqos.cpu_classes.with_servers`
     :ivar allocation_ratio: likewise
+    :ivar charge_by: what limits servers that pay for their I/O; None: nothing
+        does, since nobody counts it
     """
 
     profile: profiles.Profile | None
@@ -42,6 +46,7 @@ class HostTerms:
     period_us: int
     reserved_cu: int = 0
     allocation_ratio: float = 1.0
+    charge_by: charge.Variant | None = None
 
 
 def wanted(policy: policies.ServerPolicy, vcpus_online: int,
@@ -66,6 +71,55 @@ def wanted(policy: policies.ServerPolicy, vcpus_online: int,
             cgroup_version=terms.cgroup_version, period_us=terms.period_us)
     except (units.UnitsError, profiles.ProfileError) as error:
         raise Unenforceable(str(error)) from error
+
+
+def limited(tune: tuning.Tune, vcpus: int, limit_share: float,
+            terms: HostTerms) -> tuning.Tune:
+    """The tuning of a server that pays for its I/O out of its units.
+
+    :param tune: that of its units
+    :param vcpus: that share them
+    :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
+    """
+    cap = tune.cap
+    if cap is None or terms.charge_by is None:
+        return tune
+    if terms.charge_by is charge.Variant.VCPU:
+        return tune._replace(cap=_share_of(cap, limit_share))
+    domain = _share_of(
+        units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share)
+    if terms.cgroup_version == 1:
+        # NOTE: a child must not be given more than its parent.
+        cap = cap._replace(quota_us=min(cap.quota_us, domain.quota_us))
+    return tune._replace(cap=cap, domain=domain)
+
+
+def limit_in_force(tune: tuning.Tune, vcpus: int, in_force: base.InForce,
+                   terms: HostTerms) -> float:
+    """The limit_share by which :func:`limited` gives what is in force.
+
+    1.0 where no limit is, or one that is not ours.
+
+    :param tune: that of its units
+    """
+    cap = tune.cap
+    if cap is None:
+        return 1.0
+    if terms.charge_by is charge.Variant.VCPU:
+        limits, whole_us = in_force.vcpus.values(), cap.quota_us
+    else:
+        limits, whole_us = [in_force.domain], cap.quota_us * vcpus
+    quotas_us = {limit.quota_us for limit in limits
+                 if limit.period_us == cap.period_us}
+    quota_us = quotas_us.pop() if len(quotas_us) == 1 else None
+    if quota_us is None or quota_us > whole_us:
+        return 1.0
+    return quota_us / whole_us
+
+
+def _share_of(cap: units.CpuCap, share: float) -> units.CpuCap:
+    return cap._replace(
+        quota_us=max(units.MIN_QUOTA_US, round(cap.quota_us * share)))
 
 
 def floats(domain: base.Domain, profile: profiles.Profile) -> bool:
@@ -116,20 +170,46 @@ def changes(want: tuning.Tune,
     Nothing that is right already: each write of a quota, even of the same
     value, refills its pool and so gives CPU time away.
 
-    The limit of the domain as a whole comes first: cgroup v1 refuses a child
-    more than its parent has. Of quota and period the one comes first that
-    leaves the vCPU with less until the other is written.
+    cgroup v1 refuses a child more than its parent has: so the domain as a
+    whole comes first where it gets more, and last where it gets less. Of
+    quota and period the one comes first that leaves a vCPU with less, and the
+    domain with more, until the other is written.
 
     :returns: empty when all is right
     """
-    found = []
-    if in_force.domain.quota_us is not None:
-        # A limit on all vCPUs together would give less than was promised.
-        found.append(base.Change(base.Parameter.DOMAIN_QUOTA_US, None))
-    found += _vcpu_changes(want.cap, list(in_force.vcpus.values()))
+    found = _vcpu_changes(want.cap, list(in_force.vcpus.values()))
+    domain = _domain_changes(want.domain, in_force.domain)
+    if _gets_less(want.domain, in_force.domain):
+        found += domain
+    else:
+        found = domain + found
     if in_force.shares != want.shares:
         found.append(base.Change(base.Parameter.SHARES, want.shares))
     return tuple(found)
+
+
+def _domain_changes(want: units.CpuCap | None,
+                    limit: base.Limit) -> list[base.Change]:
+    if want is None:
+        # A limit on all vCPUs together would give less than was promised.
+        return ([] if limit.quota_us is None else
+                [base.Change(base.Parameter.DOMAIN_QUOTA_US, None)])
+    found = []
+    if limit.quota_us != want.quota_us:
+        found.append(base.Change(base.Parameter.DOMAIN_QUOTA_US,
+                                 want.quota_us))
+    if limit.period_us != want.period_us:
+        period = base.Change(base.Parameter.DOMAIN_PERIOD_US, want.period_us)
+        first = limit.quota_us is None or want.period_us < limit.period_us
+        found.insert(0 if first else len(found), period)
+    return found
+
+
+def _gets_less(want: units.CpuCap | None, limit: base.Limit) -> bool:
+    if want is None:
+        return False
+    return (limit.quota_us is None
+            or want.share < Fraction(limit.quota_us, limit.period_us))
 
 
 def _vcpu_changes(cap: units.CpuCap | None,

@@ -14,7 +14,9 @@
 
 from collections.abc import Callable
 import functools
+import math
 import os
+import time
 import typing as ty
 import uuid
 
@@ -22,10 +24,17 @@ import oslo_messaging
 
 from nova_vqos import policy as policies
 from nova_vqos import version
+from nova_vqos.agent import biller as billers
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
+from nova_vqos.billing import account as accounts
 
 _Answer = ty.TypeVar('_Answer')
+
+# How long a migration may take to begin once its server's limit is gone.
+_LIFT_S = 30.0
+_LIFT_WAIT_S = 2.5
+_LIFT_LOOK_S = 0.05
 
 
 def _checked(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
@@ -52,16 +61,19 @@ def _checked(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.0."""
+    """The RPC endpoint of a host's agent, version 1.1."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
-    def __init__(self, loop: reconciler.Reconciler, host: str) -> None:
+    def __init__(self, loop: reconciler.Reconciler, host: str,
+                 biller: billers.Biller | None = None) -> None:
         """Answer for a loop.
 
         :param host: name of this host
+        :param biller: that of the loop
         """
         self._loop = loop
+        self._biller = biller
         self._host = host
 
     @_checked
@@ -72,7 +84,8 @@ class AgentManager:
             alarms; domains (all that run), servers and wrong (UUIDs of those
             with units, and of those whose cap is not as wanted); ticks,
             last_tick_ms, writes, restored, policy_errors, errors (counted
-            since the agent started)
+            since the agent started); bills (rounds of billing), dd_billing
+            (what of it works here)
         """
         return {'host': self._host, 'version': version.version(),
                 'pid': os.getpid(), **self._loop.host_report()}
@@ -84,7 +97,8 @@ class AgentManager:
 
         :returns: name, origin; policy, policy_error, problem; wanted,
             in_force (by vCPU), right; right_at_first_sight, wrong_ms (for how
-            long it ran here before its cap was right); writes, tamperings
+            long it ran here before its cap was right); writes, tamperings;
+            bill: None, or what it used and owes, see the guide to billing
         :raises UnknownServer: when it does not run here
         """
         checked = _uuid(server_uuid)
@@ -112,6 +126,57 @@ class AgentManager:
             except policies.PolicyError as error:
                 raise rpcapi.InvalidArgument(str(error)) from error
         self._loop.wake(checked)
+
+    @_checked
+    def lift_limits(self, _context: object,
+                    server_uuid: object) -> dict[str, ty.Any]:
+        """Take the limit on a server's I/O away, since it is to migrate.
+
+        :returns: lifted: whether there is none any more
+        """
+        checked = _uuid(server_uuid)
+        self._loop.lift(checked, _LIFT_S)
+        end_s = time.monotonic() + _LIFT_WAIT_S
+        while not self._loop.is_lifted(checked):
+            if time.monotonic() > end_s:
+                return {'lifted': False}
+            time.sleep(_LIFT_LOOK_S)
+        return {'lifted': True}
+
+    @_checked
+    def claim_ledger(self, _context: object, server_uuid: object,
+                     host: object, claimed_at: object) -> None:
+        """Hand the account of a server over that runs on another host now.
+
+        Not before it has ended here. A claim that was replayed by a queue,
+        or whose server runs here, has no effect.
+
+        :raises InvalidArgument: when an argument is not what it has to be
+        """
+        checked = _uuid(server_uuid)
+        try:
+            claimant = accounts.check_host(host)
+        except accounts.StatementInvalid as error:
+            raise rpcapi.InvalidArgument(str(error)) from error
+        if isinstance(claimed_at, bool) or not isinstance(
+                claimed_at, int | float) or not math.isfinite(claimed_at):
+            raise rpcapi.InvalidArgument('claimed_at must be a time')
+        if self._biller is not None:
+            self._biller.take_claim(checked, claimant, claimed_at)
+
+    @_checked
+    def hand_over(self, _context: object, statement: object) -> None:
+        """Take the account of a server that came here from another host.
+
+        :param statement: see :class:`nova_vqos.billing.account.Statement`
+        :raises InvalidArgument: when it is none
+        """
+        try:
+            checked = accounts.Statement.from_dict(statement)
+        except accounts.StatementInvalid as error:
+            raise rpcapi.InvalidArgument(str(error)) from error
+        if self._biller is not None:
+            self._biller.take_statement(checked)
 
     @_checked
     def forget(self, _context: object,

@@ -27,8 +27,10 @@ import time
 import typing as ty
 
 from nova_vqos import profile as profiles
+from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import rounds
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import state
 from nova_vqos.hypervisor import base
@@ -55,13 +57,16 @@ class Reconciler:
                  heartbeat: state.Heartbeat,
                  manager: state.ServiceManager, *,
                  period_us: int, reserved_cu: int = 0,
-                 allocation_ratio: float = 1.0, tick_interval_s: float = 1.0,
+                 allocation_ratio: float = 1.0,
+                 biller: billers.Biller | None = None,
+                 tick_interval_s: float = 1.0,
                  heartbeat_interval_s: float = 10.0,
                  executor: futures.Executor | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; nothing is read or connected yet.
 
         :param reserved_cu: see :class:`decision.HostTerms`, as the next one
+        :param biller: bills servers for their I/O; None: nobody does
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
         """
@@ -82,6 +87,9 @@ class Reconciler:
         self._wake = threading.Event()
         self._stopping = False
         self._servers: dict[str, servers.Server] = {}
+        self._rounds = rounds.Rounds(
+            biller, self._servers, self._executor, self._post,
+            self._take_bill_failure)
         self._connected = self._connecting = False
         self._reconnects = 0
         self._connect_at_s = float('-inf')
@@ -109,11 +117,18 @@ class Reconciler:
                 LOG.exception('A step of the loop failed')
             self._wake.wait(max(0.0, min(
                 self._tick_at_s, self._heartbeat_at_s) - self._clock()))
+        if self._connected:
+            self._rounds.give_back(self._terms(), self._hypervisor)
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self._rounds.close()
         self._hypervisor.close()
 
     def stop(self) -> None:
-        """Make :meth:`run` return soon. Caps stay as they are."""
+        """Make :meth:`run` return soon.
+
+        Caps stay as they are; a server that paid for its I/O gets its whole
+        entitlement back.
+        """
         self._stopping = True
         self._wake.set()
 
@@ -124,6 +139,24 @@ class Reconciler:
     def refresh(self) -> None:
         """Read everything again."""
         self._post(self._take_refresh)
+
+    def lift(self, uuid: str, for_s: float) -> None:
+        """Take the limit on a server's I/O away for a while.
+
+        It comes back by itself, or with the end of a migration.
+        """
+        self._post(functools.partial(self._take_lift, uuid, for_s))
+
+    def is_lifted(self, uuid: str) -> bool:
+        """Whether nothing limits a server's I/O, or it is not known here.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        def look() -> bool:
+            server = self._servers.get(uuid)
+            return server is None or server.want is None or (
+                server.want.domain is None and server.right)
+        return self._ask(look)
 
     def forget(self, uuid: str) -> bool:
         """Drop what is remembered of a server.
@@ -201,8 +234,10 @@ class Reconciler:
         for uuid, run_id in running.items():
             server = self._servers.get(uuid)
             if server is None or server.run_id != run_id:
-                server = self._servers[uuid] = servers.Server(uuid, run_id)
+                server = self._servers[uuid] = servers.Server(
+                    uuid, run_id, seen_since_s=now_s)
             self._consider(server, now_s)
+        self._rounds.begin(now_s, self._terms())
 
     def _consider(self, server: servers.Server, now_s: float) -> None:
         try:
@@ -215,6 +250,10 @@ class Reconciler:
 
     def _look_at(self, server: servers.Server, now_s: float) -> None:
         """Look at one server, and have done what is to be done."""
+        if (server.lifted_until_s is not None
+                and now_s >= server.lifted_until_s):
+            server.lifted_until_s = None
+            server.reconsider = True
         if server.working or not self._connected:
             return
         if server.undescribed:
@@ -411,7 +450,7 @@ class Reconciler:
         if event.run_id >= 0 and (server is None
                                   or server.run_id < event.run_id):
             server = self._servers[event.uuid] = servers.Server(
-                event.uuid, event.run_id)
+                event.uuid, event.run_id, seen_since_s=self._clock())
         if event.kind is base.EventKind.STOPPED:
             self._tick_at_s = self._clock()
         if server is None or server.run_id != event.run_id:
@@ -423,6 +462,10 @@ class Reconciler:
                 server.last_tuned = event
             return
         server.undescribed = True
+        if event.detail == base.JOB_COMPLETED:
+            # A migration that failed, or anything else that it is not worth
+            # to be told from.
+            server.lifted_until_s = None
         if event.kind is base.EventKind.STARTED:
             server.origin = event.detail
         # Whichever comes first: libvirt may tell of RESUMED before STARTED. In
@@ -492,7 +535,8 @@ class Reconciler:
             profile=self._profiles.profile,
             cgroup_version=self._hypervisor.cgroup_version,
             period_us=self._period_us, reserved_cu=self._reserved_cu,
-            allocation_ratio=self._allocation_ratio)
+            allocation_ratio=self._allocation_ratio,
+            charge_by=self._rounds.charge_by)
 
     def _reconsider_all(self) -> None:
         for server in self._servers.values():
@@ -504,7 +548,8 @@ class Reconciler:
         try:
             self._heartbeat.write(
                 profile_id=None if profile is None else profile.id,
-                connected=self._connected, alarms=self._profiles.alarms)
+                connected=self._connected, alarms=self._alarms(),
+                dd_billing=self._rounds.offers)
             self._heartbeat_fails = False
         except OSError as error:
             if not self._heartbeat_fails:
@@ -520,14 +565,35 @@ class Reconciler:
             'connected': self._connected,
             'cgroup_version': self._hypervisor.cgroup_version,
             'profile_id': None if profile is None else profile.id,
-            'alarms': list(self._profiles.alarms),
+            'alarms': list(self._alarms()),
             'domains': len(self._servers),
             'servers': sorted(server.uuid for server in looked_after),
             'wrong': sorted(server.uuid for server in looked_after
                             if not server.right),
             'last_tick_ms': round(self._tick_ms, 3),
+            'bills': self._rounds.done,
+            'dd_billing': list(self._rounds.offers),
             **self._counts,
         }
+
+    def _alarms(self) -> tuple[str, ...]:
+        return (*self._profiles.alarms, *self._rounds.alarms)
+
+    def _take_lift(self, uuid: str, for_s: float) -> None:
+        server = self._servers.get(uuid)
+        if server is not None:
+            server.lifted_until_s = self._clock() + for_s
+            server.reconsider = True
+            server.stop_backing_off()
+
+    def _take_bill_failure(self, error: Exception) -> None:
+        if isinstance(error, base.Unavailable):
+            self._lose_connection(str(error))
+            return
+        self._counts['errors'] += 1
+        LOG.error('Servers could not be billed this time: %s', error,
+                  exc_info=None if isinstance(error, base.HypervisorError)
+                  else error)
 
     def _post(self, message: Callable[[], None]) -> None:
         self._messages.put(message)

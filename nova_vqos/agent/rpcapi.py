@@ -29,7 +29,9 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.0'
+VERSION = '1.1'
+# What is asked of an agent that may be older than the one who asks.
+_LEAST_VERSION = '1.0'
 
 
 class AgentError(Exception):
@@ -45,7 +47,7 @@ class UnknownServer(AgentError):
 
 
 class AgentAPI:
-    """Client side of the agent's RPC, version 1.0.
+    """Client side of the agent's RPC, version 1.1.
 
     The context is always empty: the agent needs none, and a context of Nova
     would carry the user's token to it.
@@ -60,7 +62,7 @@ class AgentAPI:
         :param topic: as the agent's [vqos_agent] topic
         """
         target = oslo_messaging.Target(
-            exchange=exchange, topic=topic, version=VERSION)
+            exchange=exchange, topic=topic, version=_LEAST_VERSION)
         # retry=0: None, the default, would wait for a dead bus for ever.
         self._client = oslo_messaging.get_rpc_client(
             transport, target, retry=0,
@@ -116,6 +118,53 @@ class AgentAPI:
         """
         return self._call(host, timeout, 'get_server',
                           server_uuid=server_uuid)
+
+    def lift_limits(self, host: str, server_uuid: str,
+                    timeout: float = 3) -> bool:
+        """Have the limits on a server's I/O taken away before it migrates.
+
+        They would slow the migration, and libvirt lets nobody write once it
+        has begun. They come back by themselves. Never raises, and never waits
+        for longer than told.
+
+        :param host: CONF.host of the agent
+        :param server_uuid: UUID of the server
+        :param timeout: seconds to wait for the answer
+        :returns: whether there is none any more
+        """
+        try:
+            client = self._client.prepare(server=host, timeout=timeout,
+                                          version='1.1')
+            answer = client.call({}, 'lift_limits',
+                                 server_uuid=str(server_uuid))
+            return bool(answer['lifted'])
+        except Exception as exc:
+            # A migration must go on whatever the bus or its driver raises.
+            LOG.warning('The vqos agent of host %s did not lift the limit on '
+                        'the I/O of server %s: %s', host, server_uuid, exc)
+            return False
+
+    def claim_ledger(self, server_uuid: str, host: str,
+                     claimed_at: float) -> None:
+        """Ask all agents for the account of a server that runs here now.
+
+        :param host: CONF.host of the one who asks
+        :param claimed_at: UTC, in seconds since 1970
+        :raises oslo_messaging.MessagingException: when the bus is down
+        """
+        self._client.prepare(fanout=True, version='1.1').cast(
+            {}, 'claim_ledger', server_uuid=server_uuid, host=host,
+            claimed_at=claimed_at)
+
+    def hand_over(self, host: str, statement: Mapping[str, Any]) -> None:
+        """Tell the agent of the host that a server went to.
+
+        :param host: CONF.host of the agent
+        :param statement: Statement.to_dict() of the server's account
+        :raises oslo_messaging.MessagingException: when the bus is down
+        """
+        self._client.prepare(server=host, version='1.1').cast(
+            {}, 'hand_over', statement=dict(statement))
 
     def forget(self, host: str, server_uuid: str,
                timeout: float = 10) -> dict[str, Any]:

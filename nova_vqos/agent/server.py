@@ -82,9 +82,16 @@ class Server:
 
     :ivar run_id: see :meth:`nova_vqos.hypervisor.base.Hypervisor.running`
     :ivar origin: how it came to run here: found, booted, migrated, restored
+    :ivar seen_since_s: when it was first seen, on the monotonic clock
     :ivar runs_since_s: when its guest began to run here, on the monotonic
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
+    :ivar dd_billing: of its flavor, also where there are no units
+    :ivar limit_share: of the entitlement, that it is left while it pays for
+        its I/O; None: not yet known
+    :ivar lifted_until_s: no limit on its I/O until then, for a migration;
+        None: there is
+    :ivar bill: the last word of the one who bills it
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar choose_at_s: when a class is looked for again, on the monotonic clock
     :ivar enforced: the tuning that was last seen in force as wanted
@@ -94,13 +101,19 @@ class Server:
         None where unknown
     """
 
-    def __init__(self, uuid: str, run_id: int, origin: str = 'found') -> None:
+    def __init__(self, uuid: str, run_id: int, origin: str = 'found', *,
+                 seen_since_s: float = 0.0) -> None:
         self.uuid = uuid
         self.run_id = run_id
         self.origin = origin
+        self.seen_since_s = seen_since_s
         self.runs_since_s: float | None = None
         self.domain: base.Domain | None = None
         self.policy: policies.ServerPolicy | None = None
+        self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
+        self.limit_share: float | None = None
+        self.lifted_until_s: float | None = None
+        self.bill: dict[str, ty.Any] | None = None
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
@@ -159,6 +172,9 @@ class Server:
                     if self.policy is not None else 'Its cap is left as it is')
             return False
         self.policy_error = ''
+        self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
+        if policy is not None:
+            self.dd_billing = policy.dd_billing
         if policy is not None and policy.units is None:
             policy = None
         if self.policy is not None and policy is None:
@@ -221,9 +237,13 @@ class Server:
                 last_right_at=state.utc(now_s - self.last_right_s))
             self.tampered = in_force
         if self.right_at_first_sight is None:
-            # A wrong weight alone delays, but gives no other speed.
+            # A wrong weight alone delays, but gives no other speed; and no
+            # guest starts with a limit on its I/O.
+            added = () if self.want is None or self.want.domain is None else (
+                base.Parameter.DOMAIN_QUOTA_US,
+                base.Parameter.DOMAIN_PERIOD_US)
             self.right_at_first_sight = all(
-                change.parameter is base.Parameter.SHARES
+                change.parameter in (base.Parameter.SHARES, *added)
                 for change in changes)
         self.right = False
         self.in_force = in_force
@@ -291,6 +311,8 @@ class Server:
                 'period_us': (None if self.want.cap is None
                               else self.want.cap.period_us),
                 'shares': self.want.shares,
+                'domain': (None if self.want.domain is None
+                           else self.want.domain._asdict()),
             },
             'in_force': None if self.in_force is None else {
                 'vcpus': {str(number): dataclasses.asdict(limit)
@@ -302,6 +324,7 @@ class Server:
             'right_at_first_sight': self.right_at_first_sight,
             'wrong_ms': self.wrong_ms,
             'writes': self.writes,
+            'bill': self.bill,
             'tamperings': [dataclasses.asdict(tampering)
                            for tampering in self.tamperings],
         }
@@ -311,14 +334,17 @@ def is_own(event: base.Event, want: tuning.Tune | None) -> bool:
     """Whether a TUNED event is only the echo of what we write ourselves."""
     if want is None:
         return False
-    cap = want.cap
+    cap, domain = want.cap, want.domain
     ours: dict[base.Parameter, int | None] = {
-        base.Parameter.DOMAIN_QUOTA_US: None,
+        base.Parameter.DOMAIN_QUOTA_US: (None if domain is None
+                                         else domain.quota_us),
         base.Parameter.SHARES: want.shares,
         base.Parameter.QUOTA_US: None if cap is None else cap.quota_us,
     }
     if cap is not None:
         ours[base.Parameter.PERIOD_US] = cap.period_us
+    if domain is not None:
+        ours[base.Parameter.DOMAIN_PERIOD_US] = domain.period_us
     return all(parameter in ours and ours[parameter] == value
                for parameter, value in event.values.items())
 
@@ -335,7 +361,27 @@ def pending(server: Server, terms: decision.HostTerms,
         server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
     if server.want is None:
         return ()
+    if is_charged(server, terms):
+        vcpus = max(server.policy.vcpus, len(in_force.vcpus))
+        if server.limit_share is None:
+            # Whoever was charged before this agent started still is.
+            server.limit_share = decision.limit_in_force(
+                server.want, vcpus, in_force, terms)
+        if server.lifted_until_s is None:
+            server.want = decision.limited(server.want, vcpus,
+                                           server.limit_share, terms)
     return decision.changes(server.want, in_force)
+
+
+def is_charged(server: Server, terms: decision.HostTerms) -> bool:
+    """Whether a server pays for its I/O out of its entitlement.
+
+    One that may use more than that has nothing to pay with.
+    """
+    return (terms.charge_by is not None and server.policy is not None
+            and server.policy.units is not None
+            and server.policy.dd_billing == 'charge'
+            and server.policy.cap == 'hard')
 
 
 def to_pin(server: Server, host: Iterable[Server],
@@ -369,6 +415,7 @@ def _has_values(in_force: base.InForce, event: base.Event) -> bool:
     limits = in_force.vcpus.values()
     found: dict[base.Parameter, set[int | None]] = {
         base.Parameter.DOMAIN_QUOTA_US: {in_force.domain.quota_us},
+        base.Parameter.DOMAIN_PERIOD_US: {in_force.domain.period_us},
         base.Parameter.SHARES: {in_force.shares},
         base.Parameter.QUOTA_US: {limit.quota_us for limit in limits},
         base.Parameter.PERIOD_US: {limit.period_us for limit in limits},

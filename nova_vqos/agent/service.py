@@ -24,10 +24,15 @@ import oslo_messaging
 from oslo_service import service
 import stevedore
 
+from nova_vqos.agent import biller as billers
 from nova_vqos.agent import manager
+from nova_vqos.agent import messenger
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import reconciler
+from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
+from nova_vqos.billing import charge
+from nova_vqos.billing import ledger
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -54,6 +59,25 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
     return hypervisor
 
 
+def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
+                told: billers.Messenger) -> billers.Biller:
+    """The one who bills servers, as the configuration says."""
+    options = conf.vqos_agent
+    return billers.Biller(
+        hypervisor,
+        ledger.Ledger(options.ledger_path,
+                      keep_days=options.ledger_keep_days,
+                      most_rows=options.ledger_most_servers),
+        told,
+        billers.Options(
+            interval_s=options.billing_interval_s,
+            floor_share=options.charge_floor,
+            ceiling_s=options.debt_ceiling_s,
+            dropped_packets=options.bill_dropped_packets,
+            charge_by=charge.Variant(options.charge_by)),
+        host=conf.host)
+
+
 class AgentService(service.Service):
     """One per host. Everything is made in start(), nothing before."""
 
@@ -68,6 +92,7 @@ class AgentService(service.Service):
         self._loop: reconciler.Reconciler | None = None
         self._loop_thread: threading.Thread | None = None
         self._rpc: RpcServer | None = None
+        self._messenger: messenger.Messenger | None = None
         self._manager = state.ServiceManager()
 
     def start(self) -> None:
@@ -79,8 +104,12 @@ class AgentService(service.Service):
         options = conf.vqos_agent
         self._lock = state.HostLock(options.lock_path)
         _raise_file_limit()
+        hypervisor = load_hypervisor(conf)
+        self._messenger = messenger.Messenger(conf.host)
+        self._messenger.start()
+        biller = make_biller(conf, hypervisor, self._messenger)
         self._loop = reconciler.Reconciler(
-            load_hypervisor(conf),
+            hypervisor,
             profile_watch.ProfileWatch(conf.vqos.profile_path,
                                        conf.vqos.profile_max_interval),
             state.Heartbeat(conf.vqos.agent_state_path, conf.host),
@@ -88,13 +117,15 @@ class AgentService(service.Service):
             period_us=conf.vqos.period_us,
             reserved_cu=conf.vqos.reserved_cu,
             allocation_ratio=conf.vqos.allocation_ratio,
+            biller=biller,
             tick_interval_s=options.tick_interval_s,
             heartbeat_interval_s=options.heartbeat_interval_s)
         self._loop_thread = threading.Thread(
             target=self._loop.run, name='reconciler', daemon=True)
         self._loop_thread.start()
         self._rpc = RpcServer(
-            conf, manager.AgentManager(self._loop, conf.host))
+            conf, manager.AgentManager(self._loop, conf.host, biller),
+            self._messenger)
         self._rpc.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP,
@@ -107,13 +138,18 @@ class AgentService(service.Service):
         self._orders.put('reload')
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop everything; caps stay as they are."""
+        """Stop everything; caps stay as they are.
+
+        A server that paid for its I/O gets its whole entitlement back.
+        """
         self._manager.stopping()
         if self._rpc is not None:
             self._rpc.stop()
         if self._loop is not None and self._loop_thread is not None:
             self._loop.stop()
             self._loop_thread.join(_STOP_TIMEOUT_S)
+        if self._messenger is not None:
+            self._messenger.stop()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -141,9 +177,14 @@ class AgentService(service.Service):
 class RpcServer:
     """Answers RPC as soon as, and as long as, there is a message bus."""
 
-    def __init__(self, conf: cfg.ConfigOpts, endpoint: ty.Any) -> None:
-        """Prepare; nothing is connected yet."""
+    def __init__(self, conf: cfg.ConfigOpts, endpoint: ty.Any,
+                 told: messenger.Messenger | None = None) -> None:
+        """Prepare; nothing is connected yet.
+
+        :param told: reaches other agents as soon as there is a bus
+        """
         self._conf = conf
+        self._told = told
         self._endpoint = endpoint
         self._server: ty.Any = None
         self._started = threading.Event()
@@ -162,6 +203,10 @@ class RpcServer:
         options = self._conf.vqos_agent
         try:
             transport = oslo_messaging.get_rpc_transport(self._conf)
+            if self._told is not None:
+                self._told.use_bus(rpcapi.AgentAPI(
+                    transport, exchange=options.exchange,
+                    topic=options.topic))
             self._server = oslo_messaging.get_rpc_server(
                 transport,
                 oslo_messaging.Target(

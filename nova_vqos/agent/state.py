@@ -73,12 +73,14 @@ class Heartbeat:
         self._host = host
 
     def write(self, *, profile_id: str | None, connected: bool,
-              alarms: tuple[str, ...]) -> None:
+              alarms: tuple[str, ...],
+              dd_billing: tuple[str, ...] = ('off',)) -> None:
         """Leave a sign of life; readers see the old one or the new, no part.
 
         :param profile_id: of the profile in use
         :param connected: whether the hypervisor can be reached
         :param alarms: what an operator should look at
+        :param dd_billing: what of ``vqos:dd_billing`` this host does
         :raises OSError: when it cannot be written
         """
         self._replace({
@@ -88,7 +90,7 @@ class Heartbeat:
             'profile_id': profile_id,
             'seen_at': utc(),
             'classes': ['default'],
-            'dd_billing': ['off'],
+            'dd_billing': list(dd_billing),
             'hypervisor_connected': connected,
             'alarms': list(alarms),
         })

@@ -399,14 +399,15 @@ def _usage(data: dict[str, ty.Any]) -> usages.Usage:
         str(name): _counters(usages.InterfaceCounters, counters)
         for name, counters in data.pop('interfaces').items()}
     disks = data.pop('disks')
-    read = {
+    read: dict[str, ty.Any] = {
         'run': str(data.pop('run')),
         'read_at_s': float(data.pop('read_at_s')),
         'interfaces': interfaces,
         'disks': None if disks is None else {
             str(name): _counters(usages.DiskCounters, counters)
             for name, counters in disks.items()}}
-    return usages.Usage(**read, **_integers(data))
+    read.update(_integers(data))
+    return usages.Usage(**read)
 
 
 _Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,

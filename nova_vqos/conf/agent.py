@@ -16,6 +16,9 @@ import socket
 
 from oslo_config import cfg
 
+from nova_vqos.billing import charge
+from nova_vqos.billing import ledger
+
 GROUP = cfg.OptGroup(
     name='vqos_agent',
     title='Agent',
@@ -102,6 +105,89 @@ Must be the same for agent and nova-compute.
 Topic of the message bus on which the agent is asked and told.
 
 Must be the same for agent and nova-compute.
+"""),
+    cfg.FloatOpt(
+        'billing_interval_s',
+        default=2.0,
+        min=0.5,
+        max=60.0,
+        help="""
+Seconds from one bill of a server's I/O to the next.
+
+Only servers whose flavor has ``vqos:dd_billing`` are billed. With 2 a server
+that pays for its I/O stays within 2 % of its entitlement in any 30 seconds;
+with a longer interval it may exceed that where its I/O begins all at once.
+"""),
+    cfg.StrOpt(
+        'ledger_path',
+        default=ledger.DEFAULT_PATH,
+        help="""
+Path of the file in which the agent keeps what servers used and owe.
+
+Its directory must belong to root or to the agent's user, and must not be
+writable by anybody else.
+"""),
+    cfg.IntOpt(
+        'ledger_keep_days',
+        default=90,
+        min=1,
+        max=3650,
+        help="""
+Days on which the agent ran for which the account of a server is kept that
+does not run here any more.
+"""),
+    cfg.IntOpt(
+        'ledger_most_servers',
+        default=10_000,
+        min=100,
+        max=1_000_000,
+        help="""
+Accounts above which those are dropped whose servers do not run here, first
+those that ran last longest ago.
+"""),
+    cfg.StrOpt(
+        'charge_by',
+        default=charge.Variant.DOMAIN.value,
+        choices=[
+            (charge.Variant.DOMAIN.value,
+             'all that runs for a server is limited together: its vCPUs, '
+             "QEMU's other threads and vhost workers; the agent lowers that "
+             'limit by what is modelled'),
+            (charge.Variant.VCPU.value,
+             'the vCPUs alone are limited; the agent lowers their cap by all '
+             'of the I/O. For hosts whose kernel does not limit vhost '
+             'workers'),
+        ],
+        help="""
+What limits a server that pays for its I/O (``vqos:dd_billing`` is charge).
+"""),
+    cfg.FloatOpt(
+        'charge_floor',
+        default=0.1,
+        min=0.01,
+        max=1.0,
+        help="""
+Part of its entitlement that the limit of a server never goes below, whatever
+its I/O costs.
+"""),
+    cfg.FloatOpt(
+        'debt_ceiling_s',
+        default=300.0,
+        min=0.0,
+        max=86_400.0,
+        help="""
+Most that a server can owe, in seconds of its entitlement. What is above is
+written off, and counted.
+"""),
+    cfg.BoolOpt(
+        'bill_dropped_packets',
+        default=False,
+        help="""
+Whether a server is billed for packets that were sent to it and that it was
+not given, since it did not take them fast enough.
+
+They cost the host nearly as much as others. But whoever floods a server would
+have it pay for that.
 """),
 ]
 

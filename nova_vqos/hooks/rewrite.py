@@ -16,11 +16,11 @@ What happens when that cannot be done is the operator's choice
 (``on_error`` in hook.conf):
 
 ``pass``, the default
-    The XML passes unchanged but for pins of the other host's agent, and the
-    guest comes in with the cap of the host it left; the agent corrects that
-    as soon as it sees the guest. Also where
-    this host is too slow for the guest: a cap of all that the host has would
-    look like a kept promise, and is for nobody to choose here.
+    The XML passes unchanged but for pins and limits of the other host's agent,
+    and the guest comes in with the cap of the host it left; the agent
+    corrects that as soon as it sees the guest. Also where this host is too
+    slow for the guest: a cap of all that the host has would look like a kept
+    promise, and is for nobody to choose here.
 ``refuse``
     The migration is cancelled, and the guest stays where it is.
 
@@ -102,6 +102,25 @@ def load_settings(path: str) -> Settings:
     return settings
 
 
+def without_foreign_limits(xml: bytes) -> bytes:
+    """The XML of a server with units without the limits on its I/O.
+
+    The other host's agent set them, for its own CPUs. Here they would slow
+    the threads that take the guest in; this host's agent sets its own. The
+    very same bytes where nothing is to change.
+
+    :raises nova_vqos.domain_xml.DomainXmlError: when it is not the XML of a
+        domain
+    """
+    # NOTE: few domains have one, and each migration waits for this.
+    if not any(f'<{name}>'.encode() in xml for name in domain_xml.LIMITS):
+        return xml
+    extra_specs = domain_xml.read(xml).extra_specs or {}
+    if policies.UNITS_KEY not in extra_specs:
+        return xml
+    return domain_xml.without_limits(xml)
+
+
 def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
     """The XML of a guest with the CPU tuning that it gets on this host.
 
@@ -163,7 +182,7 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
         if len(xml) > MAX_XML_BYTES:
             raise HookError(f'the XML has more than {MAX_XML_BYTES} bytes')
         # These would be wrong here, whatever else can be done.
-        result = domain_xml.without_own_pins(xml)
+        result = without_foreign_limits(domain_xml.without_own_pins(xml))
         result, done = rewritten(result, settings)
         if done:
             _log(name, done, error=False)
@@ -173,7 +192,7 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
             _log(name, f'refused: {_reason(error)}')
             return 1
         changed = ('unchanged' if result is xml else
-                   "without the other host's pins, else unchanged")
+                   "without the other host's pins and limits, else unchanged")
         _log(name, f'passed {changed}: {_reason(error)}')
     finally:
         _set_alarm(0)

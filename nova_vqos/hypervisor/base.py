@@ -71,6 +71,7 @@ class Parameter(enum.Enum):
     """What of a domain's CPU tuning can be written."""
 
     DOMAIN_QUOTA_US = 'domain_quota_us'
+    DOMAIN_PERIOD_US = 'domain_period_us'
     QUOTA_US = 'quota_us'
     PERIOD_US = 'period_us'
     SHARES = 'shares'
@@ -97,6 +98,7 @@ class Domain:
     :ivar pcpus: those that its vCPUs may run on; None: all
     :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
         of :class:`Hypervisor`
+    :ivar project_id: whose server it is; '' where unknown
     :ivar interfaces: by the name on the host; not those whose packets pass by
         the host's kernel
     :ivar disks: by the name in the guest, such as ``vda``; not those whose
@@ -109,10 +111,15 @@ class Domain:
     vcpus: int
     pcpus: frozenset[int] | None
     pinned_by_others: bool = False
+    project_id: str = ''
     interfaces: Mapping[str, usage.InterfaceKind] = dataclasses.field(
         default_factory=dict)
     disks: Mapping[str, usage.DiskKind] = dataclasses.field(
         default_factory=dict)
+
+
+#: The detail of a CHANGED event: a migration or another job has ended.
+JOB_COMPLETED = 'job completed'
 
 
 class EventKind(enum.Enum):

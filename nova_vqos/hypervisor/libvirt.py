@@ -42,6 +42,8 @@ _BUSY = (libvirt.VIR_ERR_OPERATION_TIMEOUT, libvirt.VIR_ERR_OPERATION_ABORTED)
 _FIELDS = {
     base.Parameter.DOMAIN_QUOTA_US:
         libvirt.VIR_DOMAIN_SCHEDULER_GLOBAL_QUOTA,
+    base.Parameter.DOMAIN_PERIOD_US:
+        libvirt.VIR_DOMAIN_SCHEDULER_GLOBAL_PERIOD,
     base.Parameter.QUOTA_US: libvirt.VIR_DOMAIN_SCHEDULER_VCPU_QUOTA,
     base.Parameter.PERIOD_US: libvirt.VIR_DOMAIN_SCHEDULER_VCPU_PERIOD,
     base.Parameter.SHARES: libvirt.VIR_DOMAIN_SCHEDULER_CPU_SHARES,
@@ -50,6 +52,8 @@ _FIELDS = {
 _TUNABLES = {
     libvirt.VIR_DOMAIN_TUNABLE_CPU_GLOBAL_QUOTA:
         base.Parameter.DOMAIN_QUOTA_US,
+    libvirt.VIR_DOMAIN_TUNABLE_CPU_GLOBAL_PERIOD:
+        base.Parameter.DOMAIN_PERIOD_US,
     libvirt.VIR_DOMAIN_TUNABLE_CPU_VCPU_QUOTA: base.Parameter.QUOTA_US,
     libvirt.VIR_DOMAIN_TUNABLE_CPU_VCPU_PERIOD: base.Parameter.PERIOD_US,
     libvirt.VIR_DOMAIN_TUNABLE_CPU_CPU_SHARES: base.Parameter.SHARES,
@@ -245,6 +249,7 @@ class LibvirtHypervisor(base.Hypervisor):
             uuid=uuid, name=found.name, extra_specs=found.extra_specs,
             vcpus=found.vcpus or 0, pcpus=found.pcpus,
             pinned_by_others=found.pinned_by_others,
+            project_id=found.project_id,
             interfaces=devices.interface_kinds(found, self._root,
                                                self._forward_mode),
             disks=devices.disk_kinds(found))
@@ -483,7 +488,7 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def _on_job(self, _connection: ty.Any, domain: ty.Any,
                 _params: object, _opaque: object) -> None:
-        self._emit(base.EventKind.CHANGED, domain, 'job completed')
+        self._emit(base.EventKind.CHANGED, domain, base.JOB_COMPLETED)
 
     def _on_tunable(self, _connection: ty.Any, domain: ty.Any,
                     params: Mapping[str, ty.Any], _opaque: object) -> None:

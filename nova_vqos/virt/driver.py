@@ -134,6 +134,14 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             data.dst_cpu_shared_set_info = set(pcpus)
         return data
 
+    def live_migration(self, context, instance, dest, post_method,
+                       recover_method, block_migration=False,
+                       migrate_data=None):
+        """Have nothing slow the migration of a server that pays for I/O."""
+        self._vqos_waker.lift(instance)
+        super().live_migration(context, instance, dest, post_method,
+                               recover_method, block_migration, migrate_data)
+
     def post_live_migration_at_destination(
             self, context, instance, network_info, block_migration=False,
             block_device_info=None):

@@ -37,6 +37,26 @@ class AgentWaker:
     def __init__(self):
         self._silent_until_s = 0.0
 
+    def lift(self, instance):
+        """Have the limits on a server's I/O gone before it migrates.
+
+        Waits for that, for seconds at most; it never fails what follows.
+        """
+        try:
+            policy = policies.parse(instance.flavor.extra_specs,
+                                    instance.flavor.vcpus)
+            if (policy is None or policy.dd_billing != 'charge'
+                    or time.monotonic() < self._silent_until_s):
+                return
+            rpcapi.AgentAPI(
+                rpc.TRANSPORT, exchange=CONF.vqos_agent.exchange,
+                topic=CONF.vqos_agent.topic,
+            ).lift_limits(CONF.host, instance.uuid)
+        except Exception:
+            LOG.warning('The vqos agent was not told of a migration: the '
+                        'limit on its I/O may slow it', instance=instance,
+                        exc_info=True)
+
     def wake(self, instance):
         """Tell the agent of a server; it never fails what it follows."""
         try:

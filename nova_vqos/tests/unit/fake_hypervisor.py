@@ -184,6 +184,9 @@ class FakeHypervisor(base.Hypervisor):
         elif change.parameter is base.Parameter.DOMAIN_QUOTA_US:
             tune = dataclasses.replace(tune, domain=dataclasses.replace(
                 tune.domain, quota_us=change.value))
+        elif change.parameter is base.Parameter.DOMAIN_PERIOD_US:
+            tune = dataclasses.replace(tune, domain=dataclasses.replace(
+                tune.domain, period_us=change.value))
         else:
             field = {base.Parameter.QUOTA_US: 'quota_us',
                      base.Parameter.PERIOD_US: 'period_us'}[change.parameter]

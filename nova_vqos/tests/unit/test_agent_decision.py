@@ -20,6 +20,7 @@ from nova_vqos import policy
 from nova_vqos import tuning
 from nova_vqos import units
 from nova_vqos.agent import decision
+from nova_vqos.billing import charge
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 
@@ -36,7 +37,15 @@ CAPS = st.builds(
         max(1000, period_us * share // 100), period_us),
     PERIODS, st.integers(1, 100))
 TUNES = st.builds(tuning.Tune, cap=st.none() | CAPS,
-                  shares=st.integers(2, 4096))
+                  shares=st.integers(2, 4096), domain=st.none() | CAPS)
+# What the agent wants on a host of cgroup v1: no vCPU above the domain.
+OWN_TUNES = st.builds(
+    lambda cap, vcpus, share: decision.limited(
+        tuning.Tune(cap, 614), vcpus, share,
+        terms(charge_by=charge.Variant.DOMAIN)),
+    st.builds(lambda quota_us: units.CpuCap(quota_us, 50_000),
+              st.integers(1000, 50_000)),
+    st.integers(1, 8), st.floats(0.1, 1.0))
 
 
 def terms(**others):
@@ -69,7 +78,11 @@ class TestChanges:
         end = ([in_force] + apply(in_force, changes))[-1]
         assert decision.changes(want, end) == ()
         assert end.shares == want.shares
-        assert end.domain.quota_us is None
+        if want.domain is None:
+            assert end.domain.quota_us is None
+        else:
+            assert (end.domain.quota_us,
+                    end.domain.period_us) == tuple(want.domain)
         for limit in end.vcpus.values():
             if want.cap is None:
                 assert limit.quota_us is None
@@ -90,6 +103,27 @@ class TestChanges:
         for state in apply(in_force, decision.changes(want, in_force)):
             assert all(share(limit) <= allowed + 1e-12
                        for limit in state.vcpus.values())
+
+    @hypothesis.settings(deadline=None)
+    @hypothesis.given(OWN_TUNES, OWN_TUNES)
+    def test_no_step_is_one_that_cgroup_v1_refuses(self, before, want):
+        """It gives no child more than its parent."""
+        in_force = base.InForce(
+            vcpus=dict.fromkeys(range(2), base.Limit(*before.cap)),
+            shares=614, domain=base.Limit(*before.domain))
+        for state in apply(in_force, decision.changes(want, in_force)):
+            for limit in state.vcpus.values():
+                assert share(limit) <= share(state.domain) + 1e-12
+
+    def test_the_limit_of_the_parent_is_lowered_last(self):
+        in_force = base.InForce(vcpus={0: base.Limit(20_000, 50_000)},
+                                shares=600, domain=base.Limit(None, 100_000))
+        want = tuning.Tune(cap=units.CpuCap(15_000, 50_000), shares=600,
+                           domain=units.CpuCap(15_000, 50_000))
+        assert decision.changes(want, in_force) == (
+            base.Change(P.QUOTA_US, 15_000),
+            base.Change(P.DOMAIN_PERIOD_US, 50_000),
+            base.Change(P.DOMAIN_QUOTA_US, 15_000))
 
     def test_the_limit_of_the_parent_is_raised_first(self):
         in_force = base.InForce(vcpus={0: base.Limit(10_000, 50_000)},
@@ -112,6 +146,64 @@ class TestChanges:
                                 shares=600, domain=base.Limit(None, 100_000))
         want = tuning.Tune(cap=None, shares=600)
         assert decision.changes(want, in_force) == ()
+
+
+class TestLimited:
+    TUNE = tuning.Tune(cap=units.CpuCap(15_000, 50_000), shares=614)
+
+    def test_the_whole_domain_has_what_its_vcpus_have_together(self):
+        limited = decision.limited(self.TUNE, 2, 1.0, terms(
+            charge_by=charge.Variant.DOMAIN))
+        assert limited.domain == units.CpuCap(30_000, 50_000)
+        assert limited.cap == self.TUNE.cap
+
+    @pytest.mark.parametrize('version, vcpu_us', [(1, 12_000), (2, 15_000)])
+    def test_what_it_pays_is_taken_from_all_of_it(self, version, vcpu_us):
+        limited = decision.limited(self.TUNE, 2, 0.4, terms(
+            charge_by=charge.Variant.DOMAIN, cgroup_version=version))
+        assert limited.domain == units.CpuCap(12_000, 50_000)
+        assert limited.cap == units.CpuCap(vcpu_us, 50_000)
+
+    def test_or_from_its_vcpus(self):
+        limited = decision.limited(self.TUNE, 2, 0.4, terms(
+            charge_by=charge.Variant.VCPU))
+        assert limited.domain is None
+        assert limited.cap == units.CpuCap(6_000, 50_000)
+
+    def test_libvirt_takes_no_less_than_a_millisecond(self):
+        tune = tuning.Tune(cap=units.CpuCap(8_000, 400_000), shares=2)
+        limited = decision.limited(tune, 1, 0.1, terms(
+            charge_by=charge.Variant.DOMAIN))
+        assert limited.domain.quota_us == 1_000
+
+    @pytest.mark.parametrize('others', [{}, {
+        'charge_by': charge.Variant.DOMAIN}])
+    def test_a_floor_has_nothing_to_pay_with(self, others):
+        tune = self.TUNE._replace(cap=None)
+        assert decision.limited(tune, 2, 0.4, terms(**others)) == tune
+
+    @hypothesis.given(
+        st.sampled_from(charge.Variant), st.integers(1, 8),
+        st.floats(0.1, 1.0), st.sampled_from([1, 2]))
+    def test_what_is_in_force_is_found_again(self, variant, vcpus, limit,
+                                             version):
+        """So that an agent that starts writes nothing."""
+        host = terms(charge_by=variant, cgroup_version=version)
+        want = decision.limited(self.TUNE, vcpus, limit, host)
+        in_force = base.InForce(
+            vcpus=dict.fromkeys(range(vcpus), base.Limit(*want.cap)),
+            shares=614, domain=base.Limit(*(want.domain or (None, 50_000))))
+        found = decision.limit_in_force(self.TUNE, vcpus, in_force, host)
+        assert decision.limited(self.TUNE, vcpus, found, host) == want
+
+    @pytest.mark.parametrize('limit', [
+        base.Limit(None, 50_000), base.Limit(30_001, 50_000),
+        base.Limit(10_000, 49_999)])
+    def test_a_limit_that_is_not_ours_is_none(self, limit):
+        in_force = base.InForce(vcpus={0: base.Limit(15_000, 50_000)},
+                                shares=614, domain=limit)
+        assert decision.limit_in_force(self.TUNE, 2, in_force, terms(
+            charge_by=charge.Variant.DOMAIN)) == 1.0
 
 
 class TestWanted:

@@ -33,14 +33,15 @@ RIGHT = base.Limit(15_000, 50_000)
 class World:
     """A host, its agent's loop, and a clock that a test turns."""
 
-    def __init__(self, directory, hypervisor=None, profile=True):
+    def __init__(self, directory, hypervisor=None, profile=True,
+                 make_biller=lambda _host, _clock: None, executor=None):
         self.now_s = 1000.0
         self.host = hypervisor or fakes.FakeHypervisor()
         self.profile_path = directory / 'profile.yaml'
         if profile:
             profiles.store(fakes.make_profile(), str(self.profile_path))
         self.state_path = directory / 'run' / 'agent.json'
-        self.executor = fakes.InlineExecutor()
+        self.executor = executor or fakes.InlineExecutor()
         self.loop = reconciler.Reconciler(
             self.host,
             profile_watch.ProfileWatch(
@@ -48,6 +49,7 @@ class World:
                 fingerprint=lambda _emulator: {'tick_us': '4000'}),
             state.Heartbeat(str(self.state_path), 'host'),
             state.ServiceManager({}), period_us=50_000,
+            biller=make_biller(self.host, lambda: self.now_s),
             executor=self.executor, clock=lambda: self.now_s)
 
     def settle(self):

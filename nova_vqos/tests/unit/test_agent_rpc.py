@@ -24,6 +24,7 @@ from nova_vqos import policy
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
+from nova_vqos.billing import account as accounts
 from nova_vqos.conf import agent as agent_options
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 from nova_vqos.tests.unit import test_agent_reconciler
@@ -52,7 +53,8 @@ def agent(tmp_path):
         conf, allowed_remote_exmods=[rpcapi.__name__])
     world = test_agent_reconciler.World(tmp_path)
     world.start()
-    rpc = service.RpcServer(conf, manager.AgentManager(world.loop, 'host'))
+    world.manager = manager.AgentManager(world.loop, 'host')
+    rpc = service.RpcServer(conf, world.manager)
     rpc.start()
     stopping = threading.Event()
 
@@ -107,6 +109,32 @@ class TestRpc:
         with pytest.raises(rpcapi.UnknownServer, match=fakes.UUID):
             agent.api.get_server('host', fakes.UUID, timeout=LIMIT_S)
 
+    def test_limits_are_lifted_before_a_migration(self, agent):
+        assert agent.api.lift_limits('host', fakes.UUID, timeout=LIMIT_S)
+
+    def test_nobody_who_is_asked_to_lift_them_is_harmless(self, agent):
+        assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
+
+    def test_accounts_are_asked_for_and_handed_over(self, agent):
+        taken = []
+
+        class Biller:
+            def take_claim(self, *arguments):
+                taken.append(arguments)
+
+            def take_statement(self, statement):
+                taken.append(statement)
+
+        agent.manager._biller = Biller()
+        agent.api.claim_ledger(fakes.UUID, 'there', 1.5)
+        wait_until(lambda: taken)
+        assert taken.pop() == (fakes.UUID, 'there', 1.5)
+        statement = accounts.Statement(fakes.UUID, 1, accounts.nothing(), 2,
+                                       3)
+        agent.api.hand_over('host', statement.to_dict())
+        wait_until(lambda: taken)
+        assert taken.pop() == statement
+
     @pytest.mark.parametrize('method, arguments', [
         ('get_server', {'server_uuid': 'x'}),
         ('get_server', {'server_uuid': None}),
@@ -129,6 +157,20 @@ class TestRpc:
                           'policy': {'vcpus': 'x', 'units': {}}}),
         ('apply_policy', {'server_uuid': fakes.UUID,
                           'policy': {'vcpus': 1, 'units': 6, 'x': 1}}),
+        ('lift_limits', {'server_uuid': 'x'}),
+        ('lift_limits', {}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there'}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': '../x',
+                          'claimed_at': 1.0}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there',
+                          'claimed_at': 'now'}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there',
+                          'claimed_at': float('nan')}),
+        ('claim_ledger', {'server_uuid': 5, 'host': 'there',
+                          'claimed_at': 1.0}),
+        ('hand_over', {'statement': None}),
+        ('hand_over', {'statement': {'server_uuid': fakes.UUID}}),
+        ('hand_over', {}),
     ])
     def test_garbage_is_answered_with_a_typed_error(self, agent, method,
                                                     arguments):

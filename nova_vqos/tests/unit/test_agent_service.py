@@ -42,6 +42,7 @@ def conf(tmp_path):
     options.set_override('agent_state_path', str(tmp_path / 'agent.json'),
                          'vqos')
     for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
+                        ('ledger_path', str(tmp_path / 'ledger.sqlite')),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),
                         ('tick_interval_s', 0.1),

@@ -127,7 +127,7 @@ class SignaturesTestCase(nova_case.NovaTestCase):
     def test_overridden_methods(self):
         self.assertEqual({
             'update_provider_tree', 'get_available_resource',
-            'check_can_live_migrate_destination',
+            'check_can_live_migrate_destination', 'live_migration',
             'post_live_migration_at_destination', 'cleanup',
             '_get_existing_guest_config', '_get_guest_config',
             '_update_guest_cputune', '_create_guest'}, self.overridden())
@@ -726,6 +726,37 @@ class WakeTestCase(DriverTestCase):
             now_s[0] += 61
         self.driver._vqos_waker.wake(self.instance)
         self.assert_woken()
+
+    def test_a_migration_waits_for_the_limit_to_go(self):
+        calls = []
+        self.stub_out(
+            'nova_vqos.agent.rpcapi.AgentAPI.lift_limits',
+            lambda api, host, uuid: calls.append(uuid))
+        self.stub_out(
+            'nova.virt.libvirt.driver.LibvirtDriver.live_migration',
+            lambda *args: calls.append('migrate'))
+        for dd_billing, expected in (
+                ('charge', [UUID, 'migrate']), ('account', ['migrate'])):
+            self.instance.flavor.extra_specs['vqos:dd_billing'] = dd_billing
+            calls.clear()
+            self.driver.live_migration(None, self.instance, 'there', None,
+                                       None)
+            self.assertEqual(expected, calls)
+
+    def test_and_goes_on_whatever_fails(self):
+        calls = []
+        self.stub_out(
+            'nova.virt.libvirt.driver.LibvirtDriver.live_migration',
+            lambda *args: calls.append('migrate'))
+        self.instance.flavor.extra_specs['vqos:dd_billing'] = 'charge'
+        for name, broken in (
+                ('nova.rpc.TRANSPORT', None),
+                ('nova_vqos.policy.parse', lambda *a: 1 / 0),
+                ('nova_vqos.agent.rpcapi.AgentAPI', None)):
+            with fixtures.MonkeyPatch(name, broken):
+                self.driver.live_migration(None, self.instance, 'there',
+                                           None, None)
+        self.assertEqual(['migrate'] * 3, calls)
 
     def test_a_guest_that_was_not_made_wakes_nobody(self):
         self.stub_out('nova.virt.libvirt.guest.Guest.launch',

@@ -279,6 +279,17 @@ def test_the_trait_of_the_hook(files, reporter, monkeypatch, tmp_path):
     assert 'CUSTOM_VQOS_HOOK' in reporter.report(PCPUS).traits()
 
 
+def test_the_trait_of_billing(files, reporter):
+    files.calibrate({'0-1': 1.0})
+    for offers, expected in ((['off', 'account'], False),
+                             (['off', 'account', 'charge'], True)):
+        with open(files.agent_state_path, 'w') as file:
+            json.dump({'dd_billing': offers}, file)
+        traits = reporter.report(PCPUS).traits()
+        assert ('CUSTOM_VQOS_DD_BILLING' in traits) is expected
+    assert host_report.own_traits(['CUSTOM_VQOS_DD_BILLING'])
+
+
 def test_a_hook_that_may_not_be_seen(files, reporter, monkeypatch):
     def fail():
         raise PermissionError('hooks')

@@ -53,6 +53,7 @@ REPORTED_PROFILE=$ROOT/etc/nova-vqos/profile.yaml
 # Ours, below ROOT: the defaults are tested by their text.
 NOVA_VQOS_CONF_DIR=$ROOT/etc/nova-vqos
 NOVA_VQOS_RUN_DIR=$ROOT/run/nova-vqos
+NOVA_VQOS_STATE_DIR=$ROOT/var/lib/nova-vqos
 NOVA_VQOS_CACHE_DIR=$ROOT/var/cache/nova-vqos
 NOVA_VQOS_HOOKS_DIR=$ROOT/etc/libvirt/hooks
 # libvirt's own test driver: the agent runs for real, on no guests.

@@ -1,0 +1,149 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Billing, as the agent's loop sees it: rounds on a worker, and their fruit.
+
+All here is called by the loop, but for what is done in a round.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent import futures
+import functools
+import logging
+
+from nova_vqos.agent import biller as billers
+from nova_vqos.agent import decision
+from nova_vqos.agent import server as servers
+from nova_vqos.billing import charge
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+# How long the end of the agent is put off to give servers their due.
+_GIVE_BACK_TIMEOUT_S = 5.0
+
+
+class Rounds:
+    """The rounds in which the servers of a loop are billed.
+
+    :ivar done: how many there were
+    """
+
+    def __init__(self, biller: billers.Biller | None,
+                 known: Mapping[str, servers.Server],
+                 executor: futures.Executor,
+                 post: Callable[[Callable[[], None]], None],
+                 on_failure: Callable[[Exception], None]) -> None:
+        """
+        :param biller: None: nobody is billed
+        :param known: the loop's servers by UUID
+        :param executor: runs the rounds
+        :param post: has the loop call something
+        :param on_failure: told, by the loop, why a round failed
+        """
+        self.done = 0
+        self._biller = biller
+        self._known = known
+        self._executor = executor
+        self._post = post
+        self._on_failure = on_failure
+        self._working = False
+
+    @property
+    def charge_by(self) -> charge.Variant | None:
+        """What limits servers that pay; None: nobody counts their I/O."""
+        if self._biller is None or not self._biller.can_read:
+            return None
+        return self._biller.options.charge_by
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """What of ``vqos:dd_billing`` works on this host now."""
+        return ('off',) if self._biller is None else self._biller.offers
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What is wrong, one text each."""
+        return () if self._biller is None else self._biller.alarms
+
+    def begin(self, now_s: float, terms: decision.HostTerms) -> None:
+        """Have the servers billed that are to be, if it is time to."""
+        biller = self._biller
+        if biller is None or self._working or now_s < biller.next_at_s:
+            return
+        subjects = [subject for server in self._known.values() if (
+            subject := billers.subject_of(server, terms, now_s)) is not None]
+        if not biller.is_due(now_s, subjects):
+            return
+        self._working = True
+        costs = getattr(terms.profile, 'io_costs', None)
+        running = frozenset(self._known)
+        runs = {subject.uuid: self._known[subject.uuid].run_id
+                for subject in subjects}
+
+        def work() -> None:
+            bills: dict[str, billers.Billed] = {}
+            failure: Exception | None = None
+            try:
+                bills = biller.round(subjects, costs, running)
+            except Exception as error:
+                failure = error
+            self._post(functools.partial(self._take, bills, runs, failure))
+        self._executor.submit(work)
+
+    def give_back(self, terms: decision.HostTerms,
+                  hypervisor: base.Hypervisor) -> None:
+        """Give servers that paid for their I/O all they are entitled to.
+
+        Nobody is there to end it once this agent is gone. What they owe is
+        in the ledger.
+        """
+        jobs = []
+        for server in self._known.values():
+            if server.limit_share is None or server.limit_share == 1.0:
+                continue
+            server.limit_share = 1.0
+            try:
+                changes = servers.pending(server, terms,
+                                          hypervisor.read(server.uuid))
+            except (base.HypervisorError, decision.Unenforceable) as error:
+                LOG.warning('Server %s (%s) keeps its limit: %s', server.uuid,
+                            server.name, error)
+                continue
+            if changes:
+                jobs.append(self._executor.submit(
+                    hypervisor.write, server.uuid, changes))
+        done, late = futures.wait(jobs, timeout=_GIVE_BACK_TIMEOUT_S)
+        failed = [job for job in done if job.exception() is not None]
+        if failed or late:
+            LOG.warning('%d servers keep the limit on their I/O',
+                        len(failed) + len(late))
+
+    def close(self) -> None:
+        """Store what is left."""
+        if self._biller is not None and not self._working:
+            self._biller.close()
+
+    def _take(self, bills: Mapping[str, billers.Billed],
+              runs: Mapping[str, int], failure: Exception | None) -> None:
+        self._working = False
+        self.done += 1
+        if failure is not None:
+            self._on_failure(failure)
+        for uuid, billed in bills.items():
+            server = self._known.get(uuid)
+            if server is None or server.run_id != runs[uuid]:
+                continue
+            server.bill = billed.report
+            if billed.limit_share not in (None, server.limit_share):
+                server.limit_share = billed.limit_share
+                server.reconsider = True

@@ -1,0 +1,305 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Servers that pay for their I/O, in the agent's loop."""
+
+from concurrent import futures
+import dataclasses
+import json
+import threading
+
+import pytest
+
+from nova_vqos.agent import biller as billers
+from nova_vqos.billing import charge
+from nova_vqos.billing import ledger as ledgers
+from nova_vqos.hypervisor import base
+from nova_vqos.tests.unit import fake_hypervisor as fakes
+from nova_vqos.tests.unit import test_agent_reconciler as reconciling
+from nova_vqos.tests.unit import test_biller
+from nova_vqos.tests.unit import test_meter
+
+KIND = base.EventKind
+P = base.Parameter
+# What 60 CU are on two pCPUs of 100 CU.
+WHOLE = base.Limit(30_000, 50_000)
+
+
+class World(reconciling.World):
+    """A host whose servers may be billed."""
+
+    def __init__(self, directory, executor=None, **options):
+        self.path = directory / 'lib' / 'ledger.sqlite'
+        self.told = test_biller.Told()
+
+        def make_biller(host, clock):
+            return billers.Biller(
+                host, ledgers.Ledger(str(self.path)), self.told,
+                billers.Options(**options), host='host', clock=clock)
+        super().__init__(directory, make_biller=make_biller,
+                         executor=executor)
+
+    def boot(self, uuid=fakes.UUID, *, dd_billing='charge', **others):
+        specs = others.pop('specs', None) or fakes.make_specs(
+            dd_billing=dd_billing)
+        self.host.boot(uuid, specs=specs, **others)
+        self.host.used[uuid] = test_meter.reading(self.now_s)
+
+    def use(self, times=1, uuid=fakes.UUID, **used_ns):
+        """Let a second go by in which a server uses something."""
+        for _ in range(times):
+            reading = self.host.used[uuid]
+            self.host.used[uuid] = dataclasses.replace(
+                reading, read_at_s=self.now_s + 1.0, **{
+                    name: getattr(reading, name) + used
+                    for name, used in used_ns.items()})
+            self.tick()
+
+    def busy(self, times):
+        """It uses all of its 60 CU, and a third as much for I/O."""
+        self.use(times, vcpu_ns=6 * 10**8, emulator_ns=2 * 10**8)
+
+    def domain(self, uuid=fakes.UUID):
+        return self.host.tunes[uuid].domain
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+class TestCharge:
+    def test_all_of_a_server_is_limited_to_its_entitlement(self, world):
+        world.boot()
+        world.start()
+        assert world.domain() == WHOLE
+        assert world.limits() == {reconciling.RIGHT}
+        report = world.report()
+        assert report['right_at_first_sight'] is False
+        assert report['wanted']['domain'] == {
+            'quota_us': 30_000, 'period_us': 50_000}
+
+    def test_a_limit_that_is_added_is_no_wrong_cap(self, world):
+        world.boot(quota_us=15_000, period_us=50_000, shares=614)
+        world.start()
+        assert world.domain() == WHOLE
+        assert world.report()['right_at_first_sight'] is True
+
+    @pytest.mark.parametrize('specs', [
+        fakes.make_specs(), fakes.make_specs(dd_billing='account'),
+        fakes.make_specs(dd_billing='charge', cap='floor')])
+    def test_others_are_not_limited_as_a_whole(self, world, specs):
+        world.boot(specs=specs)
+        world.start()
+        world.busy(40)
+        assert world.domain().quota_us is None
+        assert world.host.written[1:] == []
+
+    def test_what_it_owes_is_taken_from_its_limit_with_few_writes(
+            self, world):
+        world.boot()
+        world.start()
+        world.host.written.clear()
+        world.busy(60)
+        assert world.domain().quota_us < 29_000
+        assert 1 <= len(world.host.written) <= 8
+        # On cgroup v1 no vCPU has more than all of them.
+        assert all(limit.quota_us <= world.domain().quota_us
+                   for limit in world.limits())
+        report = world.report()
+        assert report['tamperings'] == []
+        assert report['right'] is True
+        assert report['bill']['debt_cu_s'] > 0
+        assert report['bill']['limit_cu'] < 58
+
+    def test_it_gets_it_back_when_it_is_quiet(self, world):
+        world.boot()
+        world.start()
+        world.busy(60)
+        world.use(120, vcpu_ns=10**7)
+        assert world.domain() == WHOLE
+        assert world.report()['bill']['debt_cu_s'] == 0
+
+    def test_a_limit_that_was_tampered_with_is_restored(self, world):
+        world.boot()
+        world.start()
+        world.host.tunes[fakes.UUID] = dataclasses.replace(
+            world.host.tunes[fakes.UUID], domain=base.Limit(None, 100_000))
+        world.tick()
+        assert world.domain() == WHOLE
+        tampering, = world.report()['tamperings']
+        assert 'domain 30000/50000' in tampering['expected']
+
+    def test_the_echo_of_an_own_write_is_nobody_elses(self, world):
+        world.boot()
+        world.start()
+        world.host.event(KIND.TUNED, values={
+            P.DOMAIN_QUOTA_US: 30_000, P.DOMAIN_PERIOD_US: 50_000})
+        world.settle()
+        assert world.report()['tamperings'] == []
+
+    def test_an_agent_that_starts_again_writes_nothing(self, world,
+                                                       tmp_path):
+        world.boot()
+        world.start()
+        world.busy(60)
+        limit = world.domain()
+        assert limit.quota_us < WHOLE.quota_us
+        again = World(tmp_path)
+        again.now_s = world.now_s
+        again.host.runs, again.host.domains, again.host.tunes = (
+            world.host.runs, world.host.domains, world.host.tunes)
+        again.host.used = world.host.used
+        again.start()
+        assert again.host.written == []
+        again.tick(3)
+        assert again.report()['bill']['debt_cu_s'] > 0
+
+    def test_vcpus_alone_can_be_limited(self, tmp_path):
+        world = World(tmp_path, charge_by=charge.Variant.VCPU)
+        world.boot()
+        world.start()
+        assert world.domain().quota_us is None
+        world.busy(60)
+        assert world.domain().quota_us is None
+        assert {limit.quota_us for limit in world.limits()} != {15_000}
+
+    def test_a_hypervisor_without_readings_limits_nothing(self, tmp_path):
+        class Old(fakes.FakeHypervisor):
+            usages = base.Hypervisor.usages
+
+        world = World(tmp_path)
+        world.host.__class__ = Old
+        world.boot()
+        world.start()
+        world.tick(20)
+        assert world.domain().quota_us is None
+        assert world.host_report()['dd_billing'] == ['off']
+
+
+class TestAccount:
+    def test_a_server_without_units_is_billed_too(self, world):
+        world.boot(specs={'vqos:dd_billing': 'account'})
+        world.start()
+        world.use(10, emulator_ns=10**8)
+        bill = world.report()['bill']
+        assert bill['used_cu_s']['emulator'] == pytest.approx(100, abs=21)
+        assert bill['entitlement_cu'] is None
+        assert bill['limit_cu'] is None
+
+    def test_a_host_without_any_is_not_read(self, world):
+        world.boot(dd_billing='off')
+        world.start()
+        world.tick(100)
+        assert world.host.usage_reads == []
+
+    def test_one_that_comes_is_billed_from_when_its_guest_runs(self, world):
+        world.start()
+        world.boot(dd_billing='account')
+        world.host.used[fakes.UUID] = test_meter.reading(
+            world.now_s, emulator_ns=10**9)
+        world.host.event(KIND.STARTED, detail='migrated', at_s=world.now_s)
+        world.tick(6)
+        assert world.report()['bill'] is None
+        world.host.event(KIND.RESUMED, detail='migrated', at_s=world.now_s)
+        world.use(10, emulator_ns=10**8)
+        used_cu_s = world.report()['bill']['used_cu_s']['emulator']
+        assert 0 < used_cu_s <= 100
+        assert world.told.claims == [fakes.UUID] * len(world.told.claims)
+        assert world.told.claims
+
+    def test_a_reading_that_fails_is_no_end(self, world):
+        world.boot()
+        world.start()
+
+        def fail(_uuids):
+            raise base.HypervisorError('no')
+
+        world.host.usages = fail
+        world.tick(10)
+        assert world.domain() == WHOLE
+        assert world.host_report()['errors'] > 0
+        del world.host.usages
+        world.busy(10)
+        assert world.report()['bill'] is not None
+
+
+class TestMigration:
+    def test_nothing_limits_the_threads_that_send_it(self, world):
+        world.boot()
+        world.start()
+        assert not world.ask(lambda: world.loop.is_lifted(fakes.UUID))
+        world.loop.lift(fakes.UUID, 30.0)
+        world.settle()
+        assert world.domain().quota_us is None
+        assert world.limits() == {reconciling.RIGHT}
+        assert world.ask(lambda: world.loop.is_lifted(fakes.UUID))
+        assert world.report()['tamperings'] == []
+
+    def test_the_limit_comes_back_after_one_that_failed(self, world):
+        world.boot()
+        world.start()
+        world.loop.lift(fakes.UUID, 30.0)
+        world.settle()
+        world.host.event(KIND.CHANGED, detail=base.JOB_COMPLETED)
+        world.settle()
+        world.settle()
+        assert world.domain() == WHOLE
+
+    def test_and_after_one_that_never_began(self, world):
+        world.boot()
+        world.start()
+        world.loop.lift(fakes.UUID, 30.0)
+        world.tick(29)
+        assert world.domain().quota_us is None
+        world.tick(3)
+        assert world.domain() == WHOLE
+
+    def test_a_server_that_is_not_here_is_no_reason_to_wait(self, world):
+        world.start()
+        world.loop.lift(fakes.UUID, 30.0)
+        assert world.ask(lambda: world.loop.is_lifted(fakes.UUID))
+
+
+class TestSignsOfLife:
+    def test_they_say_what_works_here(self, world):
+        world.start()
+        world.tick(12)
+        state = json.loads(world.state_path.read_text())
+        assert state['dd_billing'] == ['off', 'account', 'charge']
+        assert world.host_report()['dd_billing'] == state['dd_billing']
+
+    def test_without_a_ledger_nothing_does(self, world):
+        world.path.parent.write_text('in the way')
+        world.start()
+        world.tick(12)
+        state = json.loads(world.state_path.read_text())
+        assert state['dd_billing'] == ['off']
+        assert 'ledger' in state['alarms'][0]
+
+
+def test_a_clean_stop_gives_all_of_it_back(tmp_path):
+    world = World(tmp_path)
+    world.boot()
+    world.start()
+    world.busy(60)
+    assert world.domain().quota_us < WHOLE.quota_us
+    # From here on as in a service: jobs run on threads.
+    world.loop._executor = world.loop._rounds._executor = (
+        futures.ThreadPoolExecutor(1))
+    thread = threading.Thread(target=world.loop.run)
+    thread.start()
+    world.loop.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert world.domain() == WHOLE
+    assert world.limits() == {reconciling.RIGHT}
