@@ -49,8 +49,6 @@ BUSY = 'busy'
 #: gets a word of warning.
 BUSY_WARNING = 0.05
 STEAL_WARNING = 0.01
-#: Guests that use more of one pCPU than that are at work.
-GUESTS_LIMIT = 0.05
 
 # A promise of speed should not rest on fewer.
 _MIN_ROUNDS = 8
@@ -170,7 +168,7 @@ class Calibration:
         self._class_tolerance = class_tolerance
         self._warnings: list[str] = []
         self._provenance: dict[str, str] = {}
-        self._guests_pcpus = 0.0
+        self._load = host_cpus.Load(0.0, 0.0)
         self._fingerprint = fingerprint.of_host(setting.emulator,
                                                 setting.sysroot)
         self._hashes = {member.name: _hash(member.benchmark.program)
@@ -191,7 +189,7 @@ class Calibration:
     @property
     def guests_at_work(self) -> bool:
         """Whether guests used the pCPUs when measuring began."""
-        return self._guests_pcpus > GUESTS_LIMIT
+        return self._load.guests_at_work
 
     def run(self) -> Result:
         """Measure, and make a profile of it.
@@ -442,17 +440,11 @@ class Calibration:
     def _look_at_host(self) -> None:
         """See whether the host is quiet enough to be measured."""
         pcpus, sysroot = self._setting.pcpus, self._setting.sysroot
-        before = self._cpu_times()
-        guests_before = host_cpus.guest_ticks(pcpus, sysroot)
-        time.sleep(_LOAD_CHECK_S)
-        after = self._cpu_times()
-        busy, _steal = after.since(before)
-        guests = self._guests_pcpus = host_cpus.guest_pcpus(
-            guests_before, host_cpus.guest_ticks(pcpus, sysroot),
-            (after.total - before.total) / len(pcpus))
+        load = self._load = host_cpus.load(pcpus, _LOAD_CHECK_S, sysroot)
         self._provenance.update(
             load_average=' '.join(f'{n:.2f}' for n in os.getloadavg()),
-            busy_before=f'{busy:.3f}', guests_before_pcpus=f'{guests:.3f}')
+            busy_before=f'{load.busy:.3f}',
+            guests_before_pcpus=f'{load.guests_pcpus:.3f}')
         if self._setting.virt_type is not None:
             self._provenance['virt_type'] = self._setting.virt_type
         if self._setting.guest_kernel is not None:
@@ -462,22 +454,19 @@ class Calibration:
             f'{key} {value}' for key, value in itertools.chain(
                 ((key, self._fingerprint[key]) for key in _TOLD
                  if key in self._fingerprint), self._provenance.items())))
-        if self.guests_at_work and not self._setting.beside_guests:
-            raise CalibrationError(
-                f'guests use {guests:.2f} pCPUs of '
-                f'{profile.format_pcpus(pcpus)}, and would be slowed '
-                'down: move them away, or give --beside-guests to measure '
-                'all the same')
+        if not self._setting.beside_guests:
+            load.refuse_guests(pcpus)
         governor = self._fingerprint.get('governor', 'unknown')
         if governor not in _STEADY_GOVERNORS:
             self._warnings.append(
                 f'the CPU frequency governor is {governor}: servers that '
                 'leave the CPU idle at times run slower than what is measured '
                 f'here, prefer {_STEADY_GOVERNORS[0]}')
-        if busy > BUSY_WARNING:
+        if load.busy > BUSY_WARNING:
             self._warnings.append(
-                f'the host was {busy:.0%} busy before: its own work makes the '
-                'scores scatter, and slows them through shared caches')
+                f'the host was {load.busy:.0%} busy before: its own work '
+                'makes the scores scatter, and slows them through shared '
+                'caches')
 
     def _tell_of_record(self) -> None:
         if self._record.discarded:

@@ -12,14 +12,18 @@
 
 """Which pCPUs of a host are equal, and how busy they are."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 import dataclasses
 import os
 import pathlib
 import re
+import time
 
 from nova_vqos import profile
 from nova_vqos.calibration.benchmark import CalibrationError
+
+#: Guests that use more of one pCPU than that are at work.
+GUESTS_LIMIT = 0.05
 
 # What makes a pCPU unlike another, below its directory in sysfs: the capacity
 # that the kernel schedules by (hybrid CPUs), caches, and whether it has a
@@ -155,6 +159,46 @@ def guest_pcpus(before: Mapping[int, int], after: Mapping[int, int],
     """
     used = sum(now - before.get(thread, now) for thread, now in after.items())
     return used / max(1, ticks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """How busy some pCPUs are.
+
+    :ivar busy: share of their time that was spent on anything
+    :ivar guests_pcpus: how many of them guests used
+    """
+
+    busy: float
+    guests_pcpus: float
+
+    @property
+    def guests_at_work(self) -> bool:
+        return self.guests_pcpus > GUESTS_LIMIT
+
+    def refuse_guests(self, pcpus: Iterable[int]) -> None:
+        """
+        :raises CalibrationError: when guests are at work
+        """
+        if self.guests_at_work:
+            raise CalibrationError(
+                f'guests use {self.guests_pcpus:.2f} pCPUs of '
+                f'{profile.format_pcpus(pcpus)}, and would be slowed '
+                'down: move them away, or give --beside-guests to measure '
+                'all the same')
+
+
+def load(pcpus: Collection[int], during_s: float,
+         sysroot: str = '/') -> Load:
+    """Look for a while how busy some pCPUs are."""
+    before = cpu_times(pcpus, sysroot)
+    guests_before = guest_ticks(pcpus, sysroot)
+    time.sleep(during_s)
+    after = cpu_times(pcpus, sysroot)
+    busy, _steal = after.since(before)
+    return Load(busy, guest_pcpus(
+        guests_before, guest_ticks(pcpus, sysroot),
+        (after.total - before.total) / len(pcpus)))
 
 
 def _models(cpuinfo: str) -> dict[int, str]:
