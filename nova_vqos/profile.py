@@ -28,6 +28,10 @@ import stat
 import types
 import typing as ty
 
+if ty.TYPE_CHECKING:
+    from nova_vqos import io_profile
+    from nova_vqos.billing import costs
+
 SCHEMA = 2
 DEFAULT_PATH = '/etc/nova-vqos/profile.yaml'
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -175,6 +179,8 @@ class _ProfileFields(ty.NamedTuple):
     :ivar fingerprint: what was measured, see :func:`host_fingerprint`
     :ivar is_reference: whether this host is the reference itself
     :ivar provenance: what was seen while measuring, for people to read
+    :ivar io: what I/O costs the kernel, as in the document, not looked at
+        yet: see :attr:`Profile.io_profile`; None: not measured
     """
 
     created_at: str
@@ -185,6 +191,7 @@ class _ProfileFields(ty.NamedTuple):
     cpu_classes: tuple[CpuClass, ...]
     is_reference: bool = False
     provenance: ty.Mapping[str, str] = types.MappingProxyType({})
+    io: ty.Mapping[str, ty.Any] | None = None
 
 
 class Profile(_ProfileFields):
@@ -209,6 +216,25 @@ class Profile(_ProfileFields):
             return int(self.fingerprint['tick_us'])
         except (KeyError, ValueError):
             return 10_000
+
+    @functools.cached_property
+    def io_profile(self) -> 'io_profile.IoProfile | None':
+        """What I/O costs the kernel, with all that was measured of it.
+
+        :returns: None: it was not measured
+        :raises ProfileInvalid: when the field ``io`` is nonsense
+        """
+        from nova_vqos import io_profile
+        return None if self.io is None else io_profile.from_document(self.io)
+
+    @functools.cached_property
+    def io_costs(self) -> 'costs.IoCosts | None':
+        """What the kernel's part of I/O is billed by.
+
+        :returns: None: it was not measured
+        :raises ProfileInvalid: when the field ``io`` is nonsense
+        """
+        return None if self.io_profile is None else self.io_profile.costs
 
     def coefficient(self, pcpu: int) -> float:
         """The coefficient of a pCPU while all pCPUs are busy.
@@ -492,6 +518,16 @@ class Fields:
             raise self.error(key, expected)
         return tuple(map(float, values))
 
+    def signed_numbers(self, key: str, count: int,
+                       most: float) -> tuple[float, ...]:
+        expected = f'a list of {count} numbers from {-most:g} to {most:g}'
+        values = self._get(key, list, expected)
+        if len(values) != count or not all(
+                type(value) in (int, float) and -most <= value <= most
+                for value in values):
+            raise self.error(key, expected)
+        return tuple(map(float, values))
+
     def pcpus(self, key: str) -> frozenset[int]:
         expected = 'a list of pCPUs such as 0-3,8'
         value = self._fields.get(key)
@@ -515,6 +551,16 @@ class Fields:
 
     def has(self, key: str) -> bool:
         return key in self._fields
+
+    def is_filled(self, key: str) -> bool:
+        return self._fields.get(key) != []
+
+    def mapping(self, key: str) -> dict[str, ty.Any] | None:
+        """One that is not looked at; None: there is none."""
+        value = self._fields.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(key, 'a mapping of fields')
+        return value
 
     def without(self, key: str) -> dict[str, object]:
         return {k: v for k, v in self._fields.items() if k != key}
@@ -541,7 +587,8 @@ def _from_document(fields: Fields) -> Profile:
             for child in fields.children('cpu_classes', _MAX_CLASSES)),
         is_reference=fields.truth('is_reference'),
         provenance=(fields.texts('provenance')
-                    if fields.has('provenance') else {}))
+                    if fields.has('provenance') else {}),
+        io=fields.mapping('io'))
     if len(profile.pcpus) != sum(len(c.pcpus) for c in profile.cpu_classes):
         raise ProfileInvalid('a pCPU is in several of cpu_classes')
     if fields.text('id') != profile.id:
@@ -624,6 +671,8 @@ def _content(profile: Profile) -> dict[str, ty.Any]:
              'alone': _measurement_document(c.alone),
              'busy': _measurement_document(c.busy)}
             for c in profile.cpu_classes],
+        # One without it is named as it always was.
+        **({} if profile.io is None else {'io': dict(profile.io)}),
     }
 
 

@@ -19,10 +19,12 @@ from a profile is escaped: who wrote it is not known.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import html
 
+from nova_vqos import io_profile
 from nova_vqos import profile as profiles
 from nova_vqos import units
 from nova_vqos import version
 from nova_vqos.calibration import charts
+from nova_vqos.calibration import io_table
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
@@ -227,6 +229,9 @@ def _section(held: profiles.Profile, number: int, drawn: _Figures,
         yield from _class(held, cpu_class, drawn)
     yield '<h3>The numbers</h3>\n'
     yield _numbers(held)
+    if held.io_profile is not None:
+        yield '<h3>What I/O costs the kernel</h3>\n'
+        yield _io(held.io_profile)
     yield '<h3>The benchmarks</h3>\n'
     yield _benchmarks(held.reference)
     yield '<div class="pair">\n<div>\n<h3>Fingerprint</h3>\n'
@@ -333,6 +338,18 @@ def _numbers(held: profiles.Profile) -> str:
                   else format(cell, _FORMATS.get(column, '')))
             for column, cell in zip(table.COLUMNS, row, strict=True)])
          for row in table.rows(held)], numbers_from=_NUMBERS_FROM)
+
+
+def _io(shown: io_profile.IoProfile) -> str:
+    return (
+        '<p class="note">In nanoseconds, per request and per byte, beside '
+        'what threads of a server are charged for. '
+        f'Measured {_text(shown.created_at)}.</p>\n' + _table(
+            [column.replace('_', ' ') for column in io_table.COLUMNS],
+            [(None, [_cell(str(cell)) for cell in row])
+             for row in io_table.rows(shown)], numbers_from=2)
+        + _mapping('What was not measured.', shown.unmeasured)
+        + _mapping('What was seen while it was.', shown.provenance))
 
 
 def _benchmarks(reference: profiles.Reference) -> str:

@@ -142,13 +142,14 @@ class CalibrateCpu(lister.Lister):
             restart=parsed_args.restart,
             class_tolerance=parsed_args.class_tolerance)
         result = calibration.run()
-        profile.store(result.profile, parsed_args.output)
+        made = with_io_of(result.profile, parsed_args.output, self.app.LOG)
+        profile.store(made, parsed_args.output)
         calibration.forget()
-        self.app.LOG.info('Wrote profile %s to %s', result.profile.id,
+        self.app.LOG.info('Wrote profile %s to %s', made.id,
                           parsed_args.output)
         for warning in result.warnings:
             self.app.LOG.warning('Warning: %s', warning)
-        return profiles.tell(self.app.LOG, result.profile)
+        return profiles.tell(self.app.LOG, made)
 
 
 class VerifyProfile(lister.Lister):
@@ -278,6 +279,32 @@ class VerifyProfile(lister.Lister):
                     'Warning: guests boot Linux %s, those of the profile '
                     'booted %s: where it seems to have drifted, give that '
                     'one by --kernel', found, was)
+
+
+def with_io_of(made: profile.Profile, path: str,
+               log: ty.Any) -> profile.Profile:
+    """A new profile with the costs of I/O of the one that it replaces.
+
+    What I/O costs does not depend on the reference, but on all that the
+    fingerprint holds.
+    """
+    try:
+        before = profile.load(path)
+    except profile.ProfileError:
+        return made
+    if before.io is None:
+        return made
+    reasons = profile.staleness(before, made.fingerprint,
+                                max_interval=math.inf)
+    if before.host != made.host:
+        reasons.append(f'it is of {before.host}')
+    if reasons:
+        log.warning(
+            'Warning: the costs of I/O of the profile before are left out, '
+            'measure them again with the command io: %s', '; '.join(reasons))
+        return made
+    log.info('Costs of I/O are kept, as measured before')
+    return made._replace(io=before.io)
 
 
 def _add_effort(parser: argparse.ArgumentParser, effort: cpu.Effort) -> None:

@@ -19,9 +19,11 @@ import typing as ty
 from cliff import command
 from cliff import lister
 
+from nova_vqos import io_profile
 from nova_vqos import profile
 from nova_vqos import units
 from nova_vqos.calibration import compare
+from nova_vqos.calibration import io_table
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
@@ -34,10 +36,21 @@ class ShowProfile(lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         arguments.add_profile(parser, 'the file')
+        parser.add_argument(
+            '--io', action='store_true',
+            help="what I/O costs the host's kernel, instead of how fast its "
+                 'pCPUs are')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        return tell(self.app.LOG, profile.load(parsed_args.profile))
+        held = profile.load(parsed_args.profile)
+        if not parsed_args.io:
+            return tell(self.app.LOG, held)
+        if held.io_profile is None:
+            raise CalibrationError(
+                f'{parsed_args.profile} has no costs of I/O: run '
+                'nova-vqos-calibrate io')
+        return tell_io(self.app.LOG, held.io_profile)
 
 
 class CompareProfiles(lister.Lister):
@@ -214,4 +227,17 @@ def tell(log: ty.Any, shown: profile.Profile) -> ty.Any:
         log.info('  %s (%s): %s, of which %s does %.5g %s', known.name,
                  known.kind, known.identity, shown.reference.name,
                  known.score, known.unit)
+    log.info('Costs of I/O: %s', 'not measured' if shown.io_profile is None
+             else f'measured {shown.io_profile.created_at}, see show --io')
     return table.COLUMNS, list(table.rows(shown))
+
+
+def tell_io(log: ty.Any, shown: io_profile.IoProfile) -> ty.Any:
+    """Say in words what was not measured; what was, as a table.
+
+    :returns: the table's columns and rows, as cliff's Lister has them
+    """
+    log.info('Costs of I/O, measured %s', shown.created_at)
+    for what, why in shown.unmeasured.items():
+        log.info('  Not measured: %s: %s', what, why)
+    return io_table.COLUMNS, list(io_table.rows(shown))

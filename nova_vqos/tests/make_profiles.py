@@ -12,6 +12,7 @@
 
 """Parts of a host's profile, for tests and benchmarks."""
 
+from nova_vqos import io_profile
 from nova_vqos import profile
 
 NOW = '2026-11-21T08:00:00+00:00'
@@ -59,3 +60,32 @@ def make_profile(host, *cpu_classes, fingerprint, **others):
         'created_at': NOW, 'host': host, 'reference': make_reference(),
         'measured_in': 'host', 'fingerprint': fingerprint,
         'cpu_classes': cpu_classes, **others})
+
+
+def make_measured(request_ns=2000.0, byte_ns=0.125, **changes):
+    """What requests of one kind and direction cost."""
+    sizes = (64, 9000)
+    values = {
+        'request': io_profile.Part(request_ns, request_ns - 5,
+                                   request_ns + 5),
+        'byte': io_profile.Part(byte_ns, byte_ns - 0.1, byte_ns + 0.1),
+        'means': {size: request_ns + size * byte_ns for size in sizes},
+        'backends': dict.fromkeys(sizes, 1500.0),
+        'unaccounted': io_profile.Part(3.0, -10.0, 16.0),
+        'samples': 80, 'outliers': 3}
+    return io_profile.Measured(**values | changes)
+
+
+def make_io(**changes):
+    """What I/O costs a host's kernel."""
+    nothing = make_measured(0.0, 0.0)
+    values = {
+        'created_at': NOW,
+        'interfaces': (
+            io_profile.Interface('bridge', make_measured(), nothing),
+            io_profile.Interface('nat', make_measured(2500.0), nothing)),
+        'disks': (io_profile.Disk('file', False, make_measured(5000.0, 0.0),
+                                  make_measured(6000.0, 0.0)),),
+        'unmeasured': {'block': 'no spare device'},
+        'provenance': {'kernel': '6.1'}}
+    return io_profile.IoProfile(**values | changes)

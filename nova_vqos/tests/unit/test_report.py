@@ -25,6 +25,7 @@ import types
 import pytest
 
 from nova_vqos import calibration
+from nova_vqos import io_profile
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import combine
 from nova_vqos.calibration import table
@@ -541,3 +542,15 @@ class TestCommand:
         run(path, '--output', tmp_path / 'report.html')
         assert [message for message in caplog.messages
                 if message.startswith('Drew')] == ['Drew 2 of 3 charts']
+
+
+def test_what_io_costs():
+    made = make_profiles.make_profile(
+        'compute1', make_profiles.make_class({0}, 1.0),
+        fingerprint=FINGERPRINT, io=io_profile.document(
+            make_profiles.make_io(unmeasured={'nat': EVIL})))
+    page = Page(page_of(made))
+    assert ['nat', 'rx', '2500', '2495', '2505'] in [
+        row[:5] for row in page.rows]
+    assert ['nat', EVIL] in page.rows
+    assert 'What I/O costs the kernel' not in page_of(made._replace(io=None))

@@ -1,0 +1,171 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The part of a profile that says what I/O costs."""
+
+import copy
+import json
+
+import pytest
+
+from nova_vqos import io_profile
+from nova_vqos import profile
+from nova_vqos.billing import costs
+from nova_vqos.billing import usage
+from nova_vqos.calibration import io_table
+from nova_vqos.calibration import reference as references
+from nova_vqos.cmd import measuring
+from nova_vqos.tests import make_profiles
+
+FINGERPRINT = {'cpu_model': 'a pCPU', 'kernel': '6.1'}
+
+
+def make_profile(host='compute1', coefficient=1.0, **changes):
+    return make_profiles.make_profile(
+        host, make_profiles.make_class({0, 1}, coefficient),
+        **{'fingerprint': FINGERPRINT} | changes)
+
+
+@pytest.fixture
+def held():
+    return make_profile(io=io_profile.document(make_profiles.make_io()))
+
+
+def test_it_comes_back(held, tmp_path):
+    path = str(tmp_path / 'profile.yaml')
+    profile.store(held, path)
+    loaded = profile.load(path)
+    assert loaded == held
+    assert loaded.io_profile == make_profiles.make_io()
+
+
+def test_what_is_billed(held):
+    found = held.io_costs
+    for backend in ('qemu', 'vhost'):
+        assert found.interfaces[usage.InterfaceKind('nat', backend)] == \
+            costs.InterfaceCost(costs.RequestCost(2500.0, 0.125),
+                                costs.RequestCost(0.0, 0.0))
+    assert found.interfaces.keys() == {
+        usage.InterfaceKind(mode, backend) for mode in ('bridge', 'nat')
+        for backend in ('qemu', 'vhost')}
+    assert found.disks == {usage.DiskKind('file', False): costs.DiskCost(
+        costs.RequestCost(5000.0, 0.0), costs.RequestCost(6000.0, 0.0))}
+
+
+def test_a_profile_without_it_is_as_it_was(tmp_path):
+    held = make_profile()
+    assert 'io' not in json.loads(profile.dumps(held))
+    assert held.io_profile is held.io_costs is None
+    assert held.id != held._replace(io={}).id
+
+
+def test_nothing_was_measured(held):
+    made = make_profiles.make_io(interfaces=(), disks=())
+    assert held._replace(io=io_profile.document(made)).io_profile == made
+
+
+@pytest.mark.parametrize(('path', 'value', 'said'), [
+    (('interfaces',), None, 'io.interfaces is None'),
+    (('interfaces',), [{}] * 101, 'a list of 1 to 100'),
+    (('interfaces', 0, 'mode'), 'magic', 'mode.*bridge, routed'),
+    (('interfaces', 1, 'mode'), 'bridge', 'the same kind twice'),
+    (('interfaces', 0, 'rx'), 7, r'interfaces\[0\].rx is no mapping'),
+    (('interfaces', 0, 'rx', 'request_ns'), -1, 'a number from 0 to 1e'),
+    (('interfaces', 0, 'rx', 'request_ns'), float('nan'), 'a number from 0'),
+    (('interfaces', 0, 'rx', 'request_ns'), True, 'a number from 0'),
+    (('interfaces', 0, 'tx', 'byte_ns'), 1e4, 'from 0 to 1000'),
+    (('interfaces', 0, 'tx', 'byte_interval_ns'), [1.0], 'a list of 2'),
+    (('interfaces', 0, 'rx', 'request_interval_ns'),
+     [float('-inf'), 1.0], 'a list of 2'),
+    (('interfaces', 0, 'rx', 'means_ns'), [1.0] * 3, 'a list of 2'),
+    (('interfaces', 0, 'rx', 'means_ns'), ['1', '2'], 'a list of 2'),
+    (('interfaces', 0, 'rx', 'sizes'), list(range(1, 60)), '1 to 50'),
+    (('interfaces', 0, 'rx', 'samples'), 1e9, 'samples'),
+    (('disks', 0, 'source'), '', 'source'),
+    (('disks', 0, 'buffered'), 1, 'true or false'),
+    (('unmeasured',), {'a': 'x' * 300}, '1 to 256 characters'),
+    (('created_at',), None, 'created_at'),
+])
+def test_nonsense_is_refused_when_it_is_asked_for(held, path, value, said):
+    damaged = copy.deepcopy(held.io)
+    at = damaged
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    # As a file that somebody made; all else in it can be used.
+    loaded = profile.loads(profile.dumps(held._replace(io=damaged)))
+    assert loaded.coefficient(0) == 1.0
+    for _ in range(2):
+        with pytest.raises(profile.ProfileInvalid, match=said):
+            assert loaded.io_costs
+
+
+def test_something_else_is_no_profile(held):
+    document = json.loads(profile.dumps(held)) | {'io': [1]}
+    with pytest.raises(profile.ProfileInvalid, match='io is .1., it must be'):
+        profile.loads(json.dumps(document))
+
+
+def test_another_reference_changes_nothing_of_it(held):
+    onto = make_profile('compute2', 2.0)
+    assert references.rescale(held, onto, 'silver').io == held.io
+
+
+class Log(list):
+    def info(self, text, *arguments):
+        self.append(text % arguments)
+
+    warning = info
+
+
+def test_measuring_cpus_again_keeps_it(held, tmp_path):
+    path = str(tmp_path / 'profile.yaml')
+    profile.store(held, path)
+    log = Log()
+    made = make_profile(coefficient=1.1)
+    assert measuring.with_io_of(made, path, log) == made._replace(io=held.io)
+    assert 'are kept' in log[0]
+
+
+@pytest.mark.parametrize(('changes', 'said'), [
+    ({'fingerprint': FINGERPRINT | {'kernel': '7.2'}}, "kernel was '6.1'"),
+    ({'host': 'compute2'}, 'it is of compute1'),
+])
+def test_on_another_host_it_is_left_out(held, tmp_path, changes, said):
+    path = str(tmp_path / 'profile.yaml')
+    profile.store(held, path)
+    log = Log()
+    made = make_profile(**changes)
+    assert measuring.with_io_of(made, path, log) == made
+    assert said in log[0]
+
+
+@pytest.mark.parametrize('content', [None, 'nonsense'])
+def test_there_was_none_to_keep(tmp_path, content):
+    path = tmp_path / 'profile.yaml'
+    if content:
+        path.write_text(content)
+    made = make_profile()
+    assert measuring.with_io_of(made, str(path), Log()) == made
+
+
+def test_the_table(held):
+    rows = [dict(zip(io_table.COLUMNS, row, strict=True))
+            for row in io_table.rows(held.io_profile)]
+    assert [(row['kind'], row['direction']) for row in rows] == [
+        ('bridge', 'rx'), ('bridge', 'tx'), ('nat', 'rx'), ('nat', 'tx'),
+        ('file, direct', 'read'), ('file, direct', 'write')]
+    assert rows[0] == {
+        'kind': 'bridge', 'direction': 'rx', 'request_ns': 2000, 'low': 1995,
+        'high': 2005, 'byte_ns': 0.125, 'byte_low': 0.025,
+        'byte_high': 0.225, 'residual_ns': 0, 'backend_ns': '1500 at 64',
+        'unaccounted_ns': '+3 \N{PLUS-MINUS SIGN}13', 'samples': 80}
