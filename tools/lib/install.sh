@@ -90,9 +90,10 @@ HOST_PACKAGES=(
     procps qemu-system-x86 qemu-utils sysbench util-linux
 )
 # What the tests of these hosts need besides: a message bus, systemd to run the
-# agent under its unit in one of them, and a way to show a newer kernel this
+# agent under its unit in one of them, what translates addresses while the cost
+# of I/O is measured, and a way to show a newer kernel this
 # machine's files. Debian 12 has virtiofsd within QEMU.
-HOST_TEST_PACKAGES=(debian-archive-keyring rabbitmq-server systemd)
+HOST_TEST_PACKAGES=(debian-archive-keyring nftables rabbitmq-server systemd)
 if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
     HOST_TEST_PACKAGES+=(virtiofsd)
 fi

@@ -1,0 +1,254 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Set-ups to send packets through, each in a network namespace of its own.
+
+Nothing here reaches the machine's own network: the namespaces have no name
+and no link to it, and are gone with the program, however it ends. In each is
+a pair of interfaces for the world (``world`` sends what ``port`` receives), a
+tap for the guest, and between port and tap what is measured: a bridge, or a
+router, or one that translates addresses. Beside them is the same without
+anything between, where packets end: ``lone_world`` and ``lone_port``, and
+``lone_tap``.
+"""
+
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+import socket
+import struct
+import subprocess
+
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.io import system
+from nova_vqos.calibration.io import tap
+
+#: Of Linux, whether rules for IP are asked about bridged packets, too.
+BRIDGE_SETTINGS = ('bridge-nf-call-iptables', 'bridge-nf-call-ip6tables',
+                   'bridge-nf-call-arptables')
+#: How packets get from the world's interface to the tap.
+MODES = ('bridge', 'routed', 'nat')
+MTU = 9000
+#: Of a packet, with the header of Ethernet, as interfaces count bytes.
+LEAST_BYTES = 64
+MOST_BYTES = MTU + 14
+
+_SECONDS = 20
+# Locally administered. The world's is no interface's here, so that what is
+# sent to it ends at the interface of the world.
+_GUEST = '02:00:00:00:00:02'
+_WORLD = '02:00:00:00:00:03'
+_PORT = '02:00:00:00:00:04'
+_TAP = '02:00:00:00:00:05'
+# Networks for documentation (RFC 5737).
+_WORLD_IP, _PORT_IP, _PUBLIC_IP = '192.0.2.2', '192.0.2.1', '192.0.2.3'
+_GUEST_IP, _TAP_IP = '198.51.100.2', '198.51.100.1'
+# For local experiments (IEEE 802): no protocol takes it.
+_UNKNOWN = 0x88b5
+_IPV4 = 0x0800
+_PORTS = (4000, 4001)
+# A burst waits there while the reader does not run.
+_QUEUE = '10000'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packets:
+    """Of one size, for each way that is measured.
+
+    :ivar rx: from the world to the guest
+    :ivar tx: from the guest to the world
+    :ivar lost: ended where they arrive, in a set-up with nothing between
+    """
+
+    rx: bytes
+    tx: bytes
+    lost: bytes
+
+
+def packets(mode: str, size: int) -> Packets:
+    """Packets of UDP for a mode.
+
+    :param size: in bytes, with the header of Ethernet
+    :raises ValueError: when there can be none
+    """
+    if not LEAST_BYTES <= size <= MOST_BYTES:
+        raise ValueError(f'{size} is no size of a packet from {LEAST_BYTES} '
+                         f'to {MOST_BYTES} bytes')
+    public = _PUBLIC_IP if mode == 'nat' else _GUEST_IP
+    via_port, via_tap = ((_GUEST, _WORLD) if mode == 'bridge'
+                         else (_PORT, _TAP))
+    return Packets(
+        rx=_frame(via_port, _WORLD, _IPV4,
+                  _datagram(_WORLD_IP, public, _PORTS, size)),
+        tx=_frame(via_tap, _GUEST, _IPV4,
+                  _datagram(_GUEST_IP, _WORLD_IP, _PORTS[::-1], size)),
+        lost=_frame(_GUEST, _WORLD, _UNKNOWN,
+                    _datagram(_WORLD_IP, public, _PORTS, size)))
+
+
+def commands(mode: str) -> list[list[str]]:
+    """What sets up a mode, once its taps are there."""
+    done = [
+        _ip('link', 'set', 'lo', 'up'),
+        *(_ip('link', 'add', f'{name}world', 'mtu', str(MTU), 'type', 'veth',
+              'peer', 'name', f'{name}port', 'mtu', str(MTU))
+          for name in ('', 'lone_')),
+        _ip('link', 'set', 'port', 'address', _PORT),
+        _ip('link', 'set', 'tap', 'address', _TAP),
+        *(_ip('link', 'set', name, 'mtu', str(MTU), 'txqueuelen', _QUEUE)
+          for name in ('tap', 'lone_tap'))]
+    if mode == 'bridge':
+        done += [
+            _ip('link', 'add', 'name', 'switch', 'mtu', str(MTU), 'type',
+                'bridge', 'forward_delay', '0', 'mcast_snooping', '0'),
+            *(_ip('link', 'set', name, 'master', 'switch')
+              for name in ('port', 'tap')),
+            _ip('link', 'set', 'switch', 'up')]
+    done += [_ip('link', 'set', name, 'up')
+             for name in ('world', 'port', 'tap', 'lone_world', 'lone_port',
+                          'lone_tap')]
+    if mode != 'bridge':
+        for name, own, other, address in (
+                ('port', _PORT_IP, _WORLD_IP, _WORLD),
+                ('tap', _TAP_IP, _GUEST_IP, _GUEST)):
+            done += [
+                _ip('address', 'add', f'{own}/24', 'dev', name),
+                _ip('neighbour', 'add', other, 'lladdr', address, 'dev', name,
+                    'nud', 'permanent')]
+    if mode == 'nat':
+        done += [
+            ['nft', 'add', 'table', 'ip', 'nova_vqos'],
+            ['nft', 'add', 'chain', 'ip', 'nova_vqos', 'in',
+             '{ type nat hook prerouting priority -100 ; }'],
+            ['nft', 'add', 'chain', 'ip', 'nova_vqos', 'out',
+             '{ type nat hook postrouting priority 100 ; }'],
+            ['nft', 'add', 'rule', 'ip', 'nova_vqos', 'in', 'ip', 'daddr',
+             _PUBLIC_IP, 'dnat', 'to', _GUEST_IP],
+            ['nft', 'add', 'rule', 'ip', 'nova_vqos', 'out', 'ip', 'saddr',
+             _GUEST_IP, 'snat', 'to', _PUBLIC_IP]]
+    return done
+
+
+def settings(mode: str) -> dict[str, str]:
+    """What the kernel is told below /proc/sys, before anything is set up."""
+    # Else it would say and ask things of its own.
+    quiet = {f'net/ipv6/conf/{name}/disable_ipv6': '1'
+             for name in ('all', 'default')}
+    return quiet if mode == 'bridge' else quiet | {'net/ipv4/ip_forward': '1'}
+
+
+def missing_tool(mode: str) -> str:
+    """What is to be installed for a mode; '': nothing."""
+    tools = {'ip': 'iproute2'} | (
+        {'nft': 'nftables'} if mode == 'nat' else {})
+    return ', '.join(f'{tool} is missing: install the package {package}'
+                     for tool, package in tools.items()
+                     if shutil.which(tool) is None)
+
+
+class Setup:
+    """One mode, set up.
+
+    :ivar tap: the guest's end
+    :ivar lone_tap: one whose packets lead nowhere
+    :ivar world: descriptor of a socket that sends from the world
+    :ivar lone_world: of one whose packets lead nowhere
+    """
+
+    def __init__(self, mode: str, stack: contextlib.ExitStack) -> None:
+        """
+        :param stack: where what ends it is left
+        :raises CalibrationError: when it cannot be set up
+        """
+        bridge_settings = _bridge_settings()
+        with system.network_namespace():
+            for path, value in (settings(mode) | bridge_settings).items():
+                _set(path, value)
+            self.tap, self.lone_tap = (
+                stack.enter_context(contextlib.closing(tap.Tap(name)))
+                for name in ('tap', 'lone_tap'))
+            for command in commands(mode):
+                _run(command)
+            self.world, self.lone_world = (
+                stack.enter_context(_sending_from(name)).fileno()
+                for name in ('world', 'lone_world'))
+
+
+def _sending_from(name: str) -> socket.socket:
+    """A socket that sends whole frames from an interface, and gets none."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    made.bind((name, 0))
+    return made
+
+
+def _ip(*arguments: str) -> list[str]:
+    return ['ip', *arguments]
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False,
+                              timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CalibrationError(f'{command[0]} failed: {error}') from error
+    if done.returncode:
+        raise CalibrationError(
+            f'{" ".join(command)} ended with {done.returncode}: '
+            f'{done.stderr.strip()[-200:]}')
+
+
+def _bridge_settings() -> dict[str, str]:
+    """Those of the host, which a new namespace does not have."""
+    found = {}
+    for name in BRIDGE_SETTINGS:
+        path = f'net/bridge/{name}'
+        with contextlib.suppress(OSError):
+            found[path] = pathlib.Path('/proc/sys', path).read_text().strip()
+    return found
+
+
+def _set(path: str, value: str) -> None:
+    # NOTE: below /proc/sys/net are those of the namespace of who opens it.
+    try:
+        pathlib.Path('/proc/sys', path).write_text(value)
+    except FileNotFoundError:
+        # This kernel has no IPv6.
+        if 'ipv6' not in path:
+            raise
+
+
+def _frame(to: str, by: str, protocol: int, content: bytes) -> bytes:
+    return (_address(to) + _address(by) + struct.pack('!H', protocol)
+            + content)
+
+
+def _address(text: str) -> bytes:
+    return bytes.fromhex(text.replace(':', ''))
+
+
+def _datagram(by: str, to: str, ports: tuple[int, int],
+              frame_size: int) -> bytes:
+    """IPv4 with UDP, of which the content is empty."""
+    size = frame_size - 14
+    header = struct.pack(
+        '!BBHHHBBH4s4s', 0x45, 0, size, 0, 0x4000, 64, 17, 0,
+        socket.inet_aton(by), socket.inet_aton(to))
+    total = sum(struct.unpack('!10H', header))
+    while total > 0xffff:
+        total = (total & 0xffff) + (total >> 16)
+    header = header[:10] + struct.pack('!H', ~total & 0xffff) + header[12:]
+    # Without a checksum of its own, as UDP may be.
+    return header + struct.pack('!4H', *ports, size - 20, 0).ljust(
+        size - 20, b'\0')
