@@ -20,10 +20,12 @@ from concurrent import futures
 import functools
 import logging
 
+from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
 from nova_vqos.billing import charge
+from nova_vqos.billing import costs
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +59,8 @@ class Rounds:
         self._post = post
         self._on_failure = on_failure
         self._working = False
+        # The profile whose costs of I/O were found to be nonsense.
+        self._refused_id = ''
 
     @property
     def charge_by(self) -> charge.Variant | None:
@@ -85,7 +89,7 @@ class Rounds:
         if not biller.is_due(now_s, subjects):
             return
         self._working = True
-        costs = getattr(terms.profile, 'io_costs', None)
+        io_costs = self._costs(terms.profile)
         running = frozenset(self._known)
         runs = {subject.uuid: self._known[subject.uuid].run_id
                 for subject in subjects}
@@ -94,11 +98,24 @@ class Rounds:
             bills: dict[str, billers.Billed] = {}
             failure: Exception | None = None
             try:
-                bills = biller.round(subjects, costs, running)
+                bills = biller.round(subjects, io_costs, running)
             except Exception as error:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))
         self._executor.submit(work)
+
+    def _costs(self, held: profiles.Profile | None) -> costs.IoCosts | None:
+        """What the kernel's part is billed by; None: it is not billed."""
+        try:
+            return None if held is None else held.io_costs
+        except profiles.ProfileInvalid as error:
+            # The rest of the profile can be used, and was.
+            if held is not None and held.id != self._refused_id:
+                self._refused_id = held.id
+                LOG.warning("Nobody is billed for the kernel's part of I/O, "
+                            'measure it again with nova-vqos-calibrate io: '
+                            '%s', error)
+            return None
 
     def give_back(self, terms: decision.HostTerms,
                   hypervisor: base.Hypervisor) -> None:

@@ -19,6 +19,7 @@ import threading
 
 import pytest
 
+from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
 from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
@@ -303,3 +304,16 @@ def test_a_clean_stop_gives_all_of_it_back(tmp_path):
     assert not thread.is_alive()
     assert world.domain() == WHOLE
     assert world.limits() == {reconciling.RIGHT}
+
+
+def test_a_profile_whose_costs_of_io_are_nonsense(world, caplog):
+    """All that was measured is billed all the same."""
+    profiles.store(fakes.make_profile()._replace(io={'interfaces': 7}),
+                   str(world.profile_path))
+    world.boot()
+    world.start()
+    world.busy(60)
+    assert world.report()['bill']['debt_cu_s'] > 0
+    said, = [record.getMessage() for record in caplog.records
+             if 'calibrate io' in record.getMessage()]
+    assert 'io.created_at is missing' in said
