@@ -190,8 +190,9 @@ class Bench:
         self._stack = contextlib.ExitStack()
         self._disks = {disk.source: disk for disk in disks}
         self._threads = accounts.kernel_threads()
-        # Zeros, which is what a device is to hold afterwards.
-        self._buffer = memoryview(mmap.mmap(-1, max(SIZES)))
+        # What is written are zeros, which a device is to hold afterwards.
+        self._buffers = {operation: memoryview(mmap.mmap(-1, max(SIZES)))
+                         for operation in OPERATIONS}
         try:
             self._accounts = self._stack.enter_context(contextlib.closing(
                 accounts.Accounts(pcpus, (), apart=apart)))
@@ -242,7 +243,7 @@ class Bench:
     def _round(self, kind: Kind, operation: str, size: int,
                count: int) -> _Round:
         file = self._disks[kind.source].file(kind)
-        part = self._buffer[:size]
+        part = self._buffers[operation][:size]
         act = os.preadv if operation == 'read' else os.pwritev
         starts = [number * size for number in _random.sample(
             range(FILE_BYTES // size), count)]

@@ -99,7 +99,7 @@ def machine():
     return [subprocess.run(command, check=True, capture_output=True).stdout
             for command in (
                 ['ip', '-json', 'link', 'show'], ['ip', 'address', 'show'],
-                ['ip', 'netns', 'list'], ['nft', 'list', 'ruleset'])] + [
+                ['nft', 'list', 'ruleset'])] + [
         pathlib.Path('/proc/sys/net/ipv4/ip_forward').read_text()]
 
 

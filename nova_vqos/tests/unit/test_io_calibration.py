@@ -294,6 +294,16 @@ def test_not_as_the_research_says():
     assert measure.orderings(ways(routed_rx=1), ['routed']) == []
 
 
+@pytest.mark.parametrize(('gap', 'is_told'), [
+    ((0, -50, 50), False), ((90, 60, 120), False), ((200, 110, 290), True),
+    ((-200, -290, -110), True), ((200, 90, 310), False)])
+def test_the_independent_check(gap, is_told):
+    """Within 5 % of 2000 ns, as far as can be told."""
+    found = {('nat', 'rx'): make_profiles.make_measured(
+        2000.0, 0.0, unaccounted=io_profile.Part(*gap))}
+    assert bool(measure.gaps(found, ['nat'])) == is_told
+
+
 def test_a_profile_of_another_host(monkeypatch):
     monkeypatch.setattr(command.fingerprint, 'of_host',
                         lambda emulator: {'kernel': '7.2'})
