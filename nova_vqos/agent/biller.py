@@ -25,8 +25,10 @@ import time
 import typing as ty
 
 from nova_vqos import profile as profiles
+from nova_vqos.agent import notices
 from nova_vqos.agent import server as servers
 from nova_vqos.billing import account as accounts
+from nova_vqos.billing import capacity
 from nova_vqos.billing import charge
 from nova_vqos.billing import costs as io_costs
 from nova_vqos.billing import ledger as ledgers
@@ -64,6 +66,9 @@ class Messenger(ty.Protocol):
     def overdrawn(self, payload: Mapping[str, ty.Any]) -> None:
         """Tell that the I/O of a server is more than its entitlement."""
 
+    def usage(self, payload: Mapping[str, ty.Any]) -> None:
+        """Tell what a server used."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
@@ -74,6 +79,7 @@ class Options:
     ceiling_s: float = 300.0
     dropped_packets: bool = False
     charge_by: charge.Variant = charge.Variant.DOMAIN
+    usage_interval_s: float = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class _Book:
     :ivar read: whether the ledger could be asked for its account
     :ivar claims_at_s: when other hosts are to be asked for it
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
+    :ivar lately: used in the last interval by component, in CU
+    :ivar report: the last one, in primitives
     """
 
     def __init__(self, account: accounts.Account, *, read: bool) -> None:
@@ -159,6 +167,7 @@ class _Book:
         self.unmodelled: frozenset[str] = frozenset()
         self.overdrawn = False
         self.lately: dict[str, float] = {}
+        self.report: dict[str, ty.Any] = {}
 
     def set_control(self, subject: Subject) -> None:
         """Begin or end to charge it, as its flavor wants."""
@@ -221,6 +230,10 @@ class Biller:
         # By server: the host that wants its account, and until when.
         self._claims: dict[str, tuple[str, float]] = {}
         self._ledger_problem = ''
+        self._host_problem = ''
+        self._capacity = capacity.Capacity()
+        self._notices = notices.Notices(
+            host, options.usage_interval_s, clock=clock, utc=utc)
 
     @property
     def alarms(self) -> tuple[str, ...]:
@@ -232,6 +245,11 @@ class Biller:
         """Whether the hypervisor's driver can tell what servers used."""
         return (type(self._hypervisor).usages
                 is not base.Hypervisor.usages)
+
+    @property
+    def capacity(self) -> dict[str, ty.Any] | None:
+        """See :meth:`nova_vqos.billing.capacity.Capacity.report`."""
+        return self._capacity.report()
 
     def is_due(self, now_s: float, subjects: Collection[Subject]) -> bool:
         """Whether a round is to begin; it is begun if so.
@@ -271,10 +289,12 @@ class Biller:
 
     def round(self, subjects: Collection[Subject],
               costs: io_costs.IoCosts | None,
-              running: Collection[str]) -> dict[str, Billed]:
+              running: Collection[str],
+              pcpu_cu: float = 0.0) -> dict[str, Billed]:
         """Bill all servers once.
 
         :param running: UUIDs of all domains of the host
+        :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
         :returns: by UUID; without those that could not be read now
         :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
             be read
@@ -282,7 +302,9 @@ class Biller:
         self._open_ledger()
         wanted = {subject.uuid: subject for subject in subjects}
         for uuid in self._books.keys() - wanted.keys():
-            del self._books[uuid]
+            last = self._notices.end(uuid, self._books.pop(uuid).report)
+            if last is not None:
+                self._messenger.usage(last)
         try:
             readings = (self._hypervisor.usages(wanted) if wanted else {})
             billed = {
@@ -293,6 +315,8 @@ class Biller:
             self._answer_claims(running)
             self._store()
         self._prune(running)
+        if pcpu_cu:
+            self._look_at_host(pcpu_cu)
         return billed
 
     def close(self) -> None:
@@ -319,9 +343,30 @@ class Biller:
         self._note_unmodelled(book, subject, bill, costs)
         self._claim(book, subject)
         self._unstored[subject.uuid] = book.account
+        book.report = self._report(book, subject)
+        self._capacity.add_server(
+            sum(used_cu_us[name] for name in meter.MEASURED_IO),
+            sum(used_cu_us[name] for name in meter.MODELLED_IO),
+            charged=book.control is not None)
+        notice = self._notices.add(subject.uuid, used_cu_us,
+                                   bill.throttled_ns, book.report)
+        if notice is not None:
+            self._messenger.usage(notice)
         return Billed(
             None if book.control is None else book.control.limit_share,
-            self._report(book, subject))
+            book.report)
+
+    def _look_at_host(self, pcpu_cu: float) -> None:
+        if not self._capacity.is_due(self._clock()):
+            return
+        try:
+            self._capacity.add_host(self._hypervisor.host_usage(), pcpu_cu)
+            self._host_problem = ''
+        except base.HypervisorError as error:
+            if str(error) != self._host_problem:
+                LOG.warning('Where the CPU time of this host goes is not '
+                            'known: %s', error)
+            self._host_problem = str(error)
 
     def _charge(self, book: _Book, subject: Subject, length_s: float,
                 used_cu_us: Mapping[str, int]) -> None:
@@ -348,7 +393,8 @@ class Biller:
                         '%d CU: it is left %.0f %% of them', subject.uuid,
                         subject.name, subject.entitlement_cu,
                         100 * control.limit_share)
-            self._messenger.overdrawn(self._report(book, subject))
+            self._messenger.overdrawn(self._notices.payload(
+                self._report(book, subject)))
 
     @staticmethod
     def _note_unmodelled(book: _Book, subject: Subject, bill: meter.Bill,

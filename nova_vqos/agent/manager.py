@@ -85,7 +85,8 @@ class AgentManager:
             with units, and of those whose cap is not as wanted); ticks,
             last_tick_ms, writes, restored, policy_errors, errors (counted
             since the agent started); bills (rounds of billing), dd_billing
-            (what of it works here)
+            (what of it works here), capacity (None, or where the CPU time of
+            the host goes, see the guide to billing)
         """
         return {'host': self._host, 'version': version.version(),
                 'pid': os.getpid(), **self._loop.host_report()}

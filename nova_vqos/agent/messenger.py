@@ -27,6 +27,9 @@ from nova_vqos.billing import account as accounts
 
 LOG = logging.getLogger(__name__)
 
+USAGE = 'vqos.server.usage'
+OVERDRAWN = 'vqos.server.overdrawn'
+
 # A bus that hangs must not fill the memory.
 _MOST_WAITING = 10_000
 
@@ -96,10 +99,10 @@ class Messenger:
             self._put(lambda: api.hand_over(host, statement.to_dict()))
 
     def overdrawn(self, payload: Mapping[str, ty.Any]) -> None:
-        self._send_event('vqos.server.overdrawn', payload)
+        self._send_event(OVERDRAWN, payload)
 
     def usage(self, payload: Mapping[str, ty.Any]) -> None:
-        self._send_event('vqos.server.usage', payload)
+        self._send_event(USAGE, payload)
 
     def _send_event(self, event_type: str,
                     payload: Mapping[str, ty.Any]) -> None:

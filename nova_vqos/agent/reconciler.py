@@ -573,6 +573,7 @@ class Reconciler:
             'last_tick_ms': round(self._tick_ms, 3),
             'bills': self._rounds.done,
             'dd_billing': list(self._rounds.offers),
+            'capacity': self._rounds.capacity,
             **self._counts,
         }
 

@@ -19,8 +19,10 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 import functools
 import logging
+import typing as ty
 
 from nova_vqos import profile as profiles
+from nova_vqos import units
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
@@ -79,6 +81,11 @@ class Rounds:
         """What is wrong, one text each."""
         return () if self._biller is None else self._biller.alarms
 
+    @property
+    def capacity(self) -> dict[str, ty.Any] | None:
+        """Where the CPU time of the host goes; None: nobody knows."""
+        return None if self._biller is None else self._biller.capacity
+
     def begin(self, now_s: float, terms: decision.HostTerms) -> None:
         """Have the servers billed that are to be, if it is time to."""
         biller = self._biller
@@ -91,6 +98,7 @@ class Rounds:
         self._working = True
         io_costs = self._costs(terms.profile)
         running = frozenset(self._known)
+        pcpu_cu = _mean_cu(terms.profile)
         runs = {subject.uuid: self._known[subject.uuid].run_id
                 for subject in subjects}
 
@@ -98,7 +106,7 @@ class Rounds:
             bills: dict[str, billers.Billed] = {}
             failure: Exception | None = None
             try:
-                bills = biller.round(subjects, io_costs, running)
+                bills = biller.round(subjects, io_costs, running, pcpu_cu)
             except Exception as error:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))
@@ -164,3 +172,12 @@ class Rounds:
             if billed.limit_share not in (None, server.limit_share):
                 server.limit_share = billed.limit_share
                 server.reconsider = True
+
+
+def _mean_cu(profile: profiles.Profile | None) -> float:
+    """Mean speed of a host's pCPUs in CU, 0 where it is not known."""
+    if profile is None:
+        return 0.0
+    return float(units.CU_PER_REFERENCE_PCPU * sum(
+        len(cpu_class.pcpus) * cpu_class.busy.coefficient
+        for cpu_class in profile.cpu_classes) / len(profile.pcpus))

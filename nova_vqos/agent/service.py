@@ -59,6 +59,23 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
     return hypervisor
 
 
+def make_notifier(conf: cfg.ConfigOpts) -> ty.Callable[
+        [str, ty.Mapping[str, ty.Any]], None] | None:
+    """What sends notifications; None where nobody wants any."""
+    # NOTE: this registers the options of [oslo_messaging_notifications].
+    transport = oslo_messaging.get_notification_transport(conf)
+    if not any(conf.oslo_messaging_notifications.driver):
+        return None
+    notifier = oslo_messaging.Notifier(
+        transport, publisher_id=f'vqos-agent.{conf.host}', retry=0)
+
+    def notify(event_type: str, payload: ty.Mapping[str, ty.Any]) -> None:
+        send = (notifier.warn if event_type == messenger.OVERDRAWN
+                else notifier.info)
+        send({}, event_type, dict(payload))
+    return notify
+
+
 def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
                 told: billers.Messenger) -> billers.Biller:
     """The one who bills servers, as the configuration says."""
@@ -74,7 +91,8 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
             floor_share=options.charge_floor,
             ceiling_s=options.debt_ceiling_s,
             dropped_packets=options.bill_dropped_packets,
-            charge_by=charge.Variant(options.charge_by)),
+            charge_by=charge.Variant(options.charge_by),
+            usage_interval_s=options.usage_interval_s),
         host=conf.host)
 
 
@@ -106,6 +124,7 @@ class AgentService(service.Service):
         _raise_file_limit()
         hypervisor = load_hypervisor(conf)
         self._messenger = messenger.Messenger(conf.host)
+        self._start_notifications(self._messenger)
         self._messenger.start()
         biller = make_biller(conf, hypervisor, self._messenger)
         self._loop = reconciler.Reconciler(
@@ -132,6 +151,16 @@ class AgentService(service.Service):
                           lambda _number, _frame: self.reset())
         self._manager.ready()
         LOG.info('The agent of host %s has started', conf.host)
+
+    def _start_notifications(self, told: messenger.Messenger) -> None:
+        try:
+            notify = make_notifier(self._conf)
+        except Exception:
+            # Caps are more important than any bill.
+            LOG.exception('No notifications are sent')
+            return
+        if notify is not None:
+            told.use_notifier(notify)
 
     def reset(self) -> None:
         """Read configuration, profile and domains again (SIGHUP)."""

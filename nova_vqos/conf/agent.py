@@ -179,6 +179,17 @@ its I/O costs.
 Most that a server can owe, in seconds of its entitlement. What is above is
 written off, and counted.
 """),
+    cfg.IntOpt(
+        'usage_interval_s',
+        default=60,
+        min=0,
+        max=86_400,
+        help="""
+Seconds from one notification of what a billed server used to the next.
+
+They are sent where ``[oslo_messaging_notifications] driver`` is set. 0
+switches them off.
+"""),
     cfg.BoolOpt(
         'bill_dropped_packets',
         default=False,

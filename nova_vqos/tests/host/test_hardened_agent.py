@@ -170,6 +170,9 @@ class HardenedAgent(agents.Agent):
             f'log/agent-{self.host.name}.log')
         self._write_units(directory, log)
         return ['env', f'SYSTEMD_UNIT_PATH=/{_UNITS}', 'XDG_RUNTIME_DIR=/run',
+                # Where a user's manager has StateDirectory; a later one, by
+                # the second.
+                'XDG_CONFIG_HOME=/var/lib', 'XDG_STATE_HOME=/var/lib',
                 'HOME=/run/systemd', 'SYSTEMD_LOG_TARGET=null',
                 'SYSTEMD_GENERATOR_PATH=/run/systemd/none',
                 'SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/systemd/none',
@@ -336,7 +339,8 @@ def test_the_limits_are_those_of_the_unit(lab, hardened):
     private = ('/proc', '/dev/pts', '/dev/shm', *_HIDDEN)
     assert {path for path, options in hardened.mounts().items()
             if 'rw' in options}.difference(private) == {
-                f'/run/{unit["RuntimeDirectory"]}'}
+                f'/run/{unit["RuntimeDirectory"]}',
+                f'/var/lib/{unit["StateDirectory"]}'}
 
     with open(lab.fast.path('run/nova-vqos/probe.json'),
               encoding='ascii') as file:

@@ -36,6 +36,7 @@ class Told:
         self.claims = []
         self.statements = []
         self.events = []
+        self.usages = []
 
     def claim(self, server_uuid):
         self.claims.append(server_uuid)
@@ -45,6 +46,9 @@ class Told:
 
     def overdrawn(self, payload):
         self.events.append(payload)
+
+    def usage(self, payload):
+        self.usages.append(payload)
 
 
 class Host:

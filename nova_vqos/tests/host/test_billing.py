@@ -1,0 +1,242 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Servers that are billed for what their hosts do for them, on real hosts."""
+
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from nova_vqos.billing import ledger as ledgers
+from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_caps
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import process
+
+# 40 CU on a pCPU of 100 CU, and on one of 50.
+CAP = (20_000, 50_000)
+CAP_ON_SLOW = (40_000, 50_000)
+LIMIT_S = guests.LIMIT_S
+# What a server may use in the intervals that a reading is late or early by.
+INTERVAL_CU_S = 40 * 2.5
+
+
+def ledger_path(host):
+    return host.path('var/lib/nova-vqos/ledger.sqlite')
+
+
+def account(host, guest):
+    """:returns: what is on a host's disk of a guest, None if nothing is."""
+    book = ledgers.Ledger(ledger_path(host))
+    try:
+        return book.get(guest.uuid)
+    finally:
+        book.close()
+
+
+def vcpu_cu_s(host, guest):
+    found = account(host, guest)
+    return 0 if found is None else found.total_cu_us['vcpu'] / 1e6
+
+
+def domain_limit(guest, host=None):
+    """:returns: quota and period of all of a guest, from the kernel."""
+    host = host or guest.host
+    return cgroups.read_cap(host.hierarchy,
+                            os.path.dirname(guest.group(host)))
+
+
+def wait_domain_limit(guest, limit, host=None):
+    process.wait_until(
+        lambda: domain_limit(guest, host) == limit, LIMIT_S,
+        f'a limit of {limit}, there is {domain_limit(guest, host)}')
+
+
+def wait_billed(client, host, guest, **expected):
+    """Wait until the agent has billed a guest, and what it is to be."""
+    def billed():
+        if guest.uuid not in client.get_host(host)['servers']:
+            return None
+        bill = client.get_server(host, guest)['bill']
+        return bill if bill is not None and all(
+            bill[name] == value for name, value in expected.items()) else None
+    return process.wait_until(billed, LIMIT_S, 'the bill of the guest')
+
+
+@pytest.fixture(autouse=True)
+def no_ledger(lab):
+    """Each test begins without one."""
+    for host in lab.hosts:
+        for suffix in ('', '-wal', '-shm'):
+            path = ledger_path(host) + suffix
+            if os.path.exists(path):
+                os.unlink(path)
+
+
+def test_one_that_pays_is_limited_as_a_whole(lab, guest_on, agent_of, client):
+    agent = agent_of(lab.fast)
+    pays = guest_on(lab.fast, cap=CAP,
+                    specs=guests.server(40, vqos_dd_billing='charge'))
+    told = guest_on(lab.fast, cap=CAP,
+                    specs=guests.server(40, vqos_dd_billing='account'))
+    wait_domain_limit(pays, CAP)
+    assert pays.cap() == CAP
+    bill = wait_billed(client, lab.fast, pays, billing='charge')
+    assert bill['limit_cu'] == 40
+    bill = wait_billed(client, lab.fast, told, billing='account')
+    assert bill['limit_cu'] is None
+    assert domain_limit(told)[0] == -1
+    process.wait_until(
+        lambda: agent.state()['dd_billing'] == ['off', 'account', 'charge'],
+        LIMIT_S, 'the sign of life to say so')
+    report = client.get_server(lab.fast, pays)
+    assert report['right'] is True
+    assert report['tamperings'] == []
+
+
+def test_a_limit_that_was_tampered_with_is_restored(lab, guest_on, agent_of,
+                                                    client):
+    agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='charge'))
+    wait_domain_limit(guest, CAP)
+    test_caps.wait_right(client, lab.fast, guest)
+    lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                  'global_quota=45000'])
+    tampering = test_caps.wait_tampering(client, guest, 'domain 45000')
+    assert 'libvirt' in tampering['channel'], tampering
+    wait_domain_limit(guest, CAP)
+
+
+def test_an_agent_that_is_killed_loses_and_repeats_nothing(
+        lab, guest_on, agent_of, client):
+    agent = agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='account'))
+    wait_billed(client, lab.fast, guest)
+    # From now on, by counters that nobody but the kernel has touched.
+    used_ns, billed = guest.cpu_time_ns(), vcpu_cu_s(lab.fast, guest)
+    for killed_after_s in (2.3, 3.1, 2.05):
+        # Not a wait for anything: somewhere within a round.
+        time.sleep(killed_after_s)
+        agent.process.signal(signal.SIGKILL)
+        assert agent.process.wait(10)
+        agent = agent_of(lab.fast)
+    before = vcpu_cu_s(lab.fast, guest)
+    process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > before, LIMIT_S,
+                       'another round')
+    billed = vcpu_cu_s(lab.fast, guest) - billed
+    used_cu_s = (guest.cpu_time_ns() - used_ns) / 1e9 * 100
+    assert used_cu_s > 2 * INTERVAL_CU_S
+    assert abs(billed - used_cu_s) <= INTERVAL_CU_S, (billed, used_cu_s)
+
+
+def test_the_whole_time_of_a_guest_is_billed(lab, guest_on, agent_of,
+                                             client):
+    agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='account'))
+    wait_billed(client, lab.fast, guest)
+    process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > 400, LIMIT_S,
+                       'ten seconds of bills')
+    used_cu_s = guest.cpu_time_ns() / 1e9 * 100
+    assert 0 <= used_cu_s - vcpu_cu_s(lab.fast, guest) <= INTERVAL_CU_S
+
+
+def owe(host, guest, seconds):
+    """Let a guest owe something, as if it had done much I/O."""
+    with sqlite3.connect(ledger_path(host)) as connection:
+        changed = connection.execute(
+            'UPDATE servers SET debt_cu_us = ? WHERE server_uuid = ?',
+            (seconds * 40 * 1_000_000, guest.uuid)).rowcount
+    connection.close()
+    assert changed == 1
+
+
+def test_debt_is_paid_and_a_clean_stop_gives_all_back(lab, guest_on,
+                                                      agent_of, client):
+    agent = agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='charge'))
+    wait_billed(client, lab.fast, guest)
+    agent.process.signal(signal.SIGKILL)
+    assert agent.process.wait(10)
+    owe(lab.fast, guest, seconds=20)
+    agent = agent_of(lab.fast)
+    process.wait_until(lambda: domain_limit(guest)[0] < CAP[0] * 0.6, LIMIT_S,
+                       'the limit to fall')
+    debt_cu_s = wait_billed(client, lab.fast, guest)['debt_cu_s']
+    process.wait_until(
+        lambda: wait_billed(client, lab.fast, guest)['debt_cu_s']
+        < debt_cu_s - 40, LIMIT_S, 'some of it to be paid')
+    assert client.get_server(lab.fast, guest)['tamperings'] == []
+    agent.process.signal(signal.SIGTERM)
+    assert agent.process.wait(20)
+    assert domain_limit(guest) == CAP
+    assert guest.cap() == CAP
+    assert account(lab.fast, guest).debt_cu_us > 0
+
+
+def test_the_account_goes_along_in_a_live_migration_and_back(
+        lab, guest_on, agent_of, client):
+    agent_of(lab.fast)
+    agent_of(lab.slow)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='charge'))
+    wait_billed(client, lab.fast, guest)
+    process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > 200, LIMIT_S,
+                       'five seconds of bills')
+    assert client.ask('lift_limits', lab.fast.name, guest.uuid) is True
+    assert domain_limit(guest)[0] == -1
+
+    there = vcpu_cu_s(lab.fast, guest)
+    guest.migrate(lab.slow)
+    wait_billed(client, lab.slow, guest, inherited=True)
+    assert vcpu_cu_s(lab.slow, guest) >= there
+    wait_domain_limit(guest, CAP_ON_SLOW, lab.slow)
+    assert account(lab.fast, guest).handed_to == 'slow'
+
+    there = vcpu_cu_s(lab.slow, guest)
+    guest.host = lab.slow
+    guest.migrate(lab.fast)
+    wait_billed(client, lab.fast, guest, inherited=True)
+    back = vcpu_cu_s(lab.fast, guest)
+    # What it had used on the host that it left first is in there once.
+    assert there <= back <= there + 10 * 40, (there, back)
+    assert account(lab.slow, guest).handed_to == 'fast'
+
+
+def test_the_limit_of_the_source_does_not_travel(lab, guest_on, agent_of):
+    agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='charge'))
+    wait_domain_limit(guest, CAP)
+    # As with `virsh migrate`: nobody tells the agent.
+    guest.migrate(lab.slow)
+    assert domain_limit(guest, lab.slow)[0] == -1
+    assert guest.cap(lab.slow) == CAP_ON_SLOW
+
+
+def test_the_limit_comes_back_where_no_migration_follows(lab, guest_on,
+                                                         agent_of, client):
+    agent_of(lab.fast)
+    guest = guest_on(lab.fast, cap=CAP,
+                     specs=guests.server(40, vqos_dd_billing='charge'))
+    wait_domain_limit(guest, CAP)
+    test_caps.wait_right(client, lab.fast, guest)
+    assert client.ask('lift_limits', lab.fast.name, guest.uuid) is True
+    assert domain_limit(guest)[0] == -1
+    wait_domain_limit(guest, CAP)
+    assert client.get_server(lab.fast, guest)['tamperings'] == []
