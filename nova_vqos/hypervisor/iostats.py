@@ -10,7 +10,11 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Requests that domains' devices did, with one bulk call to libvirt."""
+"""Requests that domains' devices did, from bulk calls to libvirt.
+
+What interfaces did libvirt knows from the kernel, at once. What disks did it
+asks each QEMU, which costs most of a reading, and may take for ever.
+"""
 
 from collections.abc import Callable, Mapping
 import logging
@@ -23,7 +27,7 @@ from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
 
-# How long the call may take, and how many may be on their way at once. A QEMU
+# How long a call may take, and how many may be on their way at once. A QEMU
 # that does not answer its monitor (stopped, or stuck in the host's storage)
 # holds up the call that asks it, for ever: libvirt has no time limit for that.
 # The next call goes past it, since the first one still has its job. Each that
@@ -37,36 +41,20 @@ _MOST_DEVICES = 4096
 Record = tuple[ty.Any, Mapping[str, ty.Any]]
 
 
-class DeviceCounters(ty.NamedTuple):
-    """What the devices of a running domain have done.
-
-    :ivar name: of the domain
-    :ivar number: that another run of the domain does not have
-    :ivar interfaces: by the name on the host
-    :ivar disks: by the name in the guest; None: not known this time
-    """
-
-    name: str
-    number: int
-    interfaces: Mapping[str, usage.InterfaceCounters]
-    disks: Mapping[str, usage.DiskCounters] | None
-
-
 class BulkReader:
-    """Makes the call, and never waits for it for long."""
+    """Makes bulk calls, and never waits for one for long."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
         self._pending = 0
         self._lock = threading.Lock()
 
-    def read(self, fetch: Callable[[], list[Record]]
-             ) -> dict[str, DeviceCounters]:
-        """Counters of all domains.
+    def read(self, fetch: Callable[[], list[Record]]) -> list[Record]:
+        """Make a call.
 
         :param fetch: calls libvirt; in a thread that is left behind where
             there is no answer
-        :returns: by UUID
+        :returns: what it returned
         :raises Unavailable: when there is no answer in time
         :raises Exception: what fetch raises
         """
@@ -74,7 +62,7 @@ class BulkReader:
             if self._pending >= _MOST_PENDING:
                 raise base.Unavailable(
                     f'{self._pending} calls for statistics are still without '
-                    'an answer from libvirt: a QEMU hangs')
+                    'an answer from libvirt')
             self._pending += 1
         answers: queue.SimpleQueue[list[Record] | Exception] = (
             queue.SimpleQueue())
@@ -85,11 +73,10 @@ class BulkReader:
         except queue.Empty:
             raise base.Unavailable(
                 'libvirt gave no statistics within '
-                f'{self._limit_s:g} s: a QEMU hangs') from None
+                f'{self._limit_s:g} s') from None
         if isinstance(answer, Exception):
             raise answer
-        return {domain.UUIDString(): parse(domain.name(), domain.ID(), found)
-                for domain, found in answer}
+        return answer
 
     def _fetch(self, fetch: Callable[[], list[Record]],
                answers: 'queue.SimpleQueue[list[Record] | Exception]'
@@ -103,48 +90,50 @@ class BulkReader:
                 self._pending -= 1
 
 
-def parse(name: str, number: int, found: Mapping[str, ty.Any]
-          ) -> DeviceCounters:
-    """The counters in libvirt's statistics of a domain.
+def interfaces(found: Mapping[str, ty.Any]
+               ) -> dict[str, usage.InterfaceCounters]:
+    """What interfaces of a domain did, by their names on the host.
 
-    NOTE: those of an interface are in the words of the guest, whatever the
-    kernel calls them: virNetDevTapInterfaceStats() in
-    src/util/virnetdevtap.c turns those of a tap around.
+    NOTE: in the words of the guest, whatever the kernel calls it:
+    virNetDevTapInterfaceStats() in libvirt's src/util/virnetdevtap.c turns
+    the counters of a tap around.
+
+    :param found: libvirt's statistics of the domain
     """
-    return DeviceCounters(name, number, _interfaces(found), _disks(found))
-
-
-def _interfaces(found: Mapping[str, ty.Any]
-                ) -> dict[str, usage.InterfaceCounters]:
-    interfaces = {}
+    counters = {}
     for index in range(_count(found, 'net.count')):
         prefix = f'net.{index}.'
         # One that is just being unplugged has a name only.
         if f'{prefix}rx.pkts' in found:
-            interfaces[found[f'{prefix}name']] = usage.InterfaceCounters(
+            counters[found[f'{prefix}name']] = usage.InterfaceCounters(
                 rx_packets=found[f'{prefix}rx.pkts'],
                 rx_bytes=found.get(f'{prefix}rx.bytes', 0),
                 rx_dropped=found.get(f'{prefix}rx.drop', 0),
                 tx_packets=found.get(f'{prefix}tx.pkts', 0),
                 tx_bytes=found.get(f'{prefix}tx.bytes', 0))
-    return interfaces
+    return counters
 
 
-def _disks(found: Mapping[str, ty.Any]
-           ) -> dict[str, usage.DiskCounters] | None:
+def disks(found: Mapping[str, ty.Any]
+          ) -> dict[str, usage.DiskCounters] | None:
+    """What disks of a domain did, by their names in the guest.
+
+    :param found: libvirt's statistics of the domain
+    :returns: None: not known this time
+    """
     count = _count(found, 'block.count')
-    disks = {}
+    counters = {}
     for index in range(count):
         prefix = f'block.{index}.'
         if f'{prefix}rd.reqs' in found:
-            disks[found[f'{prefix}name']] = usage.DiskCounters(
+            counters[found[f'{prefix}name']] = usage.DiskCounters(
                 read_requests=found[f'{prefix}rd.reqs'],
                 read_bytes=found.get(f'{prefix}rd.bytes', 0),
                 write_requests=found.get(f'{prefix}wr.reqs', 0),
                 write_bytes=found.get(f'{prefix}wr.bytes', 0),
                 flush_requests=found.get(f'{prefix}fl.reqs', 0))
     # Without the domain's job libvirt only tells that there are disks.
-    return None if count and not disks else disks
+    return None if count and not counters else counters
 
 
 def _count(found: Mapping[str, ty.Any], name: str) -> int:

@@ -83,6 +83,9 @@ _MIGRATING_STATES = (
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
     (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
 )
+# Without it a domain with a job, such as a migration, holds up all others.
+_NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+
 # Jobs beside which libvirt takes writes.
 _HARMLESS_JOBS = (libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP,)
 
@@ -136,7 +139,8 @@ class LibvirtHypervisor(base.Hypervisor):
         self._accounts_lock = threading.Lock()
         self._host_account = host_account.HostAccount(root)
         self._unreadable: set[str] = set()
-        self._io = iostats.BulkReader()
+        self._interface_io = iostats.BulkReader()
+        self._disk_io = iostats.BulkReader()
         self._connection: ty.Any = None
         self._callbacks: list[int] = []
         self._uuids: dict[int, str] = {}
@@ -313,52 +317,64 @@ class LibvirtHypervisor(base.Hypervisor):
         if not uuids:
             return {}
         try:
-            done = self._io.read(self._fetch_statistics)
+            # NOTE: of all that run, since those that do not are forgotten.
+            # Paused ones too: what they did is still there.
+            records = self._interface_io.read(lambda: self._call(
+                self._connected().getAllDomainStats,
+                libvirt.VIR_DOMAIN_STATS_INTERFACE,
+                libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | _NOWAIT))
         except base.Unavailable:
             raise
         except base.HypervisorError as error:
             raise base.Unavailable(
                 f'libvirt gives no statistics: {error}') from error
+        running = {domain.UUIDString(): (domain, found)
+                   for domain, found in records}
+        wanted = [running[uuid] for uuid in running.keys() & uuids]
+        disks = self._read_disks([domain for domain, _found in wanted])
         with self._accounts_lock:
-            self._accounts.keep(done)
-            self._unreadable.intersection_update(done)
-            return self._read_usages(uuids, done)
+            self._accounts.keep(running)
+            self._unreadable.intersection_update(running)
+            return {
+                domain.UUIDString(): usage.Usage(
+                    run=run, read_at_s=time.monotonic(),
+                    interfaces=iostats.interfaces(found),
+                    disks=disks.get(domain.UUIDString()),
+                    **cpu_time._asdict())
+                for domain, found in wanted
+                for run, cpu_time in self._read_cpu_time(domain)}
 
-    def _fetch_statistics(self) -> list[iostats.Record]:
-        # NOTE: without NOWAIT a domain with a job, such as a migration, would
-        # hold up all others. Paused ones too: what they did is still there.
-        found: list[iostats.Record] = self._call(
-            self._connected().getAllDomainStats,
-            libvirt.VIR_DOMAIN_STATS_INTERFACE
-            | libvirt.VIR_DOMAIN_STATS_BLOCK,
-            libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
-            | libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
-        return found
+    def _read_disks(self, domains: list[ty.Any]) -> Mapping[
+            str, Mapping[str, usage.DiskCounters] | None]:
+        """What disks of domains did, by UUID; without those not known now."""
+        try:
+            records = self._disk_io.read(lambda: self._call(
+                self._connected().domainListGetStats, domains,
+                libvirt.VIR_DOMAIN_STATS_BLOCK, _NOWAIT)) if domains else []
+        except base.HypervisorError as error:
+            LOG.warning('What disks did is not known this time: %s; perhaps '
+                        'a QEMU hangs', error)
+            return {}
+        return {domain.UUIDString(): iostats.disks(found)
+                for domain, found in records}
 
-    def _read_usages(self, uuids: Collection[str],
-                     done: Mapping[str, iostats.DeviceCounters]
-                     ) -> dict[str, usage.Usage]:
-        found = {}
-        for uuid in done.keys() & uuids:
-            devices_done = done[uuid]
-            try:
-                run, cpu_time = self._accounts.read(
-                    uuid, devices_done.number,
-                    functools.partial(self._pid, devices_done.name))
-            except base.HypervisorError as error:
-                # Once: it may be so at each reading.
-                level = (logging.DEBUG if uuid in self._unreadable
-                         else logging.WARNING)
-                LOG.log(level, 'What domain %s used cannot be read: %s', uuid,
-                        error)
-                self._unreadable.add(uuid)
-                continue
-            self._unreadable.discard(uuid)
-            found[uuid] = usage.Usage(
-                run=run, read_at_s=time.monotonic(),
-                interfaces=devices_done.interfaces,
-                disks=devices_done.disks, **cpu_time._asdict())
-        return found
+    def _read_cpu_time(self, domain: ty.Any
+                       ) -> list[tuple[str, accounting.CpuTime]]:
+        """The run of a domain and its CPU time; none where it is not read."""
+        uuid = domain.UUIDString()
+        try:
+            found = self._accounts.read(
+                uuid, domain.ID(),
+                functools.partial(self._pid, domain.name()))
+        except base.HypervisorError as error:
+            # Once: it may be so at each reading.
+            LOG.log(logging.DEBUG if uuid in self._unreadable
+                    else logging.WARNING,
+                    'What domain %s used cannot be read: %s', uuid, error)
+            self._unreadable.add(uuid)
+            return []
+        self._unreadable.discard(uuid)
+        return [found]
 
     def host_usage(self) -> usage.HostUsage:
         with self._accounts_lock:

@@ -13,6 +13,7 @@
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
 import queue
+import threading
 import time
 
 import libvirt
@@ -21,6 +22,7 @@ import pytest
 from nova_vqos import domain_xml
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import iostats
 from nova_vqos.hypervisor import libvirt as driver
 from nova_vqos.tests.unit import fake_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
@@ -175,16 +177,22 @@ class Statistics:
     def __init__(self):
         self.domains = []
         self.calls = 0
+        self.asked = []
 
     def getAllDomainStats(self, kinds, flags):
         self.calls += 1
-        assert kinds == (libvirt.VIR_DOMAIN_STATS_INTERFACE
-                         | libvirt.VIR_DOMAIN_STATS_BLOCK)
+        assert kinds == libvirt.VIR_DOMAIN_STATS_INTERFACE
         assert flags & libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
         return [(StatisticsDomain(*domain), {
-            'net.count': 1, 'net.0.name': 'tap0', 'net.0.rx.pkts': 4,
-            'block.count': 1, 'block.0.name': 'vda'})
+            'net.count': 1, 'net.0.name': 'tap0', 'net.0.rx.pkts': 4})
             for domain in self.domains]
+
+    def domainListGetStats(self, domains, kinds, flags):
+        assert kinds == libvirt.VIR_DOMAIN_STATS_BLOCK
+        assert flags == libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+        self.asked += [domain.UUIDString() for domain in domains]
+        return [(domain, {'block.count': 1, 'block.0.name': 'vda',
+                          'block.0.rd.reqs': 6}) for domain in domains]
 
 
 class StatisticsDomain:
@@ -240,7 +248,7 @@ class TestUsages:
             vcpu_ns=30_000_000, emulator_ns=20_000_000, iothread_ns=0,
             vhost_ns=0, migration_ns=0, throttled_ns=2_000_000,
             interfaces={'tap0': usage.InterfaceCounters(4, 0, 0, 0, 0)},
-            disks=None)
+            disks={'vda': usage.DiskCounters(6, 0, 0, 0, 0)})
 
     def test_nothing_is_asked_where_nothing_is_wanted(self, reader,
                                                       statistics):
@@ -250,7 +258,23 @@ class TestUsages:
     def test_what_is_not_wanted_is_not_read(self, reader, statistics):
         statistics.domains.append((fakes.OTHER_UUID, 'no such process', 8))
         assert set(reader.usages([fakes.UUID])) == {fakes.UUID}
-        assert statistics.calls == 1
+        # Nor is its QEMU asked for anything.
+        assert statistics.asked == [fakes.UUID]
+        assert reader.usages(['00000000-2222-4333-8444-555555555555']) == {}
+        assert statistics.asked == [fakes.UUID]
+
+    def test_without_an_answer_disks_are_not_known(self, reader, statistics,
+                                                   monkeypatch):
+        go_on = threading.Event()
+        monkeypatch.setattr(
+            statistics, 'domainListGetStats',
+            lambda *_arguments: go_on.wait(LIMIT_S) and [])
+        reader._disk_io = iostats.BulkReader(0.05)
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert found.disks is None
+        assert found.vcpu_ns == 30_000_000
+        assert set(found.interfaces) == {'tap0'}
+        go_on.set()
 
     def test_a_domain_that_cannot_be_read_is_left_out(self, reader,
                                                       statistics):
