@@ -129,7 +129,7 @@ function stack {
 # prepare: what devstack itself has put there before the plugin's turn.
 function prepare {
     local name modules=() drivers=()
-    mkdir -p "$ROOT"/{harness,run,etc/nova,etc/systemd/system} \
+    mkdir -p "$ROOT"/{harness,run,var/lib,etc/nova,etc/systemd/system} \
         "$ROOT"/{etc/libvirt/hooks,usr/local/bin,var/cache} \
         "$NOVA_DIR/nova/virt" "$(dirname "$TEMPEST_CONFIG")"
     # Nova's tree: that which is tested with, but a directory of its own for
