@@ -90,6 +90,7 @@ class Reconciler:
         self._rounds = rounds.Rounds(
             biller, self._servers, self._executor, self._post,
             self._take_bill_failure)
+        self._bill_failure = ''
         self._connected = self._connecting = False
         self._reconnects = 0
         self._connect_at_s = float('-inf')
@@ -117,8 +118,12 @@ class Reconciler:
                 LOG.exception('A step of the loop failed')
             self._wake.wait(max(0.0, min(
                 self._tick_at_s, self._heartbeat_at_s) - self._clock()))
-        if self._connected:
-            self._rounds.give_back(self._terms(), self._hypervisor)
+        try:
+            if self._connected:
+                self._rounds.give_back(self._terms(), self._hypervisor)
+        except Exception:
+            # The rest has to be closed all the same.
+            LOG.exception('Not all servers got their units back')
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._rounds.close()
         self._hypervisor.close()
@@ -588,13 +593,14 @@ class Reconciler:
             server.stop_backing_off()
 
     def _take_bill_failure(self, error: Exception) -> None:
-        if isinstance(error, base.Unavailable):
-            self._lose_connection(str(error))
-            return
+        # NOTE: caps do not depend on it. Whether the hypervisor is there at
+        # all, the bulk call of the next tick tells.
         self._counts['errors'] += 1
-        LOG.error('Servers could not be billed this time: %s', error,
-                  exc_info=None if isinstance(error, base.HypervisorError)
-                  else error)
+        if str(error) != self._bill_failure:
+            LOG.error('Servers cannot be billed now: %s', error,
+                      exc_info=None if isinstance(
+                          error, base.HypervisorError) else error)
+        self._bill_failure = str(error)
 
     def _post(self, message: Callable[[], None]) -> None:
         self._messages.put(message)

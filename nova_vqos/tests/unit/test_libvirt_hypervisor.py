@@ -331,6 +331,18 @@ class TestUsages:
             hypervisor.host_usage()
 
 
+def test_the_limit_of_a_whole_domain_is_written_in_order(hypervisor,
+                                                         monkeypatch):
+    domain = FakeDomain()
+    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    hypervisor.write(fakes.UUID, [
+        base.Change(base.Parameter.QUOTA_US, 15_000),
+        base.Change(base.Parameter.DOMAIN_PERIOD_US, 50_000),
+        base.Change(base.Parameter.DOMAIN_QUOTA_US, 30_000)])
+    assert domain.set == [[('vcpu_quota', 15_000), ('global_period', 50_000),
+                           ('global_quota', 30_000)]]
+
+
 class FakeDomain:
     """What a write asks of a domain of libvirt."""
 
