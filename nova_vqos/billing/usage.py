@@ -90,7 +90,8 @@ class Usage:
         all of its threads by the domain's, together
     :ivar interfaces: by the interface's name on the host
     :ivar disks: by the name in the guest, such as ``vda``; None where they
-        could not be read this time, since another job held the domain
+        were not read this time: another job held the domain, or it did next
+        to nothing
     """
 
     run: str

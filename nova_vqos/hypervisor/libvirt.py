@@ -13,6 +13,7 @@
 """The agent's hands on a host of QEMU domains under libvirt."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+import dataclasses
 import functools
 import logging
 import threading
@@ -118,6 +119,13 @@ def _keep_event_loop_running() -> None:
         _event_loop.start()
 
 
+def _moment(reading: usage.Usage) -> tuple[str, float, int]:
+    """Run, time and CPU time of a reading."""
+    return reading.run, reading.read_at_s, (
+        reading.vcpu_ns + reading.emulator_ns + reading.iothread_ns
+        + reading.vhost_ns)
+
+
 class LibvirtHypervisor(base.Hypervisor):
     """Domains of a local libvirt daemon."""
 
@@ -141,6 +149,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._unreadable: set[str] = set()
         self._interface_io = iostats.BulkReader()
         self._disk_io = iostats.BulkReader()
+        self._disk_schedule = iostats.DiskSchedule()
         self._connection: ty.Any = None
         self._callbacks: list[int] = []
         self._uuids: dict[int, str] = {}
@@ -330,19 +339,21 @@ class LibvirtHypervisor(base.Hypervisor):
                 f'libvirt gives no statistics: {error}') from error
         running = {domain.UUIDString(): (domain, found)
                    for domain, found in records}
-        wanted = [running[uuid] for uuid in running.keys() & uuids]
-        disks = self._read_disks([domain for domain, _found in wanted])
         with self._accounts_lock:
             self._accounts.keep(running)
             self._unreadable.intersection_update(running)
-            return {
-                domain.UUIDString(): usage.Usage(
-                    run=run, read_at_s=time.monotonic(),
-                    interfaces=iostats.interfaces(found),
-                    disks=disks.get(domain.UUIDString()),
-                    **cpu_time._asdict())
-                for domain, found in wanted
-                for run, cpu_time in self._read_cpu_time(domain)}
+            self._disk_schedule.keep(running)
+            found = {uuid: self._read_usage(*running[uuid])
+                     for uuid in running.keys() & uuids}
+            known = {uuid: reading for uuid, reading in found.items()
+                     if reading is not None}
+            due = [running[uuid][0] for uuid, reading in known.items()
+                   if self._disk_schedule.is_due(uuid, *_moment(reading))]
+        for uuid, disks in self._read_disks(due).items():
+            known[uuid] = dataclasses.replace(known[uuid], disks=disks)
+            if disks is not None:
+                self._disk_schedule.note(uuid, *_moment(known[uuid]))
+        return known
 
     def _read_disks(self, domains: list[ty.Any]) -> Mapping[
             str, Mapping[str, usage.DiskCounters] | None]:
@@ -358,12 +369,12 @@ class LibvirtHypervisor(base.Hypervisor):
         return {domain.UUIDString(): iostats.disks(found)
                 for domain, found in records}
 
-    def _read_cpu_time(self, domain: ty.Any
-                       ) -> list[tuple[str, accounting.CpuTime]]:
-        """The run of a domain and its CPU time; none where it is not read."""
+    def _read_usage(self, domain: ty.Any, statistics: Mapping[str, ty.Any]
+                    ) -> usage.Usage | None:
+        """What a domain used, but for its disks; None: not known now."""
         uuid = domain.UUIDString()
         try:
-            found = self._accounts.read(
+            run, cpu_time = self._accounts.read(
                 uuid, domain.ID(),
                 functools.partial(self._pid, domain.name()))
         except base.HypervisorError as error:
@@ -372,9 +383,11 @@ class LibvirtHypervisor(base.Hypervisor):
                     else logging.WARNING,
                     'What domain %s used cannot be read: %s', uuid, error)
             self._unreadable.add(uuid)
-            return []
+            return None
         self._unreadable.discard(uuid)
-        return [found]
+        return usage.Usage(
+            run=run, read_at_s=time.monotonic(), disks=None,
+            interfaces=iostats.interfaces(statistics), **cpu_time._asdict())
 
     def host_usage(self) -> usage.HostUsage:
         with self._accounts_lock:

@@ -19,6 +19,7 @@ import pytest
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import iostats
+from nova_vqos.tests.unit import fake_hypervisor as fakes
 
 LIMIT_S = 20
 # As libvirt 9.0 answers.
@@ -71,6 +72,32 @@ def test_a_device_that_is_just_going_is_left_out():
 def test_a_count_without_bounds_ends():
     assert parse(**{'net.count': 2**32, 'block.count': 2**32}) == (
         {}, None)
+
+
+class TestDiskSchedule:
+    MS_NS = 1_000_000
+
+    @pytest.fixture
+    def schedule(self):
+        made = iostats.DiskSchedule()
+        made.note(fakes.UUID, 'run', 100.0, 5000 * self.MS_NS)
+        return made
+
+    @pytest.mark.parametrize('run, after_s, used_ms, due', [
+        ('run', 2, 0, False), ('run', 2, 39, False), ('run', 2, 41, True),
+        ('run', 29, 579, False), ('run', 29, 581, True), ('run', 30, 0, True),
+        ('other', 0, -4000, True)])
+    def test_who_did_something_is_asked(self, schedule, run, after_s, used_ms,
+                                        due):
+        assert schedule.is_due(fakes.UUID, run, 100.0 + after_s,
+                               (5000 + used_ms) * self.MS_NS) is due
+
+    def test_who_never_answered_is_asked(self, schedule):
+        assert schedule.is_due(fakes.OTHER_UUID, 'run', 100.0, 0)
+        schedule.keep([fakes.UUID])
+        assert not schedule.is_due(fakes.UUID, 'run', 101.0, 0)
+        schedule.keep([])
+        assert schedule.is_due(fakes.UUID, 'run', 101.0, 0)
 
 
 class TestBulkReader:

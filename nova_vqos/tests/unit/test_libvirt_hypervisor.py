@@ -276,6 +276,16 @@ class TestUsages:
         assert set(found.interfaces) == {'tap0'}
         go_on.set()
 
+    def test_a_domain_that_did_nothing_is_not_asked_again(
+            self, reader, statistics, host):
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks is None
+        assert statistics.asked == [fakes.UUID]
+        host.time('', 5_000_000)
+        host.time('vcpu0', 4_999_980)
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks
+        assert statistics.asked == [fakes.UUID] * 2
+
     def test_a_domain_that_cannot_be_read_is_left_out(self, reader,
                                                       statistics):
         statistics.domains.append((fakes.OTHER_UUID, 'no such process', 8))
