@@ -24,6 +24,7 @@ from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
+from nova_vqos_lab import slowcpu
 from nova_vqos_lab import story
 
 _EPILOG = f"""\
@@ -94,6 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         'show how long they take, and remove it')
     one.add_argument('--json', metavar='FILE',
                      help='also write what was found to FILE')
+    one.add_argument('--slow', choices=slowcpu.WAYS,
+                     help="what makes the slow host slow: each of a guest's "
+                     'instructions, divisions most, so that kinds of work '
+                     'differ more than they do on unlike CPUs; or a lower '
+                     f'clock, for all kinds alike (default: {slowcpu.VARIABLE}'
+                     f', or {slowcpu.WAYS[0]})')
     one.set_defaults(function=_kinds)
     one = commands.add_parser(
         'upstream', help="make the cloud anew, run tempest's own compute "
@@ -179,6 +186,8 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
 
 
 def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
+    if options.slow:
+        os.environ[slowcpu.VARIABLE] = options.slow
     with cloud.only_one():
         lab = cloud.Lab()
         try:

@@ -18,8 +18,9 @@ leaving each one out. Here programs of six other kinds run in guests on both
 hosts, first with stock Nova's quota, then with the same CPU units: how long
 they take on slow over how long on fast, beside what was predicted.
 
-Guests are emulated, and slow is made slow by hindering the emulator, which
-kinds of work feel in more different ways than they do unlike CPUs.
+Guests are emulated. Where slow is made slow by hindering the emulator, kinds
+of work feel that in more different ways than they do unlike CPUs; where it is
+by a lower clock, all alike: see slowcpu.
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ from nova_vqos_lab import config
 from nova_vqos_lab import pace
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import slowcpu
 from nova_vqos_lab import watch
 
 STOCK = 'stock'
@@ -106,11 +108,13 @@ class Comparison:
     :ivar predicted: least and greatest time on slow over that on fast, at
         equal units, by the kinds of work that were calibrated
     :ivar hosts: how many times faster fast is than slow, by the profiles
+    :ivar slow: what makes slow slow, one of slowcpu.WAYS
     """
 
     rows: tuple[Row, ...]
     predicted: tuple[float, float]
     hosts: float
+    slow: str
 
     def is_covered(self, row: Row) -> bool:
         low, high = self.predicted
@@ -125,7 +129,7 @@ class Comparison:
                            f'{row.units:.2f}', f'{low:.2f} to {high:.2f}',
                            'yes' if self.is_covered(row) else 'no'))
         lines = [str(table), f'fast is {self.hosts:.2f} times as fast as '
-                 'slow by the profiles']
+                 f'slow by the profiles (slow by {self.slow})']
         for story in STOCK, UNITS:
             times = [getattr(row, story) for row in self.rows]
             lines.append(
@@ -169,7 +173,8 @@ def run(lab: clouds.Lab) -> Comparison:
             times[story]['slow'][name] / times[story]['fast'][name]
             for story in (STOCK, UNITS)))
             for name, program in PROGRAMS.items()),
-        predicted(lab), lab.pcpu_cu('fast') / lab.pcpu_cu('slow'))
+        predicted(lab), lab.pcpu_cu('fast') / lab.pcpu_cu('slow'),
+        slowcpu.chosen())
 
 
 def predicted(lab: clouds.Lab) -> tuple[float, float]:

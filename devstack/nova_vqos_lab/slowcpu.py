@@ -10,14 +10,21 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""A slower host without slower silicon.
+"""A slower host without slower silicon, in one of two ways.
 
 The host's QEMU is replaced, in its mount namespace alone, by a wrapper that
-loads a TCG plugin into it: each instruction of a guest costs a little more, a
-division much more. That is a real, application-dependent difference in the
-CPU time that work costs, as between unlike CPUs. (A quota on the whole host,
-or a thief thread, would be none: a second of CPU time would still do the same
-work.)
+runs it with something more:
+
+instructions
+    A TCG plugin, by which each instruction of a guest costs a little more, a
+    division much more. That is a real, application-dependent difference in
+    the CPU time that work costs, as between unlike CPUs, only wider.
+clock
+    A library that lets QEMU's threads work for a fixed share of their CPU
+    time, whatever their work is: a CPU of the same make, and of a lower clock.
+
+(A quota on the whole host, or a thief thread, would be neither: a second of
+CPU time would still do the same work.)
 """
 
 import os
@@ -31,17 +38,40 @@ QEMU = '/usr/bin/qemu-system-x86_64'
 # (QEMU 7.2): sysbench's prime numbers 2.4, sha256 1.7, sort 1.4, awk 1.2,
 # gzip 1.1.
 MULTIPLICATIONS = 40
+# Percent of CPU time that is left for work by a lower clock.
+SHARE = 50
+
+#: Ways of being slow, of which the environment variable chooses one; the first
+#: is the default.
+WAYS = INSTRUCTIONS, CLOCK = 'instructions', 'clock'
+VARIABLE = 'NOVA_VQOS_LAB_SLOW'
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+def chosen() -> str:
+    """:returns: the way that was asked for, one of WAYS
+
+    :raises LabError: when it is none
+    """
+    way = os.environ.get(VARIABLE, WAYS[0])
+    if way not in WAYS:
+        raise process.LabError(
+            f'{VARIABLE} is {way!r}, it must be {" or ".join(WAYS)}')
+    return way
+
+
 def missing_requirements() -> list[str]:
-    """:returns: what this machine lacks to slow a host down, in sentences."""
+    """:returns: what this machine lacks to slow a host down, in sentences.
+
+    :raises LabError: see chosen
+    """
     if not os.path.exists(QEMU):
         # Said by whoever needs QEMU at all.
         return []
     found = []
-    if '-plugin' not in process.run([QEMU, '-help']).stdout:
+    if (chosen() == INSTRUCTIONS
+            and '-plugin' not in process.run([QEMU, '-help']).stdout):
         found.append('QEMU here was built without TCG plugins, which make '
                      'one of the hosts slow')
     if shutil.which('gcc') is None:
@@ -51,23 +81,37 @@ def missing_requirements() -> list[str]:
 
 
 def build(directory: str) -> list[tuple[str, str]]:
-    """Compile the plugin and the wrapper.
+    """Compile the wrapper, and what it runs QEMU with in the chosen way.
 
     :param directory: where to, on the machine; the host must see it at the
         same path
     :returns: what the host has to mount, in this order: (what, where)
     :raises LabError: when it cannot be compiled
     """
+    way = chosen()
     real = os.path.join(directory, 'usr', 'bin', os.path.basename(QEMU))
-    plugin = os.path.join(directory, 'slowcpu.so')
+    library = os.path.join(directory, f'slowcpu-{way}.so')
     wrapper = os.path.join(directory, 'qemu-wrapper')
     _make_place(real)
-    _compile('slowcpu_plugin.c', plugin, '-shared', '-fPIC',
-             '-fvisibility=hidden', f'-DVQOS_PLUGIN_API={_plugin_api()}',
-             f'-DVQOS_MULTIPLICATIONS={MULTIPLICATIONS}')
+    if way == INSTRUCTIONS:
+        _compile('slowcpu_plugin.c', library, '-shared', '-fPIC',
+                 '-fvisibility=hidden', f'-DVQOS_PLUGIN_API={_plugin_api()}',
+                 f'-DVQOS_MULTIPLICATIONS={MULTIPLICATIONS}')
+    else:
+        build_clock(library)
+    macro = 'VQOS_PLUGIN' if way == INSTRUCTIONS else 'VQOS_PRELOAD'
     _compile('slowcpu_wrapper.c', wrapper, f'-DVQOS_QEMU="{real}"',
-             f'-DVQOS_PLUGIN="{plugin}"')
+             f'-D{macro}="{library}"')
     return [(QEMU, real), (wrapper, QEMU)]
+
+
+def build_clock(path: str) -> None:
+    """Compile the library of a lower clock, for LD_PRELOAD.
+
+    :raises LabError: when it cannot be compiled
+    """
+    _compile('slowcpu_clock.c', path, '-shared', '-fPIC',
+             f'-DVQOS_SHARE={SHARE}')
 
 
 def _make_place(real: str) -> None:

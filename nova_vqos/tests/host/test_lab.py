@@ -12,8 +12,11 @@
 
 """The lab's hosts themselves: apart from each other, and gone when removed."""
 
+import contextlib
 import os
 import signal
+import statistics
+import subprocess
 
 import libvirt
 import pytest
@@ -25,6 +28,7 @@ from nova_vqos_lab import host as hosts
 from nova_vqos_lab import netns
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import slowcpu
 
 
 def test_each_has_its_own_libvirt(lab):
@@ -71,19 +75,90 @@ def test_the_slow_host_wraps_qemu_and_the_fast_one_does_not(lab, guest_on):
 
 
 def command_line(guest):
-    pid = guest.host.run(['cat', f'/run/libvirt/qemu/{guest.name}.pid'])
     return guest.host.run(
-        ['cat', f'/proc/{pid.stdout.strip()}/cmdline']).stdout.split('\0')
+        ['cat', f'/proc/{pid_of(guest)}/cmdline']).stdout.split('\0')
+
+
+def pid_of(guest):
+    """:returns: that of its QEMU, as its host sees it"""
+    return guest.host.run(
+        ['cat', f'/run/libvirt/qemu/{guest.name}.pid']).stdout.strip()
+
+
+@contextlib.contextmanager
+def second_host(**options):
+    """A host in a lab of its own."""
+    prefix = f'{conftest.PREFIX}2'
+    network = netns.Network(prefix)
+    host = hosts.Host('fast', {0}, root=f'{conftest.ROOT}/second',
+                      prefix=prefix, **options)
+    try:
+        network.create()
+        yield host, network
+    finally:
+        host.remove()
+        network.remove()
+
+
+def test_a_host_of_a_lower_clock(lab, monkeypatch):
+    """Its guests' vCPUs take the signal that nothing else in QEMU does."""
+    monkeypatch.setenv(slowcpu.VARIABLE, slowcpu.CLOCK)
+    with second_host(slow=True) as (host, _network):
+        host.start()
+        guest = guests.Guest(host)
+        assert '-plugin' not in command_line(guest)
+        status = host.run(['sh', '-c', 'cd /proc/$0/task && cat $(dirname '
+                           '$(grep -lx "CPU 0/TCG" */comm))/status',
+                           pid_of(guest)]).stdout
+        masks = {line.split()[0]: int(line.split()[1], 16)
+                 for line in status.splitlines() if line.startswith('Sig')
+                 and '/' not in line}
+        last = 1 << (signal.SIGRTMAX - 1)
+        assert masks['SigCgt:'] & last
+        assert not masks['SigBlk:'] & last
+        # As all others are, in QEMU's threads.
+        assert masks['SigBlk:'] & 1 << (signal.SIGHUP - 1)
+
+
+@pytest.mark.parametrize('argv', [
+    ['sysbench', 'cpu', '--time=0', '--events=3000', 'run'],
+    ['sysbench', 'cpu', '--time=0', '--events=3000', '--threads=2', 'run'],
+    ['gzip', '-c', '{text}'], ['sha512sum', *['{text}'] * 20],
+    ['awk', '{n[$1 % 97] += length($2)} END {print n[7]}',
+     *['{text}'] * 6]], ids=['sysbench', 'threads', 'gzip', 'sha512', 'awk'])
+def test_a_lower_clock_slows_all_work_alike(argv, tmp_path):
+    library, text = str(tmp_path / 'clock.so'), tmp_path / 'text'
+    slowcpu.build_clock(library)
+    text.write_text('\n'.join(f'{n * 7919 % 99991} word{n * n % 977} {n}'
+                              for n in range(400_000)))
+    argv = [word.replace('{text}', str(text)) for word in argv]
+
+    def spent_s(**variables):
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL,
+                              env={**os.environ, **variables}) as running:
+            _pid, status, usage = os.wait4(running.pid, 0)
+            running.returncode = os.waitstatus_to_exitcode(status)
+        assert running.returncode == 0
+        return usage.ru_utime + usage.ru_stime
+
+    # In turns: a machine among others has its moods.
+    slower = statistics.median(spent_s(LD_PRELOAD=library) / spent_s()
+                               for _ in range(5))
+    # The slow emulator is between 1.2 and 2.3.
+    assert slower == pytest.approx(100 / slowcpu.SHARE, rel=0.2)
+
+
+def test_a_way_of_being_slow_that_there_is_not(monkeypatch):
+    monkeypatch.setenv(slowcpu.VARIABLE, 'thief')
+    with pytest.raises(process.LabError,
+                       match="is 'thief', it must be instructions or clock"):
+        slowcpu.chosen()
 
 
 def test_a_host_that_was_killed_starts_anew_and_leaves_nothing():
-    # A lab of its own: killing a host of the others' would end their guests.
     prefix = f'{conftest.PREFIX}2'
-    root = f'{conftest.ROOT}/second'
-    network = netns.Network(prefix)
-    host = hosts.Host('fast', {0}, root=root, prefix=prefix)
-    try:
-        network.create()
+    # Killing a host of the others' lab would end their guests.
+    with second_host() as (host, network):
         host.start()
         first = process.Process.load(host.path('init.pid'))
         libvirtd = host.libvirtd
@@ -99,9 +174,6 @@ def test_a_host_that_was_killed_starts_anew_and_leaves_nothing():
         running = host.libvirtd.pid
         host.start()
         assert host.libvirtd.pid == running
-    finally:
-        host.remove()
-        network.remove()
     assert not network.exists(network.controller)
     assert not network.exists(network.of_host('fast'))
     hierarchy = cgroups.detect()
