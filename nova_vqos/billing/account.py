@@ -20,6 +20,7 @@ that nothing is lost by adding a little to much.
 from collections.abc import Mapping
 import dataclasses
 from fractions import Fraction
+import functools
 import re
 import typing as ty
 
@@ -46,7 +47,12 @@ def to_cu_us(used_ns: Fraction | int, coefficient: float) -> int:
 
     :param coefficient: of the pCPU that it was spent on
     """
-    return round(used_ns * units.pcpu_cu(coefficient) / 1000)
+    return round(used_ns * _cu_us_per_ns(coefficient))
+
+
+@functools.lru_cache(maxsize=64)
+def _cu_us_per_ns(coefficient: float) -> Fraction:
+    return units.pcpu_cu(coefficient) / 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ _COLUMNS = ('server_uuid', *_AMOUNTS, 'debt_cu_us', 'written_off_cu_us',
             'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at')
 _CREATE = f"""
 BEGIN IMMEDIATE;
-CREATE TABLE servers (
+CREATE TABLE IF NOT EXISTS servers (
     server_uuid TEXT PRIMARY KEY NOT NULL,
     {' '.join(f'{name} INTEGER NOT NULL,' for name in _AMOUNTS)}
     debt_cu_us INTEGER NOT NULL,
@@ -57,8 +57,8 @@ CREATE TABLE servers (
     baseline TEXT,
     updated_at TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX by_age ON servers (updated_at);
-CREATE TABLE days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_age ON servers (updated_at);
+CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 PRAGMA user_version = {SCHEMA};
 COMMIT;
 """
@@ -360,8 +360,14 @@ def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
         json.dumps(one.inherited.to_dict())
         if one.inherited.server_uuid else None,
         None if one.baseline is None
-        else json.dumps(dataclasses.asdict(one.baseline)),
+        else json.dumps(_document(one.baseline), default=_document),
         updated_at)
+
+
+def _document(value: ty.Any) -> dict[str, ty.Any]:
+    # NOTE: dataclasses.asdict would copy each value.
+    return {field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)}
 
 
 def _account(row: dict[str, ty.Any]) -> accounts.Account:
@@ -394,7 +400,7 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
 
 
 def _usage(data: dict[str, ty.Any]) -> usages.Usage:
-    """A reading, as :func:`dataclasses.asdict` had it."""
+    """A reading, as :func:`_document` had it."""
     interfaces = {
         str(name): _counters(usages.InterfaceCounters, counters)
         for name, counters in data.pop('interfaces').items()}

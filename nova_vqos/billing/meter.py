@@ -20,7 +20,9 @@ twice and nothing negative: where both cannot be had, nothing is billed.
 from collections.abc import Mapping
 import dataclasses
 from fractions import Fraction
+import functools
 import itertools
+import operator
 import typing as ty
 
 from nova_vqos.billing import costs as io_costs
@@ -40,6 +42,10 @@ _MOST_GONE_DEVICES = 64
 
 _Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,
                        usages.DiskCounters)
+# dataclasses.astuple copies each value, which took most of a round's time.
+_VALUES = {kind: operator.attrgetter(*(
+    field.name for field in dataclasses.fields(kind)))
+    for kind in (usages.InterfaceCounters, usages.DiskCounters)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,8 +205,9 @@ def _difference(before: _Counters | None, now: _Counters) -> _Counters:
     """
     if before is None:
         return now
+    values = _VALUES[type(now)]
     grown = [value - last for value, last in zip(
-        dataclasses.astuple(now), dataclasses.astuple(before), strict=True)]
+        values(now), values(before), strict=True)]
     return now if min(grown) < 0 else type(now)(*grown)
 
 
@@ -213,9 +220,15 @@ def _with_gone(last: Mapping[str, _Counters],
 
 def _cost_ns(cost: io_costs.RequestCost, requests: int,
              size_bytes: int) -> Fraction:
+    request_ns, byte_ns = _exact(cost)
+    return requests * request_ns + size_bytes * byte_ns
+
+
+@functools.lru_cache(maxsize=256)
+def _exact(cost: io_costs.RequestCost) -> tuple[Fraction, Fraction]:
     # NOTE: a least-squares fit may leave one of them just below zero.
-    return (requests * Fraction(max(0.0, cost.request_ns))
-            + size_bytes * Fraction(max(0.0, cost.byte_ns)))
+    return (Fraction(max(0.0, cost.request_ns)),
+            Fraction(max(0.0, cost.byte_ns)))
 
 
 def _interface_text(kind: usages.InterfaceKind | None) -> str:
