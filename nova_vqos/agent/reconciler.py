@@ -91,6 +91,7 @@ class Reconciler:
             biller, self._servers, self._executor, self._post,
             self._take_bill_failure)
         self._bill_failure = ''
+        self._offered = self._rounds.offers
         self._connected = self._connecting = False
         self._reconnects = 0
         self._connect_at_s = float('-inf')
@@ -217,7 +218,8 @@ class Reconciler:
                 if server.reconsider:
                     self._consider(server, now_s)
         self._manager.alive(now_s)
-        if now_s >= self._heartbeat_at_s:
+        if (now_s >= self._heartbeat_at_s
+                or self._rounds.offers != self._offered):
             self._heartbeat_at_s = now_s + self._heartbeat_interval_s
             self._beat()
 
@@ -550,11 +552,12 @@ class Reconciler:
 
     def _beat(self) -> None:
         profile = self._profiles.profile
+        self._offered = self._rounds.offers
         try:
             self._heartbeat.write(
                 profile_id=None if profile is None else profile.id,
                 connected=self._connected, alarms=self._alarms(),
-                dd_billing=self._rounds.offers)
+                dd_billing=self._offered)
             self._heartbeat_fails = False
         except OSError as error:
             if not self._heartbeat_fails:

@@ -275,8 +275,9 @@ class TestMigration:
 
 class TestSignsOfLife:
     def test_they_say_what_works_here(self, world):
+        # At once: a host that offers less is refused new servers.
         world.start()
-        world.tick(12)
+        world.tick(2)
         state = json.loads(world.state_path.read_text())
         assert state['dd_billing'] == ['off', 'account', 'charge']
         assert world.host_report()['dd_billing'] == state['dd_billing']
