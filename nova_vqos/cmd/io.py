@@ -83,16 +83,21 @@ class CalibrateIo(lister.Lister):
         held = profile.load(path)
         arguments.check_writable(path, 'another PROFILE')
         check_fresh(held)
-        setting = measure.Setting(
-            pcpus=measure.choose_pcpus(held, parsed_args.pcpus),
-            modes=parsed_args.mode or traffic.MODES,
-            disk_directory=disk_directory(parsed_args.disk_directory),
-            block_device=parsed_args.block_device,
-            interrupts_apart=held.fingerprint.get(
-                'irq_time_accounting') == 'y')
-        load = host_cpus.load(setting.pcpus, _LOAD_CHECK_S)
+        pcpus = measure.choose_pcpus(held, parsed_args.pcpus)
+        directory = disk_directory(parsed_args.disk_directory)
+        load = host_cpus.load(pcpus, _LOAD_CHECK_S)
         if not parsed_args.beside_guests:
-            load.refuse_guests(setting.pcpus)
+            load.refuse_guests(pcpus)
+        setting = measure.Setting(
+            pcpus=pcpus, modes=parsed_args.mode or traffic.MODES,
+            disk_directory=directory, block_device=parsed_args.block_device,
+            busy_before=load.busy, interrupts_apart=held.fingerprint.get(
+                'irq_time_accounting') == 'y')
+        if held.fingerprint.get('irq_time_accounting') not in ('y', 'n'):
+            self.app.LOG.warning(
+                'Warning: it cannot be told whether this kernel has '
+                'CONFIG_IRQ_TIME_ACCOUNTING: with it, packets are found to '
+                'be cheaper than they are')
         result = measure.calibrate(setting, measure.Effort(
             parsed_args.sweeps, parsed_args.max_seconds))
         if profile.load(path).id != held.id:

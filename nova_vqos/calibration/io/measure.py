@@ -45,6 +45,7 @@ DISK_DIRECTORY = '/var/lib/nova/instances'
 _NETWORK_SHARE = 0.5
 _PROGRESS_S = 3
 _STEAL_WARNING = 0.01
+_BUSY_WARNING = 0.05
 # Of a cost: what the independent check may be off by for sure.
 _TOLERATED_GAP = 0.05
 _PROGRAM_S = 10
@@ -77,6 +78,7 @@ class Setting:
     :ivar modes: of :data:`traffic.MODES`
     :ivar disk_directory: where a file is made; None: no file is measured
     :ivar block_device: None: none is measured
+    :ivar busy_before: share of the pCPUs' time that others used
     :ivar interrupts_apart: whether the kernel accounts for interrupts apart
         from threads (CONFIG_IRQ_TIME_ACCOUNTING)
     """
@@ -85,6 +87,7 @@ class Setting:
     modes: Sequence[str] = traffic.MODES
     disk_directory: str | None = DISK_DIRECTORY
     block_device: str | None = None
+    busy_before: float = 0.0
     interrupts_apart: bool = False
 
 
@@ -164,6 +167,10 @@ def calibrate(setting: Setting, effort: Effort) -> Result:
         os.sched_setscheduler(0, own_policy, own_parameter)
         os.sched_setaffinity(0, own_pcpus)
     _busy, steal = host_cpus.cpu_times(setting.pcpus).since(before)
+    if setting.busy_before > _BUSY_WARNING:
+        warnings.append(
+            f'the host was {setting.busy_before:.0%} busy before: what disks '
+            'cost cannot be told well beside other work')
     if steal > _STEAL_WARNING:
         warnings.append(f'{steal:.1%} of the time was stolen by a hypervisor '
                         'below this host')
@@ -344,6 +351,7 @@ def _provenance(setting: Setting, modes: Sequence[str]) -> dict[str, str]:
         'kernel': platform.release(),
         'pcpus': ','.join(map(str, setting.pcpus)),
         'interrupts_apart': str(setting.interrupts_apart),
+        'busy_before': f'{setting.busy_before:.3f}',
         'burst_packets': str(network.BURST),
         'iproute2': _version('ip', '-V'),
     }
