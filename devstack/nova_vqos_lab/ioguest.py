@@ -79,7 +79,7 @@ _XML = """
     <memballoon model='none'/>
     <serial type='file'><source path='{console}'/></serial>
     <interface type='bridge'>
-      <mac address='52:54:00:76:71:{number:02x}'/>
+      <mac address='{mac}'/>
       <source bridge='{bridge}'/>
       <target dev='{tap}'/>
       <model type='virtio'/>
@@ -150,6 +150,7 @@ class IoGuest:
     :ivar name: of the domain
     :ivar tap: name of its interface on the host
     :ivar address: of its interface
+    :ivar mac: of its interface
     """
 
     def __init__(self, host: hosts.Host, image: Image, *, number: int = 0,
@@ -171,6 +172,7 @@ class IoGuest:
         self.tap = f'tap-io{number}'
         address = ionet.ClientNetwork.address(number)
         self.address = address.partition('/')[0]
+        self.mac = f'52:54:00:76:71:{number:02x}'
         self._specs = dict(specs or {})
         self._connection = libvirt.open(host.libvirt_uri)
         os.makedirs(host.path(_DIRECTORY.lstrip('/')), exist_ok=True)
@@ -185,7 +187,7 @@ class IoGuest:
         if spin:
             words.append('vqos.spin=1')
         self._domain = self._connection.createXML(_XML.format(
-            name=self.name, uuid=self.uuid, number=number, tap=self.tap,
+            name=self.name, uuid=self.uuid, mac=self.mac, tap=self.tap,
             instance=self._instance('nova'), kernel=image.kernel,
             initrd=image.initrd, command_line=' '.join(words),
             bridge=ionet.BRIDGE, console=self._console, disk=disk,
@@ -239,13 +241,20 @@ class IoGuest:
             self._domain.setSchedulerParametersFlags(
                 {name: value}, libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
+    @property
+    def runs(self) -> bool:
+        """Whether it is neither paused nor gone."""
+        return self._domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
+
     def pause(self) -> None:
-        """Have it do nothing."""
-        self._domain.suspend()
+        """Have it do nothing, if it does anything."""
+        if self.runs:
+            self._domain.suspend()
 
     def resume(self) -> None:
-        """Have it go on."""
-        self._domain.resume()
+        """Have it go on, if it is paused."""
+        if not self.runs:
+            self._domain.resume()
 
     def destroy(self) -> None:
         """End it."""

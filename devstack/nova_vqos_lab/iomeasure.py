@@ -21,6 +21,7 @@ requests and turned into time by costs that the caller brings.
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -140,6 +141,29 @@ def use(samples: Sequence[Sample], costs: Costs = free_of_charge,
                  _difference(first.counted, last.counted).items()})
 
 
+def at(samples: Sequence[Sample], moment_s: float) -> Sample:
+    """What a sample of a moment between two samples would have been.
+
+    :raises ValueError: when there are none before and after it
+    """
+    for before, after in itertools.pairwise(samples):
+        if before.at_s <= moment_s <= after.at_s:
+            part = (moment_s - before.at_s) / (after.at_s - before.at_s)
+
+            def between(first: int, last: int, part: float = part) -> int:
+                return round(first + part * (last - first))
+            return Sample(
+                moment_s,
+                ioguest.CpuTime(*(
+                    between(getattr(before.cpu, field.name),
+                            getattr(after.cpu, field.name))
+                    for field in dataclasses.fields(ioguest.CpuTime))),
+                between(before.process_ns, after.process_ns),
+                {name: between(count, after.counted[name])
+                 for name, count in before.counted.items()})
+    raise ValueError(f'no samples around {moment_s:.1f} s')
+
+
 def _total(first: Sample, last: Sample, costs: Costs) -> tuple[float, float]:
     """Parts of a pCPU used: in all, and by what is modelled of it."""
     elapsed_ns = (last.at_s - first.at_s) * 1e9
@@ -195,6 +219,10 @@ class Load:
             self._reports.append(
                 (report['at_s'], report['done'], report['failed']))
 
+    def begun(self) -> bool:
+        """:returns: whether it has done anything"""
+        return bool(self._reports) and self._reports[-1][1] > 0
+
     def failed(self) -> int:
         """:returns: how much of it failed"""
         return self._reports[-1][2] if self._reports else 0
@@ -213,7 +241,7 @@ class Load:
                and time.monotonic() < deadline_s):
             time.sleep(0.05)
         reports = list(self._reports)
-        for before, after in zip(reports, reports[1:], strict=False):
+        for before, after in itertools.pairwise(reports):
             if before[0] <= at_s <= after[0]:
                 part = (at_s - before[0]) / (after[0] - before[0])
                 return before[1] + part * (after[1] - before[1])

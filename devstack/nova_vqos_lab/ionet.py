@@ -86,6 +86,19 @@ class ClientNetwork:
         """:returns: that of a guest, with the length of the network"""
         return f'{_NETWORK}.{10 + number}/{_LENGTH}'
 
+    def know(self, guest_address: str, mac: str) -> None:
+        """Have the clients know a guest for good, whether it answers or not.
+        """
+        _ip('-netns', self.namespace, 'neighbour', 'replace', guest_address,
+            'lladdr', mac, 'dev', 'eth0', 'nud', 'permanent')
+
+    def connect(self, *, connected: bool) -> None:
+        """Connect the clients with the bridge, or have what they send end
+        where it arrives.
+        """
+        self._in_host('link', 'set', PORT,
+                      *(['master', BRIDGE] if connected else ['nomaster']))
+
     def steer(self, pcpus: set[int]) -> None:
         """Choose who does the kernel's part of what clients send.
 
