@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Whether servers stay within their entitlement when their I/O is charged.
+
+Starts a host of the lab with a libvirtd of its own, real QEMU guests with a
+tap on a bridge and a disk, clients in a namespace on that bridge, and the real
+agent; removes everything afterwards. As root::
+
+    tools/bench/billing.py --profile /etc/nova-vqos/profile.yaml
+
+a: what a server of 30 CU uses in all under HTTP and under a flood of packets,
+and one of 15 CU that reads its disk, by mode of billing.
+b: requests a second of a server of 60 CU, alone, beside one of 30 CU that only
+computes, and beside one that is flooded and reads its disk, by mode.
+c: the ledger against CPU time counted otherwise, and what a packet costs
+against the work that a spinner loses.
+
+A pCPU has 100 CU. Guests run on the first one, the load on the last one. CPU
+time is read from the kernel, not from the agent; what the kernel did for a
+guest in nobody's name, the modelled part, is counted at its tap and its disk,
+and costs what the profile says (`nova-vqos-calibrate io`). There is no message
+bus. Fails where the aims are missed.
+"""
+
+import argparse
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import time
+
+import billing_host
+from billing_host import say
+
+from nova_vqos.billing import meter
+from nova_vqos_lab import iomeasure
+from nova_vqos_lab import process
+
+Bench = billing_host.Bench
+Server = billing_host.Server
+MODES = billing_host.MODES
+AIM_ENTITLEMENT = 0.02
+AIM_UNDISTURBED = 0.05
+AIM_LEDGER = 0.05
+# What was billed last is no older.
+_LEDGER_S = 6.0
+# Of proof c, one after the other.
+_SLOT_S = 3.0
+_SLOTS = 8
+
+Row = dict[str, object]
+
+
+# Proof a.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scenario:
+    """A server that does I/O.
+
+    :ivar name: for people
+    :ivar units: of the server
+    :ivar load: kind and options of ioload.py; (): none
+    :ivar readers: processes in the guest that read its disk
+    """
+
+    name: str
+    units: int
+    load: tuple[str, ...] = ()
+    readers: int = 0
+
+
+def scenarios(options: argparse.Namespace) -> list[Scenario]:
+    every = [Scenario('http', 30, ('http', '--clients', '4')),
+             Scenario('flood', 30, flood(options)),
+             Scenario('disk', 15, readers=2)]
+    return [one for one in every if one.name in options.scenarios]
+
+
+def flood(options: argparse.Namespace) -> tuple[str, ...]:
+    return 'udp', '--rate', str(options.packets), '--size', '64'
+
+
+def prove_entitlement(bench: Bench) -> list[Row]:
+    """a: what one server uses in all, by mode."""
+    rows = []
+    for scenario in scenarios(bench.options):
+        with bench.server(scenario.units,
+                          readers=scenario.readers) as server:
+            for mode, again in bench.options.turns:
+                say(f'a: {scenario.name}, {mode.name}{again}')
+                bench.apply(mode, [server])
+                rows.append({'scenario': scenario.name, 'mode': mode.name,
+                             **measure_use(bench, scenario, server)})
+                say(f'   {line_of_use(rows[-1])}')
+    return rows
+
+
+def measure_use(bench: Bench, scenario: Scenario, server: Server) -> Row:
+    with contextlib.ExitStack() as stack:
+        load = scenario.load and stack.enter_context(bench.load(
+            scenario.load[0], server.guest.address, *scenario.load[1:]))
+        settle(bench)
+        writes = stack.enter_context(iomeasure.QuotaWrites(server.guest))
+        (samples,) = iomeasure.watch([server.guest], bench.options.seconds)
+        used = iomeasure.use(samples, bench.costs_ns)
+        entitled = server.units / 100
+        return {
+            'entitled': entitled, **dataclasses.asdict(used),
+            'off_by': used.total / entitled - 1,
+            'most_off_by': used.most / entitled - 1,
+            'done': (load.rate(samples[0].at_s, samples[-1].at_s) if load
+                     else used.counted['read']),
+            'failed': load.failed() if load else 0,
+            'writes': writes.seen, 'limits': server.guest.limits()}
+
+
+def line_of_use(row: Row) -> str:
+    return (f'{row["scenario"]:6} {row["mode"]:12}'
+            f'{row["vcpu"]:8.2%}{row["emulator"]:8.2%}'
+            f'{row["modelled"]:8.2%}{row["total"]:8.2%}'
+            f'{row["off_by"]:+8.1%}{row["most_off_by"]:+8.1%}'
+            f'{row["done"]:9.0f}{row["writes"]:8}')
+
+
+def print_use(rows: Sequence[Row]) -> bool:
+    """:returns: whether the aim is met"""
+    print('\na: parts of a pCPU that a server used, in all off its '
+          'entitlement, in the worst 30 s')
+    print('                     vCPU   emul. kernel  in all     off    30 s'
+          ' a second  writes')
+    met = True
+    for merged in merge(rows, 'scenario', 'mode'):
+        merged['most_off_by'] = max(
+            row['most_off_by'] for row in rows
+            if all(row[key] == merged[key] for key in ('scenario', 'mode')))
+        print(line_of_use(merged))
+        if merged['mode'] == 'charge':
+            met &= abs(merged['off_by']) <= AIM_ENTITLEMENT
+    return met
+
+
+# Proof b.
+
+# What the server is beside: nobody, one that computes, one that does I/O. The
+# second takes as much CPU time as the third is entitled to, and as much of
+# the caches: what is left between the two is the I/O's doing.
+COMPANY = ('alone', 'computing', 'flooded')
+
+
+def prove_undisturbed(bench: Bench) -> list[Row]:
+    """b: a server's requests a second, by what is beside it."""
+    rows = []
+    with (bench.server(60) as server,
+          bench.server(30, number=1, spin=True) as computing,
+          bench.server(30, number=2, readers=2) as flooded):
+        others = {'computing': computing, 'flooded': flooded}
+        for mode, again in bench.options.turns:
+            for company in COMPANY:
+                say(f'b: {mode.name}, {company}{again}')
+                for name, other in others.items():
+                    if name == company:
+                        other.guest.resume()
+                    else:
+                        other.guest.pause()
+                bench.apply(mode, [server, *others.values()])
+                rows.append({
+                    'mode': mode.name, 'company': company, **measure_company(
+                        bench, server, others.get(company))})
+                say(f'   {rows[-1]["requests"]:.1f} requests/s')
+    return rows
+
+
+def measure_company(bench: Bench, server: Server,
+                    other: Server | None) -> Row:
+    guests = [server.guest, *([other.guest] if other else [])]
+    with contextlib.ExitStack() as stack:
+        requests = stack.enter_context(bench.load(
+            'http', server.guest.address, '--clients', '4'))
+        if other and other.does_io:
+            kind, *arguments = flood(bench.options)
+            stack.enter_context(bench.load(
+                kind, other.guest.address, *arguments))
+        settle(bench)
+        samples = iomeasure.watch(guests, bench.options.seconds)
+        used = [iomeasure.use(found, bench.costs_ns).total
+                for found in samples]
+        return {
+            'requests': requests.rate(samples[0][0].at_s,
+                                      samples[0][-1].at_s),
+            'failed': requests.failed(),
+            'total': used[0], 'other_total': sum(used[1:])}
+
+
+def print_company(rows: Sequence[Row]) -> bool:
+    """:returns: whether the aim is met"""
+    print('\nb: requests a second of a server of 60 CU, alone and beside one '
+          'of 30 CU; what both used')
+    print('                           a second  to alone    used   other')
+    met = True
+    merged = merge(rows, 'mode', 'company')
+    for row in merged:
+        alone = next(one for one in merged if one['mode'] == row['mode']
+                     and one['company'] == 'alone')
+        ratio = row['requests'] / alone['requests']
+        print(f'{row["mode"]:12}{row["company"]:12}{row["requests"]:11.1f}'
+              f'{ratio:10.3f}{row["total"]:8.1%}{row["other_total"]:8.1%}')
+        if row['mode'] == 'charge':
+            met &= abs(ratio - 1) <= AIM_UNDISTURBED
+    return met
+
+
+# Proof c.
+
+def prove_ledger(bench: Bench) -> Row:
+    """c: the ledger against CPU time counted otherwise."""
+    found: Row = {}
+    with bench.server(60, readers=1) as server:
+        say('c: the ledger of a server that does all kinds of I/O')
+        bench.apply(MODES['account'], [server])
+        found['ledger'] = measure_ledger(bench, server)
+    with bench.server(95) as server:
+        say(f'c: what a packet takes from a spinner, {3 * _SLOTS * _SLOT_S:g} '
+            's')
+        bench.apply(MODES['stock'], [server])
+        found['packet'] = measure_packet(bench, server)
+    return found
+
+
+def measure_ledger(bench: Bench, server: Server) -> Row:
+    with (bench.load('http', server.guest.address, '--clients', '4'),
+          bench.load('udp', server.guest.address, '--rate', '2000')):
+        settle(bench)
+        # The agent reads every two seconds, and never when we do.
+        (samples,) = iomeasure.watch([server.guest], _LEDGER_S)
+        began_s, began = bench.ledger(server)
+        (more,) = iomeasure.watch([server.guest], bench.options.seconds)
+        ended_s, ended = bench.ledger(server)
+        samples += more
+    first, last = (iomeasure.at(samples, moment_s)
+                   for moment_s in (began_s, ended_s))
+    billed = {name: ended[name] - began[name] for name in ended}
+    counted = {
+        'vcpu': (last.cpu.vcpu - first.cpu.vcpu) / 1e9,
+        'emulator': (last.cpu.emulator - first.cpu.emulator) / 1e9,
+        'process': (last.process_ns - first.process_ns) / 1e9,
+        **{name: cost_ns / 1e9 for name, cost_ns in bench.costs_by_part_ns(
+            {name: last.counted[name] - first.counted[name]
+             for name in last.counted}).items()}}
+    billed['process'] = sum(billed[name] for name in (
+        'vcpu', *meter.MEASURED_IO))
+    return {'seconds': ended_s - began_s, 'billed': billed,
+            'counted': counted}
+
+
+def measure_packet(bench: Bench, server: Server) -> Row:
+    """What a packet takes from a spinner that the kernel works for it on.
+
+    The sender runs beside the guest, and the kernel is told to do its part
+    of what is sent on the spinner's pCPU. Slots without packets, with packets
+    that end where they arrive, and with packets to the guest take turns.
+    """
+    (sender_pcpu,) = bench.host.pcpus
+    slots: dict[str, list[tuple[float, float]]] = {
+        'none': [], 'lost': [], 'bridged': []}
+    bench.net.steer({bench.load_pcpu})
+    with bench.load('spin', 'nobody') as spinner:
+        process.wait_until(spinner.begun, billing_host.LIMIT_S, 'the spinner')
+        for _ in range(_SLOTS):
+            for kind, found in slots.items():
+                found.append(measure_slot(bench, server, spinner, kind,
+                                          sender_pcpu))
+    bench.net.connect(connected=True)
+    work = statistics.median(done for done, _ in slots['none'])
+    taken_ns = {
+        kind: [(1 - done / work) / packets * 1e9 for done, packets in found]
+        for kind, found in slots.items() if kind != 'none'}
+    ends_ns = statistics.median(taken_ns['lost'])
+    return {
+        'packets': statistics.median(
+            packets for _, packets in slots['bridged']),
+        'whole_ns': statistics.median(taken_ns['bridged']),
+        'ends_ns': ends_ns,
+        'beyond_ns': [taken - ends_ns for taken in taken_ns['bridged']],
+        'cost_ns': bench.costs_by_part_ns(dict.fromkeys(
+            ('rx', 'rx_bytes', 'tx', 'tx_bytes', 'read', 'read_bytes',
+             'write', 'write_bytes'), 0) | {'rx': 1, 'rx_bytes': 64}
+        ).get('net_rx', 0.0)}
+
+
+def measure_slot(bench: Bench, server: Server, spinner: iomeasure.Load,
+                 kind: str, sender_pcpu: int) -> tuple[float, float]:
+    """:returns: pieces of work of the spinner and packets, a second"""
+    bench.net.connect(connected=kind != 'lost')
+    with contextlib.ExitStack() as stack:
+        sender = None
+        if kind != 'none':
+            sender = stack.enter_context(bench.load(
+                'udp', server.guest.address, '--rate',
+                str(bench.options.packets), pcpu=sender_pcpu))
+            process.wait_until(sender.begun, billing_host.LIMIT_S, 'packets')
+        began_s = time.monotonic()
+        # Not a wait for anything: the length of the measurement.
+        time.sleep(_SLOT_S)
+        ended_s = time.monotonic()
+        return (spinner.rate(began_s, ended_s),
+                sender.rate(began_s, ended_s) if sender else 0.0)
+
+
+def print_ledger(found: Row) -> bool:
+    """:returns: whether the aim is met"""
+    print(f'\nc: CPU seconds in {found["ledger"]["seconds"]:.0f} s, billed '
+          'and counted otherwise')
+    met = True
+    for name, counted in found['ledger']['counted'].items():
+        billed = found['ledger']['billed'][name]
+        off_by = billed / counted - 1 if counted else 0.0
+        print(f'{name:10}{billed:10.3f}{counted:10.3f}{off_by:+8.2%}')
+        met &= abs(off_by) <= AIM_LEDGER
+    packet = found['packet']
+    beyond_ns = statistics.median(packet['beyond_ns'])
+    print(f'A packet of {packet["packets"]:.0f} a second took '
+          f'{packet["whole_ns"]:.0f} ns from a spinner, {beyond_ns:.0f} ns '
+          f'more than one that ended where it arrived; its cost is '
+          f'{packet["cost_ns"]:.0f} ns')
+    return met and abs(packet['cost_ns'] / beyond_ns - 1) <= AIM_LEDGER
+
+
+def settle(bench: Bench) -> None:
+    # Not a wait for anything: the agent is to be in its steady state.
+    time.sleep(bench.options.settle)
+
+
+def merge(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """The medians of rows that are of the same."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [{name: statistics.median(row[name] for row in group)
+             if isinstance(value, (int, float)) else value
+             for name, value in group[0].items()}
+            for group in groups.values()]
+
+
+PROOFS = {'a': (prove_entitlement, print_use),
+          'b': (prove_undisturbed, print_company),
+          'c': (prove_ledger, print_ledger)}
+
+
+def main() -> int:
+    options = parse()
+    if os.geteuid() != 0:
+        print('namespaces and cgroups can be made by root only')
+        return 2
+    # Ended by `timeout`, it is to clean up all the same.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    bench = Bench(options)
+    report: Row = {'load': os.getloadavg()[0]}
+    try:
+        bench.start()
+        for name in options.only:
+            report[name] = PROOFS[name][0](bench)
+    finally:
+        bench.remove()
+        if options.json:
+            pathlib.Path(options.json).write_text(
+                json.dumps(report, indent=1))
+    met = [PROOFS[name][1](report[name]) for name in options.only]
+    print(f'load average {report["load"]:.1f}; aims '
+          f'{"met" if all(met) else "missed"}')
+    return 0 if all(met) else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--only', default='a,b,c', metavar='LIST',
+                        help='proofs to run (default %(default)s)')
+    parser.add_argument('--modes', default=','.join(MODES), metavar='LIST',
+                        help='of a and b (default %(default)s)')
+    parser.add_argument('--scenarios', default='http,flood,disk',
+                        metavar='LIST', help='of a (default %(default)s)')
+    parser.add_argument('--seconds', type=float, default=60,
+                        help='of each measurement (default %(default)s)')
+    parser.add_argument('--settle', type=float, default=30,
+                        help='seconds before each (default %(default)s)')
+    parser.add_argument('--rounds', type=int, default=1,
+                        help='through all modes (default %(default)s)')
+    parser.add_argument('--packets', type=int, default=10_000,
+                        help='of a flood, a second (default %(default)s)')
+    parser.add_argument('--profile', metavar='FILE',
+                        help='host profile to take the costs of I/O from')
+    parser.add_argument('--json', metavar='FILE')
+    options = parser.parse_args()
+    options.only = options.only.split(',')
+    if not set(options.only) <= set(PROOFS):
+        parser.error(f'--only takes some of {",".join(PROOFS)}')
+    modes = options.modes.split(',')
+    if not set(modes) <= set(MODES):
+        parser.error(f'--modes takes some of {",".join(MODES)}')
+    if not 5 <= options.seconds <= 3600 or not 0 <= options.settle <= 600:
+        parser.error('--seconds must be 5 to 3600, --settle 0 to 600')
+    options.scenarios = options.scenarios.split(',')
+    options.turns = [
+        (MODES[name], f', round {number + 1} of {options.rounds}')
+        for number in range(options.rounds) for name in modes]
+    return options
+
+
+if __name__ == '__main__':
+    sys.exit(main())
