@@ -12,10 +12,7 @@
 
 """The agent under the limits of its systemd unit, as systemd sets them.
 
-A systemd of its own, in the place of the one that boots a machine, reads the
-very unit from etc/ within a host of the lab, and runs the real agent by it. It
-runs as a user's manager does, since a host of the lab has a PID 1 already; as
-root, what it sets up for a unit is the same.
+systemd.py has how.
 """
 
 import configparser
@@ -23,52 +20,25 @@ import errno
 import json
 import os
 import pathlib
-import re
 import shlex
 import shutil
-import signal
 import sys
 
 import pytest
 
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_caps
 from nova_vqos_lab import process
 
-TOP = pathlib.Path(__file__).parents[3]
-UNIT = TOP / 'etc/systemd/nova-vqos-agent.service'
+UNIT = systemd.ETC / 'nova-vqos-agent.service'
 LIMIT_S = guests.LIMIT_S
 # What systemd-analyze gives the unit, from 0 (confined) to 10; each release
 # has its own idea of it.
 MOST_EXPOSED = 2.5
 
-_SYSTEMD = '/usr/lib/systemd/systemd'
-_UNITS = 'run/vqos-units'
 _GROUP = 'vqos-hardened'
-# What the unit hides, and where this test's own files may well be.
-_HIDDEN = ('/home', '/root', '/run/user', '/tmp', '/var/tmp')
-
-# Runs the manager. What it mounts is for itself and the agent, and goes with
-# them. NOTE: where cgroups are of version 1, systemd wants one hierarchy more
-# to keep track of processes, of version 2 in our case: there is one always.
-_MANAGER = """
-mount --make-rprivate /
-mkdir -p /run/systemd
-mount -t tmpfs -o mode=755 tmpfs /run/systemd
-mkdir /run/systemd/system
-groups=/sys/fs/cgroup
-if [ ! -e $groups/cgroup.controllers ]; then
-    groups=$groups/unified
-    mkdir -p $groups
-    mount -t cgroup2 cgroup2 $groups
-fi
-group=$groups$(sed -n s/^0:://p /proc/self/cgroup)/$1
-mkdir -p "$group"
-sh -ec 'echo 0 >"$0/cgroup.procs"; exec "$@"' "$group" \
-    "$2" --user --unit=nova-vqos-agent.service || true
-find "$group" -depth -type d -exec rmdir {} +
-"""
 
 # Tried in the place of the agent, before it: each is to be refused.
 _PROBE = """
@@ -157,66 +127,30 @@ class HardenedAgent(agents.Agent):
 
     def __init__(self, host, bus):
         super().__init__(host, bus)
-        with open(f'/proc/{self.process.pid}/status',
-                  encoding='ascii') as status:
-            self._inside = re.search(r'^NSpid:.*\s(\d+)$', status.read(),
-                                     re.M).group(1)
+        self._manager = systemd.Manager(host, self.process)
 
     @property
     def argv(self):
         """What runs the manager; its units are written by the way."""
-        directory = pathlib.Path(self.host.path(_UNITS))
         log = pathlib.Path(self.host.directory).parents[1] / (
             f'log/agent-{self.host.name}.log')
-        self._write_units(directory, log)
-        return ['env', f'SYSTEMD_UNIT_PATH=/{_UNITS}', 'XDG_RUNTIME_DIR=/run',
-                # Where a user's manager has StateDirectory; a later one, by
-                # the second.
-                'XDG_CONFIG_HOME=/var/lib', 'XDG_STATE_HOME=/var/lib',
-                'HOME=/run/systemd', 'SYSTEMD_LOG_TARGET=null',
-                'SYSTEMD_GENERATOR_PATH=/run/systemd/none',
-                'SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/systemd/none',
-                'unshare', '--mount', 'sh', '-euc', _MANAGER, 'sh', _GROUP,
-                _SYSTEMD]
-
-    def _write_units(self, directory, log):
-        """The unit as it is, and beside it what is of this machine."""
-        override = directory / f'{UNIT.name}.d'
-        override.mkdir(parents=True, exist_ok=True)
-        shutil.copy(UNIT, directory)
-        (directory / 'probe.py').write_text(_PROBE, encoding='ascii')
         _program, *arguments = shlex.split(read_unit()['ExecStart'])
         python = shlex.quote(sys.executable)
-        lines = [
-            # There are no targets to wait for.
-            '[Unit]', 'DefaultDependencies=no', '[Service]',
-            f'ExecStartPre={python} /{_UNITS}/probe.py', 'ExecStart=',
+        directory = systemd.write_unit(self.host, UNIT.name, [
+            f'ExecStartPre={python} /{systemd.UNITS}/probe.py', 'ExecStart=',
             f'ExecStart={python} -m nova_vqos.cmd.agent '
             f'{shlex.join(arguments)}',
-            f'StandardOutput=append:{log}', 'StandardError=inherit',
-            # NOTE: the manager of a user leaves XDG_RUNTIME_DIR writable to
-            # its units, that of a machine has none.
-            'ReadOnlyPaths=/run']
-        shown = {path for path in (str(TOP), sys.prefix, sys.base_prefix)
-                 if path.startswith(tuple(f'{one}/' for one in _HIDDEN))}
-        if shown:
-            # NOTE: with yes, nothing below can be shown. With this, the home
-            # directories are empty otherwise.
-            lines += ['ProtectHome=tmpfs', 'BindReadOnlyPaths='
-                      + ' '.join(map(shlex.quote, sorted(shown)))]
-        (override / 'machine.conf').write_text('\n'.join(lines) + '\n',
-                                               encoding='utf-8')
+            f'StandardOutput=append:{log}', 'StandardError=inherit'])
+        (directory / 'probe.py').write_text(_PROBE, encoding='ascii')
+        return systemd.argv(_GROUP, UNIT.name)
 
     def control(self, *arguments, check=True):
         """:returns: what systemctl prints."""
-        return self.enter('systemctl', '--user', *arguments,
-                          pid=self._inside, check=check).stdout.strip()
+        return self._manager.control(*arguments, check=check)
 
-    def enter(self, *argv, pid=None, check=False):
+    def enter(self, *argv):
         """Run a command as root among the mounts of the agent."""
-        return self.host.run(
-            ['nsenter', '--mount', '--target', pid or self.pid, *argv],
-            env={'XDG_RUNTIME_DIR': '/run'}, check=check)
+        return self._manager.enter(*argv, pid=self.pid)
 
     @property
     def pid(self):
@@ -240,36 +174,18 @@ class HardenedAgent(agents.Agent):
 
     def stop(self):
         """End the agent, and then systemd."""
-        try:
-            if self.process.alive():
-                self.control('stop', UNIT.name)
-        finally:
-            # SIGRTMIN+24: exit at once, whatever still runs.
-            for child in self._children():
-                process.Process(child).signal(signal.SIGRTMIN + 24)
-            assert self.process.wait(agents.STOP_LIMIT_S)
+        self._manager.stop(UNIT.name)
 
     def print_log(self):
         super().print_log()
-        print(self.host.run(['sh', '-c', f'cat /{_UNITS}/*/*.conf'],
+        print(self.host.run(['sh', '-c', f'cat /{systemd.UNITS}/*/*.conf'],
                             check=False).stdout)
-
-    def _children(self):
-        path = f'/proc/{self.process.pid}/task/{self.process.pid}/children'
-        try:
-            with open(path, encoding='ascii') as children:
-                return [int(pid) for pid in children.read().split()]
-        except FileNotFoundError:
-            return []
 
 
 @pytest.fixture
 def hardened(lab, bus, profiles):
     """The agent of the host fast, run by systemd."""
-    if not os.path.exists(_SYSTEMD):
-        if os.environ.get('CI') == 'true':
-            pytest.fail('the package systemd is missing')
-        pytest.skip('the package systemd is missing')
+    systemd.need()
     foreign = pathlib.Path(lab.fast.path('etc/nova-vqos/foreign'))
     foreign.touch(mode=0o600)
     os.chown(foreign, 1, 1)
@@ -336,7 +252,7 @@ def test_the_limits_are_those_of_the_unit(lab, hardened):
 
     # What RuntimeDirectory names, and what only the agent can see: an empty
     # home and /tmp, a /dev without devices. /proc is as it always is.
-    private = ('/proc', '/dev/pts', '/dev/shm', *_HIDDEN)
+    private = ('/proc', '/dev/pts', '/dev/shm', *systemd.HIDDEN)
     assert {path for path, options in hardened.mounts().items()
             if 'rw' in options}.difference(private) == {
                 f'/run/{unit["RuntimeDirectory"]}',
