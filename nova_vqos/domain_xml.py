@@ -366,7 +366,8 @@ class _Document:
             self._open.append(element)
 
     def _end(self, _name: str) -> None:
-        if self._open and self._open[-1].path == tuple(self._path):
+        # Of those that are open one alone is so deep.
+        if self._open and len(self._open[-1].path) == len(self._path):
             element = self._open.pop()
             if self.bytes[element.tag_end - 2:element.tag_end] != b'/>':
                 element.end = 1 + self.bytes.index(
