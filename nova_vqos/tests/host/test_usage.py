@@ -1,0 +1,419 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What real guests use, read by the driver and counted independently.
+
+The driver runs here, outside of the host, and reads the machine's own /proc
+and cgroups: only the ids of the emulators' processes, which are others within
+the host, are told to it.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import libvirt
+import pytest
+
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import accounting
+from nova_vqos.hypervisor import counters
+from nova_vqos.hypervisor import iostats
+from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import ioguest
+from nova_vqos_lab import ionet
+from nova_vqos_lab import process
+
+MEASURED_S = 8
+PARTS = ('vcpu_ns', 'emulator_ns', 'iothread_ns', 'vhost_ns', 'migration_ns')
+
+
+@pytest.fixture(scope='module')
+def clients(lab):
+    network = ionet.ClientNetwork(lab.fast, lab.network)
+    network.create()
+    yield network
+    network.remove()
+
+
+@pytest.fixture(scope='module')
+def image(lab):
+    return ioguest.build_image(os.path.dirname(lab.fast.directory))
+
+
+@pytest.fixture
+def start(lab, clients, image):
+    """Starts guests that do I/O; all are ended after the test."""
+    started = []
+
+    def start_guest(**options):
+        started.append(ioguest.IoGuest(lab.fast, image, number=len(started),
+                                       **options))
+        started[-1].wait_ready()
+        return started[-1]
+    yield start_guest
+    for guest in started:
+        with contextlib.suppress(libvirt.libvirtError):
+            guest.destroy()
+
+
+class Reader:
+    """The driver, for some guests of the host fast."""
+
+    def __init__(self, host, directory):
+        self._directory = directory
+        self.driver = driver.LibvirtHypervisor(host.libvirt_uri,
+                                               run_path=str(directory))
+        self.driver.connect(lambda _event: None)
+
+    def add(self, guest, pid=None):
+        (self._directory / f'{guest.name}.pid').write_text(
+            f'{pid or guest.pid}\n')
+
+    def read(self, guest):
+        return self.driver.usages([guest.uuid])[guest.uuid]
+
+
+@pytest.fixture
+def reader(lab, tmp_path):
+    made = Reader(lab.fast, tmp_path)
+    yield made
+    made.driver.close()
+
+
+def used_ns(before, after):
+    return {name: getattr(after, name) - getattr(before, name)
+            for name in PARTS}
+
+
+def test_the_parts_of_what_a_guest_uses(start, clients, reader):
+    guest = start(readers=1, iothread=True)
+    reader.add(guest)
+    described = reader.driver.describe(guest.uuid)
+    assert described.interfaces == {
+        guest.tap: usage.InterfaceKind('bridge', 'qemu')}
+    assert set(described.disks) == {'vda'}
+    assert described.disks['vda'].source == 'file'
+
+    load = clients.load('http', guest.address, '--clients', '2', '--seconds',
+                        str(MEASURED_S + 4))
+    time.sleep(2)
+    # Each count of others encloses or is enclosed by ours within the ms.
+    counted = [guest.packets(), guest.disk_requests()]
+    process_ns, groups = guest.process_cpu_ns(), guest.cpu_time()
+    before = reader.read(guest)
+    time.sleep(MEASURED_S)
+    after = reader.read(guest)
+    process_ns = guest.process_cpu_ns() - process_ns
+    groups_now = guest.cpu_time()
+    counted += [guest.packets(), guest.disk_requests()]
+    load.communicate(timeout=60)
+
+    used = used_ns(before, after)
+    assert sum(used.values()) == pytest.approx(process_ns, rel=0.02)
+    for part in 'vcpu', 'emulator', 'iothread':
+        assert used[f'{part}_ns'] == pytest.approx(
+            getattr(groups_now, part) - getattr(groups, part), rel=0.02,
+            abs=10_000_000)
+        assert used[f'{part}_ns'] > 0
+    assert used['vhost_ns'] == used['migration_ns'] == 0
+    assert before.run == after.run
+    assert after.read_at_s - before.read_at_s == pytest.approx(
+        MEASURED_S, abs=1)
+    assert_devices_moved(guest, before, after, *counted)
+
+
+def assert_devices_moved(guest, before, after, packets, requests,
+                         packets_after, requests_after):
+    """What the driver says lies within what is counted around it."""
+    tap, tap_after = (found.interfaces[guest.tap] for found in
+                      (before, after))
+    for name, others in (('rx_packets', 'rx'), ('rx_bytes', 'rx_bytes'),
+                         ('tx_packets', 'tx'), ('tx_bytes', 'tx_bytes')):
+        assert (packets[others] <= getattr(tap, name)
+                < getattr(tap_after, name) <= packets_after[others])
+    disk, disk_after = (found.disks['vda'] for found in (before, after))
+    assert (requests['read'] <= disk.read_requests
+            < disk_after.read_requests <= requests_after['read'])
+    assert (requests['read_bytes'] <= disk.read_bytes
+            < disk_after.read_bytes <= requests_after['read_bytes'])
+    assert disk_after.write_requests == 0
+
+
+def test_the_time_that_a_cap_takes(start, reader):
+    guest = start(cap=(10_000, 50_000), spin=True)
+    reader.add(guest)
+    before = reader.read(guest)
+    time.sleep(MEASURED_S)
+    after = reader.read(guest)
+    elapsed_ns = (after.read_at_s - before.read_at_s) * 1e9
+    assert used_ns(before, after)['vcpu_ns'] / elapsed_ns == pytest.approx(
+        0.2, rel=0.05)
+    # It spins: what it did not get, it was held back from; a busy machine
+    # takes of that.
+    throttled = (after.throttled_ns - before.throttled_ns) / elapsed_ns
+    assert 0.4 < throttled < 0.85
+
+
+def test_an_agent_that_starts_anew_reads_the_same_counters(
+        lab, start, reader, tmp_path):
+    guest = start()
+    reader.add(guest)
+    guest.pause()
+    before = reader.read(guest)
+    again = Reader(lab.fast, tmp_path)
+    after = again.read(guest)
+    again.driver.close()
+    assert after.run == before.run
+    assert all(0 <= value < 50_000_000
+               for value in used_ns(before, after).values())
+
+
+def test_another_run_has_another_name(start, reader):
+    guest = start()
+    reader.add(guest)
+    before = reader.read(guest)
+    guest.domain.reset()
+    # The guest boots anew; its emulator does not.
+    assert reader.read(guest).run == before.run
+    gone = reader.driver._lookup(guest.uuid)
+    guest.destroy()
+    with pytest.raises(KeyError):
+        reader.read(guest)
+    again = start()
+    reader.add(again)
+    assert reader.read(again).run != before.run
+    # One that ends while others are read does not hinder that.
+    there = reader.driver._lookup(again.uuid)
+    assert set(reader.driver._read_disks([gone, there])) == {again.uuid}
+
+
+def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
+    """Its threads' time is told from the emulator's while they run, and after
+    they ended.
+    """
+    guest = guest_on(lab.fast)
+    pid = emulator_of(guest)
+    reader.add(guest, pid)
+    before, process_ns = reader.read(guest), process_cpu_ns(pid)
+    # 1 MiB/s: it would take minutes.
+    migration = threading.Thread(target=migrate_slowly, args=(guest, lab))
+    migration.start()
+    process.wait_until(
+        lambda: reader.read(guest).migration_ns > 10_000_000, guests.LIMIT_S,
+        'CPU time of a migration')
+    during = reader.read(guest)
+    guest.domain().abortJob()
+    migration.join(guests.LIMIT_S)
+    time.sleep(2)
+    after = reader.read(guest)
+    process_ns = process_cpu_ns(pid) - process_ns
+    used = used_ns(before, after)
+    assert sum(used.values()) == pytest.approx(process_ns, rel=0.02)
+    assert after.migration_ns >= during.migration_ns > 10_000_000
+
+
+def emulator_of(guest):
+    group = f'{os.path.dirname(guest.group())}/emulator'
+    return next(iter(cgroups.members(guest.host.hierarchy, group)))
+
+
+def process_cpu_ns(pid):
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as stat:
+        fields = stat.read().rpartition(')')[2].split()
+    return ((int(fields[11]) + int(fields[12]))
+            * 1_000_000_000 // os.sysconf('SC_CLK_TCK'))
+
+
+def migrate_slowly(guest, lab):
+    domain = guest.domain()
+    domain.migrateSetMaxSpeed(1)
+    with contextlib.suppress(libvirt.libvirtError):
+        guest.migrate(lab.slow)
+
+
+def test_a_qemu_that_hangs_hides_disks_once(start, reader):
+    reader.driver._disk_io = iostats.BulkReader(1.0)
+    hanging, other = start(), start()
+    for guest in hanging, other:
+        reader.add(guest)
+    uuids = [hanging.uuid, other.uuid]
+    os.kill(hanging.pid, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        found = reader.driver.usages(uuids)
+        assert 1 <= time.monotonic() - began_s < 3
+        for uuid in uuids:
+            assert found[uuid].disks is None
+            assert found[uuid].vcpu_ns > 0
+            assert found[uuid].interfaces
+        # The next one passes it by.
+        found = reader.driver.usages(uuids)
+        assert found[hanging.uuid].disks is None
+        assert set(found[other.uuid].disks) == {'vda'}
+    finally:
+        os.kill(hanging.pid, signal.SIGCONT)
+    process.wait_until(
+        lambda: reader.read(hanging).disks, guests.LIMIT_S,
+        'the disks of a QEMU that goes on')
+
+
+def test_the_cpu_time_of_the_whole_machine(start, reader):
+    guest = start(spin=True)
+    reader.add(guest)
+    busy_ns, before, server = busy(), reader.driver.host_usage(), (
+        reader.read(guest))
+    # Known by then: below which of the topmost cgroups domains are.
+    before = reader.driver.host_usage()
+    time.sleep(MEASURED_S)
+    after, server_after = reader.driver.host_usage(), reader.read(guest)
+    busy_ns = busy() - busy_ns
+    total_ns = after.total_ns - before.total_ns
+    domains_ns = after.domains_ns - before.domains_ns
+    own_ns = after.own_ns - before.own_ns
+    # The kernel samples at ticks what /proc/stat says.
+    assert total_ns == pytest.approx(busy_ns, rel=0.1)
+    assert domains_ns + own_ns <= total_ns * 1.01
+    server_ns = sum(used_ns(server, server_after).values())
+    # The whole lab is below one of them, its services included.
+    assert server_ns * 0.98 < domains_ns
+
+
+def busy():
+    """:returns: what all CPUs did that was not idling or another guest's"""
+    with open('/proc/stat', encoding='ascii') as stat:
+        ticks = [int(word) for word in stat.readline().split()[1:]]
+    user, nice, system, _idle, _iowait, irq, softirq = ticks[:7]
+    return ((user + nice + system + irq + softirq)
+            * 1_000_000_000 // os.sysconf('SC_CLK_TCK'))
+
+
+def test_what_a_vcpu_used_that_was_unplugged_stays(lab):
+    """In cgroups of our own, as QEMU unplugs vCPUs of willing guests only."""
+    with (group_of_our_own(lab.fast) as directories,
+          run_in(directories, 'emulator', 'sleep', '60') as emulator,
+          run_in(directories, 'vcpu0', 'timeout', '1', 'sh', '-c',
+                 'while :; do :; done') as spinner):
+        account = account_of(lab, emulator)
+        spinner.wait(guests.LIMIT_S)
+        used_ns = account.read().vcpu_ns
+        assert used_ns > 200_000_000
+        for directory in directories:
+            os.rmdir(f'{directory}/vcpu0')
+        assert account.read().vcpu_ns >= used_ns
+        account.close()
+        account = account_of(lab, emulator)
+        assert account.read().vcpu_ns >= used_ns
+        account.close()
+
+
+# Has two threads of such names use a third of a second each; ends the second
+# when it is told to.
+_THREADS = """
+import ctypes, threading, time
+def work(name, used, end):
+    ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)
+    while time.thread_time() < 0.33:
+        pass
+    used.set()
+    end.wait()
+events = [(name, threading.Event(), threading.Event())
+          for name in ('vhost-1', 'live_migration')]
+threads = [threading.Thread(target=work, args=event, daemon=True)
+           for event in events]
+for thread in threads:
+    thread.start()
+for name, used, end in events:
+    used.wait()
+print('used', flush=True)
+input()
+events[1][2].set()
+threads[1].join()
+print('ended', flush=True)
+input()
+"""
+
+
+def test_threads_are_told_from_the_emulator_by_name(lab):
+    """On the real kernel, with the names of threads that QEMU has not here."""
+    with (group_of_our_own(lab.fast) as directories,
+          run_in(directories, 'emulator', sys.executable, '-c',
+                 _THREADS) as emulator):
+        account = account_of(lab, emulator)
+        assert emulator.stdout.readline() == 'used\n'
+        before = account.read()
+        for kind in 'vhost_ns', 'migration_ns':
+            assert getattr(before, kind) == pytest.approx(330_000_000,
+                                                          rel=0.1)
+        emulator.stdin.write('\n')
+        emulator.stdin.flush()
+        assert emulator.stdout.readline() == 'ended\n'
+        after = account.read()
+        account.close()
+    assert after.migration_ns >= before.migration_ns
+    assert after.vhost_ns >= before.vhost_ns
+    assert after.emulator_ns - before.emulator_ns < 100_000_000
+
+
+def account_of(lab, emulator):
+    return accounting.DomainAccount(
+        '/', emulator.pid, lab.fast.hierarchy.version, counters.Budget())
+
+
+@contextlib.contextmanager
+def group_of_our_own(host):
+    """Cgroups as libvirt makes them for a domain with one vCPU."""
+    hierarchy = host.hierarchy
+    group = f'{host.cgroup}/{cgroups.MACHINE}/qemu-99-x.libvirt-qemu'
+    directories = list(dict.fromkeys(
+        hierarchy.directory(controller, group)
+        for controller in ('cpu', 'cpuacct')))
+    for directory in directories:
+        for name in 'emulator', 'vcpu0':
+            os.makedirs(f'{directory}/{name}')
+    try:
+        yield directories
+    finally:
+        cgroups.remove(hierarchy, group)
+
+
+@contextlib.contextmanager
+def run_in(directories, name, *command):
+    """A command that runs in a cgroup, of all controllers."""
+    entering = ''.join(f'echo $$ >{directory}/{name}/cgroup.procs; '
+                       for directory in directories)
+    with subprocess.Popen(
+            ['sh', '-c', f'{entering} exec "$@"', 'sh', *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            process.wait_until(
+                lambda: all(name in line for line in cgroups_of(child.pid)),
+                guests.LIMIT_S, f'{command[0]} in its cgroup')
+            yield child
+        finally:
+            child.kill()
+
+
+def cgroups_of(pid):
+    """:returns: those that CPU time and limits of a process are of"""
+    with open(f'/proc/{pid}/cgroup', encoding='ascii') as file:
+        lines = [line.rstrip('\n').split(':', 2) for line in file]
+    # In version 1 the unified one may be there as well, without controllers.
+    return ([path for _, controllers, path in lines
+             if {'cpu', 'cpuacct'}.intersection(controllers.split(','))]
+            or [path for _, controllers, path in lines if not controllers])
