@@ -49,7 +49,7 @@ import uuid
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LAB_DIRECTORY = tempfile.mkdtemp(prefix='vqos-bench-')
 os.environ['NOVA_VQOS_LAB_DIR'] = _LAB_DIRECTORY
-os.environ['NOVA_VQOS_LAB_PREFIX'] = 'vqosbill'
+os.environ['NOVA_VQOS_LAB_PREFIX'] = 'vqostick'
 sys.path.insert(0, str(_ROOT / 'devstack'))
 sys.path.insert(0, str(_ROOT))
 
