@@ -152,16 +152,16 @@ def subject_of(server: servers.Server, terms: ty.Any,
 class _Book:
     """A server that runs here and is billed.
 
-    :ivar read: whether the ledger could be asked for its account
+    :ivar origin: of the subject that it was begun for
     :ivar claims_at_s: when other hosts are to be asked for it
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
     :ivar lately: used in the last interval by component, in CU
     :ivar report: the last one, in primitives
     """
 
-    def __init__(self, account: accounts.Account, *, read: bool) -> None:
+    def __init__(self, account: accounts.Account, origin: str) -> None:
         self.account = account
-        self.read = read
+        self.origin = origin
         self.claims_at_s: list[float] = []
         self.control: charge.Charge | None = None
         self.unmodelled: frozenset[str] = frozenset()
@@ -227,6 +227,9 @@ class Biller:
         self._began = False
         self._books: dict[str, _Book] = {}
         self._unstored: dict[str, accounts.Account] = {}
+        # Servers whose account in memory lacks what the ledger says, since
+        # that could not be asked.
+        self._unread: set[str] = set()
         # By server: the host that wants its account, and until when.
         self._claims: dict[str, tuple[str, float]] = {}
         self._ledger_problem = ''
@@ -437,48 +440,60 @@ class Biller:
         book = self._books.get(subject.uuid)
         if book is None:
             book = self._books[subject.uuid] = self._new_book(subject)
-        elif not book.read:
-            self._read_late(book)
         return book
 
     def _new_book(self, subject: Subject) -> _Book:
+        uuid = subject.uuid
         try:
-            account = self._account(subject.uuid)
+            account = self._account(uuid)
         except ledgers.LedgerError as error:
             self._complain(str(error))
-            return _Book(accounts.Account(subject.uuid), read=False)
-        unknown = account is None
-        account = account or accounts.Account(subject.uuid)
-        book = _Book(account.adopted(), read=True)
-        if unknown or account.handed_to or subject.origin == 'migrated':
-            at_s = (_CLAIM_NEW_AT_S if unknown and subject.origin == 'booted'
+            self._unread.add(uuid)
+            return _Book(self._unstored.get(uuid, accounts.Account(uuid)),
+                         subject.origin)
+        book = _Book((account or accounts.Account(uuid)).adopted(),
+                     subject.origin)
+        self._plan_claims(book, account)
+        return book
+
+    def _plan_claims(self, book: _Book,
+                     known: accounts.Account | None) -> None:
+        """Have other hosts asked for what they know of a server.
+
+        :param known: what was known here before it began to run here
+        """
+        if known is None or known.handed_to or book.origin == 'migrated':
+            at_s = (_CLAIM_NEW_AT_S
+                    if known is None and book.origin == 'booted'
                     else _CLAIM_AT_S)
             now_s = self._clock()
             book.claims_at_s = [now_s + later_s for later_s in at_s]
-        return book
 
-    def _read_late(self, book: _Book) -> None:
-        """The ledger could not be asked before: add what it says."""
-        try:
-            before = self._ledger.get(book.account.server_uuid)
-        except ledgers.LedgerError:
+    def _read_late(self, uuid: str) -> None:
+        """Add what the ledger says, which could not be asked before.
+
+        :raises nova_vqos.billing.ledger.LedgerError: when it still cannot
+        """
+        before = self._ledger.get(uuid)
+        self._unread.discard(uuid)
+        book = self._books.get(uuid)
+        now = self._unstored.get(uuid) if book is None else book.account
+        if now is None:
             return
-        book.read = True
-        if before is None:
+        merged = (now if before is None
+                  else before.adopted().followed_by(now))
+        self._unstored[uuid] = merged
+        if book is None:
             return
-        before = before.adopted()
-        now = book.account
-        book.account = dataclasses.replace(
-            before, baseline=now.baseline,
-            own_cu_us={name: before.own_cu_us[name] + used
-                       for name, used in now.own_cu_us.items()},
-            debt_cu_us=before.debt_cu_us + now.debt_cu_us,
-            written_off_cu_us=(before.written_off_cu_us
-                               + now.written_off_cu_us))
+        book.account = merged
+        self._plan_claims(book, before)
         if book.control is not None:
-            book.control.add_debt(_cu_s(before.debt_cu_us))
+            book.control.add_debt(_cu_s(
+                merged.debt_cu_us - now.debt_cu_us))
 
     def _account(self, uuid: str) -> accounts.Account | None:
+        if uuid in self._unread:
+            self._read_late(uuid)
         account = self._unstored.get(uuid)
         return self._ledger.get(uuid) if account is None else account
 
@@ -492,9 +507,11 @@ class Biller:
 
     def _store(self) -> None:
         """Store what is new; what cannot be stored now is kept for later."""
-        ready = [account for uuid, account in self._unstored.items()
-                 if uuid not in self._books or self._books[uuid].read]
+        ready: list[accounts.Account] = []
         try:
+            for uuid in tuple(self._unread):
+                self._read_late(uuid)
+            ready.extend(self._unstored.values())
             if ready:
                 self._ledger.store(ready)
         except ledgers.LedgerError as error:

@@ -158,6 +158,24 @@ class Account:
             return self
         return Account(self.server_uuid, sequence=self.sequence)
 
+    def followed_by(self, later: 'Account') -> 'Account':
+        """With what was billed while this account could not be read.
+
+        :param later: began with nothing, by a host that did not know of
+            this one
+        """
+        told = later.inherited
+        return dataclasses.replace(
+            self, baseline=later.baseline,
+            own_cu_us={
+                name: min(MOST, self.own_cu_us[name] + later.own_cu_us[name])
+                for name in meter.COMPONENTS},
+            debt_cu_us=_moved(self.debt_cu_us, told.debt_cu_us,
+                              later.debt_cu_us),
+            written_off_cu_us=_moved(
+                self.written_off_cu_us, told.written_off_cu_us,
+                later.written_off_cu_us)).with_statement(told)
+
     def with_statement(self, statement: Statement) -> 'Account':
         """With what the host that the server came from tells.
 

@@ -88,6 +88,20 @@ class TestHandOver:
         assert once.with_statement(told) == once
         assert here.hand_over(there, NOW_S + 99) == told
 
+    @hypothesis.given(AMOUNTS, AMOUNTS, AMOUNTS, st.integers(0, 99),
+                      st.integers(0, 99), st.integers(0, 99))
+    def test_what_was_billed_unread_is_added(self, before, now, told,
+                                             owed, owes, came):
+        first = accounts.Account(UUID, own_cu_us=before, debt_cu_us=owed)
+        later = accounts.Account(UUID, own_cu_us=now, debt_cu_us=owes)
+        later = later.with_statement(
+            accounts.Statement(UUID, 7, told, came, 0))
+        both = first.followed_by(later)
+        assert both.total_cu_us == {
+            name: before[name] + now[name] + told[name] for name in before}
+        assert both.debt_cu_us == owed + owes + came
+        assert both.sequence == 7
+
     def test_debt_that_was_paid_meanwhile_is_not_owed_again(self):
         there = accounts.Account(UUID).with_statement(accounts.Statement(
             UUID, 1, used(), debt_cu_us=10, written_off_cu_us=1))

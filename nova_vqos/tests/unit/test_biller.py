@@ -64,6 +64,17 @@ class Host:
         self.subjects = {}
         self.start()
 
+    def hide_ledger(self):
+        """Let the ledger be out of reach, from the agent's next start on."""
+        self.biller.close()
+        self.path.rename(self.directory / 'hidden')
+        self.path.mkdir()
+        self.start()
+
+    def find_ledger(self):
+        self.path.rmdir()
+        (self.directory / 'hidden').rename(self.path)
+
     def start(self, **options):
         """An agent starts, with what the disk knows."""
         self.told = Told()
@@ -99,6 +110,11 @@ class Host:
                 name: getattr(reading, name) + value
                 for name, value in counters.items()})
         return self.round().get(uuid)
+
+    def use_time(self):
+        """Let a round pass."""
+        self.now_s += 2
+        return self.round()
 
     def round(self):
         return self.biller.round(list(self.subjects.values()), self.costs,
@@ -287,6 +303,68 @@ class TestLedger:
         # What was used before it was read first is lost: nobody knew it.
         assert host.used_cu_s() == 300
         assert host.biller.alarms == ()
+
+    def test_what_stopped_before_it_came_is_added_too(self, host):
+        host.run(emulator_ns=10**9)
+        host.round()
+        host.hide_ledger()
+        host.use()
+        host.use(emulator_ns=10**9)
+        host.leave()
+        host.use_time()
+        host.find_ledger()
+        host.use_time()
+        assert host.used_cu_s() == 200
+
+    def test_and_what_was_started_again_before_it_came(self, host):
+        host.run(emulator_ns=10**9)
+        host.round()
+        host.hide_ledger()
+        host.use()
+        host.leave()
+        host.use_time()
+        host.run(run='two', emulator_ns=10**9)
+        host.round()
+        host.find_ledger()
+        host.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 300
+
+    def test_debt_of_a_ledger_that_comes_late_is_owed(self, host):
+        host.run(billing='charge', limit_share=1.0)
+        host.round()
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        host.hide_ledger()
+        host.use(length_s=0.0)
+        host.leave()
+        host.use_time()
+        host.find_ledger()
+        host.use_time()
+        assert host.account().debt_cu_us == 100 * 10**6
+
+    def test_other_hosts_are_asked_once_it_came(self, host):
+        host.round()
+        host.hide_ledger()
+        host.run(origin='migrated')
+        host.round()
+        assert host.told.claims == []
+        host.find_ledger()
+        host.use()
+        host.use()
+        assert host.told.claims == [UUID]
+
+    def test_no_stub_is_handed_over(self, host):
+        host.run(emulator_ns=10**9)
+        host.round()
+        host.hide_ledger()
+        host.use()
+        host.leave()
+        host.biller.take_claim(UUID, 'there', NOW_S + host.now_s)
+        host.use_time()
+        assert host.told.statements == []
+        host.find_ledger()
+        host.use_time()
+        (_name, statement), = host.told.statements
+        assert statement.total_cu_us['emulator'] == 100 * 10**6
 
     def test_a_damaged_one_costs_nothing_that_runs(self, host):
         host.run(emulator_ns=10**9)
