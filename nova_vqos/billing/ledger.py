@@ -133,7 +133,7 @@ class Ledger:
             return None
         try:
             return _account(dict(zip(_COLUMNS, row, strict=True)))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             self.alarm = (f'the account of server {uuid} was damaged, and '
                           f'begins anew: {error}')
             LOG.error('%s', self.alarm)
@@ -376,6 +376,7 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
     :raises ValueError: when the row is not what _row makes
     :raises TypeError: likewise
     :raises KeyError: likewise
+    :raises RecursionError: likewise
     """
     # The same checks as of a statement, whoever wrote to the file.
     own = accounts.Statement.from_dict({
@@ -399,19 +400,22 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
     return account
 
 
-def _usage(data: dict[str, ty.Any]) -> usages.Usage:
+def _usage(value: object) -> usages.Usage:
     """A reading, as :func:`_document` had it."""
-    interfaces = {
-        str(name): _counters(usages.InterfaceCounters, counters)
-        for name, counters in data.pop('interfaces').items()}
+    data = _mapping(value)
+    run, read_at_s = data.pop('run'), data.pop('read_at_s')
+    if not isinstance(run, str):
+        raise ValueError(f'run is {run!r}')
+    if (not isinstance(read_at_s, int | float)
+            or not 0 <= read_at_s <= accounts.MOST):
+        raise ValueError(f'read_at_s is {read_at_s!r}')
     disks = data.pop('disks')
     read: dict[str, ty.Any] = {
-        'run': str(data.pop('run')),
-        'read_at_s': float(data.pop('read_at_s')),
-        'interfaces': interfaces,
-        'disks': None if disks is None else {
-            str(name): _counters(usages.DiskCounters, counters)
-            for name, counters in disks.items()}}
+        'run': run, 'read_at_s': float(read_at_s),
+        'interfaces': _devices(usages.InterfaceCounters,
+                               data.pop('interfaces')),
+        'disks': (None if disks is None
+                  else _devices(usages.DiskCounters, disks))}
     read.update(_integers(data))
     return usages.Usage(**read)
 
@@ -420,8 +424,15 @@ _Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,
                        usages.DiskCounters)
 
 
-def _counters(kind: type[_Counters], data: dict[str, ty.Any]) -> _Counters:
-    return kind(**_integers(data))
+def _devices(kind: type[_Counters], value: object) -> dict[str, _Counters]:
+    return {name: kind(**_integers(_mapping(counters)))
+            for name, counters in _mapping(value).items()}
+
+
+def _mapping(value: object) -> dict[str, ty.Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f'{value!r:.40} is no mapping')
+    return value
 
 
 def _integers(data: dict[str, ty.Any]) -> dict[str, int]:

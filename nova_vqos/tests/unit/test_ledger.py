@@ -13,6 +13,7 @@
 """The ledger on disk, and what may become of it."""
 
 import dataclasses
+import json
 import sqlite3
 import stat
 
@@ -44,6 +45,11 @@ def full_account(server_uuid=UUID):
             1.25, vcpu_ns=2**60,
             interfaces={'tap0': test_meter.packets(1, 2, 3, 4, 5)},
             disks={'vda': usage.DiskCounters(1, 2, 3, 4, 5)}))
+
+
+def baseline(**others):
+    """A reading as the ledger holds it, with some of it replaced."""
+    return json.dumps({**dataclasses.asdict(test_meter.reading()), **others})
 
 
 @pytest.fixture
@@ -94,6 +100,13 @@ class TestAccounts:
         ('vcpu_cu_us', -1), ('vcpu_cu_us', 'many'), ('baseline', '{'),
         ('baseline', '{}'), ('baseline', '[]'), ('inherited', '5'),
         ('handed_to', '../x'), ('debt_cu_us', 1.5),
+        *(('baseline', text) for text in (
+            '5', '"x"', 'null', '[' * 100_000, baseline(run=7),
+            baseline(read_at_s='1.0'), baseline(read_at_s=10**400),
+            baseline(read_at_s=float('nan')), baseline(interfaces=5),
+            baseline(interfaces=None), baseline(interfaces={'tap0': 5}),
+            baseline(disks=[]), baseline(disks={'vda': {'a': 1}}),
+            baseline(vcpu_ns='1'), baseline(other=1))),
     ])
     def test_a_damaged_one_begins_anew_and_is_told(self, ledger, path,
                                                    column, value):
