@@ -200,6 +200,7 @@ class Biller:
     :ivar next_at_s: when the next round is due at the earliest, on the
         monotonic clock
     :ivar offers: what of ``vqos:dd_billing`` works on this host now
+    :ivar errors: how often a server could not be billed, unexpectedly
     """
 
     def __init__(self, hypervisor: base.Hypervisor, ledger: ledgers.Ledger,
@@ -214,6 +215,8 @@ class Biller:
         """
         self.options = options
         self.offers: tuple[str, ...] = ('off',)
+        self.errors = 0
+        self._failing: set[str] = set()
         self._hypervisor = hypervisor
         self._ledger = ledger
         self._messenger = messenger
@@ -308,11 +311,13 @@ class Biller:
             last = self._notices.end(uuid, self._books.pop(uuid).report)
             if last is not None:
                 self._messenger.usage(last)
+        self._failing.intersection_update(wanted)
         try:
             readings = (self._hypervisor.usages(wanted) if wanted else {})
             billed = {
-                uuid: self._bill(wanted[uuid], reading, costs)
-                for uuid, reading in readings.items() if uuid in wanted}
+                uuid: bill for uuid, reading in readings.items()
+                if uuid in wanted and (bill := self._try_to_bill(
+                    wanted[uuid], reading, costs)) is not None}
         finally:
             self._take_messages()
             self._answer_claims(running)
@@ -326,6 +331,21 @@ class Biller:
         """Store what is left, and close the ledger. Never raises."""
         self._store()
         self._ledger.close()
+
+    def _try_to_bill(self, subject: Subject, reading: usages.Usage,
+                     costs: io_costs.IoCosts | None) -> Billed | None:
+        try:
+            billed = self._bill(subject, reading, costs)
+        except Exception:
+            # One server that is not understood must not cost the others.
+            self.errors += 1
+            if subject.uuid not in self._failing:
+                self._failing.add(subject.uuid)
+                LOG.exception('Server %s (%s) cannot be billed', subject.uuid,
+                              subject.name)
+            return None
+        self._failing.discard(subject.uuid)
+        return billed
 
     def _bill(self, subject: Subject, reading: usages.Usage,
               costs: io_costs.IoCosts | None) -> Billed:

@@ -583,6 +583,7 @@ class Reconciler:
             'dd_billing': list(self._rounds.offers),
             'capacity': self._rounds.capacity,
             **self._counts,
+            'errors': self._counts['errors'] + self._rounds.errors,
         }
 
     def _alarms(self) -> tuple[str, ...]:

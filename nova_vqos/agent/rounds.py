@@ -86,6 +86,11 @@ class Rounds:
         """Where the CPU time of the host goes; None: nobody knows."""
         return None if self._biller is None else self._biller.capacity
 
+    @property
+    def errors(self) -> int:
+        """How often a server could not be billed, unexpectedly."""
+        return 0 if self._biller is None else self._biller.errors
+
     def begin(self, now_s: float, terms: decision.HostTerms) -> None:
         """Have the servers billed that are to be, if it is time to."""
         biller = self._biller

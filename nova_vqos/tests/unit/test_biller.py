@@ -198,6 +198,24 @@ class TestBills:
         host.use(emulator_ns=10**9)
         assert host.used_cu_s() == 100
 
+    def test_one_that_is_not_understood_costs_only_itself(self, host,
+                                                          caplog):
+        host.run(fakes.OTHER_UUID)
+        host.run()
+        host.round()
+        good = host.subjects[UUID]
+        host.subjects[UUID] = dataclasses.replace(good, devices=None)
+        for _ in range(3):
+            host.hypervisor.used[UUID] = test_meter.reading(
+                host.now_s, interfaces={'tap0': test_meter.packets(1)})
+            host.use(fakes.OTHER_UUID, emulator_ns=10**9)
+        assert host.used_cu_s(uuid=fakes.OTHER_UUID) == 300
+        assert host.biller.errors == 3
+        assert caplog.text.count('cannot be billed') == 1
+        host.subjects[UUID] = good
+        assert host.use(emulator_ns=10**9) is not None
+        assert host.used_cu_s() == 100
+
     def test_a_hypervisor_that_is_down_costs_nothing(self, host):
         host.run(emulator_ns=10**9)
         host.round()
