@@ -170,12 +170,28 @@ def cap(units: int, vcpus: int, coefficient: float, *, tick_us: int,
     least_cu = least_cu_per_vcpu(coefficient, tick_us=tick_us)
     if wanted_cu < least_cu:
         raise ShareTooSmall(wanted_cu, least_cu)
-    share = wanted_cu / speed_cu
+    return cap_of_share(wanted_cu / speed_cu, tick_us=tick_us,
+                        period_us=period_us)
+
+
+def cap_of_share(share: Fraction, *, tick_us: int, period_us: int) -> CpuCap:
+    """The limit that gives a share of a pCPU's time, or of several.
+
+    Where the quota would fall below the least one, the period is stretched
+    instead; a share that is too small even for the longest period becomes the
+    least one that can be given.
+
+    :param share: above 0; above 1 for a limit of several vCPUs together
+    :param tick_us: length of the kernel's scheduler tick
+    :param period_us: the period wanted
+    """
     min_quota_us = _min_quota_us(tick_us)
     if share * period_us >= min_quota_us:
         return CpuCap(round(share * period_us), period_us)
-    return CpuCap(min_quota_us, min(round(min_quota_us / share),
-                                    MAX_PERIOD_US))
+    # The longest is compared first: a share may be as good as nothing.
+    if share * MAX_PERIOD_US <= min_quota_us:
+        return CpuCap(min_quota_us, MAX_PERIOD_US)
+    return CpuCap(min_quota_us, round(min_quota_us / share))
 
 
 def units_of_cap(cpu_cap: CpuCap, vcpus: int, coefficient: float) -> Fraction:

@@ -82,15 +82,17 @@ def limited(tune: tuning.Tune, vcpus: int, limit_share: float,
     :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
     """
     cap = tune.cap
-    if cap is None or terms.charge_by is None:
+    if cap is None or terms.charge_by is None or terms.profile is None:
         return tune
+    tick_us = terms.profile.tick_us
     if terms.charge_by is charge.Variant.VCPU:
-        return tune._replace(cap=_share_of(cap, limit_share))
+        return tune._replace(cap=_share_of(cap, limit_share, tick_us))
     domain = _share_of(
-        units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share)
-    if terms.cgroup_version == 1:
+        units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share,
+        tick_us)
+    if terms.cgroup_version == 1 and domain.share < cap.share:
         # NOTE: a child must not be given more than its parent.
-        cap = cap._replace(quota_us=min(cap.quota_us, domain.quota_us))
+        cap = domain
     return tune._replace(cap=cap, domain=domain)
 
 
@@ -106,20 +108,27 @@ def limit_in_force(tune: tuning.Tune, vcpus: int, in_force: base.InForce,
     if cap is None:
         return 1.0
     if terms.charge_by is charge.Variant.VCPU:
-        limits, whole_us = in_force.vcpus.values(), cap.quota_us
+        limits, whole = set(in_force.vcpus.values()), cap
     else:
-        limits, whole_us = [in_force.domain], cap.quota_us * vcpus
-    quotas_us = {limit.quota_us for limit in limits
-                 if limit.period_us == cap.period_us}
-    quota_us = quotas_us.pop() if len(quotas_us) == 1 else None
-    if quota_us is None or quota_us > whole_us:
+        limits = {in_force.domain}
+        whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
+    limit = limits.pop() if len(limits) == 1 else base.Limit(None, 1)
+    if limit.quota_us is None or terms.profile is None:
         return 1.0
-    return quota_us / whole_us
+    found = units.CpuCap(limit.quota_us, limit.period_us)
+    limit_share = float(found.share / whole.share)
+    if limit_share > 1.0 or found != _share_of(whole, limit_share,
+                                               terms.profile.tick_us):
+        return 1.0
+    return limit_share
 
 
-def _share_of(cap: units.CpuCap, share: float) -> units.CpuCap:
-    return cap._replace(
-        quota_us=max(units.MIN_QUOTA_US, round(cap.quota_us * share)))
+def _share_of(cap: units.CpuCap, limit_share: float,
+              tick_us: int) -> units.CpuCap:
+    # NOTE: not the quota alone: below two ticks it is overrun (TRAPS, Linux
+    # 6 and 7).
+    return units.cap_of_share(cap.share * Fraction(limit_share),
+                              tick_us=tick_us, period_us=cap.period_us)
 
 
 def floats(domain: base.Domain, profile: profiles.Profile) -> bool:

@@ -43,9 +43,9 @@ OWN_TUNES = st.builds(
     lambda cap, vcpus, share: decision.limited(
         tuning.Tune(cap, 614), vcpus, share,
         terms(charge_by=charge.Variant.DOMAIN)),
-    st.builds(lambda quota_us: units.CpuCap(quota_us, 50_000),
-              st.integers(1000, 50_000)),
-    st.integers(1, 8), st.floats(0.1, 1.0))
+    st.builds(lambda cu: units.cap(cu, 1, 1.0, tick_us=4000),
+              st.integers(1, 100)),
+    st.integers(1, 8), st.floats(0.01, 1.0))
 
 
 def terms(**others):
@@ -168,13 +168,45 @@ class TestLimited:
         limited = decision.limited(self.TUNE, 2, 0.4, terms(
             charge_by=charge.Variant.VCPU))
         assert limited.domain is None
-        assert limited.cap == units.CpuCap(6_000, 50_000)
+        # 6 ms of 50 ms, were it not less than two ticks.
+        assert limited.cap == units.CpuCap(8_000, 66_667)
 
-    def test_libvirt_takes_no_less_than_a_millisecond(self):
-        tune = tuning.Tune(cap=units.CpuCap(8_000, 400_000), shares=2)
-        limited = decision.limited(tune, 1, 0.1, terms(
-            charge_by=charge.Variant.DOMAIN))
-        assert limited.domain.quota_us == 1_000
+    @pytest.mark.parametrize('version', [1, 2])
+    @pytest.mark.parametrize('limit, domain', [
+        # 0.3 of a pCPU: no less than two ticks of 4 ms, of a longer period.
+        (0.2, (8_000, 133_333)), (0.1, (8_000, 266_667)),
+        # No longer than the longest.
+        (0.01, (8_000, 1_000_000))])
+    def test_a_small_limit_stretches_the_period(self, version, limit, domain):
+        tune = tuning.Tune(cap=units.CpuCap(15_000, 50_000), shares=2)
+        limited = decision.limited(tune, 1, limit, terms(
+            charge_by=charge.Variant.DOMAIN, cgroup_version=version))
+        assert limited.domain == domain
+        assert limited.cap == (domain if version == 1 else tune.cap)
+
+    @hypothesis.settings(deadline=None)
+    @hypothesis.given(
+        st.sampled_from(charge.Variant), st.integers(2, 100),
+        st.integers(1, 8), st.floats(0.01, 1.0), st.sampled_from([1, 2]),
+        st.sampled_from([1000, 4000, 10_000]))
+    def test_no_limit_is_below_two_ticks(self, variant, cu, vcpus, limit,
+                                         version, tick_us):
+        host = terms(charge_by=variant, cgroup_version=version,
+                     profile=fakes.make_profile(tick_us=tick_us))
+        tune = tuning.Tune(cap=units.cap(cu, 1, 1.0, tick_us=tick_us),
+                           shares=2)
+        limited = decision.limited(tune, vcpus, limit, host)
+        whole = tune.cap
+        if limited.domain is not None:
+            assert version == 2 or limited.cap.share <= limited.domain.share
+            whole = units.CpuCap(tune.cap.quota_us * vcpus,
+                                 tune.cap.period_us)
+        given = limited.domain or limited.cap
+        assert given.quota_us >= 2 * tick_us
+        assert given.share <= whole.share
+        least = 2 * tick_us / units.MAX_PERIOD_US
+        assert float(given.share) == pytest.approx(
+            max(least, float(whole.share) * limit), rel=0.001)
 
     @pytest.mark.parametrize('others', [{}, {
         'charge_by': charge.Variant.DOMAIN}])
