@@ -482,12 +482,18 @@ class Biller:
 
         :param known: what was known here before it began to run here
         """
-        if known is None or known.handed_to or book.origin == 'migrated':
-            at_s = (_CLAIM_NEW_AT_S
-                    if known is None and book.origin == 'booted'
+        came = book.origin == 'migrated'
+        at_s: tuple[float, ...] = ()
+        if known is None:
+            at_s = (_CLAIM_NEW_AT_S if book.origin == 'booted'
                     else _CLAIM_AT_S)
-            now_s = self._clock()
-            book.claims_at_s = [now_s + later_s for later_s in at_s]
+        elif came or known.awaits_statement:
+            at_s = _CLAIM_AT_S
+        elif book.origin == 'booted' and not known.inherited.server_uuid:
+            # It may have come when nobody could tell, and have stopped.
+            at_s = _CLAIM_NEW_AT_S
+        now_s = self._clock()
+        book.claims_at_s = [now_s + later_s for later_s in at_s]
 
     def _read_late(self, uuid: str) -> None:
         """Add what the ledger says, which could not be asked before.
@@ -589,11 +595,33 @@ class Biller:
 
     def _note_statement(self, statement: accounts.Statement) -> None:
         book = self._books.get(statement.server_uuid)
-        # One that does not run here is not ours to keep.
-        if book is not None and book.inherit(statement):
+        if book is None:
+            self._note_late(statement)
+        elif book.inherit(statement):
             LOG.info('Server %s came with %.3f CU seconds of debt',
                      statement.server_uuid, _cu_s(statement.debt_cu_us))
             self._unstored[statement.server_uuid] = book.account
+
+    def _note_late(self, statement: accounts.Statement) -> None:
+        """Take in what was asked for a server that has stopped since.
+
+        One that has no account here, or whose account is with another host
+        again, is not ours to keep. Where the ledger cannot be asked, the
+        statement is asked for again when the server starts.
+        """
+        uuid = statement.server_uuid
+        try:
+            account = self._account(uuid)
+        except ledgers.LedgerError as error:
+            self._complain(str(error))
+            return
+        if account is None or account.handed_to:
+            return
+        told = account.with_statement(statement)
+        if told is not account:
+            LOG.info('Server %s, which has stopped since, came with %.3f CU '
+                     'seconds of debt', uuid, _cu_s(statement.debt_cu_us))
+            self._unstored[uuid] = told
 
     def _answer_claims(self, running: Collection[str]) -> None:
         now_s = self._clock()

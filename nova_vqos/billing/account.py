@@ -137,6 +137,15 @@ class Account:
                           + self.inherited.total_cu_us[name])
                 for name in meter.COMPONENTS}
 
+    @property
+    def awaits_statement(self) -> bool:
+        """Whether another host was told what this one knew, and is to tell.
+
+        It is still so of an account that was adopted, until that happens.
+        """
+        return bool(self.handed_to) or (
+            self.sequence > 0 and not self.inherited.server_uuid)
+
     def billed(self, used_cu_us: Mapping[str, int],
                baseline: usages.Usage) -> 'Account':
         """With what an interval cost; the debt is another matter.

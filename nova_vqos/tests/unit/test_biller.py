@@ -533,6 +533,72 @@ class TestHandOver:
         host.round()
         assert host.account() is None
 
+    def test_one_that_has_stopped_since_owes_it_all_the_same(self, host,
+                                                             there):
+        host.run(billing='charge', limit_share=1.0)
+        host.round()
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        host.leave()
+        there.run(origin='migrated', billing='charge', limit_share=1.0)
+        there.round()
+        there.leave()
+        there.use_time()
+        self.deliver(host, there)
+        assert there.account().debt_cu_us == 100 * 10**6
+        there.run(run='two', billing='charge', limit_share=1.0)
+        assert there.round()[UUID].report['debt_cu_s'] == 100
+
+    def test_what_was_not_heard_is_asked_for_at_the_next_start(self, host,
+                                                               there):
+        host.run(emulator_ns=10**9)
+        host.round()
+        host.leave()
+        host.round()
+        there.run()
+        for _ in range(300):
+            there.use()
+        there.told.claims.clear()
+        there.leave()
+        there.use_time()
+        there.run(run='two')
+        for _ in range(300):
+            there.use()
+        assert len(there.told.claims) == 2
+        self.deliver(host, there)
+        assert there.used_cu_s() == 100
+        there.leave()
+        there.use_time()
+        there.run(run='three')
+        there.round()
+        assert there.told.claims == []
+
+    def test_an_agent_that_starts_asks_for_what_is_outstanding(self, host,
+                                                               there):
+        host.run(emulator_ns=10**9)
+        host.round()
+        self.move(host, there)
+        there.leave()
+        there.use_time()
+        host.now_s += 10
+        host.run(run='two', origin='migrated')
+        host.round()
+        host.start()
+        host.use()
+        self.deliver(there, host)
+        assert host.used_cu_s() == 100
+
+    def test_what_is_with_another_host_again_is_not_added_to(self, host):
+        host.run(emulator_ns=10**9)
+        host.round()
+        host.leave()
+        host.biller.take_claim(UUID, 'there', NOW_S + host.now_s)
+        host.use_time()
+        before = host.account()
+        host.biller.take_statement(accounts.Statement(
+            UUID, before.sequence + 1, accounts.nothing(), 5, 0))
+        host.use_time()
+        assert host.account() == before
+
     def test_messages_are_bounded(self, host):
         for _ in range(11_000):
             host.biller.take_claim(UUID, 'there', NOW_S + host.now_s)
