@@ -131,7 +131,7 @@ def subject_of(server: servers.Server, terms: ty.Any,
         # Its QEMU still takes in what is not the server's work.
         return None
     charged = servers.is_charged(server, terms)
-    if charged and server.limit_share is None:
+    if charged and server.limit_share is None and server.honoured:
         # The loop has yet to look at it.
         return None
     try:

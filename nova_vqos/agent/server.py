@@ -89,6 +89,8 @@ class Server:
     :ivar dd_billing: of its flavor, also where there are no units
     :ivar limit_share: of the entitlement, that it is left while it pays for
         its I/O; None: not yet known
+    :ivar honoured: whether this host can give it what it is promised, as far
+        as known
     :ivar lifted_until_s: no limit on its I/O until then, for a migration;
         None: there is
     :ivar bill: the last word of the one who bills it
@@ -112,6 +114,7 @@ class Server:
         self.policy: policies.ServerPolicy | None = None
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
         self.limit_share: float | None = None
+        self.honoured = True
         self.lifted_until_s: float | None = None
         self.bill: dict[str, ty.Any] | None = None
         self.policy_error = ''
@@ -357,8 +360,10 @@ def pending(server: Server, terms: decision.HostTerms,
     """
     if server.policy is None or server.domain is None:
         return ()
+    server.honoured = False
     server.want = decision.wanted(
         server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
+    server.honoured = True
     if server.want is None:
         return ()
     if is_charged(server, terms):
