@@ -173,8 +173,12 @@ class Rounds:
             server = self._known.get(uuid)
             if server is None or server.run_id != runs[uuid]:
                 continue
+            if server.dd_billing == 'off':
+                # It was switched off in the meantime.
+                continue
             server.bill = billed.report
-            if billed.limit_share not in (None, server.limit_share):
+            if server.limit_share is not None and billed.limit_share not in (
+                    None, server.limit_share):
                 server.limit_share = billed.limit_share
                 server.reconsider = True
 

@@ -178,6 +178,10 @@ class Server:
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
         if policy is not None:
             self.dd_billing = policy.dd_billing
+        if self.dd_billing != 'charge':
+            self.limit_share = None
+        if self.dd_billing == 'off':
+            self.bill = None
         if policy is not None and policy.units is None:
             policy = None
         if self.policy is not None and policy is None:

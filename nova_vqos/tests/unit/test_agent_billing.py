@@ -69,6 +69,17 @@ class World(reconciling.World):
         """It uses all of its 60 CU, and a third as much for I/O."""
         self.use(times, vcpu_ns=6 * 10**8, emulator_ns=2 * 10**8)
 
+    def set_billing(self, dd_billing, uuid=fakes.UUID):
+        """Nova changes the flavor of a server that runs."""
+        self.host.domains[uuid] = dataclasses.replace(
+            self.host.domains[uuid],
+            extra_specs=fakes.make_specs(dd_billing=dd_billing))
+        self.host.event(KIND.CHANGED, uuid, detail='metadata')
+        self.settle()
+
+    def used_cu_s(self, name='emulator'):
+        return self.report()['bill']['used_cu_s'][name]
+
     def domain(self, uuid=fakes.UUID):
         return self.host.tunes[uuid].domain
 
@@ -217,6 +228,59 @@ class TestAccount:
         assert 0 < used_cu_s <= 100
         assert world.told.claims == [fakes.UUID] * len(world.told.claims)
         assert world.told.claims
+
+    def test_one_that_cannot_be_charged_here_is_billed_all_the_same(
+            self, world):
+        # More than two pCPUs are.
+        world.boot(specs=fakes.make_specs('300', dd_billing='charge'))
+        world.start()
+        world.use(30, emulator_ns=5 * 10**8)
+        report = world.report()
+        assert 'cap is left as it is' in report['problem']
+        assert report['bill']['billing'] == 'charge'
+        assert report['bill']['limit_cu'] is None
+        assert report['bill']['debt_cu_s'] == 0
+        assert world.used_cu_s() > 1000
+
+    def test_once_it_can_be_charged_it_is(self, world):
+        profiles.store(fakes.make_profile(0.25), str(world.profile_path))
+        world.boot()
+        world.start()
+        world.busy(10)
+        assert world.report()['bill']['limit_cu'] is None
+        profiles.store(fakes.make_profile(), str(world.profile_path))
+        world.busy(60)
+        assert world.report()['bill']['debt_cu_s'] > 0
+        assert world.domain().quota_us < WHOLE.quota_us
+
+    def test_one_that_is_billed_no_more_shows_no_bill(self, world):
+        world.boot()
+        world.start()
+        world.busy(60)
+        assert world.report()['bill']['limit_cu'] < 60
+        world.set_billing('off')
+        world.tick(3)
+        assert world.report()['bill'] is None
+        assert world.domain().quota_us is None
+        # It begins with all that it is entitled to.
+        world.set_billing('charge')
+        world.settle()
+        assert world.domain() == WHOLE
+
+    def test_a_round_that_was_on_its_way_leaves_no_bill(self, world):
+        world.boot()
+        world.start()
+        world.busy(10)
+        real = world.host.usages
+
+        def switch_off(uuids):
+            world.host.usages = real
+            world.set_billing('off')
+            return real(uuids)
+        world.host.usages = switch_off
+        world.busy(4)
+        assert world.host.usages == real
+        assert world.report()['bill'] is None
 
     def test_a_reading_that_fails_is_no_end(self, world):
         world.boot()
