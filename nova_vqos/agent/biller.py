@@ -235,7 +235,8 @@ class Biller:
         self._unread: set[str] = set()
         # By server: the host that wants its account, and until when.
         self._claims: dict[str, tuple[str, float]] = {}
-        self._ledger_problem = ''
+        # None: nothing was written yet.
+        self._ledger_problem: str | None = None
         self._host_problem = ''
         self._capacity = capacity.Capacity()
         self._notices = notices.Notices(
@@ -528,21 +529,24 @@ class Biller:
             self._ledger.open()
         except ledgers.LedgerError as error:
             self._complain(str(error))
-        else:
-            self._complain('')
 
     def _store(self) -> None:
-        """Store what is new; what cannot be stored now is kept for later."""
+        """Store what is new; what cannot be stored now is kept for later.
+
+        Nothing but this tells whether the ledger can be used: one that can
+        be opened, and read, may still be on a full disk.
+        """
         ready: list[accounts.Account] = []
         try:
             for uuid in tuple(self._unread):
                 self._read_late(uuid)
             ready.extend(self._unstored.values())
-            if ready:
+            if ready or self._ledger_problem != '':
                 self._ledger.store(ready)
         except ledgers.LedgerError as error:
             self._complain(str(error))
             return
+        self._complain('')
         for account in ready:
             del self._unstored[account.server_uuid]
 

@@ -305,6 +305,44 @@ class TestLedger:
         assert host.biller.alarms == ()
         assert 'charge' in host.biller.offers
 
+    def test_one_that_can_only_be_read_is_told_of_once(self, host, caplog,
+                                                       monkeypatch):
+        caplog.set_level('INFO')
+        monkeypatch.setattr(ledgers, '_BUSY_TIMEOUT_S', 0.01)
+        host.run()
+        host.round()
+        offers = []
+        read = host.hypervisor.usages
+
+        def usages(*arguments):
+            offers.append(host.biller.offers)
+            return read(*arguments)
+        monkeypatch.setattr(host.hypervisor, 'usages', usages)
+        # Another process keeps it from being written.
+        host.biller._ledger.close()
+        other = sqlite3.connect(host.path, isolation_level=None)
+        other.execute('BEGIN IMMEDIATE')
+        for _ in range(5):
+            host.use(emulator_ns=10**9)
+        assert offers == [('off', 'account', 'charge'), *4 * [('off',)]]
+        assert host.biller.alarms
+        assert caplog.text.count('Bills are kept in memory') == 1
+        other.close()
+        host.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 600
+        assert host.biller.alarms == ()
+        assert caplog.text.count('The ledger can be used again') == 1
+
+    def test_one_that_is_well_again_is_seen_without_servers(self, host):
+        host.round()
+        host.hide_ledger()
+        host.round()
+        assert host.biller.offers == ('off',)
+        host.find_ledger()
+        host.use_time()
+        assert 'charge' in host.biller.offers
+        assert host.biller.alarms == ()
+
     def test_a_ledger_that_comes_late_is_added_to(self, host):
         host.run(emulator_ns=10**9)
         host.round()
