@@ -595,7 +595,10 @@ class Biller:
             message()
 
     def _note_claim(self, server_uuid: str, host: str) -> None:
-        self._claims[server_uuid] = (host, self._clock() + _CLAIM_WAITS_S)
+        if (server_uuid in self._claims
+                or len(self._claims) < _MOST_MESSAGES):
+            self._claims[server_uuid] = (
+                host, self._clock() + _CLAIM_WAITS_S)
 
     def _note_statement(self, statement: accounts.Statement) -> None:
         book = self._books.get(statement.server_uuid)
@@ -629,24 +632,31 @@ class Biller:
 
     def _answer_claims(self, running: Collection[str]) -> None:
         now_s = self._clock()
+        readable = True
         for uuid, (host, until_s) in list(self._claims.items()):
-            if uuid in running:
-                if now_s >= until_s:
+            if uuid not in running and readable:
+                try:
+                    account = self._account(uuid)
+                except ledgers.LedgerError as error:
+                    # Each attempt may take its time: the next one is in the
+                    # next round.
+                    self._complain(str(error))
+                    readable = False
+                else:
                     del self._claims[uuid]
-                continue
-            try:
-                account = self._account(uuid)
-            except ledgers.LedgerError as error:
-                self._complain(str(error))
-                continue
-            del self._claims[uuid]
-            if account is None:
-                continue
-            account = account.handed_over(host, self._utc())
-            self._unstored[uuid] = account
-            self._messenger.hand_over(host, account.statement())
-            LOG.info('Handed the account of server %s over to host %s', uuid,
-                     host)
+                    self._answer(host, account)
+                    continue
+            if now_s >= until_s:
+                del self._claims[uuid]
+
+    def _answer(self, host: str, account: accounts.Account | None) -> None:
+        if account is None:
+            return
+        account = account.handed_over(host, self._utc())
+        self._unstored[account.server_uuid] = account
+        self._messenger.hand_over(host, account.statement())
+        LOG.info('Handed the account of server %s over to host %s',
+                 account.server_uuid, host)
 
 
 def _last(baseline: usages.Usage | None, reading: usages.Usage,

@@ -637,6 +637,36 @@ class TestHandOver:
         host.use_time()
         assert host.account() == before
 
+    def test_claims_are_forgotten_while_no_ledger_can_be_read(
+            self, host, monkeypatch):
+        host.round()
+        host.hide_ledger()
+        asked = []
+        get = ledgers.Ledger.get
+
+        def slow_get(ledger, uuid):
+            asked.append(uuid)
+            return get(ledger, uuid)
+        monkeypatch.setattr(ledgers.Ledger, 'get', slow_get)
+        for number in range(100):
+            host.biller.take_claim(f'00000000-0000-4000-8000-{number:012d}',
+                                   'there', NOW_S + host.now_s)
+        host.use_time()
+        assert len(asked) == 1
+        host.now_s += 301
+        host.round()
+        assert len(asked) == 2
+        assert not host.biller._claims
+
+    def test_claims_that_wait_are_bounded(self, host):
+        for some in range(2):
+            for number in range(6_000):
+                uuid = f'00000000-0000-4000-800{some}-{number:012d}'
+                host.hypervisor.runs[uuid] = 1
+                host.biller.take_claim(uuid, 'there', NOW_S + host.now_s)
+            host.use_time()
+        assert len(host.biller._claims) == 10_000
+
     def test_messages_are_bounded(self, host):
         for _ in range(11_000):
             host.biller.take_claim(UUID, 'there', NOW_S + host.now_s)
