@@ -267,7 +267,7 @@ class Reconciler:
             if now_s >= server.retry_at_s:
                 self._submit(server, self._describe)
             return
-        if server.policy is None:
+        if server.policy is None and server.want is None:
             server.reconsider = False
             return
         try:
@@ -313,12 +313,16 @@ class Reconciler:
 
     def _judge(self, server: servers.Server, in_force: base.InForce,
                now_s: float) -> None:
+        if server.policy is None:
+            self._release(server, in_force, now_s)
+            return
         try:
             changes = servers.pending(server, self._terms(), in_force)
         except decision.Unenforceable as error:
             server.in_force = in_force
             server.right = False
             server.complain(f'its cap is left as it is: {error}')
+            self._release(server, in_force, now_s)
             return
         if not changes:
             if server.want is not None:
@@ -333,6 +337,14 @@ class Reconciler:
                             'it is restored every ten seconds only')
             return
         self._submit(server, functools.partial(self._write, changes))
+
+    def _release(self, server: servers.Server, in_force: base.InForce,
+                 now_s: float) -> None:
+        """Have the limit on its I/O ended where nobody can work it out."""
+        changes = servers.to_release(server, self._terms(), in_force)
+        if (changes and now_s >= server.retry_at_s
+                and server.allowance.take(now_s)):
+            self._submit(server, functools.partial(self._write, changes))
 
     # Jobs: they run on a worker, and must not touch any state.
 
@@ -393,12 +405,18 @@ class Reconciler:
         if server.tampering is not None:
             self._counts['restored'] += 1
         LOG.debug('Wrote to server %s: %s', server.uuid, changes)
+        if server.policy is None:
+            server.complain('')
+            return
         now_s = self._clock()
         # Read back before anything else is decided.
         try:
             in_force = self._hypervisor.read(server.uuid)
             left = servers.pending(server, self._terms(), in_force)
-        except (base.HypervisorError, decision.Unenforceable) as error:
+        except decision.Unenforceable:
+            # It is looked at next, as all that was written to.
+            return
+        except base.HypervisorError as error:
             self._take_failure(False, error, server)
             return
         if left:

@@ -22,6 +22,7 @@ from nova_vqos import cpu_classes
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
+from nova_vqos import units
 from nova_vqos.agent import decision
 from nova_vqos.agent import state
 from nova_vqos.hypervisor import base
@@ -36,6 +37,8 @@ _REMEMBERED_TAMPERINGS = 10
 # on at every tick: five at once, then one in ten seconds.
 _WRITES_AT_ONCE = 5
 _WRITE_INTERVAL_S = 10.0
+
+_OF_DOMAIN = (base.Parameter.DOMAIN_QUOTA_US, base.Parameter.DOMAIN_PERIOD_US)
 
 
 class WriteAllowance:
@@ -96,6 +99,7 @@ class Server:
     :ivar bill: the last word of the one who bills it
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar choose_at_s: when a class is looked for again, on the monotonic clock
+    :ivar entitled: what was last wanted, were there no limit on its I/O
     :ivar enforced: the tuning that was last seen in force as wanted
     :ivar right: whether the tuning in force is the wanted one
     :ivar right_at_first_sight: whether the cap was, leaving the weight aside
@@ -120,6 +124,7 @@ class Server:
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
+        self.entitled: tuning.Tune | None = None
         self.enforced: tuning.Tune | None = None
         self.in_force: base.InForce | None = None
         self.right = False
@@ -365,9 +370,15 @@ def pending(server: Server, terms: decision.HostTerms,
     if server.policy is None or server.domain is None:
         return ()
     server.honoured = False
-    server.want = decision.wanted(
-        server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
+    try:
+        server.want = decision.wanted(
+            server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
+    except decision.Unenforceable:
+        # Nobody can tell what it has to pay from.
+        server.limit_share = None
+        raise
     server.honoured = True
+    server.entitled = server.want
     if server.want is None:
         return ()
     if is_charged(server, terms):
@@ -379,7 +390,37 @@ def pending(server: Server, terms: decision.HostTerms,
         if server.lifted_until_s is None:
             server.want = decision.limited(server.want, vcpus,
                                            server.limit_share, terms)
+    else:
+        server.limit_share = None
     return decision.changes(server.want, in_force)
+
+
+def to_release(server: Server, terms: decision.HostTerms,
+               in_force: base.InForce) -> tuple[base.Change, ...]:
+    """What ends the limit on the I/O of a server that nobody works out.
+
+    Its cap stays, or becomes again what it was without that limit; one that
+    somebody else set is left as it is.
+    """
+    limited, entitled = server.want, server.entitled
+    server.limit_share = None
+    server.right = False
+    ours = is_charged(server, terms) or (
+        limited is not None and limited.domain is not None
+        and _is(in_force.domain, limited.domain))
+    lowered = (
+        limited is not None and entitled is not None
+        and limited.cap is not None and limited.cap != entitled.cap
+        and all(_is(limit, limited.cap) for limit in in_force.vcpus.values()))
+    if lowered and entitled is not None:
+        end = entitled._replace(shares=in_force.shares)
+        return tuple(change for change in decision.changes(end, in_force)
+                     if ours or change.parameter not in _OF_DOMAIN)
+    if ours and in_force.domain.quota_us is not None:
+        return (base.Change(base.Parameter.DOMAIN_QUOTA_US, None),)
+    # All of it is done.
+    server.want = entitled if server.policy is not None else None
+    return ()
 
 
 def is_charged(server: Server, terms: decision.HostTerms) -> bool:
@@ -417,6 +458,10 @@ def to_pin(server: Server, host: Iterable[Server],
     return decision.pcpus_to_pin(
         server.policy, len(in_force.vcpus), server.domain.pcpus, others,
         terms, profile)
+
+
+def _is(limit: base.Limit, cap: units.CpuCap) -> bool:
+    return (limit.quota_us, limit.period_us) == cap
 
 
 def _has_values(in_force: base.InForce, event: base.Event) -> bool:

@@ -198,6 +198,91 @@ class TestCharge:
         assert world.host_report()['dd_billing'] == ['off']
 
 
+class TestNobodyWorksItOut:
+    """A limit that nobody could end any more."""
+
+    @staticmethod
+    def limited(directory, **options):
+        world = World(directory, **options)
+        world.boot()
+        world.start()
+        world.use(90, vcpu_ns=6 * 10**8, emulator_ns=5 * 10**8)
+        assert world.limits() != {reconciling.RIGHT}
+        return world
+
+    @staticmethod
+    def specs(world, specs):
+        world.host.domains[fakes.UUID] = dataclasses.replace(
+            world.host.domains[fakes.UUID], extra_specs=specs)
+        world.host.event(KIND.CHANGED)
+        world.settle()
+
+    @pytest.mark.parametrize('variant', charge.Variant)
+    def test_units_that_the_host_cannot_give_any_more(self, tmp_path,
+                                                      variant):
+        world = self.limited(tmp_path, charge_by=variant)
+        profiles.store(fakes.make_profile(0.25), str(world.profile_path))
+        world.host.written.clear()
+        world.tick(60)
+        assert world.domain().quota_us is None
+        # The cap is what it was before the change of profile.
+        assert world.limits() == {reconciling.RIGHT}
+        assert len(world.host.written) == 1
+        assert 'its cap is left as it is' in world.report()['problem']
+        # And it is charged again when the host can.
+        profiles.store(fakes.make_profile(), str(world.profile_path))
+        world.tick(10)
+        world.use(20, vcpu_ns=10**7)
+        report = world.report()
+        assert report['right'] is True
+        assert report['bill']['limit_cu'] is not None
+        assert report['tamperings'] == []
+
+    def test_a_cap_that_somebody_else_set_meanwhile_stays(self, tmp_path):
+        world = self.limited(tmp_path)
+        world.host.set_vcpus(2_000)
+        world.host.domains[fakes.UUID] = dataclasses.replace(
+            world.host.domains[fakes.UUID], extra_specs={})
+        world.host.event(KIND.CHANGED)
+        world.settle()
+        world.tick(3)
+        assert world.domain().quota_us is None
+        assert world.limits() == {base.Limit(2_000, 50_000)}
+
+    @pytest.mark.parametrize('specs', [
+        None, {}, {'vqos:dd_billing': 'account'}])
+    def test_units_that_are_gone(self, tmp_path, specs):
+        world = self.limited(tmp_path)
+        world.host.written.clear()
+        self.specs(world, specs)
+        world.tick(60)
+        assert world.domain().quota_us is None
+        assert world.limits() == {reconciling.RIGHT}
+        assert len(world.host.written) == 1
+        self.specs(world, fakes.make_specs(dd_billing='charge'))
+        world.tick(3)
+        assert world.domain().quota_us is not None
+        assert world.report()['right'] is True
+        assert world.report()['tamperings'] == []
+
+    def test_a_write_that_fails_is_repeated_with_pauses(self, tmp_path):
+        world = self.limited(tmp_path)
+        world.host.refuse[fakes.UUID] = base.DomainBusy('it migrates')
+        self.specs(world, {})
+        world.tick(20)
+        world.host.refuse.clear()
+        world.tick(60)
+        assert world.domain().quota_us is None
+
+    def test_a_write_without_effect_is_no_endless_one(self, tmp_path):
+        world = self.limited(tmp_path)
+        world.host.deaf.add(fakes.UUID)
+        world.host.written.clear()
+        self.specs(world, {})
+        world.tick(100)
+        assert 1 <= len(world.host.written) <= 16
+
+
 class TestAccount:
     def test_a_server_without_units_is_billed_too(self, world):
         world.boot(specs={'vqos:dd_billing': 'account'})
