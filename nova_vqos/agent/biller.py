@@ -650,7 +650,14 @@ class Biller:
                 del self._claims[uuid]
 
     def _answer(self, host: str, account: accounts.Account | None) -> None:
-        if account is None:
+        """Hand an account over, if it is this host's to tell.
+
+        What another host was told is that one's: its answer holds it, and a
+        second one from here would end the question before it came. Where
+        that host never got it, or is gone for good, this part is lost to
+        those that the server goes to.
+        """
+        if account is None or account.handed_to not in ('', host):
             return
         account = account.handed_over(host, self._utc())
         self._unstored[account.server_uuid] = account

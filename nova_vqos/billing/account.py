@@ -205,17 +205,18 @@ class Account:
     def handed_over(self, host: str, now_s: float) -> 'Account':
         """As it is once a host was told, see :meth:`statement`.
 
+        One that another host was told of already stays as it is: that is
+        the host to ask.
+
         :param now_s: UTC in seconds, so that the numbers of two hosts that
             know nothing of each other are in the right order; those of one
             account are so whatever the clock does
         """
-        if self.handed_to == host:
+        if self.handed_to:
             return self
-        sequence = self.sequence
-        if not self.handed_to:
-            sequence = min(MOST, max(sequence + 1, int(now_s)))
-        return dataclasses.replace(self, handed_to=host, sequence=sequence,
-                                   baseline=None)
+        return dataclasses.replace(
+            self, handed_to=host, baseline=None,
+            sequence=min(MOST, max(self.sequence + 1, int(now_s))))
 
     def statement(self) -> Statement:
         """What another host is to know."""

@@ -153,6 +153,14 @@ class TestHandOver:
         here.account = here.account.with_statement(there.hand_over(here))
         assert here.account.total_cu_us == used(emulator=3)
 
+    def test_what_one_host_was_told_is_that_hosts(self):
+        here = Host('here')
+        here.bill(5)
+        here.hand_over(Host('there'))
+        before = here.account
+        here.hand_over(Host('elsewhere'), NOW_S + 99)
+        assert here.account == before
+
     def test_an_account_that_was_not_told_stays(self):
         here = Host('here')
         here.bill(5)

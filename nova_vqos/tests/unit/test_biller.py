@@ -637,6 +637,30 @@ class TestHandOver:
         host.use_time()
         assert host.account() == before
 
+    def test_who_handed_it_on_does_not_answer_for_the_next(self, host, there,
+                                                          tmp_path):
+        """The host that knows all may answer last."""
+        last = Host(tmp_path, 'last')
+        host.run(emulator_ns=10**9)
+        host.round()
+        self.move(host, there)
+        there.use(emulator_ns=10**9)
+        there.leave()
+        there.use_time()
+        last.now_s = host.now_s = there.now_s
+        last.run(origin='migrated')
+        last.round()
+        host.biller.take_claim(UUID, 'last', NOW_S + host.now_s)
+        host.use_time()
+        assert host.told.statements == []
+        assert host.account().handed_to == 'there'
+        # It may still have missed the answer.
+        there.told.claims.append(UUID)
+        self.deliver(host, there)
+        last.use(length_s=3.0)
+        self.deliver(there, last)
+        assert last.used_cu_s() == 200
+
     def test_claims_are_forgotten_while_no_ledger_can_be_read(
             self, host, monkeypatch):
         host.round()
