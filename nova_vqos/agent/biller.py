@@ -88,6 +88,7 @@ class Subject:
 
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
     :ivar began_s: when its guest began to run here; None: unknown
+    :ivar billed_since_s: what it did before is not to be billed; None: all is
     :ivar coefficient: of the slowest pCPU that it may run on
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in force; None: it pays for nothing
@@ -103,6 +104,7 @@ class Subject:
     entitlement_cu: int | None
     limit_share: float | None
     devices: meter.Devices
+    billed_since_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +148,8 @@ def subject_of(server: servers.Server, terms: ty.Any,
         entitlement_cu=(None if server.policy is None
                         else server.policy.units),
         limit_share=server.limit_share if charged else None,
-        devices=meter.Devices(domain.interfaces, domain.disks))
+        devices=meter.Devices(domain.interfaces, domain.disks),
+        billed_since_s=server.billed_since_s)
 
 
 class _Book:
@@ -297,11 +300,13 @@ class Biller:
     def round(self, subjects: Collection[Subject],
               costs: io_costs.IoCosts | None,
               running: Collection[str],
-              pcpu_cu: float = 0.0) -> dict[str, Billed]:
+              pcpu_cu: float = 0.0,
+              off: Collection[str] = ()) -> dict[str, Billed]:
         """Bill all servers once.
 
         :param running: UUIDs of all domains of the host
         :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
+        :param off: UUIDs of those that are not billed, by their flavor
         :returns: by UUID; without those that could not be read now
         :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
             be read
@@ -309,7 +314,12 @@ class Biller:
         self._open_ledger()
         wanted = {subject.uuid: subject for subject in subjects}
         for uuid in self._books.keys() - wanted.keys():
-            last = self._notices.end(uuid, self._books.pop(uuid).report)
+            book = self._books.pop(uuid)
+            if uuid in off:
+                # Not even by an agent that starts after it is on again.
+                self._unstored[uuid] = dataclasses.replace(
+                    book.account, baseline=None)
+            last = self._notices.end(uuid, book.report)
             if last is not None:
                 self._messenger.usage(last)
         self._failing.intersection_update(wanted)
@@ -674,8 +684,12 @@ def _last(baseline: usages.Usage | None, reading: usages.Usage,
     the agent was away, is billed from its first moment; one that came, or
     ran before anybody billed it, from now on.
     """
-    if baseline is not None and baseline.run == reading.run:
+    since_s = subject.billed_since_s
+    if baseline is not None and baseline.run == reading.run and (
+            since_s is None or baseline.read_at_s >= since_s):
         return baseline
+    if since_s is not None:
+        return reading
     if subject.origin == 'booted' or (
             subject.origin == 'found' and baseline is not None):
         began = meter.from_nothing(reading)

@@ -394,7 +394,7 @@ class Reconciler:
     def _take_description(self, domain: base.Domain,
                           server: servers.Server) -> None:
         before = server.policy_error
-        if (not server.take_description(domain)
+        if (not server.take_description(domain, self._clock())
                 and server.policy_error != before):
             self._counts['policy_errors'] += 1
 

@@ -103,6 +103,9 @@ class Rounds:
         self._working = True
         io_costs = self._costs(terms.profile)
         running = frozenset(self._known)
+        off = frozenset(
+            uuid for uuid, server in self._known.items()
+            if server.domain is not None and server.dd_billing == 'off')
         pcpu_cu = _mean_cu(terms.profile)
         runs = {subject.uuid: self._known[subject.uuid].run_id
                 for subject in subjects}
@@ -111,7 +114,8 @@ class Rounds:
             bills: dict[str, billers.Billed] = {}
             failure: Exception | None = None
             try:
-                bills = biller.round(subjects, io_costs, running, pcpu_cu)
+                bills = biller.round(subjects, io_costs, running, pcpu_cu,
+                                     off)
             except Exception as error:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))

@@ -90,6 +90,8 @@ class Server:
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
     :ivar dd_billing: of its flavor, also where there are no units
+    :ivar billed_since_s: when billing was switched on in this run, on the
+        monotonic clock; None: it was on, or is off, from the first look on
     :ivar limit_share: of the entitlement, that it is left while it pays for
         its I/O; None: not yet known
     :ivar honoured: whether this host can give it what it is promised, as far
@@ -117,6 +119,7 @@ class Server:
         self.domain: base.Domain | None = None
         self.policy: policies.ServerPolicy | None = None
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
+        self.billed_since_s: float | None = None
         self.limit_share: float | None = None
         self.honoured = True
         self.lifted_until_s: float | None = None
@@ -153,11 +156,12 @@ class Server:
     def name(self) -> str:
         return self.domain.name if self.domain is not None else ''
 
-    def take_description(self, domain: base.Domain) -> bool:
+    def take_description(self, domain: base.Domain, now_s: float) -> bool:
         """Learn what its policy follows from.
 
         A policy that cannot be understood leaves the last good one.
 
+        :param now_s: on the monotonic clock
         :returns: False where the policy could not be understood
         """
         pinned_to, self.pinned_to = self.pinned_to, None
@@ -167,6 +171,7 @@ class Server:
                 self.uuid, domain.name, profiles.format_pcpus(pinned_to),
                 'all' if domain.pcpus is None
                 else profiles.format_pcpus(domain.pcpus))
+        was_off = self.domain is not None and self.dd_billing == 'off'
         self.domain = domain
         try:
             policy = (None if domain.extra_specs is None else
@@ -183,6 +188,8 @@ class Server:
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
         if policy is not None:
             self.dd_billing = policy.dd_billing
+        if was_off and self.dd_billing != 'off':
+            self.billed_since_s = now_s
         if self.dd_billing != 'charge':
             self.limit_share = None
         if self.dd_billing == 'off':

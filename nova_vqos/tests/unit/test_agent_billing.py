@@ -352,6 +352,45 @@ class TestAccount:
         world.settle()
         assert world.domain() == WHOLE
 
+    def test_the_past_is_not_billed_when_it_is_switched_on(self, world):
+        world.start()
+        world.boot(dd_billing='off')
+        world.host.event(KIND.STARTED, detail='booted', at_s=world.now_s)
+        world.settle()
+        world.use(2000, emulator_ns=2 * 10**8)
+        world.set_billing('charge')
+        world.use(10, emulator_ns=10**8)
+        assert 0 < world.used_cu_s() <= 100
+        assert world.report()['bill']['debt_cu_s'] <= 100
+
+    @pytest.mark.parametrize('restart', [False, True])
+    def test_nor_is_the_time_in_which_it_was_off(self, world, tmp_path,
+                                                 restart):
+        world.start()
+        world.boot(dd_billing='account')
+        world.host.event(KIND.STARTED, detail='booted', at_s=world.now_s)
+        world.settle()
+        world.use(20, emulator_ns=10**8)
+        before = world.used_cu_s()
+        assert before > 100
+        world.set_billing('off')
+        world.use(1000, emulator_ns=10**8)
+        if restart:
+            # Switched on while no agent is there.
+            again = World(tmp_path)
+            again.now_s, again.host.runs = world.now_s, world.host.runs
+            again.host.domains, again.host.tunes, again.host.used = (
+                world.host.domains, world.host.tunes, world.host.used)
+            again.host.domains[fakes.UUID] = dataclasses.replace(
+                again.host.domains[fakes.UUID],
+                extra_specs=fakes.make_specs(dd_billing='account'))
+            world = again
+            world.start()
+        else:
+            world.set_billing('account')
+        world.use(10, emulator_ns=10**8)
+        assert before < world.used_cu_s() <= before + 100
+
     def test_a_round_that_was_on_its_way_leaves_no_bill(self, world):
         world.boot()
         world.start()
