@@ -34,6 +34,8 @@ LOG = logging.getLogger(__name__)
 
 # How long the end of the agent is put off to give servers their due.
 _GIVE_BACK_TIMEOUT_S = 5.0
+# How long a server is limited by what it used before nobody could read it.
+_LONGEST_UNREAD_S = 60.0
 
 
 class Rounds:
@@ -61,6 +63,7 @@ class Rounds:
         self._post = post
         self._on_failure = on_failure
         self._working = False
+        self._now_s = float('-inf')
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
 
@@ -79,7 +82,12 @@ class Rounds:
     @property
     def alarms(self) -> tuple[str, ...]:
         """What is wrong, one text each."""
-        return () if self._biller is None else self._biller.alarms
+        if self._biller is None:
+            return ()
+        unread = sum(bool(server.unread) for server in self._known.values())
+        return (*self._biller.alarms, *([
+            f'{unread} servers are not billed now: what they use cannot be '
+            'read'] if unread else []))
 
     @property
     def capacity(self) -> dict[str, ty.Any] | None:
@@ -94,7 +102,10 @@ class Rounds:
     def begin(self, now_s: float, terms: decision.HostTerms) -> None:
         """Have the servers billed that are to be, if it is time to."""
         biller = self._biller
-        if biller is None or self._working or now_s < biller.next_at_s:
+        if biller is None:
+            return
+        self._look_for_unread(biller, now_s, terms)
+        if self._working or now_s < biller.next_at_s:
             return
         subjects = [subject for server in self._known.values() if (
             subject := billers.subject_of(server, terms, now_s)) is not None]
@@ -120,6 +131,28 @@ class Rounds:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))
         self._executor.submit(work)
+
+    def _look_for_unread(self, biller: billers.Biller, now_s: float,
+                         terms: decision.HostTerms) -> None:
+        """End the limit of servers that nobody could bill for long."""
+        longest_s = max(_LONGEST_UNREAD_S, 3 * biller.options.interval_s)
+        # There was no connection: nobody could have been read.
+        paused = now_s - self._now_s > longest_s / 2
+        self._now_s = now_s
+        for server in self._known.values():
+            if server.billed_at_s is None or paused:
+                server.billed_at_s = now_s
+            if now_s - server.billed_at_s < longest_s:
+                continue
+            if billers.subject_of(server, terms, now_s) is None:
+                server.billed_at_s = now_s
+                server.note_unread('')
+                continue
+            server.note_unread(f'what it uses could not be read for '
+                               f'{longest_s:.0f} s: it pays for nothing')
+            if server.limit_share not in (None, 1.0):
+                server.limit_share = 1.0
+                server.reconsider = True
 
     def _costs(self, held: profiles.Profile | None) -> costs.IoCosts | None:
         """What the kernel's part is billed by; None: it is not billed."""
@@ -177,6 +210,8 @@ class Rounds:
             server = self._known.get(uuid)
             if server is None or server.run_id != runs[uuid]:
                 continue
+            server.billed_at_s = self._now_s
+            server.note_unread('')
             if server.dd_billing == 'off':
                 # It was switched off in the meantime.
                 continue

@@ -99,6 +99,9 @@ class Server:
     :ivar lifted_until_s: no limit on its I/O until then, for a migration;
         None: there is
     :ivar bill: the last word of the one who bills it
+    :ivar billed_at_s: when it was last billed, on the monotonic clock; None:
+        not yet
+    :ivar unread: why nobody bills it, though it is to be billed
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar choose_at_s: when a class is looked for again, on the monotonic clock
     :ivar entitled: what was last wanted, were there no limit on its I/O
@@ -124,6 +127,8 @@ class Server:
         self.honoured = True
         self.lifted_until_s: float | None = None
         self.bill: dict[str, ty.Any] | None = None
+        self.billed_at_s: float | None = None
+        self.unread = ''
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
@@ -211,6 +216,17 @@ class Server:
             LOG.warning('Server %s (%s) stays on unlike pCPUs, capped by the '
                         'slowest: %s', self.uuid, self.name, reason)
         self.floats = reason
+
+    def note_unread(self, reason: str) -> None:
+        """Log once that nobody knows what it uses.
+
+        :param reason: empty: it is known
+        """
+        if reason and not self.unread:
+            LOG.warning('Server %s (%s): %s', self.uuid, self.name, reason)
+        elif self.unread and not reason:
+            LOG.info('Server %s (%s) is billed again', self.uuid, self.name)
+        self.unread = reason
 
     def complain(self, problem: str) -> bool:
         """Log a problem once; an empty text ends it.
@@ -323,7 +339,7 @@ class Server:
             'origin': self.origin,
             'policy': None if self.policy is None else self.policy.to_dict(),
             'policy_error': self.policy_error,
-            'problem': self.problem,
+            'problem': self.problem or self.unread,
             'wanted': None if self.want is None else {
                 'quota_us': (None if self.want.cap is None
                              else self.want.cap.quota_us),

@@ -265,6 +265,53 @@ class TestNobodyWorksItOut:
         assert world.report()['right'] is True
         assert world.report()['tamperings'] == []
 
+    def test_use_that_cannot_be_read(self, tmp_path, caplog):
+        world = self.limited(tmp_path)
+        reading = world.host.used.pop(fakes.UUID)
+        limit = world.domain()
+        world.tick(50)
+        assert world.domain() == limit
+        assert world.report()['problem'] == ''
+        world.tick(900)
+        assert world.domain() == WHOLE
+        assert world.limits() == {reconciling.RIGHT}
+        report = world.report()
+        assert 'could not be read' in report['problem']
+        assert report['right'] is True
+        assert report['tamperings'] == []
+        alarm, = world.host_report()['alarms']
+        assert '1 servers are not billed' in alarm
+        assert caplog.text.count('could not be read for 60 s') == 1
+        # What it owed is not forgiven.
+        world.host.used[fakes.UUID] = dataclasses.replace(
+            reading, read_at_s=world.now_s)
+        world.busy(20)
+        report = world.report()
+        assert report['problem'] == ''
+        assert report['bill']['debt_cu_s'] > 0
+        assert world.domain() != WHOLE
+        assert world.host_report()['alarms'] == []
+
+    def test_a_round_that_hangs(self, tmp_path):
+        world = self.limited(tmp_path)
+        world.loop._rounds._working = True
+        world.tick(70)
+        assert world.domain() == WHOLE
+        assert 'could not be read' in world.report()['problem']
+
+    def test_a_connection_that_is_lost_is_no_server_that_is(self, tmp_path):
+        world = self.limited(tmp_path)
+        limit = world.domain()
+        reading = world.host.used.pop(fakes.UUID)
+        world.host.up = False
+        world.tick(300)
+        world.host.up = True
+        world.tick(12)
+        assert world.host_report()['connected'] is True
+        assert world.domain() == limit
+        world.host.used[fakes.UUID] = reading
+        assert world.report()['problem'] == ''
+
     def test_a_write_that_fails_is_repeated_with_pauses(self, tmp_path):
         world = self.limited(tmp_path)
         world.host.refuse[fakes.UUID] = base.DomainBusy('it migrates')
