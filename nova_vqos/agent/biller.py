@@ -50,8 +50,6 @@ _MOST_MESSAGES = 10_000
 _PRUNE_INTERVAL_S = 3600.0
 # Without servers to bill there is only the word of other hosts to wait for.
 _IDLE_INTERVAL_S = 60.0
-# A server that came, and was never seen to begin: it did so unseen.
-_LONGEST_ARRIVAL_S = 600.0
 
 
 class Messenger(ty.Protocol):
@@ -119,8 +117,7 @@ class Billed:
     report: dict[str, ty.Any]
 
 
-def subject_of(server: servers.Server, terms: ty.Any,
-               now_s: float) -> Subject | None:
+def subject_of(server: servers.Server, terms: ty.Any) -> Subject | None:
     """A server as the biller has to know it; None: not to be billed now.
 
     :param terms: of :class:`nova_vqos.agent.decision.HostTerms`
@@ -128,8 +125,7 @@ def subject_of(server: servers.Server, terms: ty.Any,
     domain, profile = server.domain, terms.profile
     if server.dd_billing == 'off' or domain is None or profile is None:
         return None
-    if (server.origin == 'migrated' and server.runs_since_s is None
-            and now_s - server.seen_since_s < _LONGEST_ARRIVAL_S):
+    if server.is_arriving:
         # Its QEMU still takes in what is not the server's work.
         return None
     charged = servers.is_charged(server, terms)

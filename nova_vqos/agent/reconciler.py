@@ -242,7 +242,7 @@ class Reconciler:
             server = self._servers.get(uuid)
             if server is None or server.run_id != run_id:
                 server = self._servers[uuid] = servers.Server(
-                    uuid, run_id, seen_since_s=now_s)
+                    uuid, run_id)
             self._consider(server, now_s)
         self._rounds.begin(now_s, self._terms())
 
@@ -263,6 +263,8 @@ class Reconciler:
             server.reconsider = True
         if server.working or not self._connected:
             return
+        if server.is_arriving and now_s >= server.describe_at_s:
+            server.undescribed = True
         if server.undescribed:
             if now_s >= server.retry_at_s:
                 self._submit(server, self._describe)
@@ -475,7 +477,7 @@ class Reconciler:
         if event.run_id >= 0 and (server is None
                                   or server.run_id < event.run_id):
             server = self._servers[event.uuid] = servers.Server(
-                event.uuid, event.run_id, seen_since_s=self._clock())
+                event.uuid, event.run_id)
         if event.kind is base.EventKind.STOPPED:
             self._tick_at_s = self._clock()
         if server is None or server.run_id != event.run_id:

@@ -108,7 +108,7 @@ class Rounds:
         if self._working or now_s < biller.next_at_s:
             return
         subjects = [subject for server in self._known.values() if (
-            subject := billers.subject_of(server, terms, now_s)) is not None]
+            subject := billers.subject_of(server, terms)) is not None]
         if not biller.is_due(now_s, subjects):
             return
         self._working = True

@@ -33,6 +33,10 @@ _LONGEST_BACKOFF_S = 30.0
 _FIRST_BACKOFF_S = 0.5
 _REMEMBERED_TAMPERINGS = 10
 
+# How often a server that comes is looked at: what tells of its end may be
+# lost.
+_ARRIVAL_INTERVAL_S = 60.0
+
 # Each write gives CPU time away, so a fight with another writer must not go
 # on at every tick: five at once, then one in ten seconds.
 _WRITES_AT_ONCE = 5
@@ -85,7 +89,6 @@ class Server:
 
     :ivar run_id: see :meth:`nova_vqos.hypervisor.base.Hypervisor.running`
     :ivar origin: how it came to run here: found, booted, migrated, restored
-    :ivar seen_since_s: when it was first seen, on the monotonic clock
     :ivar runs_since_s: when its guest began to run here, on the monotonic
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
@@ -112,12 +115,11 @@ class Server:
         None where unknown
     """
 
-    def __init__(self, uuid: str, run_id: int, origin: str = 'found', *,
-                 seen_since_s: float = 0.0) -> None:
+    def __init__(self, uuid: str, run_id: int,
+                 origin: str = 'found') -> None:
         self.uuid = uuid
         self.run_id = run_id
         self.origin = origin
-        self.seen_since_s = seen_since_s
         self.runs_since_s: float | None = None
         self.domain: base.Domain | None = None
         self.policy: policies.ServerPolicy | None = None
@@ -152,6 +154,7 @@ class Server:
         self.writes = 0
         # The state of the loop's work on it.
         self.undescribed = True
+        self.describe_at_s = float('-inf')
         self.reconsider = True
         self.working = False
         self.failures = 0
@@ -160,6 +163,18 @@ class Server:
     @property
     def name(self) -> str:
         return self.domain.name if self.domain is not None else ''
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether its guest has yet to begin to run here, as far as known.
+
+        Its QEMU takes it in for as long as that takes: hours, it may be.
+        """
+        if self.runs_since_s is not None or self.domain is None:
+            return False
+        if self.domain.incoming is None:
+            return self.origin == 'migrated'
+        return self.domain.incoming
 
     def take_description(self, domain: base.Domain, now_s: float) -> bool:
         """Learn what its policy follows from.
@@ -178,6 +193,9 @@ class Server:
                 else profiles.format_pcpus(domain.pcpus))
         was_off = self.domain is not None and self.dd_billing == 'off'
         self.domain = domain
+        self.describe_at_s = now_s + _ARRIVAL_INTERVAL_S
+        if self.origin == 'found' and self.is_arriving:
+            self.origin = 'migrated'
         try:
             policy = (None if domain.extra_specs is None else
                       policies.parse(domain.extra_specs, domain.vcpus))

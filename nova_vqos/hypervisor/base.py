@@ -103,6 +103,8 @@ class Domain:
         the host's kernel
     :ivar disks: by the name in the guest, such as ``vda``; not those whose
         requests pass by the host's kernel
+    :ivar incoming: whether its guest is yet to come from another host; None:
+        the driver cannot tell
     """
 
     uuid: str
@@ -116,6 +118,7 @@ class Domain:
         default_factory=dict)
     disks: Mapping[str, usage.DiskKind] = dataclasses.field(
         default_factory=dict)
+    incoming: bool | None = None
 
 
 #: The detail of a CHANGED event: a migration or another job has ended.

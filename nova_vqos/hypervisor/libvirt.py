@@ -78,9 +78,11 @@ _RESUMED_DETAILS = {
 # qemuMigrationJobStart with no job allowed beside it) answers nothing that
 # needs a job: even to ask for the job would block.
 _STARTING = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP)
+# Also that of the source, in the moment in which its guest leaves.
+_INCOMING = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 _MIGRATING_STATES = (
     _STARTING,
-    (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+    _INCOMING,
     (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY),
     (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
 )
@@ -248,7 +250,8 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def describe(self, uuid: str) -> base.Domain:
         domain = self._lookup(uuid)
-        if tuple(self._call(domain.state)) == _STARTING:
+        state = tuple(self._call(domain.state))
+        if state == _STARTING:
             # Its cgroups are being made.
             raise base.DomainBusy('it is being started')
         xml = self._call(domain.XMLDesc, 0)
@@ -265,7 +268,7 @@ class LibvirtHypervisor(base.Hypervisor):
             project_id=found.project_id,
             interfaces=devices.interface_kinds(found, self._root,
                                                self._forward_mode),
-            disks=devices.disk_kinds(found))
+            disks=devices.disk_kinds(found), incoming=state == _INCOMING)
 
     def _forward_mode(self, name: str) -> str:
         """How a network of libvirt's reaches the world, '' if it doesn't.

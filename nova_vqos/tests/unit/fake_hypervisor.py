@@ -92,13 +92,15 @@ class FakeHypervisor(base.Hypervisor):
 
     def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
              quota_us=None, period_us=100_000, shares=1024, pcpus=None,
-             pinned_by_others=False, interfaces=None, disks=None):
+             pinned_by_others=False, interfaces=None, disks=None,
+             incoming=None):
         """Let a domain run, with what is in force for it."""
         self.runs[uuid] = run_id
         self.domains[uuid] = base.Domain(
             uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
             vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others,
-            interfaces=interfaces or {}, disks=disks or {})
+            interfaces=interfaces or {}, disks=disks or {},
+            incoming=incoming)
         limit = base.Limit(quota_us, period_us)
         self.tunes[uuid] = base.InForce(
             vcpus=dict.fromkeys(range(online or vcpus), limit),

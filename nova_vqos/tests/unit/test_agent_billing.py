@@ -361,6 +361,60 @@ class TestAccount:
         assert world.told.claims == [fakes.UUID] * len(world.told.claims)
         assert world.told.claims
 
+    def arrive(self, world, *, seen=True, known=True):
+        """A server begins to come, and takes long."""
+        world.start()
+        world.boot(incoming=True if known else None)
+        if seen:
+            world.host.event(KIND.STARTED, detail='migrated',
+                             at_s=world.now_s)
+            world.settle()
+        world.use(3600, emulator_ns=9 * 10**8)
+        assert world.report()['origin'] == 'migrated'
+        assert world.report()['bill'] is None
+        assert world.told.claims == []
+
+    def set_arrived(self, world):
+        world.host.domains[fakes.UUID] = dataclasses.replace(
+            world.host.domains[fakes.UUID], incoming=False)
+
+    @pytest.mark.parametrize('seen, known', [
+        (True, True), (True, False), (False, True)])
+    def test_one_that_takes_long_to_come_is_neither_billed_nor_asked_for(
+            self, world, seen, known):
+        self.arrive(world, seen=seen, known=known)
+        self.set_arrived(world)
+        world.host.event(KIND.RESUMED, detail='migrated', at_s=world.now_s)
+        world.use(10, emulator_ns=10**8)
+        assert 0 < world.used_cu_s() <= 100
+        assert len(world.told.claims) > 1
+
+    @pytest.mark.parametrize('seen', [True, False])
+    def test_one_that_came_unseen_is_billed_all_the_same(self, world, seen):
+        self.arrive(world, seen=seen)
+        assert len(world.host.described) < 70
+        self.set_arrived(world)
+        world.use(90, emulator_ns=10**8)
+        assert 0 < world.used_cu_s() <= 900
+        assert world.told.claims
+
+    def test_one_that_was_here_once_and_comes_while_no_agent_is(self, world):
+        """It has an account, but what its QEMU takes in is not its own."""
+        world.boot(dd_billing='account')
+        world.start()
+        world.use(10, emulator_ns=10**8)
+        before = world.used_cu_s()
+        del world.host.runs[fakes.UUID]
+        world.tick(3)
+        world.boot(dd_billing='account', run_id=2, incoming=True)
+        world.host.used[fakes.UUID] = test_meter.reading(
+            world.now_s, run='two', emulator_ns=10**12)
+        world.tick(3)
+        self.set_arrived(world)
+        world.host.event(KIND.RESUMED, detail='migrated', at_s=world.now_s)
+        world.use(10, emulator_ns=10**8)
+        assert world.used_cu_s() <= before + 100
+
     def test_one_that_cannot_be_charged_here_is_billed_all_the_same(
             self, world):
         # More than two pCPUs are.

@@ -81,7 +81,8 @@ class TestLibvirt:
         try:
             assert hypervisor.describe(fakes.UUID) == base.Domain(
                 uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
-                extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'})
+                extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'},
+                incoming=False)
         finally:
             domain.destroy()
 
@@ -467,6 +468,22 @@ def test_a_domain_that_is_being_started_is_busy(hypervisor, monkeypatch):
     monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
     with pytest.raises(base.DomainBusy):
         hypervisor.describe(fakes.UUID)
+
+
+@pytest.mark.parametrize('state, incoming', [
+    ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), True),
+    ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), False),
+    ((libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_MIGRATED),
+     False),
+    ((libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
+     False)])
+def test_a_domain_whose_guest_is_yet_to_come_is_told(hypervisor, monkeypatch,
+                                                     state, incoming):
+    domain = FakeDomain(state)
+    domain.XMLDesc = lambda _flags: (
+        "<domain type='kvm'><name>a</name><vcpu>1</vcpu></domain>")
+    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    assert hypervisor.describe(fakes.UUID).incoming is incoming
 
 
 class TestWrite:
