@@ -315,9 +315,7 @@ class Biller:
                 # Not even by an agent that starts after it is on again.
                 self._unstored[uuid] = dataclasses.replace(
                     book.account, baseline=None)
-            last = self._notices.end(uuid, book.report)
-            if last is not None:
-                self._messenger.usage(last)
+            self._tell_last(uuid, book)
         self._failing.intersection_update(wanted)
         try:
             readings = (self._hypervisor.usages(wanted) if wanted else {})
@@ -335,9 +333,16 @@ class Biller:
         return billed
 
     def close(self) -> None:
-        """Store what is left, and close the ledger. Never raises."""
+        """Tell and store what is left, and close the ledger. Never raises."""
+        for uuid, book in self._books.items():
+            self._tell_last(uuid, book)
         self._store()
         self._ledger.close()
+
+    def _tell_last(self, uuid: str, book: _Book) -> None:
+        last = self._notices.end(uuid, book.report)
+        if last is not None:
+            self._messenger.usage(last)
 
     def _try_to_bill(self, subject: Subject, reading: usages.Usage,
                      costs: io_costs.IoCosts | None) -> Billed | None:
@@ -379,7 +384,8 @@ class Biller:
             sum(used_cu_us[name] for name in meter.MODELLED_IO),
             charged=book.control is not None)
         notice = self._notices.add(subject.uuid, used_cu_us,
-                                   bill.throttled_ns, book.report)
+                                   bill.throttled_ns, book.report,
+                                   bill.length_s)
         if notice is not None:
             self._messenger.usage(notice)
         return Billed(

@@ -32,6 +32,8 @@ OVERDRAWN = 'vqos.server.overdrawn'
 
 # A bus that hangs must not fill the memory.
 _MOST_WAITING = 10_000
+# How long the end of the agent is put off to send what waits.
+_STOP_TIMEOUT_S = 2.0
 
 
 class Api(ty.Protocol):
@@ -65,15 +67,23 @@ class Messenger:
         self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(
             _MOST_WAITING)
         self._complained = False
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to send."""
-        threading.Thread(target=self._work, name='messenger',
-                         daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._work, name='messenger', daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
-        """Send what waits, and no more; does not wait for it."""
+        """Send what waits, and no more.
+
+        Waits for two seconds at most: what a bus that hangs does not take
+        is lost.
+        """
         self._put(None)
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
 
     def use_bus(self, api: Api) -> None:
         """Reach other agents from now on."""

@@ -31,11 +31,17 @@ VERSION = '1.0'
 
 @dataclasses.dataclass(slots=True)
 class _Interval:
-    """What a server used since the last notification of it."""
+    """What a server used since the last notification of it.
+
+    :ivar read_utc_s: when it was billed last
+    """
 
     began_utc_s: float
     began_s: float
-    used_cu_us: dict[str, int]
+    read_utc_s: float
+    read_s: float
+    used_cu_us: dict[str, int] = dataclasses.field(
+        default_factory=accounts.nothing)
     throttled_ns: int = 0
 
 
@@ -57,34 +63,38 @@ class Notices:
         self._intervals: dict[str, _Interval] = {}
 
     def add(self, uuid: str, used_cu_us: Mapping[str, int],
-            throttled_ns: int, report: Mapping[str, ty.Any]
-            ) -> dict[str, ty.Any] | None:
+            throttled_ns: int, report: Mapping[str, ty.Any],
+            length_s: float = 0.0) -> dict[str, ty.Any] | None:
         """Take in what a server used.
 
         :param report: of the biller
+        :param length_s: in which it was used: more than one round where the
+            agent was away
         :returns: the payload of a notification that is due; None: none is
         """
         if not self._interval_s:
             return None
+        now_s, utc_s = self._clock(), self._utc()
         interval = self._intervals.get(uuid)
         if interval is None:
-            interval = self._intervals[uuid] = self._begin()
+            interval = self._intervals[uuid] = _Interval(
+                utc_s - length_s, now_s - length_s, utc_s, now_s)
+        interval.read_utc_s, interval.read_s = utc_s, now_s
         for name in meter.COMPONENTS:
             interval.used_cu_us[name] += used_cu_us[name]
         interval.throttled_ns += throttled_ns
-        if self._clock() < interval.began_s + self._interval_s:
+        if now_s < interval.began_s + self._interval_s:
             return None
-        following = self._intervals[uuid] = self._begin()
-        return self.payload(report) | self._usage(interval, following, report)
+        self._intervals[uuid] = _Interval(utc_s, now_s, utc_s, now_s)
+        return self.payload(report) | self._usage(interval, report)
 
     def end(self, uuid: str, report: Mapping[str, ty.Any]
             ) -> dict[str, ty.Any] | None:
-        """The last of a server that does not run here any more."""
+        """The last of a server that is not billed here any more."""
         interval = self._intervals.pop(uuid, None)
         if interval is None or not any(interval.used_cu_us.values()):
             return None
-        return self.payload(report) | self._usage(interval, self._begin(),
-                                                  report)
+        return self.payload(report) | self._usage(interval, report)
 
     def payload(self, report: Mapping[str, ty.Any]) -> dict[str, ty.Any]:
         """What all notifications say of a server."""
@@ -97,17 +107,14 @@ class Notices:
                 'not_modelled')},
             'total_cu_s': dict(report['used_cu_s'])}
 
-    def _begin(self) -> _Interval:
-        return _Interval(self._utc(), self._clock(), accounts.nothing())
-
     @staticmethod
-    def _usage(interval: _Interval, following: _Interval,
-               report: Mapping[str, ty.Any]) -> dict[str, ty.Any]:
-        length_s = following.began_s - interval.began_s
+    def _usage(interval: _Interval, report: Mapping[str, ty.Any]
+               ) -> dict[str, ty.Any]:
+        length_s = interval.read_s - interval.began_s
         entitlement_cu = report['entitlement_cu']
         return {
             'from': _iso(interval.began_utc_s),
-            'to': _iso(following.began_utc_s),
+            'to': _iso(interval.read_utc_s),
             'length_s': round(length_s, 3),
             'used_cu_s': {
                 name: used / accounts.CU_US_PER_CU_S

@@ -13,6 +13,7 @@
 """Notifications: what is in them, that they are sent, and that none waits."""
 
 import threading
+import time
 
 from oslo_config import cfg
 import oslo_messaging
@@ -70,6 +71,27 @@ class TestPayload:
         assert told[-1]['total_cu_s']['emulator'] == pytest.approx(100)
         for before, after in zip(told, told[1:], strict=False):
             assert before['to'] == after['from']
+
+    def test_an_agent_that_ends_and_starts_leaves_no_gap(self, host):
+        host.run()
+        host.round()
+        for _ in range(25):
+            host.use(emulator_ns=10**7)
+        told = host.told.usages
+        host.now_s += 1
+        host.biller.close()
+        host.now_s += 599
+        host.start()
+        for _ in range(32):
+            host.use(emulator_ns=10**7)
+        told += host.told.usages
+        assert [one['length_s'] for one in told] == [50, 602, 60]
+        assert [one['entitled_cu_s'] for one in told] == [
+            3000, 36120, 3600]
+        for before, after in zip(told, told[1:], strict=False):
+            assert before['to'] == after['from']
+        assert sum(one['used_cu_s']['emulator']
+                   for one in told) == pytest.approx(56)
 
     def test_a_server_without_units_has_no_entitlement(self, host):
         host.run(units=None)
@@ -154,6 +176,32 @@ class TestSending:
 
     def test_without_a_driver_there_are_none(self, conf):
         assert service.make_notifier(conf) is None
+
+    def test_what_waits_at_the_end_is_sent(self):
+        sent = []
+
+        def notify(*arguments):
+            time.sleep(0.05)
+            sent.append(arguments)
+        told = messenger.Messenger('host')
+        told.use_notifier(notify)
+        told.start()
+        for _ in range(10):
+            told.usage({})
+        told.stop()
+        assert len(sent) == 10
+
+    def test_the_end_does_not_wait_for_a_bus_that_hangs(self, monkeypatch):
+        monkeypatch.setattr(messenger, '_STOP_TIMEOUT_S', 0.1)
+        going_on = threading.Event()
+        told = messenger.Messenger('host')
+        told.use_notifier(lambda *_arguments: going_on.wait(LIMIT_S))
+        told.start()
+        told.usage({})
+        began_s = time.monotonic()
+        told.stop()
+        assert time.monotonic() - began_s < LIMIT_S / 2
+        going_on.set()
 
     def test_a_bus_that_hangs_keeps_nobody_waiting(self):
         going_on = threading.Event()
