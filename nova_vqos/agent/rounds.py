@@ -144,7 +144,7 @@ class Rounds:
                 server.billed_at_s = now_s
             if now_s - server.billed_at_s < longest_s:
                 continue
-            if billers.subject_of(server, terms, now_s) is None:
+            if billers.subject_of(server, terms) is None:
                 server.billed_at_s = now_s
                 server.note_unread('')
                 continue
