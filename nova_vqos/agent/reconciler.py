@@ -43,6 +43,10 @@ _FIRST_RECONNECT_S = 0.5
 _LONGEST_RECONNECT_S = 10.0
 # How long RPC waits for the loop, which a hanging daemon can hold up.
 _ASK_TIMEOUT_S = 20.0
+# How long the end of the agent is put off for jobs that are under way. With
+# what it takes to give servers their due it has to be less than the service
+# waits for the loop.
+_SETTLE_TIMEOUT_S = 2.0
 # Between two looks for a class of pCPUs for a server that none has room for.
 _CHOOSE_INTERVAL_S = 10.0
 
@@ -121,6 +125,7 @@ class Reconciler:
                 self._tick_at_s, self._heartbeat_at_s) - self._clock()))
         try:
             if self._connected:
+                self._settle()
                 self._rounds.give_back(self._terms(), self._hypervisor)
         except Exception:
             # The rest has to be closed all the same.
@@ -200,12 +205,7 @@ class Reconciler:
 
     def step(self) -> None:
         """Take all messages; look at all servers if it is time to."""
-        while True:
-            try:
-                message = self._messages.get_nowait()
-            except queue.Empty:
-                break
-            message()
+        self._take_messages()
         now_s = self._clock()
         if now_s >= self._tick_at_s:
             # Ticks that were missed are not made up for.
@@ -222,6 +222,34 @@ class Reconciler:
                 or self._rounds.offers != self._offered):
             self._heartbeat_at_s = now_s + self._heartbeat_interval_s
             self._beat()
+
+    def _take_messages(self) -> None:
+        while True:
+            try:
+                message = self._messages.get_nowait()
+            except queue.Empty:
+                return
+            message()
+
+    def _settle(self) -> None:
+        """Let jobs end that are under way, for a while; begin no others.
+
+        A write that came after the last one of all would undo it.
+        """
+        until_s = time.monotonic() + _SETTLE_TIMEOUT_S
+        while True:
+            self._wake.clear()
+            try:
+                self._take_messages()
+            except Exception:
+                # The rest is worth it all the same.
+                LOG.exception('A message was not understood')
+                continue
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not (self._rounds.working or any(
+                    server.working for server in self._servers.values())):
+                return
+            self._wake.wait(left_s)
 
     def _tick(self, now_s: float) -> None:
         self._counts['ticks'] += 1

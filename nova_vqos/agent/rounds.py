@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 import functools
 import logging
+import time
 import typing as ty
 
 from nova_vqos import profile as profiles
@@ -33,7 +34,9 @@ from nova_vqos.hypervisor import base
 LOG = logging.getLogger(__name__)
 
 # How long the end of the agent is put off to give servers their due.
-_GIVE_BACK_TIMEOUT_S = 5.0
+_GIVE_BACK_TIMEOUT_S = 4.0
+# The second time is for a write that was under way at the first.
+_GIVE_BACK_TIMES = 2
 # How long a server is limited by what it used before nobody could read it.
 _LONGEST_UNREAD_S = 60.0
 
@@ -66,6 +69,11 @@ class Rounds:
         self._now_s = float('-inf')
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
+
+    @property
+    def working(self) -> bool:
+        """Whether a round is under way."""
+        return self._working
 
     @property
     def charge_by(self) -> charge.Variant | None:
@@ -174,26 +182,42 @@ class Rounds:
         Nobody is there to end it once this agent is gone. What they owe is
         in the ledger.
         """
-        jobs = []
+        until_s = time.monotonic() + _GIVE_BACK_TIMEOUT_S
+        wrong = self._to_give_back(terms, hypervisor)
+        for _ in range(_GIVE_BACK_TIMES):
+            left_s = until_s - time.monotonic()
+            if not wrong or left_s <= 0:
+                break
+            futures.wait([
+                self._executor.submit(hypervisor.write, uuid, changes)
+                for uuid, changes in wrong.items()], timeout=left_s)
+            wrong = self._to_give_back(terms, hypervisor)
+        for uuid in wrong:
+            LOG.warning('Server %s (%s) keeps the limit on its I/O', uuid,
+                        self._known[uuid].name)
+
+    def _to_give_back(self, terms: decision.HostTerms,
+                      hypervisor: base.Hypervisor
+                      ) -> dict[str, tuple[base.Change, ...]]:
+        """By what is in force: what is wanted may not have been written."""
+        found = {}
         for server in self._known.values():
-            if server.limit_share is None or server.limit_share == 1.0:
+            if server.want is None or not (
+                    server.policy is None
+                    or servers.is_charged(server, terms)):
                 continue
-            server.limit_share = 1.0
             try:
-                changes = servers.pending(server, terms,
-                                          hypervisor.read(server.uuid))
-            except (base.HypervisorError, decision.Unenforceable) as error:
-                LOG.warning('Server %s (%s) keeps its limit: %s', server.uuid,
-                            server.name, error)
+                changes = servers.to_give_back(
+                    server, terms, hypervisor.read(server.uuid))
+            except base.DomainGone:
+                continue
+            except base.HypervisorError as error:
+                LOG.warning('Server %s (%s) may keep its limit: %s',
+                            server.uuid, server.name, error)
                 continue
             if changes:
-                jobs.append(self._executor.submit(
-                    hypervisor.write, server.uuid, changes))
-        done, late = futures.wait(jobs, timeout=_GIVE_BACK_TIMEOUT_S)
-        failed = [job for job in done if job.exception() is not None]
-        if failed or late:
-            LOG.warning('%d servers keep the limit on their I/O',
-                        len(failed) + len(late))
+                found[server.uuid] = changes
+        return found
 
     def close(self) -> None:
         """Store what is left."""

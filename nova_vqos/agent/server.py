@@ -464,6 +464,18 @@ def to_release(server: Server, terms: decision.HostTerms,
     return ()
 
 
+def to_give_back(server: Server, terms: decision.HostTerms,
+                 in_force: base.InForce) -> tuple[base.Change, ...]:
+    """What gives a server that pays for its I/O its whole entitlement."""
+    if server.policy is None:
+        return to_release(server, terms, in_force)
+    server.limit_share = 1.0
+    try:
+        return pending(server, terms, in_force)
+    except decision.Unenforceable:
+        return to_release(server, terms, in_force)
+
+
 def is_charged(server: Server, terms: decision.HostTerms) -> bool:
     """Whether a server pays for its I/O out of its entitlement.
 

@@ -16,6 +16,7 @@ from concurrent import futures
 import dataclasses
 import json
 import threading
+import time
 
 import pytest
 
@@ -580,22 +581,104 @@ class TestSignsOfLife:
         assert 'ledger' in state['alarms'][0]
 
 
-def test_a_clean_stop_gives_all_of_it_back(tmp_path):
-    world = World(tmp_path)
-    world.boot()
-    world.start()
-    world.busy(60)
-    assert world.domain().quota_us < WHOLE.quota_us
-    # From here on as in a service: jobs run on threads.
-    world.loop._executor = world.loop._rounds._executor = (
-        futures.ThreadPoolExecutor(1))
-    thread = threading.Thread(target=world.loop.run)
-    thread.start()
-    world.loop.stop()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert world.domain() == WHOLE
-    assert world.limits() == {reconciling.RIGHT}
+class TestStop:
+    @staticmethod
+    def limited(directory, threads):
+        """From here on as in a service: jobs run on threads."""
+        world = World(directory)
+        world.boot()
+        world.start()
+        world.busy(60)
+        assert world.domain().quota_us < WHOLE.quota_us
+        world.loop._executor = world.loop._rounds._executor = (
+            futures.ThreadPoolExecutor(threads))
+        return world
+
+    @staticmethod
+    def want(world, limit_share):
+        """The biller wants another limit: the loop has it written."""
+        server = world.loop._servers[fakes.UUID]
+        server.limit_share = limit_share
+        server.reconsider = True
+        world.loop.step()
+        assert server.working
+
+    @staticmethod
+    def stop(world):
+        thread = threading.Thread(target=world.loop.run)
+        world.loop.stop()
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    def test_a_clean_one_gives_all_of_it_back(self, tmp_path):
+        world = self.limited(tmp_path, 1)
+        self.stop(world)
+        assert world.domain() == WHOLE
+        assert world.limits() == {reconciling.RIGHT}
+
+    def test_nothing_is_written_to_one_that_has_it(self, tmp_path):
+        world = World(tmp_path)
+        world.boot()
+        world.start()
+        world.host.written.clear()
+        self.stop(world)
+        assert world.domain() == WHOLE
+        assert world.host.written == []
+
+    def test_a_write_under_way_comes_first(self, tmp_path, monkeypatch):
+        world = self.limited(tmp_path, 2)
+        write = world.host.write
+        slow = iter([0.5])
+
+        def write_slowly(uuid, changes):
+            time.sleep(next(slow, 0))
+            write(uuid, changes)
+
+        monkeypatch.setattr(world.host, 'write', write_slowly)
+        self.want(world, 0.3)
+        self.stop(world)
+        # Should it still be about to be written, it is by now.
+        time.sleep(0.6)
+        assert world.domain() == WHOLE
+        assert world.limits() == {reconciling.RIGHT}
+
+    def test_a_raise_that_waits_for_its_turn_is_not_lost(self, tmp_path):
+        world = self.limited(tmp_path, 1)
+        world.loop._executor.submit(time.sleep, 0.5)
+        self.want(world, 1.0)
+        self.stop(world)
+        time.sleep(0.6)
+        assert world.domain() == WHOLE
+
+    def test_a_write_that_fails_is_tried_again(self, tmp_path, monkeypatch):
+        world = self.limited(tmp_path, 1)
+        write = world.host.write
+        errors = iter([base.DomainBusy('it migrates')])
+
+        def fail_once(uuid, changes):
+            for error in errors:
+                raise error
+            write(uuid, changes)
+
+        monkeypatch.setattr(world.host, 'write', fail_once)
+        self.stop(world)
+        assert world.domain() == WHOLE
+
+    def test_one_that_cannot_be_helped_is_told_of(self, tmp_path, caplog):
+        world = self.limited(tmp_path, 1)
+        world.host.deaf.add(fakes.UUID)
+        self.stop(world)
+        assert caplog.text.count('keeps the limit on its I/O') == 1
+
+    def test_it_does_not_wait_for_ever(self, tmp_path, monkeypatch):
+        world = self.limited(tmp_path, 1)
+        end = threading.Event()
+        monkeypatch.setattr(world.host, 'write',
+                            lambda _uuid, _changes: end.wait(30))
+        self.want(world, 0.3)
+        self.stop(world)
+        end.set()
 
 
 def test_a_profile_whose_costs_of_io_are_nonsense(world, caplog):
