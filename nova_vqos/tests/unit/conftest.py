@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 
+import hypothesis
 import pytest
 
 from nova import monkey_patch
@@ -28,6 +29,12 @@ from nova import monkey_patch
 # and can do so only as long as nothing has imported it.
 os.environ.setdefault('OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')
 monkey_patch.patch()
+
+# A busy machine is no reason to fail, however slow it is.
+hypothesis.settings.register_profile(
+    'untimed', deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile('untimed')
 
 _FORBIDDEN_EVENTS = frozenset([
     'os.exec', 'os.fork', 'os.posix_spawn', 'os.system', 'socket.connect',
