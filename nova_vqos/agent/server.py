@@ -282,7 +282,10 @@ class Server:
 
         :param changes: what has to be written
         """
-        if (self.right and self.want == self.enforced
+        # What was right is not in force any more, whatever is wanted by now:
+        # a new limit may have been worked out meanwhile.
+        if (self.right and self.enforced is not None
+                and decision.changes(self.enforced, in_force)
                 and self.has_vcpus_of(in_force)):
             self.tampering = Tampering(
                 seen_at=state.utc(), found=_text(in_force),
@@ -318,10 +321,10 @@ class Server:
             tampering.channel = self._channel()
             self.tamperings.append(tampering)
             LOG.warning(
-                'Somebody else changed the cap of server %s (%s): found %s, '
-                'restored %s, which was last seen in force at %s. Changed %s',
+                'Somebody else changed the cap of server %s (%s): found %s '
+                'where %s was, last seen in force at %s; now %s. Changed %s',
                 self.uuid, self.name, tampering.found, tampering.expected,
-                tampering.last_right_at, tampering.channel)
+                tampering.last_right_at, _text(in_force), tampering.channel)
 
     def _adopt(self, now_s: float) -> None:
         if self.right_at_first_sight is not False:

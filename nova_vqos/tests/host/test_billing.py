@@ -120,7 +120,10 @@ def test_a_limit_that_was_tampered_with_is_restored(lab, guest_on, agent_of,
     agent_of(lab.fast)
     guest = guest_on(lab.fast, cap=CAP,
                      specs=guests.server(40, vqos_dd_billing='charge'))
-    wait_domain_limit(guest, CAP)
+    # Not while the agent is about to write itself: that would undo the
+    # tampering before it is seen.
+    process.wait_until(lambda: domain_limit(guest) == CAP, LIMIT_S,
+                       'a guest that owes nothing')
     test_caps.wait_right(client, lab.fast, guest)
     lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
                   'global_quota=45000'])

@@ -152,6 +152,29 @@ class TestCharge:
         tampering, = world.report()['tamperings']
         assert 'domain 30000/50000' in tampering['expected']
 
+    def test_one_that_meets_a_new_limit_is_told_of_as_well(self, world,
+                                                           monkeypatch):
+        world.boot()
+        world.start()
+        done, read = [], world.host.usages
+
+        def usages(*arguments):
+            """Somebody comes between the look at it and its bill."""
+            tune = world.host.tunes[fakes.UUID]
+            if tune.domain == WHOLE:
+                done.append(tune)
+                world.host.tunes[fakes.UUID] = dataclasses.replace(
+                    tune, domain=base.Limit(45_000, 50_000))
+            return read(*arguments)
+        monkeypatch.setattr(world.host, 'usages', usages)
+        world.busy(20)
+        assert world.domain().quota_us < WHOLE.quota_us
+        for tampering in world.report()['tamperings']:
+            assert 'domain 45000/50000' in tampering['found']
+            assert 'domain 30000/50000' in tampering['expected']
+        # The last of them met the bill that gave it another limit.
+        assert len(world.report()['tamperings']) == len(done)
+
     def test_the_echo_of_an_own_write_is_nobody_elses(self, world):
         world.boot()
         world.start()
