@@ -76,7 +76,6 @@ class Options:
     floor_share: float = 0.1
     ceiling_s: float = 300.0
     dropped_packets: bool = False
-    charge_by: charge.Variant = charge.Variant.DOMAIN
     usage_interval_s: float = 60.0
 
 
@@ -411,7 +410,6 @@ class Biller:
             return
         terms = charge.Terms(
             entitlement_cu=subject.entitlement_cu,
-            variant=self.options.charge_by,
             floor_share=self.options.floor_share,
             ceiling_s=self.options.ceiling_s)
         written_off_cu_s = control.step(terms, charge.Interval(

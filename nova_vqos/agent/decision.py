@@ -21,7 +21,6 @@ from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos import units
-from nova_vqos.billing import charge
 from nova_vqos.hypervisor import base
 
 
@@ -37,8 +36,8 @@ class HostTerms:
     :ivar period_us: the CFS period wanted
     :ivar reserved_cu: see :func:`nova_vqos.cpu_classes.with_servers`
     :ivar allocation_ratio: likewise
-    :ivar charge_by: what limits servers that pay for their I/O; None: nothing
-        does, since nobody counts it
+    :ivar charges: whether servers that pay for their I/O are limited; False:
+        nobody counts it
     """
 
     profile: profiles.Profile | None
@@ -46,7 +45,7 @@ class HostTerms:
     period_us: int
     reserved_cu: int = 0
     allocation_ratio: float = 1.0
-    charge_by: charge.Variant | None = None
+    charges: bool = False
 
 
 def wanted(policy: policies.ServerPolicy, vcpus_online: int,
@@ -82,14 +81,11 @@ def limited(tune: tuning.Tune, vcpus: int, limit_share: float,
     :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
     """
     cap = tune.cap
-    if cap is None or terms.charge_by is None or terms.profile is None:
+    if cap is None or not terms.charges or terms.profile is None:
         return tune
-    tick_us = terms.profile.tick_us
-    if terms.charge_by is charge.Variant.VCPU:
-        return tune._replace(cap=_share_of(cap, limit_share, tick_us))
     domain = _share_of(
         units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share,
-        tick_us)
+        terms.profile.tick_us)
     if terms.cgroup_version == 1 and domain.share < cap.share:
         # NOTE: a child must not be given more than its parent.
         cap = domain
@@ -104,17 +100,10 @@ def limit_in_force(tune: tuning.Tune, vcpus: int, in_force: base.InForce,
 
     :param tune: that of its units
     """
-    cap = tune.cap
-    if cap is None:
+    cap, limit = tune.cap, in_force.domain
+    if cap is None or limit.quota_us is None or terms.profile is None:
         return 1.0
-    if terms.charge_by is charge.Variant.VCPU:
-        limits, whole = set(in_force.vcpus.values()), cap
-    else:
-        limits = {in_force.domain}
-        whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
-    limit = limits.pop() if len(limits) == 1 else base.Limit(None, 1)
-    if limit.quota_us is None or terms.profile is None:
-        return 1.0
+    whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
     found = units.CpuCap(limit.quota_us, limit.period_us)
     limit_share = float(found.share / whole.share)
     if limit_share > 1.0 or found != _share_of(whole, limit_share,

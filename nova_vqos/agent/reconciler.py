@@ -591,7 +591,7 @@ class Reconciler:
             cgroup_version=self._hypervisor.cgroup_version,
             period_us=self._period_us, reserved_cu=self._reserved_cu,
             allocation_ratio=self._allocation_ratio,
-            charge_by=self._rounds.charge_by)
+            charges=self._rounds.charges)
 
     def _reconsider_all(self) -> None:
         for server in self._servers.values():

@@ -27,7 +27,6 @@ from nova_vqos import units
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
-from nova_vqos.billing import charge
 from nova_vqos.billing import costs
 from nova_vqos.hypervisor import base
 
@@ -76,11 +75,9 @@ class Rounds:
         return self._working
 
     @property
-    def charge_by(self) -> charge.Variant | None:
-        """What limits servers that pay; None: nobody counts their I/O."""
-        if self._biller is None or not self._biller.can_read:
-            return None
-        return self._biller.options.charge_by
+    def charges(self) -> bool:
+        """Whether servers can pay; False: nobody counts their I/O."""
+        return self._biller is not None and self._biller.can_read
 
     @property
     def offers(self) -> tuple[str, ...]:

@@ -484,7 +484,7 @@ def is_charged(server: Server, terms: decision.HostTerms) -> bool:
 
     One that may use more than that has nothing to pay with.
     """
-    return (terms.charge_by is not None and server.policy is not None
+    return (terms.charges and server.policy is not None
             and server.policy.units is not None
             and server.policy.dd_billing == 'charge'
             and server.policy.cap == 'hard')

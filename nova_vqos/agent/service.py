@@ -31,7 +31,6 @@ from nova_vqos.agent import profile_watch
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
-from nova_vqos.billing import charge
 from nova_vqos.billing import ledger
 from nova_vqos.hypervisor import base
 
@@ -91,7 +90,6 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
             floor_share=options.charge_floor,
             ceiling_s=options.debt_ceiling_s,
             dropped_packets=options.bill_dropped_packets,
-            charge_by=charge.Variant(options.charge_by),
             usage_interval_s=options.usage_interval_s),
         host=conf.host)
 

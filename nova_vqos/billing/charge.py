@@ -13,14 +13,14 @@
 """How a server pays for its I/O out of its entitlement: pure control.
 
 The limit on a server is to be such that all it uses, its I/O included, stays
-within its entitlement. What of that the limit itself bounds, the kernel does
-exactly (``DOMAIN``: vCPUs, emulator, I/O threads and vhost together). The
-rest is used beside the limit, and is left to this control: the limit is the
-entitlement, less what the rest was on the average lately, less a part of the
-debt. Debt is the sum of what was used above the entitlement, so that the
-control is right in the long run whatever its forecast is worth, and whatever
-a write of a quota gives away (TRAPS, Linux 1). A server pays for its I/O
-only, never for what its vCPUs got by themselves.
+within its entitlement. What the limit itself bounds (vCPUs, emulator, I/O
+threads and vhost together), the kernel does exactly. The modelled rest is used
+beside the limit, and is left to this control: the limit is the entitlement,
+less what the rest was on the average lately, less a part of the debt. Debt is
+the sum of what was used above the entitlement, so that the control is right in
+the long run whatever its forecast is worth, and whatever a write of a quota
+gives away (TRAPS, Linux 1). A server pays for its I/O only, never for what its
+vCPUs got by themselves.
 
 Few writes: in steady state none within ten seconds of another, nor any for
 less than the dead band. What comes and goes within the window is no reason
@@ -31,7 +31,6 @@ more than it may, the limit is lowered at once.
 import collections
 from collections.abc import Callable
 import dataclasses
-import enum
 
 #: In which the entitlement may be exceeded by ALLOWED_EXCESS at most.
 WINDOW_S = 30.0
@@ -66,13 +65,6 @@ _BUSY = 0.9
 _SOON_AT_ONCE = 2.0
 
 
-class Variant(enum.Enum):
-    """What the limit bounds: the whole domain, or its vCPUs alone."""
-
-    DOMAIN = 'domain'
-    VCPU = 'vcpu'
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terms:
     """What a server has to pay from.
@@ -84,7 +76,6 @@ class Terms:
     """
 
     entitlement_cu: float
-    variant: Variant = Variant.DOMAIN
     floor_share: float = 0.1
     ceiling_s: float = 300.0
 
@@ -195,12 +186,10 @@ class Charge:
         balance_cu_s = max(-_CREDIT_S * terms.entitlement_cu,
                            self._balance_cu_s + excess_cu_s)
         self._balance_cu_s = min(balance_cu_s, ceiling_cu_s)
-        rest_cu_s = (interval.modelled_cu_s
-                     if terms.variant is Variant.DOMAIN else interval.io_cu_s)
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
-                interval.used_cu_s, interval.io_cu_s, rest_cu_s, excess_cu_s,
-                self._balance_cu_s))))
+                interval.used_cu_s, interval.io_cu_s, interval.modelled_cu_s,
+                excess_cu_s, self._balance_cu_s))))
         while (sum(one.length_s for one in self._seen)
                - self._seen[0].length_s >= WINDOW_S):
             self._seen.popleft()

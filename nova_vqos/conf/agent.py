@@ -16,7 +16,6 @@ import socket
 
 from oslo_config import cfg
 
-from nova_vqos.billing import charge
 from nova_vqos.billing import ledger
 
 GROUP = cfg.OptGroup(
@@ -144,22 +143,6 @@ does not run here any more.
         help="""
 Accounts above which those are dropped whose servers do not run here, first
 those that ran last longest ago.
-"""),
-    cfg.StrOpt(
-        'charge_by',
-        default=charge.Variant.DOMAIN.value,
-        choices=[
-            (charge.Variant.DOMAIN.value,
-             'all that runs for a server is limited together: its vCPUs, '
-             "QEMU's other threads and vhost workers; the agent lowers that "
-             'limit by what is modelled'),
-            (charge.Variant.VCPU.value,
-             'the vCPUs alone are limited; the agent lowers their cap by all '
-             'of the I/O. For hosts whose kernel does not limit vhost '
-             'workers'),
-        ],
-        help="""
-What limits a server that pays for its I/O (``vqos:dd_billing`` is charge).
 """),
     cfg.FloatOpt(
         'charge_floor',

@@ -62,17 +62,15 @@ class Mode:
     :ivar name: for people
     :ivar billing: value of vqos:dd_billing; None: no agent, and of a server's
         tuning only the quota that Nova itself can set
-    :ivar charge_by: what the agent limits of servers that are charged
     """
 
     name: str
     billing: str | None
-    charge_by: str = 'domain'
 
 
 MODES = {mode.name: mode for mode in (
     Mode('stock', None), Mode('off', 'off'), Mode('account', 'account'),
-    Mode('charge', 'charge'), Mode('charge-vcpu', 'charge', 'vcpu'))}
+    Mode('charge', 'charge'))}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +103,6 @@ class Bench:
         self.host = hosts.Host('bench', {pcpus[0]}, address='198.18.0.21')
         self.net = ionet.ClientNetwork(self.host, self._network)
         self._agent: process.Process | None = None
-        self._charge_by = ''
         self._io_costs = None
 
     def start(self) -> None:
@@ -207,28 +204,25 @@ class Bench:
             return
         for server in servers:
             server.guest.set_specs(vqos_dd_billing=mode.billing)
-        if self._charge_by != mode.charge_by:
-            self.stop_agent()
-            self.start_agent(mode.charge_by)
+        if self._agent is None:
+            self.start_agent()
         for server in servers:
             process.wait_until(
                 lambda guest=server.guest: guest.limits()[1][0] > 0,
                 LIMIT_S, f'a cap for {server.guest.name}')
 
-    def start_agent(self, charge_by: str) -> None:
+    def start_agent(self) -> None:
         pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
                      ).write_text(
             '[DEFAULT]\nhost = bench\n'
             # The port discard, where nobody is: the bus is down.
             'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
-            f'[vqos]\nperiod_us = {_PERIOD_US}\n'
-            f'[vqos_agent]\ncharge_by = {charge_by}\n')
+            f'[vqos]\nperiod_us = {_PERIOD_US}\n')
         self._agent = self.host.popen(
             [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
              '/etc/nova-vqos/nova-vqos.conf'],
             env={'PYTHONPATH': str(_ROOT), 'MALLOC_ARENA_MAX': '2'},
             log='agent')
-        self._charge_by = charge_by
 
     def stop_agent(self) -> None:
         if self._agent is not None:
@@ -236,7 +230,7 @@ class Bench:
                 log = pathlib.Path(self._agent.log).read_text()
                 raise process.LabError(f'the agent died: {log[-2000:]}')
             self._agent.stop()
-        self._agent, self._charge_by = None, ''
+        self._agent = None
 
 
 def say(text: str) -> None:

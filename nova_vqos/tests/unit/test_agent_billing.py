@@ -22,7 +22,6 @@ import pytest
 
 from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
-from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.unit import fake_hypervisor as fakes
@@ -200,15 +199,6 @@ class TestCharge:
         again.tick(3)
         assert again.report()['bill']['debt_cu_s'] > 0
 
-    def test_vcpus_alone_can_be_limited(self, tmp_path):
-        world = World(tmp_path, charge_by=charge.Variant.VCPU)
-        world.boot()
-        world.start()
-        assert world.domain().quota_us is None
-        world.busy(60)
-        assert world.domain().quota_us is None
-        assert {limit.quota_us for limit in world.limits()} != {15_000}
-
     def test_a_hypervisor_without_readings_limits_nothing(self, tmp_path):
         class Old(fakes.FakeHypervisor):
             usages = base.Hypervisor.usages
@@ -241,10 +231,8 @@ class TestNobodyWorksItOut:
         world.host.event(KIND.CHANGED)
         world.settle()
 
-    @pytest.mark.parametrize('variant', charge.Variant)
-    def test_units_that_the_host_cannot_give_any_more(self, tmp_path,
-                                                      variant):
-        world = self.limited(tmp_path, charge_by=variant)
+    def test_units_that_the_host_cannot_give_any_more(self, tmp_path):
+        world = self.limited(tmp_path)
         profiles.store(fakes.make_profile(0.25), str(world.profile_path))
         world.host.written.clear()
         world.tick(60)

@@ -20,7 +20,6 @@ from nova_vqos import policy
 from nova_vqos import tuning
 from nova_vqos import units
 from nova_vqos.agent import decision
-from nova_vqos.billing import charge
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 
@@ -41,8 +40,7 @@ TUNES = st.builds(tuning.Tune, cap=st.none() | CAPS,
 # What the agent wants on a host of cgroup v1: no vCPU above the domain.
 OWN_TUNES = st.builds(
     lambda cap, vcpus, share: decision.limited(
-        tuning.Tune(cap, 614), vcpus, share,
-        terms(charge_by=charge.Variant.DOMAIN)),
+        tuning.Tune(cap, 614), vcpus, share, terms(charges=True)),
     st.builds(lambda cu: units.cap(cu, 1, 1.0, tick_us=4000),
               st.integers(1, 100)),
     st.integers(1, 8), st.floats(0.01, 1.0))
@@ -152,24 +150,16 @@ class TestLimited:
     TUNE = tuning.Tune(cap=units.CpuCap(15_000, 50_000), shares=614)
 
     def test_the_whole_domain_has_what_its_vcpus_have_together(self):
-        limited = decision.limited(self.TUNE, 2, 1.0, terms(
-            charge_by=charge.Variant.DOMAIN))
+        limited = decision.limited(self.TUNE, 2, 1.0, terms(charges=True))
         assert limited.domain == units.CpuCap(30_000, 50_000)
         assert limited.cap == self.TUNE.cap
 
     @pytest.mark.parametrize('version, vcpu_us', [(1, 12_000), (2, 15_000)])
     def test_what_it_pays_is_taken_from_all_of_it(self, version, vcpu_us):
         limited = decision.limited(self.TUNE, 2, 0.4, terms(
-            charge_by=charge.Variant.DOMAIN, cgroup_version=version))
+            charges=True, cgroup_version=version))
         assert limited.domain == units.CpuCap(12_000, 50_000)
         assert limited.cap == units.CpuCap(vcpu_us, 50_000)
-
-    def test_or_from_its_vcpus(self):
-        limited = decision.limited(self.TUNE, 2, 0.4, terms(
-            charge_by=charge.Variant.VCPU))
-        assert limited.domain is None
-        # 6 ms of 50 ms, were it not less than two ticks.
-        assert limited.cap == units.CpuCap(8_000, 66_667)
 
     @pytest.mark.parametrize('version', [1, 2])
     @pytest.mark.parametrize('limit, domain', [
@@ -180,51 +170,46 @@ class TestLimited:
     def test_a_small_limit_stretches_the_period(self, version, limit, domain):
         tune = tuning.Tune(cap=units.CpuCap(15_000, 50_000), shares=2)
         limited = decision.limited(tune, 1, limit, terms(
-            charge_by=charge.Variant.DOMAIN, cgroup_version=version))
+            charges=True, cgroup_version=version))
         assert limited.domain == domain
         assert limited.cap == (domain if version == 1 else tune.cap)
 
     @hypothesis.settings(deadline=None)
     @hypothesis.given(
-        st.sampled_from(charge.Variant), st.integers(2, 100),
-        st.integers(1, 8), st.floats(0.01, 1.0), st.sampled_from([1, 2]),
-        st.sampled_from([1000, 4000, 10_000]))
-    def test_no_limit_is_below_two_ticks(self, variant, cu, vcpus, limit,
-                                         version, tick_us):
-        host = terms(charge_by=variant, cgroup_version=version,
+        st.integers(2, 100), st.integers(1, 8), st.floats(0.01, 1.0),
+        st.sampled_from([1, 2]), st.sampled_from([1000, 4000, 10_000]))
+    def test_no_limit_is_below_two_ticks(self, cu, vcpus, limit, version,
+                                         tick_us):
+        host = terms(charges=True, cgroup_version=version,
                      profile=fakes.make_profile(tick_us=tick_us))
         tune = tuning.Tune(cap=units.cap(cu, 1, 1.0, tick_us=tick_us),
                            shares=2)
         limited = decision.limited(tune, vcpus, limit, host)
-        whole = tune.cap
-        if limited.domain is not None:
-            assert version == 2 or limited.cap.share <= limited.domain.share
-            whole = units.CpuCap(tune.cap.quota_us * vcpus,
-                                 tune.cap.period_us)
-        given = limited.domain or limited.cap
+        whole = units.CpuCap(tune.cap.quota_us * vcpus, tune.cap.period_us)
+        given = limited.domain
+        assert version == 2 or limited.cap.share <= given.share
         assert given.quota_us >= 2 * tick_us
         assert given.share <= whole.share
         least = 2 * tick_us / units.MAX_PERIOD_US
         assert float(given.share) == pytest.approx(
             max(least, float(whole.share) * limit), rel=0.001)
 
-    @pytest.mark.parametrize('others', [{}, {
-        'charge_by': charge.Variant.DOMAIN}])
-    def test_a_floor_has_nothing_to_pay_with(self, others):
+    def test_a_floor_has_nothing_to_pay_with(self):
         tune = self.TUNE._replace(cap=None)
-        assert decision.limited(tune, 2, 0.4, terms(**others)) == tune
+        assert decision.limited(tune, 2, 0.4, terms(charges=True)) == tune
+
+    def test_nothing_is_limited_where_nobody_counts(self):
+        assert decision.limited(self.TUNE, 2, 0.4, terms()) == self.TUNE
 
     @hypothesis.given(
-        st.sampled_from(charge.Variant), st.integers(1, 8),
-        st.floats(0.1, 1.0), st.sampled_from([1, 2]))
-    def test_what_is_in_force_is_found_again(self, variant, vcpus, limit,
-                                             version):
+        st.integers(1, 8), st.floats(0.1, 1.0), st.sampled_from([1, 2]))
+    def test_what_is_in_force_is_found_again(self, vcpus, limit, version):
         """So that an agent that starts writes nothing."""
-        host = terms(charge_by=variant, cgroup_version=version)
+        host = terms(charges=True, cgroup_version=version)
         want = decision.limited(self.TUNE, vcpus, limit, host)
         in_force = base.InForce(
             vcpus=dict.fromkeys(range(vcpus), base.Limit(*want.cap)),
-            shares=614, domain=base.Limit(*(want.domain or (None, 50_000))))
+            shares=614, domain=base.Limit(*want.domain))
         found = decision.limit_in_force(self.TUNE, vcpus, in_force, host)
         assert decision.limited(self.TUNE, vcpus, found, host) == want
 
@@ -235,7 +220,7 @@ class TestLimited:
         in_force = base.InForce(vcpus={0: base.Limit(15_000, 50_000)},
                                 shares=614, domain=limit)
         assert decision.limit_in_force(self.TUNE, 2, in_force, terms(
-            charge_by=charge.Variant.DOMAIN)) == 1.0
+            charges=True)) == 1.0
 
 
 class TestWanted:

@@ -19,7 +19,6 @@ import pytest
 
 from nova_vqos.agent import biller as billers
 from nova_vqos.billing import account as accounts
-from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.unit import fake_hypervisor as fakes
@@ -273,15 +272,6 @@ class TestCharge:
         assert len(host.told.events) == 1
         assert host.told.events[0]['overdrawn'] is True
         assert caplog.text.count('alone costs more than its 60 CU') == 1
-
-    def test_vcpus_alone_can_be_limited(self, tmp_path):
-        host = Host(tmp_path)
-        host.start(charge_by=charge.Variant.VCPU)
-        host.run(billing='charge', limit_share=1.0)
-        host.round()
-        for _ in range(20):
-            billed = host.use(vcpu_ns=12 * 10**8, emulator_ns=2 * 10**8)
-        assert billed.limit_share < 0.9
 
 
 class TestLedger:

@@ -41,15 +41,15 @@ class Server:
     :ivar writes: when a limit was written
     """
 
-    def __init__(self, pattern, *, variant=charge.Variant.DOMAIN, threads=0.5,
-                 vcpu=lambda _now_s: 1e9, refilled_each_s=None, **terms):
+    def __init__(self, pattern, *, threads=0.5, vcpu=lambda _now_s: 1e9,
+                 refilled_each_s=None, **terms):
         """:param pattern: modelled I/O at a time, as a part of the entitlement
         :param threads: what emulator and others use, in terms of the modelled
         :param vcpu: what the vCPUs want, as a part of the entitlement
         :param refilled_each_s: how often somebody else writes the quota
         """
         self.control = charge.Charge()
-        self.terms = charge.Terms(ENTITLEMENT_CU, variant, **terms)
+        self.terms = charge.Terms(ENTITLEMENT_CU, **terms)
         self.used_cu_s = []
         self.limits = []
         self.writes = []
@@ -87,12 +87,8 @@ class Server:
             quota * self._random.random() if self._pending
             or self._somebody_writes() else 0), False
         modelled = whole * self._pattern(self.now_s)
-        threads = modelled * self._threads
-        vcpu = whole * self._vcpu(self.now_s)
-        if self.terms.variant is charge.Variant.DOMAIN:
-            threads = min(threads, pool)
-            pool -= threads
-        vcpu = min(vcpu, pool)
+        threads = min(modelled * self._threads, pool)
+        vcpu = min(whole * self._vcpu(self.now_s), pool - threads)
         self.used_cu_s.append(vcpu + threads + modelled)
         return vcpu, threads, modelled
 
@@ -132,14 +128,10 @@ def on_off(share, on_s, off_s):
     return lambda now_s: share if now_s % (on_s + off_s) < on_s else 0.0
 
 
-VARIANTS = pytest.mark.parametrize('variant', charge.Variant)
-
-
 class TestSteadyState:
-    @VARIANTS
-    @pytest.mark.parametrize('share', [0.02, 0.05, 0.2, 0.5])
-    def test_constant_io(self, variant, share):
-        server = Server(constant(share), variant=variant).run(600)
+    @pytest.mark.parametrize('share', [0.02, 0.05, 0.2, 0.5, 0.6])
+    def test_constant_io(self, share):
+        server = Server(constant(share)).run(600)
         limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= 0.98
@@ -147,13 +139,12 @@ class TestSteadyState:
         assert writes <= 0.5
         assert max(limits) - min(limits) <= 0.02
 
-    @VARIANTS
     @pytest.mark.parametrize('pattern', [
         on_off(0.2, 5, 5), on_off(1.0, 1, 9), on_off(0.5, 0.4, 1.6),
     ], ids=['5/5', '1/9', '0.4/1.6'])
     def test_what_comes_and_goes_within_the_window_is_averaged(
-            self, variant, pattern):
-        server = Server(pattern, variant=variant).run(600)
+            self, pattern):
+        server = Server(pattern).run(600)
         limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= 0.97
@@ -189,11 +180,9 @@ class TestSteadyState:
         assert server.mean_share() >= 0.93
         assert writes <= 7
 
-    @VARIANTS
-    def test_a_writer_that_changes_nothing_is_paid_for(self, variant):
+    def test_a_writer_that_changes_nothing_is_paid_for(self):
         """Each second it gives half a quota away, on the average."""
-        server = Server(constant(0.2), variant=variant,
-                        refilled_each_s=1.0).run(600)
+        server = Server(constant(0.2), refilled_each_s=1.0).run(600)
         _limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() <= 1.005
@@ -210,18 +199,14 @@ class TestSteadyState:
 
 
 class TestLeftAlone:
-    @VARIANTS
-    def test_a_server_below_its_entitlement(self, variant):
-        server = Server(on_off(0.3, 7, 3), variant=variant,
-                        vcpu=constant(0.5)).run(300)
+    def test_a_server_below_its_entitlement(self):
+        server = Server(on_off(0.3, 7, 3), vcpu=constant(0.5)).run(300)
         assert server.writes == []
         assert server.control.debt_cu_s == 0
 
-    @VARIANTS
-    def test_a_server_without_io(self, variant):
+    def test_a_server_without_io(self):
         """Also where others write its quota: it pays for I/O alone."""
-        server = Server(constant(0.0), variant=variant,
-                        refilled_each_s=0.5).run(300)
+        server = Server(constant(0.0), refilled_each_s=0.5).run(300)
         assert server.writes == []
         assert server.control.debt_cu_s == 0
 
@@ -286,14 +271,13 @@ INTERVALS = st.lists(st.tuples(
     st.floats(0, 3), st.floats(0, 3), st.floats(0, 3)), max_size=40)
 
 
-@VARIANTS
 @hypothesis.settings(deadline=None)
 @hypothesis.given(intervals=INTERVALS, floor=st.floats(0.01, 1.0),
                   ceiling_s=st.floats(0, 1000))
-def test_whatever_a_server_does(variant, intervals, floor, ceiling_s):
+def test_whatever_a_server_does(intervals, floor, ceiling_s):
     """Debt and limit have their bounds, and nothing is charged twice."""
     control = charge.Charge()
-    terms = charge.Terms(ENTITLEMENT_CU, variant, floor, ceiling_s)
+    terms = charge.Terms(ENTITLEMENT_CU, floor, ceiling_s)
     written_off_cu_s = io_cu_s = 0.0
     for length_s, *shares in intervals:
         interval = charge.Interval(length_s, *(
