@@ -178,12 +178,10 @@ def document(held: IoProfile) -> dict[str, ty.Any]:
 
 def _children(fields: profile.Fields, key: str) -> list[profile.Fields]:
     """:returns: none, too: a host may have been measured without disks"""
-    return (fields.children(key, _MOST_KINDS) if fields.is_filled(key)
-            else [])
+    return fields.children(key, _MOST_KINDS) if fields.is_filled(key) else []
 
 
-def _one_of(fields: profile.Fields, key: str,
-            words: tuple[str, ...]) -> str:
+def _one_of(fields: profile.Fields, key: str, words: tuple[str, ...]) -> str:
     found = fields.text(key)
     if found not in words:
         raise fields.error(key, f'one of {", ".join(words)}')

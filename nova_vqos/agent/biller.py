@@ -25,6 +25,7 @@ import time
 import typing as ty
 
 from nova_vqos import profile as profiles
+from nova_vqos.agent import decision
 from nova_vqos.agent import notices
 from nova_vqos.agent import server as servers
 from nova_vqos.billing import account as accounts
@@ -116,11 +117,9 @@ class Billed:
     report: dict[str, ty.Any]
 
 
-def subject_of(server: servers.Server, terms: ty.Any) -> Subject | None:
-    """A server as the biller has to know it; None: not to be billed now.
-
-    :param terms: of :class:`nova_vqos.agent.decision.HostTerms`
-    """
+def subject_of(server: servers.Server,
+               terms: decision.HostTerms) -> Subject | None:
+    """A server as the biller has to know it; None: not to be billed now."""
     domain, profile = server.domain, terms.profile
     if server.dd_billing == 'off' or domain is None or profile is None:
         return None
@@ -248,8 +247,7 @@ class Biller:
     @property
     def can_read(self) -> bool:
         """Whether the hypervisor's driver can tell what servers used."""
-        return (type(self._hypervisor).usages
-                is not base.Hypervisor.usages)
+        return type(self._hypervisor).usages is not base.Hypervisor.usages
 
     @property
     def capacity(self) -> dict[str, ty.Any] | None:
@@ -517,16 +515,14 @@ class Biller:
         now = self._unstored.get(uuid) if book is None else book.account
         if now is None:
             return
-        merged = (now if before is None
-                  else before.adopted().followed_by(now))
+        merged = now if before is None else before.adopted().followed_by(now)
         self._unstored[uuid] = merged
         if book is None:
             return
         book.account = merged
         self._plan_claims(book, before)
         if book.control is not None:
-            book.control.add_debt(_cu_s(
-                merged.debt_cu_us - now.debt_cu_us))
+            book.control.add_debt(_cu_s(merged.debt_cu_us - now.debt_cu_us))
 
     def _account(self, uuid: str) -> accounts.Account | None:
         if uuid in self._unread:
@@ -605,10 +601,8 @@ class Biller:
             message()
 
     def _note_claim(self, server_uuid: str, host: str) -> None:
-        if (server_uuid in self._claims
-                or len(self._claims) < _MOST_MESSAGES):
-            self._claims[server_uuid] = (
-                host, self._clock() + _CLAIM_WAITS_S)
+        if server_uuid in self._claims or len(self._claims) < _MOST_MESSAGES:
+            self._claims[server_uuid] = (host, self._clock() + _CLAIM_WAITS_S)
 
     def _note_statement(self, statement: accounts.Statement) -> None:
         book = self._books.get(statement.server_uuid)

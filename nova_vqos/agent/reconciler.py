@@ -177,8 +177,7 @@ class Reconciler:
         :returns: whether there was anything to forget
         :raises TimeoutError: when the loop is held up
         """
-        return self._ask(
-            lambda: self._servers.pop(uuid, None) is not None)
+        return self._ask(lambda: self._servers.pop(uuid, None) is not None)
 
     def server_report(self, uuid: str) -> dict[str, ty.Any] | None:
         """What is known of a server; None: nothing.
@@ -269,8 +268,7 @@ class Reconciler:
         for uuid, run_id in running.items():
             server = self._servers.get(uuid)
             if server is None or server.run_id != run_id:
-                server = self._servers[uuid] = servers.Server(
-                    uuid, run_id)
+                server = self._servers[uuid] = servers.Server(uuid, run_id)
             self._consider(server, now_s)
         self._rounds.begin(now_s, self._terms())
 
@@ -361,8 +359,7 @@ class Reconciler:
         server.note_wrong(in_force, changes, now_s)
         if now_s < server.retry_at_s:
             return
-        if (server.tampering is not None
-                and not server.allowance.take(now_s)):
+        if server.tampering is not None and not server.allowance.take(now_s):
             server.complain('somebody else changes its cap again and again: '
                             'it is restored every ten seconds only')
             return
@@ -482,8 +479,7 @@ class Reconciler:
             self._lose_connection(str(error))
         elif isinstance(error, base.DomainGone):
             LOG.debug('Server %s is gone: %s', server.uuid, error)
-        elif isinstance(error, base.HypervisorError
-                        | decision.Unenforceable):
+        elif isinstance(error, base.HypervisorError | decision.Unenforceable):
             self._counts['errors'] += 1
             server.complain(str(error))
         else:

@@ -130,8 +130,7 @@ class Rounds:
             bills: dict[str, billers.Billed] = {}
             failure: Exception | None = None
             try:
-                bills = biller.round(subjects, io_costs, running, pcpu_cu,
-                                     off)
+                bills = biller.round(subjects, io_costs, running, pcpu_cu, off)
             except Exception as error:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))

@@ -116,8 +116,7 @@ class AgentAPI:
         :raises UnknownServer: when it does not run there
         :raises oslo_messaging.MessagingTimeout: when the agent is down
         """
-        return self._call(host, timeout, 'get_server',
-                          server_uuid=server_uuid)
+        return self._call(host, timeout, 'get_server', server_uuid=server_uuid)
 
     def lift_limits(self, host: str, server_uuid: str,
                     timeout: float = 3) -> bool:

@@ -115,8 +115,7 @@ class Server:
         None where unknown
     """
 
-    def __init__(self, uuid: str, run_id: int,
-                 origin: str = 'found') -> None:
+    def __init__(self, uuid: str, run_id: int, origin: str = 'found') -> None:
         self.uuid = uuid
         self.run_id = run_id
         self.origin = origin

@@ -145,8 +145,7 @@ class AgentService(service.Service):
             self._messenger)
         self._rpc.start()
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGHUP,
-                          lambda _number, _frame: self.reset())
+            signal.signal(signal.SIGHUP, lambda _number, _frame: self.reset())
         self._manager.ready()
         LOG.info('The agent of host %s has started', conf.host)
 

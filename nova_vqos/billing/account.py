@@ -121,8 +121,7 @@ class Account:
     """
 
     server_uuid: str
-    own_cu_us: Mapping[str, int] = dataclasses.field(
-        default_factory=nothing)
+    own_cu_us: Mapping[str, int] = dataclasses.field(default_factory=nothing)
     debt_cu_us: int = 0
     written_off_cu_us: int = 0
     inherited: Statement = _NO_STATEMENT

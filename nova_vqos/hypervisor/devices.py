@@ -76,8 +76,7 @@ def forward_mode(xml: str) -> str:
 def _mode(name: str, interface: domain_xml.Interface, root: str,
           forward_mode: Callable[[str], str]) -> str:
     if interface.kind == 'bridge':
-        return ('openvswitch' if interface.port == 'openvswitch'
-                else 'bridge')
+        return 'openvswitch' if interface.port == 'openvswitch' else 'bridge'
     if interface.kind == 'network':
         # One that reaches nothing is a bridge all the same.
         mode = forward_mode(interface.network) or 'bridge'

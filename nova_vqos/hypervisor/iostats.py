@@ -151,8 +151,7 @@ def interfaces(found: Mapping[str, ty.Any]
     return counters
 
 
-def disks(found: Mapping[str, ty.Any]
-          ) -> dict[str, usage.DiskCounters] | None:
+def disks(found: Mapping[str, ty.Any]) -> dict[str, usage.DiskCounters] | None:
     """What disks of a domain did, by their names in the guest.
 
     :param found: libvirt's statistics of the domain

@@ -211,8 +211,7 @@ class LibvirtHypervisor(base.Hypervisor):
             try:
                 release(*args)
             except libvirt.libvirtError as error:
-                LOG.debug('Closing the connection to %s: %s', self._uri,
-                          error)
+                LOG.debug('Closing the connection to %s: %s', self._uri, error)
 
     def _expect_answers(self) -> None:
         """Have the connection closed, and be told, when the daemon hangs."""
@@ -291,8 +290,7 @@ class LibvirtHypervisor(base.Hypervisor):
                 try:
                     return self._cgroups.read(uuid, None)
                 except cgroup.CgroupError as error:
-                    LOG.debug('Domain %s is looked for again: %s', uuid,
-                              error)
+                    LOG.debug('Domain %s is looked for again: %s', uuid, error)
         name = self._call(self._lookup(uuid).name)
         with self._cgroups_lock:
             return self._cgroups.read(uuid, self._pid(name))

@@ -73,8 +73,7 @@ class EmulatorThreads:
         # was seen first is looked at once more.
         self._known: dict[int, _Thread | None] = {}
         self._nameless: set[int] = set()
-        self._tallies = {VHOST: counters.Tally(),
-                         MIGRATION: counters.Tally()}
+        self._tallies = {VHOST: counters.Tally(), MIGRATION: counters.Tally()}
 
     def read(self) -> dict[str, int]:
         """CPU time by kind so far, in nanoseconds; it never falls.

@@ -211,8 +211,7 @@ class Bench:
     def close(self) -> None:
         self._stack.close()
 
-    def sweep(self, kind: Kind, operation: str,
-              ) -> dict[int, network.Sample]:
+    def sweep(self, kind: Kind, operation: str) -> dict[int, network.Sample]:
         """One sample of each size, in a random order."""
         return {size: self._pair(kind, operation, size)
                 for size in _random.sample(SIZES, len(SIZES))}
@@ -272,5 +271,4 @@ class Bench:
 
 def _times(threads: Iterable[int]) -> dict[int, int]:
     """:returns: CPU time of each thread that is there, by its id"""
-    return {thread: accounts.cpu_time_or_none_ns(thread)
-            for thread in threads}
+    return {thread: accounts.cpu_time_or_none_ns(thread) for thread in threads}

@@ -98,5 +98,4 @@ class FakeHost:
     def thread(self, number, name, used_ms):
         """A thread, and what the scheduler counted of it."""
         self.write(f'proc/{number}/comm', f'{name}\n')
-        self.write(f'proc/{number}/schedstat',
-                   f'{used_ms * _MS_NS} 5000 7\n')
+        self.write(f'proc/{number}/schedstat', f'{used_ms * _MS_NS} 5000 7\n')

@@ -136,8 +136,7 @@ class TestHandOver:
             statement = here.hand_over(there, now_s)
             told.append(statement)
             there.adopt()
-            for old in data.draw(st.lists(st.sampled_from(told),
-                                          max_size=3)):
+            for old in data.draw(st.lists(st.sampled_from(told), max_size=3)):
                 there.account = there.account.with_statement(old)
             there.account = there.account.with_statement(statement)
             here = there

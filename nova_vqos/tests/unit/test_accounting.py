@@ -154,8 +154,7 @@ class TestParts:
     @settings(deadline=None)
     @given(values=st.lists(st.tuples(*[st.integers(0, 10**6)] * 4),
                            min_size=2, max_size=5))
-    def test_whatever_is_read_no_counter_falls(self, tmp_path_factory,
-                                               values):
+    def test_whatever_is_read_no_counter_falls(self, tmp_path_factory, values):
         # Also of a kernel that counts its parts at other times than the sum.
         host = fake_host.FakeHost(tmp_path_factory.mktemp('host'), 2,
                                   'machine/a')
@@ -263,8 +262,7 @@ class TestThreads:
             host.thread(number, 'vhost-42', 30)
         assert 'vhost' not in read(reader)
 
-    def test_threads_that_cannot_be_seen_are_the_emulators(self, host,
-                                                           reader):
+    def test_threads_that_cannot_be_seen_are_the_emulators(self, host, reader):
         host.time('', 100)
         host.time('emulator', 100)
         host.threads(0, 0)
@@ -277,8 +275,7 @@ class TestThreads:
         with pytest.raises(cgroup.CgroupError):
             read(reader)
 
-    def test_an_endless_list_is_cut_at_a_line(self, host, reader,
-                                              monkeypatch):
+    def test_an_endless_list_is_cut_at_a_line(self, host, reader, monkeypatch):
         monkeypatch.setattr(threads, '_MOST_LIST_BYTES', 6)
         monkeypatch.setattr(threads, '_LIST_CHUNK_BYTES', 4)
         host.time('', 100)

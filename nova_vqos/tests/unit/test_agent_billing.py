@@ -46,8 +46,7 @@ class World(reconciling.World):
             return billers.Biller(
                 host, ledgers.Ledger(str(self.path)), self.told,
                 billers.Options(**options), host='host', clock=clock)
-        super().__init__(directory, make_biller=make_biller,
-                         executor=executor)
+        super().__init__(directory, make_biller=make_biller, executor=executor)
 
     def boot(self, uuid=fakes.UUID, *, dd_billing='charge', **others):
         specs = others.pop('specs', None) or fakes.make_specs(
@@ -116,8 +115,7 @@ class TestCharge:
         assert world.domain().quota_us is None
         assert world.host.written[1:] == []
 
-    def test_what_it_owes_is_taken_from_its_limit_with_few_writes(
-            self, world):
+    def test_what_it_owes_is_taken_from_its_limit_with_few_writes(self, world):
         world.boot()
         world.start()
         world.host.written.clear()
@@ -182,8 +180,7 @@ class TestCharge:
         world.settle()
         assert world.report()['tamperings'] == []
 
-    def test_an_agent_that_starts_again_writes_nothing(self, world,
-                                                       tmp_path):
+    def test_an_agent_that_starts_again_writes_nothing(self, world, tmp_path):
         world.boot()
         world.start()
         world.busy(60)
@@ -378,8 +375,7 @@ class TestAccount:
         world.start()
         world.boot(incoming=True if known else None)
         if seen:
-            world.host.event(KIND.STARTED, detail='migrated',
-                             at_s=world.now_s)
+            world.host.event(KIND.STARTED, detail='migrated', at_s=world.now_s)
             world.settle()
         world.use(3600, emulator_ns=9 * 10**8)
         assert world.report()['origin'] == 'migrated'

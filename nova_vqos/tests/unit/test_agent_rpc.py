@@ -129,8 +129,7 @@ class TestRpc:
         agent.api.claim_ledger(fakes.UUID, 'there', 1.5)
         wait_until(lambda: taken)
         assert taken.pop() == (fakes.UUID, 'there', 1.5)
-        statement = accounts.Statement(fakes.UUID, 1, accounts.nothing(), 2,
-                                       3)
+        statement = accounts.Statement(fakes.UUID, 1, accounts.nothing(), 2, 3)
         agent.api.hand_over('host', statement.to_dict())
         wait_until(lambda: taken)
         assert taken.pop() == statement

@@ -197,8 +197,7 @@ class TestBills:
         host.use(emulator_ns=10**9)
         assert host.used_cu_s() == 100
 
-    def test_one_that_is_not_understood_costs_only_itself(self, host,
-                                                          caplog):
+    def test_one_that_is_not_understood_costs_only_itself(self, host, caplog):
         host.run(fakes.OTHER_UUID)
         host.run()
         host.round()
@@ -461,8 +460,7 @@ class TestHandOver:
 
     def deliver(self, source, target):
         for uuid in target.told.claims:
-            source.biller.take_claim(uuid, target.name,
-                                     NOW_S + source.now_s)
+            source.biller.take_claim(uuid, target.name, NOW_S + source.now_s)
         target.told.claims.clear()
         source.round()
         for name, statement in source.told.statements:

@@ -142,8 +142,7 @@ class TestSteadyState:
     @pytest.mark.parametrize('pattern', [
         on_off(0.2, 5, 5), on_off(1.0, 1, 9), on_off(0.5, 0.4, 1.6),
     ], ids=['5/5', '1/9', '0.4/1.6'])
-    def test_what_comes_and_goes_within_the_window_is_averaged(
-            self, pattern):
+    def test_what_comes_and_goes_within_the_window_is_averaged(self, pattern):
         server = Server(pattern).run(600)
         limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
@@ -211,8 +210,7 @@ class TestLeftAlone:
         assert server.control.debt_cu_s == 0
 
     def test_it_gets_all_back_when_its_io_ends(self):
-        server = Server(
-            lambda now_s: 0.3 if now_s < 300 else 0.0).run(400)
+        server = Server(lambda now_s: 0.3 if now_s < 300 else 0.0).run(400)
         assert min(server.limits) < 0.75
         assert server.limits[-1] == 1.0
 
@@ -236,8 +234,7 @@ class TestTooMuch:
 
     def test_debt_has_a_ceiling_above_which_it_is_written_off(self):
         server = Server(constant(2.0), ceiling_s=60.0).run(300)
-        assert server.control.debt_cu_s == pytest.approx(
-            60 * ENTITLEMENT_CU)
+        assert server.control.debt_cu_s == pytest.approx(60 * ENTITLEMENT_CU)
         used = sum(server.used_cu_s) - ENTITLEMENT_CU * 300
         assert server.written_off_cu_s + server.control.debt_cu_s == (
             pytest.approx(used, rel=0.02))

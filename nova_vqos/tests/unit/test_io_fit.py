@@ -47,8 +47,7 @@ def test_an_exact_line(request, byte):
 @settings(deadline=None)
 @given(request=costs, byte=byte_costs, seed=seeds,
        spread=st.floats(0.001, 10))
-def test_values_are_in_their_intervals_or_nothing(request, byte, seed,
-                                                  spread):
+def test_values_are_in_their_intervals_or_nothing(request, byte, seed, spread):
     line = fit.fit(noisy(seed, lambda size: request + size * byte,
                          spread * request))
     for part in (line.request, line.byte):

@@ -70,8 +70,7 @@ def test_a_device_that_is_just_going_is_left_out():
 
 
 def test_a_count_without_bounds_ends():
-    assert parse(**{'net.count': 2**32, 'block.count': 2**32}) == (
-        {}, None)
+    assert parse(**{'net.count': 2**32, 'block.count': 2**32}) == ({}, None)
 
 
 class TestDiskSchedule:

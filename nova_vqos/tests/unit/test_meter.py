@@ -82,8 +82,7 @@ def grow(steps):
     readings = [now]
     for number, step in enumerate(steps, start=1):
         net = tuple(map(sum, zip(net, step['tap0'], strict=True)))
-        disk = tuple(map(sum, zip(disk, step['vda'] or (0,) * 5,
-                                  strict=True)))
+        disk = tuple(map(sum, zip(disk, step['vda'] or (0,) * 5, strict=True)))
         now = dataclasses.replace(
             now, read_at_s=float(number),
             interfaces={'tap0': usage.InterfaceCounters(*net)},
@@ -168,8 +167,7 @@ class TestCost:
             'net_rx'] == 3000 * 1001
 
     @pytest.mark.parametrize('costs', [None, io_costs.IoCosts({}, {})])
-    def test_what_cannot_be_modelled_is_named_and_the_rest_billed(
-            self, costs):
+    def test_what_cannot_be_modelled_is_named_and_the_rest_billed(self, costs):
         now = reading(emulator_ns=5, interfaces={'tap0': packets(1)},
                       disks={'vda': usage.DiskCounters(1, 1, 0, 0, 0)})
         found = bill(reading(), now, costs=costs)

@@ -86,8 +86,7 @@ class TestPayload:
             host.use(emulator_ns=10**7)
         told += host.told.usages
         assert [one['length_s'] for one in told] == [50, 602, 60]
-        assert [one['entitled_cu_s'] for one in told] == [
-            3000, 36120, 3600]
+        assert [one['entitled_cu_s'] for one in told] == [3000, 36120, 3600]
         for before, after in zip(told, told[1:], strict=False):
             assert before['to'] == after['from']
         assert sum(one['used_cu_s']['emulator']
