@@ -13,7 +13,6 @@
 """The calibration of I/O, as far as it needs no network and no disk."""
 
 import dataclasses
-import itertools
 import os
 import struct
 
@@ -63,8 +62,8 @@ def test_no_such_packet(size):
 
 
 def test_all_sizes_that_are_measured_are_packets():
-    for mode, size in itertools.product(traffic.MODES, network.SIZES):
-        traffic.packets(mode, size)
+    assert min(network.SIZES) >= traffic.LEAST_BYTES
+    assert max(network.SIZES) <= traffic.MOST_BYTES
 
 
 @pytest.mark.parametrize('mode', traffic.MODES)
