@@ -194,11 +194,6 @@ def cap_of_share(share: Fraction, *, tick_us: int, period_us: int) -> CpuCap:
     return CpuCap(min_quota_us, round(min_quota_us / share))
 
 
-def units_of_cap(cpu_cap: CpuCap, vcpus: int, coefficient: float) -> Fraction:
-    """The units that a cap gives a server: the inverse of :func:`cap`."""
-    return cpu_cap.share * pcpu_cu(coefficient) * vcpus
-
-
 def capacity_cu(coefficients: Iterable[float]) -> int:
     """The whole CU of a host.
 

@@ -70,7 +70,6 @@ class DiskCounters:
     read_bytes: int
     write_requests: int
     write_bytes: int
-    flush_requests: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

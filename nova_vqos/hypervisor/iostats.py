@@ -166,8 +166,7 @@ def disks(found: Mapping[str, ty.Any]) -> dict[str, usage.DiskCounters] | None:
                 read_requests=found[f'{prefix}rd.reqs'],
                 read_bytes=found.get(f'{prefix}rd.bytes', 0),
                 write_requests=found.get(f'{prefix}wr.reqs', 0),
-                write_bytes=found.get(f'{prefix}wr.bytes', 0),
-                flush_requests=found.get(f'{prefix}fl.reqs', 0))
+                write_bytes=found.get(f'{prefix}wr.bytes', 0))
     # Without the domain's job libvirt only tells that there are disks.
     return None if count and not counters else counters
 

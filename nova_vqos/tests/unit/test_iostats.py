@@ -45,7 +45,7 @@ def test_all_counters_are_found():
         rx_packets=10, rx_bytes=1000, rx_dropped=3, tx_packets=5,
         tx_bytes=500)}, {'vda': usage.DiskCounters(
             read_requests=7, read_bytes=7000, write_requests=4,
-            write_bytes=4000, flush_requests=2)})
+            write_bytes=4000)})
 
 
 def test_a_domain_whose_job_another_has_does_not_tell_of_its_disks():

@@ -249,7 +249,7 @@ class TestUsages:
             vcpu_ns=30_000_000, emulator_ns=20_000_000, iothread_ns=0,
             vhost_ns=0, migration_ns=0, throttled_ns=2_000_000,
             interfaces={'tap0': usage.InterfaceCounters(4, 0, 0, 0, 0)},
-            disks={'vda': usage.DiskCounters(6, 0, 0, 0, 0)})
+            disks={'vda': usage.DiskCounters(6, 0, 0, 0)})
 
     def test_nothing_is_asked_where_nothing_is_wanted(self, reader,
                                                       statistics):

@@ -107,7 +107,7 @@ def test_cap_and_back(server, vcpus, coefficient):
         cap = units.cap(server, vcpus, coefficient, tick_us=1000)
     except units.UnitsError:
         return
-    back = units.units_of_cap(cap, vcpus, coefficient)
+    back = cap.share * units.pcpu_cu(coefficient) * vcpus
     assert abs(back / server - 1) <= Fraction(1, 1000)
 
 
