@@ -24,7 +24,7 @@ import oslo_messaging
 
 from nova_vqos import policy as policies
 from nova_vqos import version
-from nova_vqos.agent import biller as billers
+from nova_vqos.agent import hand_over as hand_overs
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.billing import account as accounts
@@ -66,14 +66,14 @@ class AgentManager:
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
     def __init__(self, loop: reconciler.Reconciler, host: str,
-                 biller: billers.Biller | None = None) -> None:
+                 hand_over: hand_overs.HandOver | None = None) -> None:
         """Answer for a loop.
 
         :param host: name of this host
-        :param biller: that of the loop
+        :param hand_over: hears what other hosts say; None: nobody is billed
         """
         self._loop = loop
-        self._biller = biller
+        self._hand_over = hand_over
         self._host = host
 
     @_checked
@@ -162,8 +162,8 @@ class AgentManager:
         if isinstance(claimed_at, bool) or not isinstance(
                 claimed_at, int | float) or not math.isfinite(claimed_at):
             raise rpcapi.InvalidArgument('claimed_at must be a time')
-        if self._biller is not None:
-            self._biller.take_claim(checked, claimant, claimed_at)
+        if self._hand_over is not None:
+            self._hand_over.take_claim(checked, claimant, claimed_at)
 
     @_checked
     def hand_over(self, _context: object, statement: object) -> None:
@@ -176,8 +176,8 @@ class AgentManager:
             checked = accounts.Statement.from_dict(statement)
         except accounts.StatementInvalid as error:
             raise rpcapi.InvalidArgument(str(error)) from error
-        if self._biller is not None:
-            self._biller.take_statement(checked)
+        if self._hand_over is not None:
+            self._hand_over.take_statement(checked)
 
     @_checked
     def forget(self, _context: object,

@@ -117,7 +117,7 @@ class Notices:
             'to': _iso(interval.read_utc_s),
             'length_s': round(length_s, 3),
             'used_cu_s': {
-                name: used / accounts.CU_US_PER_CU_S
+                name: accounts.cu_s(used)
                 for name, used in interval.used_cu_us.items()},
             'entitled_cu_s': (None if entitlement_cu is None
                               else round(entitlement_cu * length_s, 3)),

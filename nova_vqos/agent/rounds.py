@@ -27,6 +27,7 @@ from nova_vqos import units
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
+from nova_vqos.agent import subject as subjects
 from nova_vqos.billing import costs
 from nova_vqos.hypervisor import base
 
@@ -112,9 +113,9 @@ class Rounds:
         self._look_for_unread(biller, now_s, terms)
         if self._working or now_s < biller.next_at_s:
             return
-        subjects = [subject for server in self._known.values() if (
-            subject := billers.subject_of(server, terms)) is not None]
-        if not biller.is_due(now_s, subjects):
+        to_bill = [subject for server in self._known.values() if (
+            subject := subjects.subject_of(server, terms)) is not None]
+        if not biller.is_due(now_s, to_bill):
             return
         self._working = True
         io_costs = self._costs(terms.profile)
@@ -124,13 +125,13 @@ class Rounds:
             if server.domain is not None and server.dd_billing == 'off')
         pcpu_cu = _mean_cu(terms.profile)
         runs = {subject.uuid: self._known[subject.uuid].run_id
-                for subject in subjects}
+                for subject in to_bill}
 
         def work() -> None:
             bills: dict[str, billers.Billed] = {}
             failure: Exception | None = None
             try:
-                bills = biller.round(subjects, io_costs, running, pcpu_cu, off)
+                bills = biller.round(to_bill, io_costs, running, pcpu_cu, off)
             except Exception as error:
                 failure = error
             self._post(functools.partial(self._take, bills, runs, failure))
@@ -148,7 +149,7 @@ class Rounds:
                 server.billed_at_s = now_s
             if now_s - server.billed_at_s < longest_s:
                 continue
-            if billers.subject_of(server, terms) is None:
+            if subjects.subject_of(server, terms) is None:
                 server.billed_at_s = now_s
                 server.note_unread('')
                 continue

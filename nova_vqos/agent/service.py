@@ -141,7 +141,8 @@ class AgentService(service.Service):
             target=self._loop.run, name='reconciler', daemon=True)
         self._loop_thread.start()
         self._rpc = RpcServer(
-            conf, manager.AgentManager(self._loop, conf.host, biller),
+            conf,
+            manager.AgentManager(self._loop, conf.host, biller.hand_over),
             self._messenger)
         self._rpc.start()
         if threading.current_thread() is threading.main_thread():

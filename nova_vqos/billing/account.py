@@ -28,7 +28,7 @@ from nova_vqos import units
 from nova_vqos.billing import meter
 from nova_vqos.billing import usage as usages
 
-CU_US_PER_CU_S = 1_000_000
+_CU_US_PER_CU_S = 1_000_000
 
 #: No amount and no number is larger: what SQLite keeps exactly, and more than
 #: 140 000 years of 1000 CU.
@@ -53,6 +53,16 @@ def to_cu_us(used_ns: Fraction | int, coefficient: float) -> int:
 @functools.lru_cache(maxsize=64)
 def _cu_us_per_ns(coefficient: float) -> Fraction:
     return units.pcpu_cu(coefficient) / 1000
+
+
+def cu_s(amount_cu_us: int) -> float:
+    """An amount in CU seconds."""
+    return amount_cu_us / _CU_US_PER_CU_S
+
+
+def cu_us(amount_cu_s: float) -> int:
+    """The inverse of :func:`cu_s`, to the nearest CU microsecond."""
+    return round(amount_cu_s * _CU_US_PER_CU_S)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -48,6 +48,16 @@ _VALUES = {kind: operator.attrgetter(*(
     for kind in (usages.InterfaceCounters, usages.DiskCounters)}
 
 
+def measured_io(amounts: Mapping[str, int]) -> int:
+    """What of amounts by component threads used for I/O."""
+    return sum(amounts[name] for name in MEASURED_IO)
+
+
+def modelled_io(amounts: Mapping[str, int]) -> int:
+    """What of amounts by component the kernel used for I/O."""
+    return sum(amounts[name] for name in MODELLED_IO)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Devices:
     """What kinds of devices a server has, by name.

@@ -24,9 +24,9 @@ from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.hypervisor import base
+from nova_vqos.tests.unit import billing_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 from nova_vqos.tests.unit import test_agent_reconciler as reconciling
-from nova_vqos.tests.unit import test_biller
 from nova_vqos.tests.unit import test_meter
 
 KIND = base.EventKind
@@ -40,7 +40,7 @@ class World(reconciling.World):
 
     def __init__(self, directory, executor=None, **options):
         self.path = directory / 'lib' / 'ledger.sqlite'
-        self.told = test_biller.Told()
+        self.told = billing_host.Told()
 
         def make_biller(host, clock):
             return billers.Biller(

@@ -118,14 +118,14 @@ class TestRpc:
     def test_accounts_are_asked_for_and_handed_over(self, agent):
         taken = []
 
-        class Biller:
+        class HandOver:
             def take_claim(self, *arguments):
                 taken.append(arguments)
 
             def take_statement(self, statement):
                 taken.append(statement)
 
-        agent.manager._biller = Biller()
+        agent.manager._hand_over = HandOver()
         agent.api.claim_ledger(fakes.UUID, 'there', 1.5)
         wait_until(lambda: taken)
         assert taken.pop() == (fakes.UUID, 'there', 1.5)

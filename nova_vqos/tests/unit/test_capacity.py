@@ -18,7 +18,7 @@ import pytest
 
 from nova_vqos.billing import capacity
 from nova_vqos.billing import usage
-from nova_vqos.tests.unit import test_biller
+from nova_vqos.tests.unit import billing_host
 
 SECONDS = st.floats(0, 1000)
 
@@ -90,7 +90,7 @@ class TestShares:
 
 class TestBiller:
     def test_the_host_is_looked_at_each_minute(self, tmp_path):
-        host = test_biller.Host(tmp_path)
+        host = billing_host.Host(tmp_path)
         host.hypervisor.host_used = host_usage(host.now_s)
         host.biller.round((), None, (), 100)
         assert host.biller.capacity is None
@@ -100,7 +100,7 @@ class TestBiller:
         assert host.biller.capacity['unattributed_cu'] == 50
 
     def test_one_that_is_not_counted_is_told_once(self, tmp_path, caplog):
-        host = test_biller.Host(tmp_path)
+        host = billing_host.Host(tmp_path)
         for _ in range(3):
             host.now_s += 60
             host.biller.round((), None, (), 100)

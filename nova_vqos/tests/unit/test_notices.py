@@ -26,7 +26,7 @@ from nova_vqos.agent import service
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import meter
 from nova_vqos.conf import agent as agent_options
-from nova_vqos.tests.unit import test_biller
+from nova_vqos.tests.unit import billing_host
 from nova_vqos.tests.unit.test_agent_rpc import wait_until
 
 LIMIT_S = 20
@@ -34,7 +34,7 @@ LIMIT_S = 20
 
 @pytest.fixture
 def host(tmp_path):
-    return test_biller.Host(tmp_path)
+    return billing_host.Host(tmp_path)
 
 
 class TestPayload:
@@ -45,7 +45,7 @@ class TestPayload:
             host.use(vcpu_ns=10**8, emulator_ns=10**7, throttled_ns=10**9)
         payload, = host.told.usages
         assert payload['payload_version'] == '1.0'
-        assert payload['server_uuid'] == test_biller.UUID
+        assert payload['server_uuid'] == billing_host.UUID
         assert payload['project_id'] == 'p'
         assert payload['host'] == 'here'
         assert payload['length_s'] == 60
@@ -100,7 +100,7 @@ class TestPayload:
         assert host.told.usages[0]['entitled_cu_s'] is None
 
     def test_none_are_made_where_none_are_wanted(self, tmp_path):
-        host = test_biller.Host(tmp_path)
+        host = billing_host.Host(tmp_path)
         host.start(usage_interval_s=0)
         host.run()
         for _ in range(100):
