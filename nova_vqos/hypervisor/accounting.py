@@ -18,7 +18,7 @@ counts what they and those that are gone used together. All is read from files
 that are kept open: no call to libvirt, no walk through /proc.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 import contextlib
 import os
 import re
@@ -31,7 +31,10 @@ from nova_vqos.hypervisor import threads
 _VCPU = re.compile(r'vcpu[0-9]+')
 _IOTHREAD = re.compile(r'iothread[0-9]+')
 _START_TIME_FIELD = 22
-_US_NS = 1000
+
+US_NS = 1000
+#: Which file of a cgroup has its CPU time, by the version of cgroups.
+TIME_FILES = {1: 'cpuacct.usage', 2: 'cpu.stat'}
 
 
 class CpuTime(ty.NamedTuple):
@@ -80,7 +83,7 @@ class DomainAccount:
             self._path if version == 2
             else cgroup.find(root, pid, version).directory)
         proc = os.path.join(root, 'proc')
-        with self._closed_on_error():
+        with self._reading():
             self.run = _run(proc, pid)
             self._directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY
                                       | os.O_CLOEXEC)
@@ -98,7 +101,7 @@ class DomainAccount:
 
         :raises CgroupError: when the cgroup is gone or not understood
         """
-        with self._closed_on_error():
+        with self._reading():
             # NOTE: the link count of a cgroup's directory is that of its
             # children: another one means that one came or went.
             links = os.fstat(self._directory).st_nlink
@@ -133,9 +136,7 @@ class DomainAccount:
     def _open_time(self, child: str) -> counters.CounterFile:
         """Open the file that has a cgroup's CPU time."""
         file = counters.CounterFile(os.path.join(
-            self._path, child,
-            'cpuacct.usage' if self._version == 1 else 'cpu.stat'),
-            self._budget)
+            self._path, child, TIME_FILES[self._version]), self._budget)
         self._stack.callback(file.close)
         return file
 
@@ -145,12 +146,11 @@ class DomainAccount:
         :returns: whether none was just coming or going
         """
         names = os.listdir(self._path)
-        time_name = 'cpuacct.usage' if self._version == 1 else 'cpu.stat'
         # Both are looked at, whatever becomes of the first.
         return all([
             self._open_all(self._iothreads,
                            filter(_IOTHREAD.fullmatch, names), self._path,
-                           time_name),
+                           TIME_FILES[self._version]),
             # '': the domain's own, which holds all of it back.
             self._open_all(self._throttled,
                            ['', *filter(_VCPU.fullmatch, names)],
@@ -186,25 +186,16 @@ class DomainAccount:
         return values
 
     def _time_ns(self, content: bytes) -> int:
-        if self._version == 1:
-            return int(content)
-        return field(content, b'usage_usec') * _US_NS
+        return time_ns(content, self._version)
 
     def _throttled_ns(self, content: bytes) -> int:
         if self._version == 1:
             return field(content, b'throttled_time')
         # Only where the cpu controller is enabled.
-        return field(content, b'throttled_usec', 0) * _US_NS
+        return field(content, b'throttled_usec', 0) * US_NS
 
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            self.close()
-            raise cgroup.CgroupError(
-                f'the CPU time in cgroup {self._path} cannot be read: {error}'
-            ) from error
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return cgroup.reading(self._path, self.close)
 
 
 class AccountReader:
@@ -263,6 +254,16 @@ class AccountReader:
     def close(self) -> None:
         """Close all files."""
         self.keep(())
+
+
+def time_ns(content: bytes, version: int) -> int:
+    """CPU time of a cgroup, from the content of the file that has it.
+
+    :raises ValueError: when it is not understood
+    """
+    if version == 1:
+        return int(content)
+    return field(content, b'usage_usec') * US_NS
 
 
 def field(content: bytes, name: bytes, default: int | None = None) -> int:

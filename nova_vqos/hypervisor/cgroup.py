@@ -23,7 +23,6 @@ domain's XML and its hotplugged vCPUs.
 
 from collections.abc import Callable, Iterator
 import contextlib
-import errno
 import itertools
 import logging
 import os
@@ -31,6 +30,7 @@ import re
 import typing as ty
 
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import counters
 from nova_vqos.hypervisor import inotify
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ UNLIMITED_QUOTA_US = 17_592_186_044_415
 
 _VCPU_DIRECTORY = re.compile(r'vcpu([0-9]+)')
 _READ_BYTES = 64
-_GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH)
 
 # How often what nobody wrote to is answered from memory before it is read
 # again: a net below the kernel's word, for a tenth of the cost.
@@ -127,7 +126,7 @@ class DomainCgroup:
         self._spared = 0
         # Not all domains are read again at the same tick.
         self._head_start = hash(uuid) % _READS_SPARED
-        with self._closed_on_error():
+        with self._reading():
             self._directory = self._files.open(
                 path, os.O_DIRECTORY, inotify.IN_CREATE | inotify.IN_DELETE)
             self._domain = self._open_limit(self._files, path)
@@ -149,7 +148,7 @@ class DomainCgroup:
         # Before it is read: what is written meanwhile is read next time.
         self.written = False
         self._spared, self._head_start = self._head_start, 0
-        with self._closed_on_error():
+        with self._reading():
             # NOTE: the link count of a cgroup's directory is that of its
             # children: another one means that a vCPU came or went.
             links = os.fstat(self._directory).st_nlink
@@ -214,16 +213,8 @@ class DomainCgroup:
         parent, name = os.path.split(path)
         return parent if name == 'libvirt' else path
 
-    @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            self.close()
-            gone = isinstance(error, OSError) and error.errno in _GONE
-            raise CgroupError(
-                f'cgroup {self._path} {"is gone" if gone else "unreadable"}: '
-                f'{error}') from error
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return reading(self._path, self.close)
 
 
 class CgroupReader:
@@ -303,6 +294,24 @@ class CgroupReader:
             self.touch(written)
             if self._on_written is not None:
                 self._on_written(written)
+
+
+@contextlib.contextmanager
+def reading(path: str, close: Callable[[], None] = lambda: None
+            ) -> Iterator[None]:
+    """In it, what is not there or not understood becomes a CgroupError.
+
+    :param path: of the cgroup that is read
+    :param close: called when it cannot be
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        close()
+        gone = isinstance(error, OSError) and error.errno in counters.GONE
+        raise CgroupError(
+            f'cgroup {path} {"is gone" if gone else "cannot be read"}: '
+            f'{error}') from error
 
 
 def host_version(root: str) -> int:

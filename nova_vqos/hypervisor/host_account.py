@@ -28,7 +28,6 @@ from nova_vqos.hypervisor import counters
 # NOTE: where libvirt puts domains unless told otherwise
 # (virSystemdMakeScopeName and virCgroupNewPartition's /machine).
 _DEFAULT_TOPS = frozenset(['machine', 'machine.slice'])
-_US_NS = 1000
 
 
 class HostAccount:
@@ -49,16 +48,12 @@ class HostAccount:
         version = cgroup.host_version(self._root)
         mount, _path = cgroup.find_process(self._root, 'self', version,
                                            'cpuacct')
-        try:
+        with cgroup.reading(mount):
             times_ns = {entry.name: _time_ns(entry.path, version)
                         for entry in os.scandir(mount)
                         if entry.is_dir(follow_symlinks=False)}
             # After the parts: what is left over is not negative.
             total_ns = _root_time_ns(mount, version)
-        except (OSError, ValueError) as error:
-            raise cgroup.CgroupError(
-                f'the CPU time of this host cannot be read: {error}'
-            ) from error
         with_domains = _DEFAULT_TOPS.union(tops)
         return usage.HostUsage(
             read_at_s=time.monotonic(), total_ns=total_ns,
@@ -73,7 +68,7 @@ class HostAccount:
 def _time_ns(path: str, version: int) -> int | None:
     """CPU time of a cgroup; None where it just went."""
     try:
-        return _parse(_read(path, version), version)
+        return accounting.time_ns(_read(path, version), version)
     except OSError as error:
         if error.errno not in counters.GONE:
             raise
@@ -87,17 +82,11 @@ def _root_time_ns(mount: str, version: int) -> int:
     # NOTE: not usage_usec, which at the root counts as used what another
     # guest of the machine below took (steal): root_cgroup_cputime() in
     # kernel/cgroup/rstat.c.
-    return _US_NS * (accounting.field(content, b'user_usec')
-                     + accounting.field(content, b'system_usec'))
-
-
-def _parse(content: bytes, version: int) -> int:
-    if version == 1:
-        return int(content)
-    return accounting.field(content, b'usage_usec') * _US_NS
+    return accounting.US_NS * (accounting.field(content, b'user_usec')
+                               + accounting.field(content, b'system_usec'))
 
 
 def _read(path: str, version: int) -> bytes:
-    name = 'cpuacct.usage' if version == 1 else 'cpu.stat'
-    with open(os.path.join(path, name), 'rb', buffering=0) as file:
+    with open(os.path.join(path, accounting.TIME_FILES[version]), 'rb',
+              buffering=0) as file:
         return file.read(4096)
