@@ -359,7 +359,7 @@ class Reconciler:
         server.note_wrong(in_force, changes, now_s)
         if now_s < server.retry_at_s:
             return
-        if server.tampering is not None and not server.allowance.take(now_s):
+        if server.tampering.open and not server.allowance.take(now_s):
             server.complain('somebody else changes its cap again and again: '
                             'it is restored every ten seconds only')
             return
@@ -429,7 +429,7 @@ class Reconciler:
                       server: servers.Server) -> None:
         server.writes += 1
         self._counts['writes'] += 1
-        if server.tampering is not None:
+        if server.tampering.open:
             self._counts['restored'] += 1
         LOG.debug('Wrote to server %s: %s', server.uuid, changes)
         if server.policy is None:
@@ -509,8 +509,7 @@ class Reconciler:
         server.reconsider = True
         server.stop_backing_off()
         if event.kind is base.EventKind.TUNED:
-            if not servers.is_own(event, server.want):
-                server.last_tuned = event
+            server.tampering.take_event(event, server.want)
             return
         server.undescribed = True
         if event.detail == base.JOB_COMPLETED:

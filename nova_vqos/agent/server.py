@@ -12,7 +12,6 @@
 
 """What the agent remembers of one server, in memory only."""
 
-import collections
 from collections.abc import Iterable
 import dataclasses
 import logging
@@ -24,14 +23,13 @@ from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos import units
 from nova_vqos.agent import decision
-from nova_vqos.agent import state
+from nova_vqos.agent import tampering
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 30.0
 _FIRST_BACKOFF_S = 0.5
-_REMEMBERED_TAMPERINGS = 10
 
 # How often a server that comes is looked at: what tells of its end may be
 # lost.
@@ -63,25 +61,6 @@ class WriteAllowance:
             return False
         self._left -= 1
         return True
-
-
-@dataclasses.dataclass(slots=True)
-class Tampering:
-    """A cap that somebody else changed.
-
-    :ivar found: the tuning that was found
-    :ivar expected: the tuning that was in force before
-    :ivar last_right_at: when it was last seen in force, ISO 8601, UTC
-    :ivar channel: the way in which it was changed, as far as known
-    :ivar restored_at: None: not yet
-    """
-
-    seen_at: str
-    found: str
-    expected: str
-    last_right_at: str
-    channel: str
-    restored_at: str | None = None
 
 
 class Server:
@@ -140,11 +119,7 @@ class Server:
         self.right_at_first_sight: bool | None = None
         self.wrong_ms: float | None = None
         self.last_right_s = 0.0
-        self.last_tuned: base.Event | None = None
-        self.tampering: Tampering | None = None
-        self.tampered: base.InForce | None = None
-        self.tamperings: collections.deque[Tampering] = collections.deque(
-            maxlen=_REMEMBERED_TAMPERINGS)
+        self.tampering = tampering.TamperWatch()
         self.allowance = WriteAllowance()
         self.pin_allowance = WriteAllowance()
         self.pinned_to: frozenset[int] | None = None
@@ -286,11 +261,8 @@ class Server:
         if (self.right and self.enforced is not None
                 and decision.changes(self.enforced, in_force)
                 and self.has_vcpus_of(in_force)):
-            self.tampering = Tampering(
-                seen_at=state.utc(), found=_text(in_force),
-                expected=_text(self.in_force), channel='',
-                last_right_at=state.utc(now_s - self.last_right_s))
-            self.tampered = in_force
+            self.tampering.begin(in_force, self.in_force,
+                                 now_s - self.last_right_s)
         if self.right_at_first_sight is None:
             # A wrong weight alone delays, but gives no other speed; and no
             # guest starts with a limit on its I/O.
@@ -314,23 +286,20 @@ class Server:
         self.complain('')
         if first:
             self._adopt(now_s)
-        tampering, self.tampering = self.tampering, None
-        if tampering is not None:
-            tampering.restored_at = state.utc()
-            tampering.channel = self._channel()
-            self.tamperings.append(tampering)
+        changed = self.tampering.end()
+        if changed is not None:
             LOG.warning(
                 'Somebody else changed the cap of server %s (%s): found %s '
                 'where %s was, last seen in force at %s; now %s. Changed %s',
-                self.uuid, self.name, tampering.found, tampering.expected,
-                tampering.last_right_at, _text(in_force), tampering.channel)
+                self.uuid, self.name, changed.found, changed.expected,
+                changed.last_right_at, in_force, changed.channel)
 
     def _adopt(self, now_s: float) -> None:
         if self.right_at_first_sight is not False:
             self.right_at_first_sight = True
             self.wrong_ms = 0.0
             LOG.info('Server %s (%s, %s) has the right cap: %s', self.uuid,
-                     self.name, self.origin, _text(self.in_force))
+                     self.name, self.origin, self.in_force)
             return
         window = 'an unknown time'
         if self.runs_since_s is not None:
@@ -338,18 +307,7 @@ class Server:
             window = f'{self.wrong_ms:.0f} ms'
         LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
                     'corrected to %s', self.uuid, self.name, self.origin,
-                    window, _text(self.in_force))
-
-    def _channel(self) -> str:
-        """How the last change of somebody else was made, as far as known."""
-        event, self.last_tuned = self.last_tuned, None
-        if event is not None and self.tampered is not None and (
-                _has_values(self.tampered, event)):
-            values = ', '.join(
-                f'{parameter.value} {_value(value)}'
-                for parameter, value in event.values.items())
-            return f'through libvirt: {values}'
-        return 'in the cgroup itself, libvirt told of nothing'
+                    window, self.in_force)
 
     def report(self) -> dict[str, ty.Any]:
         """All that is of use to others, in primitives."""
@@ -380,28 +338,9 @@ class Server:
             'wrong_ms': self.wrong_ms,
             'writes': self.writes,
             'bill': self.bill,
-            'tamperings': [dataclasses.asdict(tampering)
-                           for tampering in self.tamperings],
+            'tamperings': [dataclasses.asdict(changed)
+                           for changed in self.tampering.past],
         }
-
-
-def is_own(event: base.Event, want: tuning.Tune | None) -> bool:
-    """Whether a TUNED event is only the echo of what we write ourselves."""
-    if want is None:
-        return False
-    cap, domain = want.cap, want.domain
-    ours: dict[base.Parameter, int | None] = {
-        base.Parameter.DOMAIN_QUOTA_US: (None if domain is None
-                                         else domain.quota_us),
-        base.Parameter.SHARES: want.shares,
-        base.Parameter.QUOTA_US: None if cap is None else cap.quota_us,
-    }
-    if cap is not None:
-        ours[base.Parameter.PERIOD_US] = cap.period_us
-    if domain is not None:
-        ours[base.Parameter.DOMAIN_PERIOD_US] = domain.period_us
-    return all(parameter in ours and ours[parameter] == value
-               for parameter, value in event.values.items())
 
 
 def pending(server: Server, terms: decision.HostTerms,
@@ -517,43 +456,3 @@ def to_pin(server: Server, host: Iterable[Server],
 
 def _is(limit: base.Limit, cap: units.CpuCap) -> bool:
     return (limit.quota_us, limit.period_us) == cap
-
-
-def _has_values(in_force: base.InForce, event: base.Event) -> bool:
-    """Whether one of the values that an event tells of is in force."""
-    limits = in_force.vcpus.values()
-    found: dict[base.Parameter, set[int | None]] = {
-        base.Parameter.DOMAIN_QUOTA_US: {in_force.domain.quota_us},
-        base.Parameter.DOMAIN_PERIOD_US: {in_force.domain.period_us},
-        base.Parameter.SHARES: {in_force.shares},
-        base.Parameter.QUOTA_US: {limit.quota_us for limit in limits},
-        base.Parameter.PERIOD_US: {limit.period_us for limit in limits},
-    }
-    return any(value in found[parameter]
-               for parameter, value in event.values.items())
-
-
-def _value(value: int | None) -> str:
-    return 'unlimited' if value is None else str(value)
-
-
-def _limit(limit: base.Limit) -> str:
-    if limit.quota_us is None:
-        return 'unlimited'
-    return f'{limit.quota_us}/{limit.period_us} us'
-
-
-def _text(in_force: base.InForce | None) -> str:
-    """A tuning in one line."""
-    if in_force is None:
-        return 'nothing'
-    limits = {_limit(limit) for limit in in_force.vcpus.values()}
-    if len(limits) <= 1:
-        vcpus = f'vCPUs {"".join(limits) or "none"}'
-    else:
-        vcpus = ', '.join(f'vCPU {number} {_limit(limit)}' for number, limit
-                          in sorted(in_force.vcpus.items()))
-    text = f'{vcpus}, shares {in_force.shares}'
-    if in_force.domain.quota_us is not None:
-        text = f'{text}, domain {_limit(in_force.domain)}'
-    return text

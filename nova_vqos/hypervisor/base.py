@@ -52,6 +52,11 @@ class Limit:
     quota_us: int | None
     period_us: int
 
+    def __str__(self) -> str:
+        if self.quota_us is None:
+            return 'unlimited'
+        return f'{self.quota_us}/{self.period_us} us'
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InForce:
@@ -65,6 +70,18 @@ class InForce:
     vcpus: Mapping[int, Limit]
     shares: int
     domain: Limit
+
+    def __str__(self) -> str:
+        limits = {str(limit) for limit in self.vcpus.values()}
+        if len(limits) <= 1:
+            vcpus = f'vCPUs {"".join(limits) or "none"}'
+        else:
+            vcpus = ', '.join(f'vCPU {number} {limit}' for number, limit
+                              in sorted(self.vcpus.items()))
+        text = f'{vcpus}, shares {self.shares}'
+        if self.domain.quota_us is not None:
+            text = f'{text}, domain {self.domain}'
+        return text
 
 
 class Parameter(enum.Enum):
