@@ -114,8 +114,9 @@ Must be the same for agent and nova-compute.
 Seconds from one bill of a server's I/O to the next.
 
 Only servers whose flavor has ``vqos:dd_billing`` are billed. With 2 a server
-that pays for its I/O stays within 2 % of its entitlement in any 30 seconds;
-with a longer interval it may exceed that where its I/O begins all at once.
+that pays for its I/O stays within 2 % of its entitlement in any 30 seconds,
+unless after a pause more modelled I/O than two tenths of it begins all at
+once. With a longer interval that may be exceeded sooner.
 """),
     cfg.StrOpt(
         'ledger_path',

@@ -44,6 +44,8 @@ _PATTERNS = {
     '0.2, 20 s on, 20 s off': test_charge.on_off(0.2, 20, 20),
     '0.5, 30 s on, 30 s off': test_charge.on_off(0.5, 30, 30),
     '0.2, 60 s on, 60 s off': test_charge.on_off(0.2, 60, 60),
+    # Begins in the middle of an interval, so that it is seen late.
+    '0.3, 61 s on, 60 s off': test_charge.on_off(0.3, 61, 60),
     '0.6, 3 s on, 30 s off': test_charge.on_off(0.6, 3, 30),
     'random, 0 to 0.4': lambda now_s: _BURSTS[int(now_s)],
 }
