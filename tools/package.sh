@@ -19,6 +19,9 @@ set -euo pipefail
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 # Of the functional tests: what hosts report, and how servers come and move.
 SOME=(test_live_migration.py test_report.py)
+# Of the unit tests: what Nova loads, and the files that come with it.
+SOME_UNIT=(test_driver.py test_filter.py test_hook.py test_host_report.py
+    test_inventory.py test_nova_imports.py test_samples.py test_validators.py)
 
 usage() {
     cat <<EOT
@@ -26,11 +29,13 @@ usage: tools/package.sh [--whole] [--keep] [NOVA-VERSION...]
 
 Builds sdist and, from it, wheel; then, for each Nova (by default the supported
 ones: ${NOVA_VERSIONS[*]}), in a new environment with that Nova and the
-Placement of its release: installs the wheel, runs the unit tests from where it
-was installed, and with Nova 33 some of the functional ones, on eventlet and on
-threads; uninstalls it, and compares the environment with what it was before.
+Placement of its release: installs the wheel; from where it was installed runs
+the unit tests and some of the functional ones with Nova 33, on eventlet and on
+threads, and with Nova 34, which tools/test.sh runs all of them with, those unit
+tests that have to do with Nova; uninstalls it, and compares the environment
+with what it was before.
 
-  --whole  run all functional tests, with Nova 34 too
+  --whole  run all of both with each Nova
   --keep   keep the environments, in build/package
 EOT
 }
@@ -103,19 +108,23 @@ run_tests() {
 
 # check NOVA-VERSION
 check() {
-    local version=$1 environment=$WORK/nova-$1 functional=(functional)
+    local version=$1 environment=$WORK/nova-$1
+    local unit=(unit) functional=(functional)
     say "a clean environment with Nova $version"
     "$PYTHON" -m venv --upgrade-deps "$environment"
     install_beside_nova "$environment/bin/pip" "$version"
     files_of "$environment" >"$environment.before"
     "$environment/bin/pip" install -q --no-deps "$WORK"/dist/*.whl
     "$environment/bin/pip" check
-    run_tests "$version" "unit tests beside Nova $version" unit
     if [ -z "$whole" ]; then
-        # The newest is what the level functional runs with, as a checkout.
-        functional=()
-        [ "${version%%.*}" = 34 ] || functional=("${SOME[@]/#/functional/}")
+        functional=("${SOME[@]/#/functional/}")
+        if [ "${version%%.*}" = 34 ]; then
+            # The levels unit and functional run with it, from a checkout.
+            unit=("${SOME_UNIT[@]/#/unit/}")
+            functional=()
+        fi
     fi
+    run_tests "$version" "unit tests beside Nova $version" "${unit[@]}"
     if [ "${version%%.*}" = 33 ]; then
         OS_NOVA_DISABLE_EVENTLET_PATCHING=false run_tests "$version" \
             "functional tests with Nova $version on eventlet" \

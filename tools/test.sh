@@ -31,7 +31,8 @@ a virtual environment in .venv), then runs these levels, by default these:
   unit        arithmetic, policy, profile, hook, agent: no host is touched
   functional  real Nova and Placement in one process, a fake libvirt
   package     sdist and wheel, installed into clean environments beside Nova 33
-              and 34, with unit tests and, with 33, some functional ones
+              and 34, with unit tests and, with 33, some functional ones; beside
+              most of host, at the lowest priority, where both are run
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
@@ -119,6 +120,25 @@ run_functional() {
 
 run_package() { "$TOP/tools/package.sh"; }
 
+# begin_package: for whoever waits for guests most of the time has the CPU to
+# spare for it. Its output is kept for join_package.
+begin_package() {
+    mkdir -p "$TOP/build"
+    # In a group of its own, so that all of it can be ended.
+    setsid nice -n 19 "$TOP/tools/package.sh" \
+        >"$TOP/build/package.log" 2>&1 &
+    package_pid=$!
+    trap '[ -z "$package_pid" ] || kill -- "-$package_pid"' EXIT
+}
+
+join_package() {
+    local status=0
+    wait "$package_pid" || status=$?
+    package_pid=
+    cat "$TOP/build/package.log"
+    return "$status"
+}
+
 run_versions() { "$TOP/tools/package.sh" --whole; }
 
 run_upstream() {
@@ -133,7 +153,12 @@ run_upstream() {
 }
 
 run_host() {
-    if may_run_hosts host; then
+    may_run_hosts host || return 0
+    if [ -n "$package_pid" ]; then
+        run_pytest host -m 'not quiet'
+        run package join_package
+        run_pytest host -m quiet
+    else
         run_pytest host "$@"
     fi
 }
@@ -164,13 +189,27 @@ may_run_cloud() {
     may_run_hosts "$1"
 }
 
+# run LEVEL FUNCTION ARGUMENT...
+run() {
+    local level=$1 started=$SECONDS
+    shift
+    say "level $level"
+    "$@"
+    say "level $level ended after $((SECONDS - started)) s"
+}
+
 skipped=()
+package_pid=
 install_packages "${PYTHON_PACKAGES[@]}"
 install_venv
 for level in "${levels[@]}"; do
-    say "level $level"
-    started=$SECONDS
-    "run_$level" "$@"
-    say "level $level ended after $((SECONDS - started)) s"
+    if [[ $level = package && " ${levels[*]} " == *' package '*'host '* ]]; then
+        say 'level package begins, and runs beside level host'
+        begin_package
+        continue
+    fi
+    run "$level" "run_$level" "$@"
 done
+# Where no hosts can be made it was not waited for.
+[ -z "$package_pid" ] || run package join_package
 say "done${skipped[*]:+, skipped: ${skipped[*]}}"

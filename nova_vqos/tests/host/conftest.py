@@ -35,6 +35,11 @@ ROOT = '/var/lib/nova-vqos-host-tests'
 PREFIX = 'vqostest'
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        'markers', 'quiet: measures, so that nothing else may run meanwhile')
+
+
 class Lab:
     """Two hosts, and what their guests boot.
 

@@ -42,7 +42,7 @@ SHORT = ('--rounds', '4')
 # One benchmark is as good as all, where it is not about them.
 GOLD = ('--reference', 'gold', '--benchmark', 'integer', *SHORT)
 
-pytestmark = pytest.mark.timeout(2 * TIMEOUT_S)
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -126,6 +126,7 @@ def signal_mask(guest, name):
     return int(re.search(rf'^{name}:\s*(\w+)$', status, re.M)[1], 16)
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize('argv', [
     ['sysbench', 'cpu', '--time=0', '--events=3000', 'run'],
     ['sysbench', 'cpu', '--time=0', '--events=3000', '--threads=2', 'run'],
