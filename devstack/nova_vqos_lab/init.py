@@ -47,6 +47,8 @@ _NAMESPACES = {
 _ALL_BUT_NET = (_CLONE_NEWNS | _CLONE_NEWCGROUP | _CLONE_NEWUTS
                 | _CLONE_NEWIPC | _CLONE_NEWPID)
 
+_MS_RDONLY = 0x1
+_MS_REMOUNT = 0x20
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
@@ -143,6 +145,23 @@ def _own_etc(scratch):
                    f'workdir={scratch}/work')
 
 
+def _hide_kvm(scratch):
+    """Have nothing find that guests could be otherwise than emulated.
+
+    Two hosts that share one CPU's silicon cannot differ in speed.
+
+    :param scratch: a directory to put a file into
+    """
+    path = os.path.join(scratch, 'no-kvm')
+    os.close(os.open(path, os.O_CREAT, 0o400))
+    _bind(path, '/dev/kvm')
+    # NOTE: where libvirt finds that it may write there, and QEMU that it has
+    # no KVM, it asks QEMU again what it can do, ten times for each guest that
+    # it starts (virQEMUCapsIsValid()). On a read-only mount not even root may
+    # write to a file; a device it may.
+    _mount('none', '/dev/kvm', flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+
+
 def _boot(path):
     with open(path, encoding='utf-8') as stream:
         settings = json.load(stream)
@@ -170,10 +189,7 @@ def _boot(path):
                     os.close(os.open(target, os.O_CREAT, 0o644))
             _bind(source, target)
         if os.path.exists('/dev/kvm'):
-            # Two hosts that share one CPU's silicon cannot differ in speed:
-            # guests are emulated, and nothing is to find that it could be
-            # otherwise.
-            _bind('/dev/null', '/dev/kvm')
+            _hide_kvm(settings['scratch'])
         os.chdir('/')
     except OSError as exc:
         print(f'failed: {exc}', flush=True)
