@@ -115,6 +115,8 @@ class IoProfile:
     :ivar created_at: ISO 8601, UTC
     :ivar unmeasured: what was not, and why, for people to read
     :ivar provenance: what was seen while measuring, for people to read
+    :ivar wake: per packet for a guest that wakes who takes it in, on top of
+        what one of its size costs among others; billed
     """
 
     created_at: str
@@ -122,13 +124,14 @@ class IoProfile:
     disks: tuple[Disk, ...]
     unmeasured: Mapping[str, str]
     provenance: Mapping[str, str]
+    wake: Part = Part(0.0, 0.0, 0.0)
 
     @property
     def costs(self) -> costs.IoCosts:
         """What is billed."""
         return costs.IoCosts(
             {usage.InterfaceKind(one.mode, backend): costs.InterfaceCost(
-                one.rx.cost, one.tx.cost)
+                one.rx.cost, one.tx.cost, self.wake.value)
              for one in self.interfaces for backend in BACKENDS},
             {usage.DiskKind(one.source, one.buffered): costs.DiskCost(
                 one.read.cost, one.write.cost) for one in self.disks})
@@ -153,7 +156,9 @@ def from_document(document: object) -> IoProfile:
                  _measured(child.child('write')))
             for child in _children(fields, 'disks')),
         unmeasured=fields.texts('unmeasured'),
-        provenance=fields.texts('provenance'))
+        provenance=fields.texts('provenance'),
+        **({'wake': _part(fields, 'wake', _MOST_REQUEST_NS)}
+           if fields.has('wake_ns') else {}))
     if (len({one.mode for one in found.interfaces}) < len(found.interfaces)
             or len({(one.source, one.buffered) for one in found.disks})
             < len(found.disks)):
@@ -167,6 +172,8 @@ def document(held: IoProfile) -> dict[str, ty.Any]:
         'created_at': held.created_at,
         'unmeasured': dict(held.unmeasured),
         'provenance': dict(held.provenance),
+        'wake_ns': float(held.wake.value),
+        'wake_interval_ns': [held.wake.low, held.wake.high],
         'interfaces': [
             {'mode': one.mode, 'rx': _document(one.rx),
              'tx': _document(one.tx)} for one in held.interfaces],

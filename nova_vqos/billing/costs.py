@@ -16,7 +16,8 @@ Only what no thread of the server was charged for: a packet that QEMU or a
 vhost worker sends goes through the bridge in that thread's own time, which is
 measured; one that arrives gets to the tap in softirq, charged to whoever runs
 (TRAPS on softirq). Cost of some requests = requests * per request + bytes *
-per byte (thesis 4.3: T2 + T3, per request and per size).
+per byte (thesis 4.3: T2 + T3, per request and per size); where packets come
+one by one, each of them also wakes the one who takes it in.
 """
 
 from collections.abc import Mapping
@@ -43,10 +44,15 @@ class RequestCost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceCost:
-    """Of one kind of interface, in the words of the guest."""
+    """Of one kind of interface, in the words of the guest.
+
+    :ivar wake_ns: of a packet for the guest for which the one had to be woken
+        who takes it in, on top
+    """
 
     rx: RequestCost
     tx: RequestCost
+    wake_ns: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@
 """What a server used between two readings of its counters: pure.
 
 The bill is kept in exact fractions of nanoseconds, so that it does not depend
-on where a time is cut into intervals. Whatever counters do, nothing is billed
+on where a time is cut into intervals, but for what it costs to wake somebody
+for a packet. Whatever counters do, nothing is billed
 twice and nothing negative: where both cannot be had, nothing is billed.
 """
 
@@ -94,7 +95,7 @@ def from_nothing(first: usages.Usage) -> usages.Usage:
     """
     return dataclasses.replace(
         first, vcpu_ns=0, emulator_ns=0, iothread_ns=0, vhost_ns=0,
-        migration_ns=0, throttled_ns=0, interfaces={}, disks={})
+        migration_ns=0, throttled_ns=0, interfaces={}, disks={}, wakes=0)
 
 
 def baseline(last: usages.Usage, reading: usages.Usage) -> usages.Usage:
@@ -145,6 +146,9 @@ def _bill_interfaces(last: usages.Usage, reading: usages.Usage,
                      devices: Devices, costs: io_costs.IoCosts | None,
                      used_ns: dict[str, Fraction], unmodelled: set[str], *,
                      dropped_packets: bool) -> None:
+    # NOTE: nobody counts for which packets somebody was woken: for one each
+    # time at most, and not for more than there were.
+    wakes = _grown(last.wakes, reading.wakes)
     for name, now in reading.interfaces.items():
         done = _difference(last.interfaces.get(name), now)
         received = done.rx_packets + (
@@ -157,7 +161,11 @@ def _bill_interfaces(last: usages.Usage, reading: usages.Usage,
         if cost is None:
             unmodelled.add(_interface_text(kind))
             continue
-        used_ns['net_rx'] += _cost_ns(cost.rx, received, done.rx_bytes)
+        woken = min(wakes, done.rx_packets)
+        wakes -= woken
+        used_ns['net_rx'] += (
+            _cost_ns(cost.rx, received, done.rx_bytes)
+            + woken * Fraction(max(0.0, cost.wake_ns)))
         used_ns['net_tx'] += _cost_ns(cost.tx, done.tx_packets, done.tx_bytes)
 
 

@@ -91,6 +91,8 @@ class Usage:
     :ivar disks: by the name in the guest, such as ``vda``; None where they
         were not read this time: another job held the domain, or it did next
         to nothing
+    :ivar wakes: how often those began to run that take in its packets:
+        QEMU's main thread, and workers of vhost
     """
 
     run: str
@@ -103,6 +105,7 @@ class Usage:
     throttled_ns: int
     interfaces: Mapping[str, InterfaceCounters]
     disks: Mapping[str, DiskCounters] | None
+    wakes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -343,7 +343,9 @@ def _numbers(held: profiles.Profile) -> str:
 def _io(shown: io_profile.IoProfile) -> str:
     return (
         '<p class="note">In nanoseconds, per request and per byte, beside '
-        'what threads of a server are charged for. '
+        'what threads of a server are charged for; '
+        f'{shown.wake.value:.0f} more for a packet that has to wake who '
+        'takes it in. '
         f'Measured {_text(shown.created_at)}.</p>\n' + _table(
             [column.replace('_', ' ') for column in io_table.COLUMNS],
             [(None, [_cell(str(cell)) for cell in row])

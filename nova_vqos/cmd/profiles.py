@@ -238,6 +238,9 @@ def tell_io(log: ty.Any, shown: io_profile.IoProfile) -> ty.Any:
     :returns: the table's columns and rows, as cliff's Lister has them
     """
     log.info('Costs of I/O, measured %s', shown.created_at)
+    log.info('  %s ns (%s to %s) more for a packet that has to wake who takes '
+             'it in', *(f'{value:.0f}' for value in (
+                 shown.wake.value, shown.wake.low, shown.wake.high)))
     for what, why in shown.unmeasured.items():
         log.info('  Not measured: %s: %s', what, why)
     return io_table.COLUMNS, list(io_table.rows(shown))

@@ -46,6 +46,7 @@ class CpuTime(ty.NamedTuple):
     vhost_ns: int
     migration_ns: int
     throttled_ns: int
+    wakes: int
 
 
 class DomainAccount:
@@ -71,7 +72,7 @@ class DomainAccount:
         self._path = place.directory
         self._version = version
         self._budget = budget
-        self._last = CpuTime(0, 0, 0, 0, 0, 0)
+        self._last = CpuTime(0, 0, 0, 0, 0, 0, 0)
         self._iothreads: dict[str, counters.CounterFile] = {}
         self._throttled: dict[str, counters.CounterFile] = {}
         self._iothread_tally = counters.Tally()
@@ -95,6 +96,12 @@ class DomainAccount:
                              else 'cgroup.threads'),
                 proc, _read(f'{proc}/{pid}/comm'), budget)
             self._stack.callback(self._threads.close)
+            # Of the thread that the process began with, QEMU's main one.
+            self._main: counters.CounterFile | None = None
+            with contextlib.suppress(FileNotFoundError):
+                self._main = counters.CounterFile(
+                    f'{proc}/{pid}/schedstat', budget)
+                self._stack.callback(self._main.close)
 
     def read(self) -> CpuTime:
         """Read all counters.
@@ -115,6 +122,7 @@ class DomainAccount:
             total_ns = self._time_ns(self._total.read())
             throttled_ns = self._throttled_tally.update(
                 self._read_all(self._throttled, self._throttled_ns))
+            wakes = self._threads.vhost_wakes + self._main_wakes()
         self._last = CpuTime(*map(max, self._last, CpuTime(
             # What a vCPU used that was unplugged is in the sum for ever.
             vcpu_ns=total_ns - emulator_ns - iothread_ns,
@@ -122,7 +130,7 @@ class DomainAccount:
             iothread_ns=iothread_ns,
             vhost_ns=separate[threads.VHOST],
             migration_ns=separate[threads.MIGRATION],
-            throttled_ns=throttled_ns)))
+            throttled_ns=throttled_ns, wakes=wakes)))
         return self._last
 
     def close(self) -> None:
@@ -132,6 +140,17 @@ class DomainAccount:
                 file.close()
             files.clear()
         self._stack.close()
+
+    def _main_wakes(self) -> int:
+        """How often QEMU's main thread began to run.
+
+        Preempted, it counts when it goes on, too: there is no cheaper file
+        that tells them apart.
+        """
+        if self._main is None:
+            return 0
+        _time_ns, _waited_ns, runs = self._main.read().split()
+        return int(runs)
 
     def _open_time(self, child: str) -> counters.CounterFile:
         """Open the file that has a cgroup's CPU time."""

@@ -10,7 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""CPU time of threads that the kernel accounts to a domain's emulator.
+"""Threads that the kernel accounts to a domain's emulator, told apart.
 
 Some of them do other work than the emulator's: workers of vhost move packets,
 and others only serve a migration. Each one's time is read from its schedstat,
@@ -74,6 +74,7 @@ class EmulatorThreads:
         self._known: dict[int, _Thread | None] = {}
         self._nameless: set[int] = set()
         self._tallies = {VHOST: counters.Tally(), MIGRATION: counters.Tally()}
+        self._wakes = counters.Tally()
 
     def read(self) -> dict[str, int]:
         """CPU time by kind so far, in nanoseconds; it never falls.
@@ -86,13 +87,22 @@ class EmulatorThreads:
         """
         self._look(set(self._list()))
         values: dict[str, dict[int, int]] = {VHOST: {}, MIGRATION: {}}
+        wakes: dict[int, int] = {}
         for number, thread in self._known.items():
             if thread is not None:
                 with _unless_gone():
-                    values[thread.kind][number] = int(
-                        thread.file.read().split(None, 1)[0])
+                    time_ns, _waited_ns, runs = thread.file.read().split()
+                    values[thread.kind][number] = int(time_ns)
+                    if thread.kind == VHOST:
+                        wakes[number] = int(runs)
+        self._wakes.update(wakes)
         return {kind: tally.update(values[kind])
                 for kind, tally in self._tallies.items()}
+
+    @property
+    def vhost_wakes(self) -> int:
+        """How often workers of vhost began to run, as of the last reading."""
+        return self._wakes.total
 
     def close(self) -> None:
         """Close all files; what was counted stays."""

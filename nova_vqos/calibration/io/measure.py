@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import datetime
 import logging
+import math
 import os
 import pathlib
 import platform
@@ -53,6 +54,7 @@ _VHOST = '/dev/vhost-net'
 
 # A way that is measured: names of its kind, and of its direction.
 Way = tuple[str, str]
+_WOKEN: Way = network.WOKEN, 'rx'
 # Samples by size.
 Samples = dict[int, list[network.Sample]]
 
@@ -145,9 +147,10 @@ def calibrate(setting: Setting, effort: Effort) -> Result:
                 modes, setting.pcpus,
                 apart=setting.interrupts_apart)) as bench:
             packets = sweep(
-                'network', [(mode, direction) for mode in modes
-                            for direction in network.DIRECTIONS],
+                'network', [*((mode, direction) for mode in modes
+                              for direction in network.DIRECTIONS), _WOKEN],
                 bench.sweep, effort.max_sweeps, until_s)
+        woken = packets.pop(_WOKEN)
         requests: dict[Way, Samples] = {}
         kinds: dict[str, disk.Kind] = {}
         if disks:
@@ -188,6 +191,7 @@ def calibrate(setting: Setting, effort: Effort) -> Result:
                             measured[name, 'read'], measured[name, 'write'])
             for name, kind in kinds.items()),
         unmeasured=unmeasured,
+        wake=wake(woken, measured[modes[0], 'rx']),
         provenance=_provenance(setting, modes) | {
             'steal': f'{steal:.4f}',
             'seconds': f'{time.monotonic() - started_s:.0f}'}),
@@ -293,6 +297,23 @@ def summary(samples: Samples) -> io_profile.Measured:
         _rounded(_mean([one.unaccounted for found in samples.values()
                         for one in found]), 1),
         line.samples, line.outliers)
+
+
+def wake(woken: Samples, among: io_profile.Measured) -> io_profile.Part:
+    """What a packet costs more for which somebody has to be woken.
+
+    :param woken: of one size
+    :param among: of packets that come many at a time
+    """
+    ((size, samples),) = woken.items()
+    single = estimate.estimate([one.kernel for one in samples])
+    # Of its size, as it is billed.
+    less = among.cost.total_ns(1, size)
+    half = math.hypot(single.high - single.mean,
+                      among.request.high - among.request.value)
+    more = single.mean - less
+    return _rounded(io_profile.Part(
+        more if more - half > 0 else 0.0, more - half, more + half), 1)
 
 
 def _mean(samples: Sequence[float]) -> io_profile.Part:

@@ -44,6 +44,11 @@ _BURSTS = 16
 _PACKETS = BURST * _BURSTS
 # Between bursts at least, so that neither reader nor soaker starves.
 _PAUSE_S = 1e-4
+#: A way of its own: single packets, for each of which the reader is woken.
+WOKEN = 'woken'
+# Of one round, 5000 a second: who reads has long gone to sleep by then.
+_SINGLES = 256
+_SINGLE_PAUSE_S = 2e-4
 _WAIT_S = 5
 
 _random = random.SystemRandom()
@@ -53,7 +58,8 @@ _random = random.SystemRandom()
 class Sample:
     """What a packet took in one pair of rounds, in ns.
 
-    :ivar kernel: that no thread of a backend was charged for
+    :ivar kernel: that no thread of a backend was charged for; of single
+        packets with what soakers lost
     :ivar backend: that the reader or writer of the tap was charged for
     :ivar unaccounted: that was charged to nobody: lost by soakers
     """
@@ -118,6 +124,37 @@ class _Guest:
                     'in new namespaces')
 
 
+class _WaitingGuest:
+    """A set-up, and a process that waits for each packet.
+
+    As one that has nothing else to do, where packets come one by one: to wake
+    it is part of what a packet costs. It is on another pCPU than the sender,
+    as a guest and who receives for it nearly always are: that one is
+    interrupted.
+    """
+
+    def __init__(self, mode: str, pcpu: int,
+                 stack: contextlib.ExitStack) -> None:
+        self.setup = traffic.Setup(mode, stack)
+        self.packets = traffic.packets(mode, min(SIZES))
+        self.reader = stack.enter_context(contextlib.closing(
+            accounts.Child(self.setup.tap.serve_each, pcpu=pcpu)))
+        self._expected = 0
+
+    def expect(self, count: int) -> None:
+        """Wait until so many more packets were read.
+
+        :raises CalibrationError: when they do not come
+        """
+        self._expected += count
+        until = time.monotonic() + _WAIT_S
+        while self.reader.counts[0] < self._expected:
+            if time.monotonic() > until:
+                raise CalibrationError('packets got lost on their way to a '
+                                       'tap that is waited at')
+            time.sleep(_PAUSE_S)
+
+
 class Bench:
     """Set-ups, and processes around them, ready to be measured."""
 
@@ -131,8 +168,10 @@ class Bench:
         self._stack = contextlib.ExitStack()
         self._guests: dict[str, _Guest] = {}
         try:
+            modes = list(modes)
             for mode in modes:
                 self._guests[mode] = _Guest(mode, pcpus[1], self._stack)
+            self._waiting = _WaitingGuest(modes[0], pcpus[1], self._stack)
             names = '|'.join(map(str, pcpus))
             self._accounts = self._stack.enter_context(contextlib.closing(
                 accounts.Accounts(pcpus, accounts.kernel_threads(
@@ -150,9 +189,12 @@ class Bench:
     def sweep(self, mode: str, direction: str) -> dict[int, Sample]:
         """One sample of each size, in a random order.
 
+        :param mode: or WOKEN, of which there is one size
         :returns: by size
         :raises CalibrationError: when packets get lost
         """
+        if mode == WOKEN:
+            return {min(SIZES): self._woken_pair()}
         return {size: self._pair(self._guests[mode], direction,
                                  traffic.packets(mode, size))
                 for size in _random.sample(SIZES, len(SIZES))}
@@ -185,6 +227,43 @@ class Bench:
             backend = path.own
         return Sample(rest / _PACKETS, backend / _PACKETS,
                       accounts.lost_ns(path.read, base.read) / _PACKETS)
+
+    def _woken_pair(self) -> Sample:
+        guest = self._waiting
+        setup, packets = guest.setup, guest.packets
+        # So that a bridge, or who tracks connections, knows both ends.
+        setup.tap.write(packets.tx, 1)
+        system.Burst(packets.rx, 1).send(setup.world)
+        guest.expect(1)
+        todo = [(packets.rx, setup.world, _SINGLES),
+                (packets.lost, setup.lone_world, 0)]
+        done: dict[int, _Round] = {}
+        for number in _random.sample((0, 1), 2):
+            done[number] = self._singles(*todo[number])
+        path, base = done[0], done[1]
+        # Whoever runs is interrupted so often that it gets less done in its
+        # time: that is taken from it, too.
+        lost = accounts.lost_ns(path.read, base.read)
+        return Sample(
+            (path.read.charged_ns - base.read.charged_ns
+             + path.own - base.own + lost) / _SINGLES,
+            (path.backend - base.backend) / _SINGLES, lost / _SINGLES)
+
+    def _singles(self, packet: bytes, sender: int, received: int) -> _Round:
+        """Send packets one by one, each when it is due."""
+        single = system.Burst(packet, 1)
+        before = self._accounts.read()
+        backend = self._waiting.reader.cpu_time_ns()
+        own, due = 0, time.monotonic()
+        for _ in range(_SINGLES):
+            began = time.thread_time_ns()
+            single.send(sender)
+            own += time.thread_time_ns() - began
+            due += _SINGLE_PAUSE_S
+            time.sleep(max(0.0, due - time.monotonic()))
+        self._waiting.expect(received)
+        return _Round(own, self._waiting.reader.cpu_time_ns() - backend,
+                      self._accounts.read().since(before))
 
     def _round(self, guest: _Guest, send: Callable[[], None],
                received: int) -> _Round:

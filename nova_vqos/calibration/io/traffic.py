@@ -54,9 +54,9 @@ _TAP = '02:00:00:00:00:05'
 # Networks for documentation (RFC 5737).
 _WORLD_IP, _PORT_IP, _PUBLIC_IP = '192.0.2.2', '192.0.2.1', '192.0.2.3'
 _GUEST_IP, _TAP_IP = '198.51.100.2', '198.51.100.1'
-# For local experiments (IEEE 802): no protocol takes it.
-_UNKNOWN = 0x88b5
-_IPV4 = 0x0800
+#: Of Ethernet, for local experiments (IEEE 802): no protocol takes it.
+UNKNOWN = 0x88b5
+IPV4 = 0x0800
 _PORTS = (4000, 4001)
 # A burst waits there while the reader does not run.
 _QUEUE = '10000'
@@ -89,12 +89,12 @@ def packets(mode: str, size: int) -> Packets:
     via_port, via_tap = ((_GUEST, _WORLD) if mode == 'bridge'
                          else (_PORT, _TAP))
     return Packets(
-        rx=_frame(via_port, _WORLD, _IPV4,
-                  _datagram(_WORLD_IP, public, _PORTS, size)),
-        tx=_frame(via_tap, _GUEST, _IPV4,
-                  _datagram(_GUEST_IP, _WORLD_IP, _PORTS[::-1], size)),
-        lost=_frame(_GUEST, _WORLD, _UNKNOWN,
-                    _datagram(_WORLD_IP, public, _PORTS, size)))
+        rx=frame(via_port, _WORLD, IPV4,
+                 datagram(_WORLD_IP, public, _PORTS, size)),
+        tx=frame(via_tap, _GUEST, IPV4,
+                 datagram(_GUEST_IP, _WORLD_IP, _PORTS[::-1], size)),
+        lost=frame(_GUEST, _WORLD, UNKNOWN,
+                   datagram(_WORLD_IP, public, _PORTS, size)))
 
 
 def commands(mode: str) -> list[list[str]]:
@@ -229,7 +229,8 @@ def _set(path: str, value: str) -> None:
             raise
 
 
-def _frame(to: str, by: str, protocol: int, content: bytes) -> bytes:
+def frame(to: str, by: str, protocol: int, content: bytes) -> bytes:
+    """A packet as it is sent, from one MAC address to another."""
     return (_address(to) + _address(by) + struct.pack('!H', protocol)
             + content)
 
@@ -238,9 +239,12 @@ def _address(text: str) -> bytes:
     return bytes.fromhex(text.replace(':', ''))
 
 
-def _datagram(by: str, to: str, ports: tuple[int, int],
-              frame_size: int) -> bytes:
-    """IPv4 with UDP, of which the content is empty."""
+def datagram(by: str, to: str, ports: tuple[int, int],
+             frame_size: int) -> bytes:
+    """What a packet of UDP over IPv4 holds; the content is empty.
+
+    :param frame_size: of the whole packet, in bytes
+    """
     size = frame_size - 14
     header = struct.pack(
         '!BBHHHBBH4s4s', 0x45, 0, size, 0, 0x4000, 64, 17, 0,

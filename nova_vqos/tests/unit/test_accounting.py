@@ -53,7 +53,8 @@ def read(reader, number=1, pid=fake_host.PID):
     """What a domain used, by name and in ms."""
     _run, found = reader.read(UUID, number, lambda: pid)
     return {name.removesuffix('_ns'): value / MS_NS
-            for name, value in found._asdict().items() if value}
+            for name, value in found._asdict().items()
+            if value and name.endswith('_ns')}
 
 
 class TestParts:
@@ -71,6 +72,19 @@ class TestParts:
         assert read(reader) == {
             'vcpu': 658, 'emulator': 110, 'iothread': 42, 'vhost': 90,
             'migration': 100, 'throttled': 39}
+
+    def test_who_takes_packets_in_is_counted_when_it_begins_to_run(
+            self, host, reader):
+        host.time('', 10)
+        host.threads(43, 44)
+        host.thread(43, 'vhost-42', 90)
+        host.thread(44, 'live_migration', 100)
+        host.write(f'proc/{fake_host.PID}/schedstat', '1 2 30\n')
+        # Of a thread, 7 as the fake host has it.
+        assert reader.read(UUID, 1, lambda: fake_host.PID)[1].wakes == 37
+        host.threads(44)
+        host.write(f'proc/{fake_host.PID}/schedstat', '1 2 35\n')
+        assert reader.read(UUID, 1, lambda: fake_host.PID)[1].wakes == 42
 
     def test_they_are_read_again_from_open_files(self, host, reader,
                                                  monkeypatch):

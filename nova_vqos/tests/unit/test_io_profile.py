@@ -48,6 +48,21 @@ def test_it_comes_back(held, tmp_path):
     assert loaded.io_profile == make_profiles.make_io()
 
 
+def test_one_from_before_somebody_was_woken(held):
+    old = dict(held.io)
+    del old['wake_ns'], old['wake_interval_ns']
+    older = held._replace(io=old)
+    assert older.io_profile.wake == io_profile.Part(0.0, 0.0, 0.0)
+
+
+def test_who_takes_packets_in_is_woken_whatever_the_mode(held):
+    made = make_profiles.make_io(wake=io_profile.Part(900.0, 800.0, 1000.0))
+    found = held._replace(io=io_profile.document(made))
+    assert found.io_profile == made
+    assert {cost.wake_ns for cost in found.io_costs.interfaces.values()} == {
+        900.0}
+
+
 def test_what_is_billed(held):
     found = held.io_costs
     for backend in ('qemu', 'vhost'):
@@ -94,6 +109,8 @@ def test_nothing_was_measured(held):
     (('disks', 0, 'buffered'), 1, 'true or false'),
     (('unmeasured',), {'a': 'x' * 300}, '1 to 256 characters'),
     (('created_at',), None, 'created_at'),
+    (('wake_ns',), -1.0, 'wake_ns'),
+    (('wake_interval_ns',), [1.0], 'a list of 2'),
 ])
 def test_nonsense_is_refused_when_it_is_asked_for(held, path, value, said):
     damaged = copy.deepcopy(held.io)
