@@ -86,6 +86,12 @@ def pid_of(guest):
         ['cat', f'/run/libvirt/qemu/{guest.name}.pid']).stdout.strip()
 
 
+def test_nothing_finds_a_kvm(lab):
+    """Nor may libvirt think that it could: it would ask QEMU each time."""
+    assert lab.fast.run(['test', '-w', '/dev/kvm'],
+                        check=False).returncode == 1
+
+
 @contextlib.contextmanager
 def second_host(**options):
     """A host in a lab of its own."""
