@@ -46,12 +46,13 @@ BOOT_LIMIT_S = 90
 # Within the host, whose own it is.
 _DIRECTORY = '/var/lib/libvirt/io'
 _CLOCK_TICKS_S = os.sysconf('SC_CLK_TCK')
-_NOVA = 'http://openstack.org/xmlns/libvirt/nova/1.1'
+#: Namespace of what Nova leaves in the metadata of a domain.
+NOVA = 'http://openstack.org/xmlns/libvirt/nova/1.1'
 
 _INSTANCE = """\
 <{p}instance{xmlns}>
   <{p}flavor name="io">
-    <{p}vcpus>1</{p}vcpus>
+    <{p}vcpus>{vcpus}</{p}vcpus>
     <{p}extraSpecs>{specs}</{p}extraSpecs>
   </{p}flavor>
 </{p}instance>"""
@@ -93,6 +94,23 @@ _XML = """
   </devices>
 </domain>
 """
+
+
+def instance(specs: Mapping[str, str], vcpus: int = 1,
+             prefix: str = '') -> str:
+    """What Nova leaves in a server's metadata, as far as it matters here.
+
+    :param specs: the flavor's extra specs
+    :param prefix: of its elements; '': none, as libvirt wants it of metadata
+        that is changed
+    """
+    p = prefix and f'{prefix}:'
+    return _INSTANCE.format(
+        p=p, xmlns=prefix and f' xmlns:{prefix}="{NOVA}"', vcpus=vcpus,
+        specs=''.join(
+            f'<{p}extraSpec name={saxutils.quoteattr(name)}>'
+            f'{saxutils.escape(value)}</{p}extraSpec>'
+            for name, value in specs.items()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,7 +206,7 @@ class IoGuest:
             words.append('vqos.spin=1')
         self._domain = self._connection.createXML(_XML.format(
             name=self.name, uuid=self.uuid, mac=self.mac, tap=self.tap,
-            instance=self._instance('nova'), kernel=image.kernel,
+            instance=instance(self._specs, prefix='nova'), kernel=image.kernel,
             initrd=image.initrd, command_line=' '.join(words),
             bridge=ionet.BRIDGE, console=self._console, disk=disk,
             cache='none' if _takes_direct(host.path(disk.lstrip('/')))
@@ -232,8 +250,8 @@ class IoGuest:
                         for name, value in specs.items()}
         # libvirt puts all of it into the namespace itself.
         self._domain.setMetadata(
-            libvirt.VIR_DOMAIN_METADATA_ELEMENT, self._instance(), 'nova',
-            _NOVA, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            libvirt.VIR_DOMAIN_METADATA_ELEMENT, instance(self._specs), 'nova',
+            NOVA, libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def set_cpu(self, **parameters: int) -> None:
         """Write its CPU tuning, as virsh schedinfo does."""
@@ -291,6 +309,18 @@ class IoGuest:
         ticks = int(fields[11]) + int(fields[12])
         return ticks * 1_000_000_000 // _CLOCK_TICKS_S
 
+    def switches(self) -> int:
+        """:returns: how often its threads were given a pCPU so far"""
+        directory = f'/proc/{self.pid}/task'
+        found = 0
+        for thread in os.listdir(directory):
+            # One of its workers may just have ended.
+            with contextlib.suppress(OSError), open(
+                    f'{directory}/{thread}/schedstat',
+                    encoding='ascii') as statistics:
+                found += int(statistics.read().split()[2])
+        return found
+
     @property
     def pid(self) -> int:
         """Of its emulator, as the machine sees it."""
@@ -306,16 +336,19 @@ class IoGuest:
     def packets(self) -> Mapping[str, int]:
         """What passed its tap so far.
 
-        :returns: rx, tx and dropped, in the words of the guest
+        :returns: rx, tx and dropped, in the words of the guest; and how
+            often its emulator began to run, which reads them
         """
         # The network namespace of the process, and so of its host.
         with open(f'/proc/{self.pid}/net/dev', encoding='ascii') as table:
             line = next(line for line in table
                         if line.strip().startswith(f'{self.tap}:'))
         counted = [int(word) for word in line.partition(':')[2].split()]
+        with open(f'/proc/{self.pid}/schedstat', encoding='ascii') as found:
+            wakes = int(found.read().split()[2])
         # What the tap sends, the guest receives.
         return {'rx_bytes': counted[8], 'rx': counted[9],
-                'dropped': counted[11],
+                'dropped': counted[11], 'wakes': wakes,
                 'tx_bytes': counted[0], 'tx': counted[1]}
 
     def disk_requests(self) -> Mapping[str, int]:
@@ -324,15 +357,6 @@ class IoGuest:
             'vda')
         return {'read': read, 'read_bytes': read_bytes,
                 'write': write, 'write_bytes': write_bytes}
-
-    def _instance(self, prefix: str = '') -> str:
-        p = prefix and f'{prefix}:'
-        return _INSTANCE.format(
-            p=p, xmlns=prefix and f' xmlns:{prefix}="{_NOVA}"',
-            specs=''.join(
-                f'<{p}extraSpec name={saxutils.quoteattr(name)}>'
-                f'{saxutils.escape(value)}</{p}extraSpec>'
-                for name, value in self._specs.items()))
 
 
 def _takes_direct(path: str) -> bool:

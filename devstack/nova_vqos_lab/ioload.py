@@ -17,17 +17,14 @@ Run as a script, by nothing but ionet.py and without the lab's other modules:
 
     ioload.py http ADDRESS --clients 4 --seconds 60
     ioload.py udp ADDRESS --rate 10000 --size 64 --seconds 60
-    ioload.py spin nobody --seconds 60
 
 http: clients, each of which asks for a page as soon as it has had the last
-one. udp: packets to a port that nobody listens at. spin: none, but work that
-takes all the time that it can get. Twice a second it prints what it did so
-far: ``{"at_s": TIME, "done": NUMBER, "failed": NUMBER}``, the time on the
-monotonic clock, which is that of all namespaces.
+one. udp: packets to a port that nobody listens at. Twice a second it prints
+what it did so far: ``{"at_s": TIME, "done": NUMBER, "failed": NUMBER}``, the
+time on the monotonic clock, which is that of all namespaces.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import socket
@@ -45,10 +42,6 @@ _PRIORITY = -19
 _PORT = 9
 # Ethernet, IP and UDP, without which a size is not that of a frame.
 _HEADERS = 42
-# Some 10 us of work, which no cache is too small for; and so many of them are
-# not interrupted by this process itself.
-_PIECE = bytes(4096)
-_SPINS = 50
 
 
 class Counter:
@@ -121,19 +114,10 @@ def flood(address, rate, size, counter):
             time.sleep(max(0, due_s - time.monotonic()))
 
 
-def spin(counter):
-    """Work without a pause."""
-    # As soon as it is done, whoever reports may want to.
-    while not counter.stopped.is_set():
-        for _ in range(_SPINS):
-            hashlib.sha256(_PIECE)
-        counter.add(done=_SPINS)
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n', maxsplit=1)[0])
-    parser.add_argument('kind', choices=('http', 'udp', 'spin'))
+    parser.add_argument('kind', choices=('http', 'udp'))
     parser.add_argument('address')
     parser.add_argument('--seconds', type=float, default=60)
     parser.add_argument('--clients', type=int, default=4)
@@ -161,11 +145,9 @@ def main():
         workers = [threading.Thread(target=ask,
                                     args=(options.address, counter))
                    for _ in range(options.clients)]
-    elif options.kind == 'udp':
+    else:
         workers = [threading.Thread(target=flood, args=(
             options.address, options.rate, options.size, counter))]
-    else:
-        workers = [threading.Thread(target=spin, args=(counter,))]
     for worker in workers:
         worker.start()
     try:

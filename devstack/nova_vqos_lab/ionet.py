@@ -18,6 +18,7 @@ taps onto it; nothing else is on it but the clients' link. No frame leaves the
 two namespaces.
 """
 
+from collections.abc import Sequence
 import os
 import subprocess
 import sys
@@ -29,6 +30,9 @@ from nova_vqos_lab import process
 BRIDGE = 'br-guests'
 # The clients' link, as the host sees it.
 PORT = 'clients'
+# Another one, which leads nowhere: what clients send there ends where it
+# arrives.
+LONE_PORT = 'clients-lone'
 _NETWORK = '198.18.1'
 _LENGTH = 24
 _LOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'ioload.py')
@@ -60,13 +64,16 @@ class ClientNetwork:
         self._in_host('link', 'add', BRIDGE, 'type', 'bridge',
                       'forward_delay', '0', 'mcast_snooping', '0')
         self._in_host('link', 'set', BRIDGE, 'up')
-        self._in_host('link', 'add', PORT, 'type', 'veth', 'peer', 'name',
-                      'eth0', 'netns', self.namespace)
+        for name, peer in ((PORT, 'eth0'), (LONE_PORT, 'eth1')):
+            self._in_host('link', 'add', name, 'type', 'veth', 'peer', 'name',
+                          peer, 'netns', self.namespace)
         self._in_host('link', 'set', PORT, 'master', BRIDGE, 'up')
+        self._in_host('link', 'set', LONE_PORT, 'up')
         for arguments in (
                 ['link', 'set', 'lo', 'up'],
                 ['address', 'add', f'{_NETWORK}.1/{_LENGTH}', 'dev', 'eth0'],
-                ['link', 'set', 'eth0', 'up']):
+                ['link', 'set', 'eth0', 'up'],
+                ['link', 'set', 'eth1', 'up']):
             _ip('-netns', self.namespace, *arguments)
 
     def remove(self) -> None:
@@ -75,8 +82,9 @@ class ClientNetwork:
             pids = _ip('netns', 'pids', self.namespace).split()
             for pid in pids:
                 process.Process(int(pid)).stop(5)
-            _ip('-netns', self.namespace, 'link', 'delete', 'eth0',
-                check=False)
+            for name in ('eth0', 'eth1'):
+                _ip('-netns', self.namespace, 'link', 'delete', name,
+                    check=False)
             _ip('netns', 'delete', self.namespace)
         if os.path.exists(netns.Network.path(self._host_namespace)):
             self._in_host('link', 'delete', BRIDGE, check=False)
@@ -92,23 +100,6 @@ class ClientNetwork:
         _ip('-netns', self.namespace, 'neighbour', 'replace', guest_address,
             'lladdr', mac, 'dev', 'eth0', 'nud', 'permanent')
 
-    def connect(self, *, connected: bool) -> None:
-        """Connect the clients with the bridge, or have what they send end
-        where it arrives.
-        """
-        self._in_host('link', 'set', PORT,
-                      *(['master', BRIDGE] if connected else ['nomaster']))
-
-    def steer(self, pcpus: set[int]) -> None:
-        """Choose who does the kernel's part of what clients send.
-
-        :param pcpus: none: those that the senders run on
-        """
-        mask = sum(1 << pcpu for pcpu in pcpus)
-        self.host.run(
-            ['tee', f'/sys/class/net/{PORT}/queues/rx-0/rps_cpus'],
-            text_input=f'{mask:x}\n')
-
     def load(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a load from among the clients.
 
@@ -116,9 +107,12 @@ class ClientNetwork:
         :returns: its process; its output are lines of JSON
         """
         return subprocess.Popen(
-            ['ip', 'netns', 'exec', self.namespace, sys.executable, '-I',
-             '-S', _LOAD, *arguments],
+            self.enter([sys.executable, '-I', '-S', _LOAD, *arguments]),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+
+    def enter(self, argv: Sequence[str]) -> list[str]:
+        """:returns: what runs a command among the clients"""
+        return ['ip', 'netns', 'exec', self.namespace, *argv]
 
     def _in_host(self, *arguments: str, check: bool = True) -> str:
         return _ip('-netns', self._host_namespace, *arguments, check=check)

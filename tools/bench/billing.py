@@ -40,13 +40,13 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import statistics
 import sys
 import time
 
 import billing_host
-from billing_host import say
+import lab_host
+from lab_host import say
 
 from nova_vqos.billing import meter
 from nova_vqos_lab import iomeasure
@@ -60,9 +60,11 @@ AIM_UNDISTURBED = 0.05
 AIM_LEDGER = 0.05
 # What was billed last is no older.
 _LEDGER_S = 6.0
-# Of proof c, one after the other.
-_SLOT_S = 3.0
-_SLOTS = 8
+# Of proof c: packets a second, and slots with and without them by turns.
+RATES = (1000, 5000, 10_000)
+_SLOT_S = 0.1
+_PAIRS = 100
+_PACKETS_LIMIT_S = 300
 
 Row = dict[str, object]
 
@@ -166,12 +168,19 @@ COMPANY = ('alone', 'computing', 'flooded')
 def prove_undisturbed(bench: Bench) -> list[Row]:
     """b: a server's requests a second, by what is beside it."""
     rows = []
-    with (bench.server(60) as server,
-          bench.server(30, number=1, spin=True) as computing,
-          bench.server(30, number=2, readers=2) as flooded):
-        others = {'computing': computing, 'flooded': flooded}
-        for mode, again in bench.options.turns:
-            for company in COMPANY:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(bench.server(60))
+        others = {}
+        if 'computing' in bench.options.company:
+            others['computing'] = stack.enter_context(
+                bench.server(30, number=1, spin=True))
+        if 'flooded' in bench.options.company:
+            others['flooded'] = stack.enter_context(
+                bench.server(30, number=2, readers=2))
+        for number, (mode, again) in enumerate(bench.options.turns):
+            # There and back, so that a drift of the machine is nobody's.
+            back = number // len(bench.options.modes) % 2
+            for company in bench.options.company[::-1 if back else 1]:
                 say(f'b: {mode.name}, {company}{again}')
                 for name, other in others.items():
                     if name == company:
@@ -180,9 +189,11 @@ def prove_undisturbed(bench: Bench) -> list[Row]:
                         other.guest.pause()
                 bench.apply(mode, [server, *others.values()])
                 rows.append({
-                    'mode': mode.name, 'company': company, **measure_company(
-                        bench, server, others.get(company))})
-                say(f'   {rows[-1]["requests"]:.1f} requests/s')
+                    'turn': again, 'mode': mode.name, 'company': company,
+                    **measure_company(bench, server, others.get(company))})
+                say(f'   {rows[-1]["requests"]:.1f} requests/s, '
+                    f'{rows[-1]["requests"] / rows[-1]["own"]:.1f} a CPU '
+                    'second')
     return rows
 
 
@@ -197,32 +208,55 @@ def measure_company(bench: Bench, server: Server,
             stack.enter_context(bench.load(
                 kind, other.guest.address, *arguments))
         settle(bench)
+        switches = [guest.switches() for guest in guests]
         samples = iomeasure.watch(guests, bench.options.seconds)
-        used = [iomeasure.use(found, bench.costs_ns).total
-                for found in samples]
+        switches = [guest.switches() - before for guest, before
+                    in zip(guests, switches, strict=True)]
+        used = [iomeasure.use(found, bench.costs_ns) for found in samples]
         return {
             'requests': requests.rate(samples[0][0].at_s,
                                       samples[0][-1].at_s),
             'failed': requests.failed(),
-            'total': used[0], 'other_total': sum(used[1:])}
+            'own': used[0].whole, 'total': used[0].total,
+            'other_total': sum(one.total for one in used[1:]),
+            'other_packets': sum(one.counted['rx'] for one in used[1:]),
+            'other_dropped': sum(one.counted['dropped'] for one in used[1:]),
+            'switches': switches[0] / used[0].elapsed_s,
+            'other_switches': sum(switches[1:]) / used[0].elapsed_s}
 
 
 def print_company(rows: Sequence[Row]) -> bool:
     """:returns: whether the aim is met"""
-    print('\nb: requests a second of a server of 60 CU, alone and beside one '
-          'of 30 CU; what both used')
-    print('                           a second  to alone    used   other')
+    print('\nb: requests of a server of 60 CU, alone and beside one of 30 CU, '
+          'a second and a CPU second of its own; medians, also of what they '
+          'are to alone in each round')
+    print('                           a second  to alone   a CPU s  to alone'
+          '    used   other switches')
     met = True
-    merged = merge(rows, 'mode', 'company')
-    for row in merged:
-        alone = next(one for one in merged if one['mode'] == row['mode']
-                     and one['company'] == 'alone')
-        ratio = row['requests'] / alone['requests']
+    for row in merge(with_ratios(rows), 'mode', 'company'):
         print(f'{row["mode"]:12}{row["company"]:12}{row["requests"]:11.1f}'
-              f'{ratio:10.3f}{row["total"]:8.1%}{row["other_total"]:8.1%}')
+              f'{row["to_alone"]:10.3f}{row["a_cpu_s"]:10.1f}'
+              f'{row["a_cpu_s_to_alone"]:10.3f}{row["total"]:8.1%}'
+              f'{row["other_total"]:8.1%}'
+              f'{row["switches"] + row["other_switches"]:9.0f}')
         if row['mode'] == 'charge':
-            met &= abs(ratio - 1) <= AIM_UNDISTURBED
+            met &= abs(row['to_alone'] - 1) <= AIM_UNDISTURBED
     return met
+
+
+def with_ratios(rows: Sequence[Row]) -> list[Row]:
+    """Rows, each beside the one of its round and mode that is alone."""
+    found = []
+    for row in rows:
+        alone = next(one for one in rows if one['company'] == 'alone' and all(
+            one[key] == row[key] for key in ('mode', 'turn')))
+        a_cpu_s = row['requests'] / row['own']
+        found.append(row | {
+            'a_cpu_s': a_cpu_s,
+            'to_alone': row['requests'] / alone['requests'],
+            'a_cpu_s_to_alone': a_cpu_s / (alone['requests']
+                                           / alone['own'])})
+    return found
 
 
 # Proof c.
@@ -235,10 +269,12 @@ def prove_ledger(bench: Bench) -> Row:
         bench.apply(MODES['account'], [server])
         found['ledger'] = measure_ledger(bench, server)
     with bench.server(95) as server:
-        say(f'c: what a packet takes from a spinner, {3 * _SLOTS * _SLOT_S:g} '
-            's')
+        say('c: what a packet takes from others, '
+            f'{2 * _SLOT_S * _PAIRS * (len(RATES) + 1):g} s')
         bench.apply(MODES['stock'], [server])
-        found['packet'] = measure_packet(bench, server)
+        settle(bench)
+        found['packet'] = measure_packet(bench, server, RATES)
+        found['caches'] = measure_packet(bench, server, RATES[1:2], '--roam')
     return found
 
 
@@ -268,58 +304,28 @@ def measure_ledger(bench: Bench, server: Server) -> Row:
             'counted': counted}
 
 
-def measure_packet(bench: Bench, server: Server) -> Row:
-    """What a packet takes from a spinner that the kernel works for it on.
+def measure_packet(bench: Bench, server: Server, rates: Sequence[int],
+                   *more: str) -> Row:
+    """What a packet takes from others.
 
-    The sender runs beside the guest, and the kernel is told to do its part
-    of what is sent on the spinner's pCPU. Slots without packets, with packets
-    that end where they arrive, and with packets to the guest take turns.
+    :param more: options of billing_packets.py
     """
-    (sender_pcpu,) = bench.host.pcpus
-    slots: dict[str, list[tuple[float, float]]] = {
-        'none': [], 'lost': [], 'bridged': []}
-    bench.net.steer({bench.load_pcpu})
-    with bench.load('spin', 'nobody') as spinner:
-        process.wait_until(spinner.begun, billing_host.LIMIT_S, 'the spinner')
-        for _ in range(_SLOTS):
-            for kind, found in slots.items():
-                found.append(measure_slot(bench, server, spinner, kind,
-                                          sender_pcpu))
-    bench.net.connect(connected=True)
-    work = statistics.median(done for done, _ in slots['none'])
-    taken_ns = {
-        kind: [(1 - done / work) / packets * 1e9 for done, packets in found]
-        for kind, found in slots.items() if kind != 'none'}
-    ends_ns = statistics.median(taken_ns['lost'])
-    return {
-        'packets': statistics.median(
-            packets for _, packets in slots['bridged']),
-        'whole_ns': statistics.median(taken_ns['bridged']),
-        'ends_ns': ends_ns,
-        'beyond_ns': [taken - ends_ns for taken in taken_ns['bridged']],
-        'cost_ns': bench.costs_by_part_ns(dict.fromkeys(
-            ('rx', 'rx_bytes', 'tx', 'tx_bytes', 'read', 'read_bytes',
-             'write', 'write_bytes'), 0) | {'rx': 1, 'rx_bytes': 64}
-        ).get('net_rx', 0.0)}
-
-
-def measure_slot(bench: Bench, server: Server, spinner: iomeasure.Load,
-                 kind: str, sender_pcpu: int) -> tuple[float, float]:
-    """:returns: pieces of work of the spinner and packets, a second"""
-    bench.net.connect(connected=kind != 'lost')
-    with contextlib.ExitStack() as stack:
-        sender = None
-        if kind != 'none':
-            sender = stack.enter_context(bench.load(
-                'udp', server.guest.address, '--rate',
-                str(bench.options.packets), pcpu=sender_pcpu))
-            process.wait_until(sender.begun, billing_host.LIMIT_S, 'packets')
-        began_s = time.monotonic()
-        # Not a wait for anything: the length of the measurement.
-        time.sleep(_SLOT_S)
-        ended_s = time.monotonic()
-        return (spinner.rate(began_s, ended_s),
-                sender.rate(began_s, ended_s) if sender else 0.0)
+    (guest_pcpu,) = bench.host.pcpus
+    done = process.run(bench.net.enter([
+        sys.executable, str(lab_host.ROOT / 'tools/bench/billing_packets.py'),
+        '--pid', str(server.guest.pid), '--mac', server.guest.mac,
+        '--address', server.guest.address,
+        '--pcpus', str(bench.load_pcpu), str(guest_pcpu),
+        '--rates', *map(str, rates), '--pairs', str(_PAIRS),
+        '--slot-s', str(_SLOT_S), *more]), limit_s=_PACKETS_LIMIT_S)
+    found = json.loads(done.stdout)
+    for taken in found.values():
+        taken['cost_ns'] = bench.costs_by_part_ns(dict.fromkeys(
+            ('rx', 'rx_bytes', 'wakes', 'tx', 'tx_bytes', 'read',
+             'read_bytes', 'write', 'write_bytes'), 0) | {
+                 'rx': 1, 'rx_bytes': 64, 'wakes': taken['wakes'][0]}
+        ).get('net_rx', 0.0)
+    return found
 
 
 def print_ledger(found: Row) -> bool:
@@ -332,13 +338,20 @@ def print_ledger(found: Row) -> bool:
         off_by = billed / counted - 1 if counted else 0.0
         print(f'{name:10}{billed:10.3f}{counted:10.3f}{off_by:+8.2%}')
         met &= abs(off_by) <= AIM_LEDGER
-    packet = found['packet']
-    beyond_ns = statistics.median(packet['beyond_ns'])
-    print(f'A packet of {packet["packets"]:.0f} a second took '
-          f'{packet["whole_ns"]:.0f} ns from a spinner, {beyond_ns:.0f} ns '
-          f'more than one that ended where it arrived; its cost is '
-          f'{packet["cost_ns"]:.0f} ns')
-    return met and abs(packet['cost_ns'] / beyond_ns - 1) <= AIM_LEDGER
+    print('\nc: what a packet of 64 bytes takes, us, with intervals of 95 %: '
+          "from spinners on the sender's and the guest's pCPU; what the "
+          'process was charged for; the rest; what is billed for it; wakes')
+    for name, about in (('packet', ''), ('caches', ' *')):
+        for rate, taken in found[name].items():
+            print(f'{rate:>6}/s{about:2}' + ''.join(
+                '{:8.1f} [{:5.1f}, {:5.1f}]'.format(*(
+                    value / 1e3 for value in taken[part]))
+                for part in ('sender', 'guest', 'process', 'kernel'))
+                + f'{taken["cost_ns"] / 1e3:8.1f}{taken["wakes"][0]:8.2f}')
+    print("* with a spinner on the guest's pCPU that uses the caches")
+    return met and all(
+        abs(taken['cost_ns'] / taken['kernel'][0] - 1) <= AIM_LEDGER
+        for taken in found['packet'].values())
 
 
 def settle(bench: Bench) -> None:
@@ -364,11 +377,7 @@ PROOFS = {'a': (prove_entitlement, print_use),
 
 def main() -> int:
     options = parse()
-    if os.geteuid() != 0:
-        print('namespaces and cgroups can be made by root only')
-        return 2
-    # Ended by `timeout`, it is to clean up all the same.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    lab_host.prepare()
     bench = Bench(options)
     report: Row = {'load': os.getloadavg()[0]}
     try:
@@ -396,6 +405,8 @@ def parse() -> argparse.Namespace:
                         help='of a and b (default %(default)s)')
     parser.add_argument('--scenarios', default='http,flood,disk',
                         metavar='LIST', help='of a (default %(default)s)')
+    parser.add_argument('--company', default=','.join(COMPANY),
+                        metavar='LIST', help='of b (default %(default)s)')
     parser.add_argument('--seconds', type=float, default=60,
                         help='of each measurement (default %(default)s)')
     parser.add_argument('--settle', type=float, default=30,
@@ -411,12 +422,16 @@ def parse() -> argparse.Namespace:
     options.only = options.only.split(',')
     if not set(options.only) <= set(PROOFS):
         parser.error(f'--only takes some of {",".join(PROOFS)}')
-    modes = options.modes.split(',')
+    modes = options.modes = options.modes.split(',')
     if not set(modes) <= set(MODES):
         parser.error(f'--modes takes some of {",".join(MODES)}')
     if not 5 <= options.seconds <= 3600 or not 0 <= options.settle <= 600:
         parser.error('--seconds must be 5 to 3600, --settle 0 to 600')
     options.scenarios = options.scenarios.split(',')
+    options.company = options.company.split(',')
+    if not {'alone'} <= set(options.company) <= set(COMPANY):
+        parser.error(f'--company takes some of {",".join(COMPANY)}, alone '
+                     'among them')
     options.turns = [
         (MODES[name], f', round {number + 1} of {options.rounds}')
         for number in range(options.rounds) for name in modes]

@@ -13,7 +13,7 @@
 
 """The host of billing.py: of the lab, with guests, clients and the real agent.
 
-Import it first: it chooses where the lab's other modules keep things.
+Import it before the lab's own modules, see lab_host.py.
 """
 
 import argparse
@@ -22,31 +22,18 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
-import shutil
 import sqlite3
-import sys
-import tempfile
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_LAB_DIRECTORY = tempfile.mkdtemp(prefix='vqos-billing-')
-os.environ['NOVA_VQOS_LAB_DIR'] = _LAB_DIRECTORY
-os.environ['NOVA_VQOS_LAB_PREFIX'] = 'vqosbill'
-sys.path.insert(0, str(_ROOT / 'devstack'))
-sys.path.insert(0, str(_ROOT))
+import lab_host
 
-from nova_vqos import fingerprint  # noqa: E402
-from nova_vqos import policy  # noqa: E402
-from nova_vqos import profile  # noqa: E402
-from nova_vqos.billing import meter  # noqa: E402
-from nova_vqos.billing import usage  # noqa: E402
-from nova_vqos.tests import make_profiles  # noqa: E402
-from nova_vqos_lab import host as hosts  # noqa: E402
-from nova_vqos_lab import ioguest  # noqa: E402
-from nova_vqos_lab import iomeasure  # noqa: E402
-from nova_vqos_lab import ionet  # noqa: E402
-from nova_vqos_lab import netns  # noqa: E402
-from nova_vqos_lab import process  # noqa: E402
+from nova_vqos import policy
+from nova_vqos import profile
+from nova_vqos.billing import meter
+from nova_vqos.billing import usage
+from nova_vqos_lab import ioguest
+from nova_vqos_lab import iomeasure
+from nova_vqos_lab import ionet
+from nova_vqos_lab import process
 
 LIMIT_S = 60
 _PERIOD_US = 50_000
@@ -99,10 +86,9 @@ class Bench:
         pcpus = sorted(os.sched_getaffinity(0))
         self.load_pcpu = pcpus[-1]
         self.options = options
-        self._network = netns.Network()
-        self.host = hosts.Host('bench', {pcpus[0]}, address='198.18.0.21')
-        self.net = ionet.ClientNetwork(self.host, self._network)
-        self._agent: process.Process | None = None
+        self._bench = lab_host.BenchHost({pcpus[0]})
+        self.host = self._bench.host
+        self.net = ionet.ClientNetwork(self.host, self._bench.network)
         self._io_costs = None
 
     def start(self) -> None:
@@ -110,27 +96,20 @@ class Bench:
             self.options.profile)
         self._io_costs = calibrated.io_costs if calibrated else None
         if self._io_costs is None:
-            say('no costs of I/O: the kernel\'s part of it counts as nothing')
-        self._network.create()
-        self.host.start(peers={})
+            lab_host.say('no costs of I/O: the kernel\'s part of it counts '
+                         'as nothing')
+        self._bench.start(calibrated.io if calibrated else None)
         self.net.create()
-        self._image = ioguest.build_image(_LAB_DIRECTORY)
-        profile.store(make_profiles.make_profile(
-            self.host.name, make_profiles.make_class(self.host.pcpus, 1.0),
-            fingerprint=fingerprint.of_host(),
-            **({'io': calibrated.io} if calibrated else {})),
-            self.host.path('etc/nova-vqos/profile.yaml'))
+        self._image = ioguest.build_image(lab_host.DIRECTORY)
 
     def remove(self) -> None:
-        self.host.remove()
-        self._network.remove()
-        shutil.rmtree(_LAB_DIRECTORY, ignore_errors=True)
+        self._bench.remove()
 
     @contextlib.contextmanager
     def server(self, units: int, *, number: int = 0, readers: int = 0,
                spin: bool = False) -> Iterator[Server]:
         """A server that is up; it boots without a cap."""
-        self.stop_agent()
+        self._bench.stop_agent()
         guest = ioguest.IoGuest(
             self.host, self._image, number=number, readers=readers, spin=spin,
             specs={policy.UNITS_KEY: str(units)})
@@ -161,7 +140,8 @@ class Bench:
         if interface is not None:
             parts = {
                 'net_rx': interface.rx.total_ns(counted['rx'],
-                                                counted['rx_bytes']),
+                                                counted['rx_bytes'])
+                + interface.wake_ns * min(counted['wakes'], counted['rx']),
                 'net_tx': interface.tx.total_ns(counted['tx'],
                                                 counted['tx_bytes'])}
         disk = self._io_costs.disks.get(_DISK)
@@ -194,7 +174,7 @@ class Bench:
     def apply(self, mode: Mode, servers: Sequence[Server]) -> None:
         """Treat servers as a mode says."""
         if mode.billing is None:
-            self.stop_agent()
+            self._bench.stop_agent()
             for server in servers:
                 for name, value in (
                         ('global_quota', -1), ('vcpu_period', _PERIOD_US),
@@ -204,35 +184,9 @@ class Bench:
             return
         for server in servers:
             server.guest.set_specs(vqos_dd_billing=mode.billing)
-        if self._agent is None:
-            self.start_agent()
+        if self._bench.agent is None:
+            self._bench.start_agent(vqos=f'period_us = {_PERIOD_US}')
         for server in servers:
             process.wait_until(
                 lambda guest=server.guest: guest.limits()[1][0] > 0,
                 LIMIT_S, f'a cap for {server.guest.name}')
-
-    def start_agent(self) -> None:
-        pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
-                     ).write_text(
-            '[DEFAULT]\nhost = bench\n'
-            # The port discard, where nobody is: the bus is down.
-            'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
-            f'[vqos]\nperiod_us = {_PERIOD_US}\n')
-        self._agent = self.host.popen(
-            [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
-             '/etc/nova-vqos/nova-vqos.conf'],
-            env={'PYTHONPATH': str(_ROOT), 'MALLOC_ARENA_MAX': '2'},
-            log='agent')
-
-    def stop_agent(self) -> None:
-        if self._agent is not None:
-            if not self._agent.alive():
-                log = pathlib.Path(self._agent.log).read_text()
-                raise process.LabError(f'the agent died: {log[-2000:]}')
-            self._agent.stop()
-        self._agent = None
-
-
-def say(text: str) -> None:
-    """Print a line of progress at once."""
-    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,189 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A host of the lab, for benches: made by the run, and gone after it.
+
+Import it first: it chooses where the lab's other modules keep things.
+"""
+
+import atexit
+from collections.abc import Iterator, Mapping
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import typing as ty
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+#: Of everything that the bench makes, removed with the host.
+DIRECTORY = tempfile.mkdtemp(prefix='vqos-bench-')
+
+
+@atexit.register
+def _remove_unused() -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(DIRECTORY)
+
+
+os.environ['NOVA_VQOS_LAB_DIR'] = DIRECTORY
+# Benches that run at the same time share no names.
+os.environ['NOVA_VQOS_LAB_PREFIX'] = f'vqosb{os.getpid()}'
+sys.path.insert(0, str(ROOT / 'devstack'))
+sys.path.insert(0, str(ROOT))
+
+from nova_vqos import fingerprint  # noqa: E402
+from nova_vqos import profile  # noqa: E402
+from nova_vqos.tests import make_profiles  # noqa: E402
+from nova_vqos_lab import host as hosts  # noqa: E402
+from nova_vqos_lab import netns  # noqa: E402
+from nova_vqos_lab import process  # noqa: E402
+
+NAME = 'bench'
+
+
+class BenchHost:
+    """A host of the lab with libvirtd, and the real agent where wanted.
+
+    :ivar host: of the lab
+    :ivar network: of the lab
+    :ivar agent: while it runs
+    """
+
+    def __init__(self, pcpus: set[int]) -> None:
+        """:param pcpus: that its guests run on"""
+        self.network = netns.Network()
+        self.host = hosts.Host(NAME, pcpus, address='198.18.0.21')
+        self.agent: process.Process | None = None
+
+    def start(self, io: Mapping[str, ty.Any] | None = None) -> None:
+        """Start it, with a profile made up but for what I/O costs.
+
+        :param io: the profile's part that says it; None: it says nothing
+        :raises LabError: when the machine does not let us
+        """
+        self.network.create()
+        self.host.start(peers={})
+        profile.store(make_profiles.make_profile(
+            NAME, make_profiles.make_class(self.host.pcpus, 1.0),
+            fingerprint=fingerprint.of_host(), **({'io': io} if io else {})),
+            self.host.path('etc/nova-vqos/profile.yaml'))
+
+    def remove(self) -> None:
+        """Remove it, and all that the bench made."""
+        self.host.remove()
+        self.network.remove()
+        shutil.rmtree(DIRECTORY, ignore_errors=True)
+
+    def start_agent(self, *, vqos: str = '') -> process.Process:
+        """Start the agent as it is on any host, but for a message bus.
+
+        :param vqos: lines of this section of its configuration
+        """
+        pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
+                     ).write_text(
+            f'[DEFAULT]\nhost = {NAME}\n'
+            # The port discard, where nobody is: the bus is down.
+            'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
+            f'[vqos]\n{vqos}\n')
+        self.agent = self.host.popen(
+            [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
+             '/etc/nova-vqos/nova-vqos.conf'],
+            env={'PYTHONPATH': str(ROOT), 'MALLOC_ARENA_MAX': '2'},
+            log='agent')
+        return self.agent
+
+    def stop_agent(self) -> None:
+        """Stop it, if it was started.
+
+        :raises LabError: when it had ended by itself
+        """
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            if not agent.alive():
+                log = pathlib.Path(agent.log).read_text()
+                raise process.LabError(f'the agent died: {log[-2000:]}')
+            agent.stop()
+
+
+@contextlib.contextmanager
+def started(io: Mapping[str, ty.Any] | None = None) -> Iterator[BenchHost]:
+    """A host with all pCPUs of the machine, removed afterwards."""
+    bench = BenchHost(os.sched_getaffinity(0))
+    try:
+        bench.start(io)
+        yield bench
+    finally:
+        bench.remove()
+
+
+def prepare() -> None:
+    """Be ready to make a host.
+
+    :raises SystemExit: when this is not root
+    """
+    if os.geteuid() != 0:
+        print('namespaces and cgroups can be made by root only')
+        raise SystemExit(2)
+    # Ended by `timeout`, a bench is to clean up all the same.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def say(text: str) -> None:
+    """Print a line of progress at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cpu_us(pid: int) -> float:
+    """CPU time of a process so far, threads that ended included."""
+    # NOTE: the clock of a process by its id, see clock_getcpuclockid(3),
+    # which Python has for threads of its own only.
+    return time.clock_gettime_ns((~pid << 3) | 2) / 1e3
+
+
+def available_mib() -> float:
+    """Memory of the machine that nobody needs."""
+    return _field_kib('/proc/meminfo', 'MemAvailable') / 1024
+
+
+def resident_mib(pid: int) -> float:
+    """Memory that a process holds."""
+    return _field_kib(f'/proc/{pid}/status', 'VmRSS') / 1024
+
+
+def _field_kib(path: str, name: str) -> int:
+    for line in pathlib.Path(path).read_text().splitlines():
+        if line.startswith(f'{name}:'):
+            return int(line.split()[1])
+    raise ValueError(f'{path} has no {name}')
+
+
+def measured_us(seconds: float, *pids: int) -> tuple[float, list[float]]:
+    """What processes use in a while.
+
+    :returns: for how long, in seconds, and CPU time of each
+    """
+    before_us, began_s = [cpu_us(pid) for pid in pids], time.monotonic()
+    # Not a wait for anything: the length of the measurement.
+    time.sleep(seconds)
+    return time.monotonic() - began_s, [
+        cpu_us(pid) - before
+        for pid, before in zip(pids, before_us, strict=True)]
+
+
+def libvirtd_pid(bench: BenchHost) -> int:
+    """As the machine sees it."""
+    return ty.cast(process.Process, bench.host.libvirtd).pid
