@@ -35,9 +35,13 @@ from nova_vqos import domain_xml
 from nova_vqos import policy
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
+from nova_vqos.agent import biller as billers
+from nova_vqos.agent import messenger
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import state
+from nova_vqos.billing import account
+from nova_vqos.billing import ledger
 from nova_vqos.hooks import install
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
@@ -50,6 +54,9 @@ LIBVIRT_ETC = pathlib.Path('/etc/libvirt')
 RUN = pathlib.Path('/run/vqos')
 WAIT_S = 60
 SPIN_S = 5
+# What a server owes when it starts to be charged: 10 s of all that it may use.
+DEBT_CU_US = 600_000_000
+INSTANCE = 'http://openstack.org/xmlns/libvirt/nova/1.1'
 
 LIBVIRTD_CONF = """\
 auth_unix_ro = "none"
@@ -64,20 +71,22 @@ group = "root"
 namespaces = []
 stdio_handler = "file"
 """
+METADATA = f"""\
+<n:instance xmlns:n="{INSTANCE}">
+  <n:flavor name="f">
+    <n:vcpus>2</n:vcpus>
+    <n:extraSpecs>
+      <n:extraSpec name="{policy.UNITS_KEY}">60</n:extraSpec>
+      <n:extraSpec name="{policy.DD_BILLING_KEY}">%s</n:extraSpec>
+    </n:extraSpecs>
+  </n:flavor>
+</n:instance>
+"""
 DOMAIN = f"""\
 <domain type='qemu'>
   <name>{NAME}</name>
   <uuid>{UUID}</uuid>
-  <metadata>
-    <n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1">
-      <n:flavor name="f">
-        <n:vcpus>2</n:vcpus>
-        <n:extraSpecs>
-          <n:extraSpec name="{policy.UNITS_KEY}">60</n:extraSpec>
-        </n:extraSpecs>
-      </n:flavor>
-    </n:instance>
-  </metadata>
+  <metadata>{METADATA % 'off'}</metadata>
   <memory unit='MiB'>32</memory>
   <vcpu cpuset='0-1'>2</vcpu>
   <os><type arch='x86_64' machine='pc'>hvm</type></os>
@@ -113,7 +122,7 @@ def main():
         with daemon(), connected_hypervisor(events) as hypervisor:
             connected = libvirt.open('qemu:///system')
             for step in (observe, observe_usage, observe_limits,
-                         observe_hook, observe_agent):
+                         observe_hook, observe_agent, observe_charge):
                 note_uptime(seen, step.__name__)
                 step(connected, hypervisor, seen)
             note_uptime(seen, 'end')
@@ -384,16 +393,23 @@ def observe_hook(connected, _hypervisor, seen):
 
 
 @contextlib.contextmanager
-def agent():
-    """The agent's loop, without its RPC."""
+def agent(book=None):
+    """The agent's loop, without its RPC.
+
+    :param book: the ledger in which servers are billed; None: nobody is
+    """
     calibrate()
+    hypervisor = hypervisor_libvirt.LibvirtHypervisor()
+    biller = None if book is None else billers.Biller(
+        hypervisor, book, messenger.Messenger('v2'), billers.Options(),
+        host='v2')
     loop = reconciler.Reconciler(
-        hypervisor_libvirt.LibvirtHypervisor(),
+        hypervisor,
         profile_watch.ProfileWatch(
             str(RUN / 'profile.yaml'), 0.05,
             fingerprint=lambda _emulator: make_profile().fingerprint),
         state.Heartbeat(str(RUN / 'agent.json'), 'v2'),
-        state.ServiceManager(), period_us=50_000)
+        state.ServiceManager(), period_us=50_000, biller=biller)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     yield loop
@@ -403,23 +419,25 @@ def agent():
 
 def wait_until(wanted):
     """What is in the cgroup as soon as it fits, or at last."""
+    def fits(found):
+        return all(found[name] == value for name, value in wanted.items())
+    return poll(in_cgroup, fits)
+
+
+def poll(look, fits):
+    """What is seen as soon as it fits, or at last."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        found = in_cgroup()
-        if (all(found[name] == value for name, value in wanted.items())
-                or time.monotonic() > deadline):
+        found = look()
+        if fits(found) or time.monotonic() > deadline:
             return found
         time.sleep(0.1)
 
 
 def wait_for_report(loop, *, restored):
     """The agent's report as soon as it has counted that, or at last."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        report = loop.host_report()
-        if report['restored'] >= restored or time.monotonic() > deadline:
-            return report
-        time.sleep(0.1)
+    return poll(loop.host_report,
+                lambda report: report['restored'] >= restored)
 
 
 def observe_agent(_connected, _hypervisor, seen):
@@ -439,6 +457,38 @@ def observe_agent(_connected, _hypervisor, seen):
             {**wanted, 'cpu.max': 'max 100000'})
         seen['agent_report'] = wait_for_report(loop, restored=3)
         seen['server_report'] = loop.server_report(UUID)
+
+
+def observe_charge(connected, _hypervisor, seen):
+    """The guest pays for its I/O from now on, and owes something already."""
+    # libvirt adds the prefix to the element: not one that it has already.
+    connected.lookupByName(NAME).setMetadata(
+        libvirt.VIR_DOMAIN_METADATA_ELEMENT, METADATA % 'charge', 'nova',
+        INSTANCE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    book = ledger.Ledger(str(RUN / 'lib' / 'ledger.sqlite'))
+    book.store([account.Account(UUID, debt_cu_us=DEBT_CU_US)])
+    with agent(book) as loop:
+        seen['charged'] = wait_until({'cpu.max': '30000 50000'})
+        seen['pays'] = poll(in_cgroup, pays)
+        before, used_ns = next_bill(loop), process_cpu_ns()
+        time.sleep(2 * SPIN_S)
+        after, used_ns = next_bill(loop), process_cpu_ns() - used_ns
+        seen['bills'] = [before, after]
+        seen['used_cu_s'] = used_ns / 1e7
+    seen['given_back'] = in_cgroup()
+
+
+def pays(found):
+    """Whether the whole guest may use less than what it was promised."""
+    quota = found['cpu.max'].split()[0]
+    return quota != 'max' and int(quota) < 28_000
+
+
+def next_bill(loop):
+    """The guest's bill as soon as there is another one, or at last."""
+    before = loop.server_report(UUID)['bill']
+    return poll(lambda: loop.server_report(UUID)['bill'],
+                lambda bill: bill is not None and bill != before)
 
 
 if __name__ == '__main__':

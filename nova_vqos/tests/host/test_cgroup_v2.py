@@ -183,5 +183,33 @@ def test_the_agent_restores_what_was_tampered_with(seen):
     assert seen['agent_report']['wrong'] == []
 
 
+def test_one_that_pays_is_limited_as_a_whole(seen):
+    assert seen['charged']['cpu.max'] == '30000 50000'
+    # Other than on v1, its vCPUs keep their own limit when it owes something.
+    assert limits(seen['charged']) == ['15000 50000'] * 2
+
+
+def test_what_it_owes_is_taken_from_the_whole(seen):
+    quota_us, period_us = map(int, seen['pays']['cpu.max'].split())
+    assert period_us == 50_000
+    # Gradually, and not below the floor.
+    assert 3_000 <= quota_us < 28_000
+    before, after = seen['bills']
+    assert 0 <= after['debt_cu_s'] < before['debt_cu_s']
+
+
+def test_it_is_billed_for_what_the_kernel_counted(seen):
+    before, after = (bill['used_cu_s'] for bill in seen['bills'])
+    billed_cu_s = sum(after.values()) - sum(before.values())
+    # Each bill is made at some time within a round of 2 s, of 60 CU at most.
+    assert abs(billed_cu_s - seen['used_cu_s']) <= 2 * 60
+    assert billed_cu_s > 4 * 60
+
+
+def test_it_gets_its_units_back_when_the_agent_ends(seen):
+    assert seen['given_back']['cpu.max'] == '30000 50000'
+    assert limits(seen['given_back']) == ['15000 50000'] * 2
+
+
 def test_libvirt_tells_what_happens(seen):
     assert {'started', 'stopped', 'tuned'} <= set(seen['events'])
