@@ -340,14 +340,16 @@ def print_ledger(found: Row) -> bool:
         met &= abs(off_by) <= AIM_LEDGER
     print('\nc: what a packet of 64 bytes takes, us, with intervals of 95 %: '
           "from spinners on the sender's and the guest's pCPU; what the "
-          'process was charged for; the rest; what is billed for it; wakes')
+          'process was charged for; the rest; what is billed for it; wakes; '
+          'pairs of slots')
     for name, about in (('packet', ''), ('caches', ' *')):
         for rate, taken in found[name].items():
             print(f'{rate:>6}/s{about:2}' + ''.join(
                 '{:8.1f} [{:5.1f}, {:5.1f}]'.format(*(
                     value / 1e3 for value in taken[part]))
                 for part in ('sender', 'guest', 'process', 'kernel'))
-                + f'{taken["cost_ns"] / 1e3:8.1f}{taken["wakes"][0]:8.2f}')
+                + f'{taken["cost_ns"] / 1e3:8.1f}{taken["wakes"][0]:8.2f}'
+                '{:6}/{}'.format(*taken['pairs']))
     print("* with a spinner on the guest's pCPU that uses the caches")
     return met and all(
         abs(taken['cost_ns'] / taken['kernel'][0] - 1) <= AIM_LEDGER

@@ -18,7 +18,8 @@ soakers take all the time that is left and count what they get done: on the
 sender's, where the kernel moves the packet up to the tap; and on the guest's,
 where the one who reads the tap is woken. Short slots in which packets go to
 the guest take turns with slots in which the same packets end where they
-arrive; each pair of neighbours is one sample. Prints JSON: by rate, of
+arrive; each pair of neighbours is one sample, but for those in which others
+used the pCPUs, too. Prints JSON: by rate, of
 
 sender, guest
     what soakers lost on each pCPU, in ns a packet
@@ -53,6 +54,8 @@ from nova_vqos.calibration.io import traffic
 
 _SIZE = 64
 _RESAMPLED = 1000
+_MOST_OTHERS = 0.03
+_LEAST_PAIRS = 15
 # Numbers of 32 bytes, and those that are looked up for one piece of work.
 _ROAMED = 65_536
 _ROAMED_AT_ONCE = 128
@@ -70,6 +73,7 @@ class Slot:
     :ivar soaked_ns: CPU time of each soaker
     :ivar process_ns: CPU time of the guest's process
     :ivar wakes: how often its main thread began to run
+    :ivar own_ns: CPU time of the sender
     """
 
     packets: int
@@ -78,6 +82,15 @@ class Slot:
     soaked_ns: tuple[int, ...]
     process_ns: int
     wakes: int
+    own_ns: int
+
+    @property
+    def others(self) -> float:
+        """Part of the pCPUs' time that was anybody else's, of the worse."""
+        return 1 - min(
+            used_ns + soaked_ns for used_ns, soaked_ns in zip(
+                (self.own_ns, self.process_ns), self.soaked_ns, strict=True)
+        ) / self.elapsed_ns
 
 
 def main() -> int:
@@ -164,7 +177,8 @@ def slot(soakers: Sequence[accounts.Child], pid: int, rate: int,
         return Slot(0, time.monotonic_ns(),
                     tuple(soaker.counts[0] for soaker in soakers),
                     tuple(soaker.cpu_time_ns() for soaker in soakers),
-                    accounts.cpu_time_ns(pid), wakes(pid))
+                    accounts.cpu_time_ns(pid), wakes(pid),
+                    time.thread_time_ns())
 
     before, sent = read(), 0
     due_s = time.monotonic()
@@ -180,7 +194,8 @@ def slot(soakers: Sequence[accounts.Child], pid: int, rate: int,
         sent, after.elapsed_ns - before.elapsed_ns,
         tuple(map(int.__sub__, after.pieces, before.pieces)),
         tuple(map(int.__sub__, after.soaked_ns, before.soaked_ns)),
-        after.process_ns - before.process_ns, after.wakes - before.wakes)
+        after.process_ns - before.process_ns, after.wakes - before.wakes,
+        after.own_ns - before.own_ns)
 
 
 def wakes(pid: int) -> int:
@@ -189,7 +204,13 @@ def wakes(pid: int) -> int:
 
 
 def summary(pairs: Sequence[dict[str, Slot]]) -> dict[str, object]:
-    """What a packet took, from all pairs."""
+    """What a packet took, from all pairs that nobody disturbed."""
+    total = len(pairs)
+    pairs = [pair for pair in pairs if max(
+        one.others for one in pair.values()) <= _MOST_OTHERS]
+    if len(pairs) < _LEAST_PAIRS:
+        raise SystemExit(f'others were at work in {total - len(pairs)} of '
+                         f'{total} pairs of slots: measure again')
     samples: dict[str, list[float]] = {
         'sender': [], 'guest': [], 'process': [], 'kernel': [], 'wakes': []}
     for pair in pairs:
@@ -203,7 +224,7 @@ def summary(pairs: Sequence[dict[str, Slot]]) -> dict[str, object]:
                 sender, guest, process, sender + guest - process,
                 through.wakes / through.packets), strict=True):
             samples[name].append(value)
-    return {'packets': statistics.median(
+    return {'pairs': [len(pairs), total], 'packets': statistics.median(
         pair['through'].packets / pair['through'].elapsed_ns * 1e9
         for pair in pairs), **{
             name: interval(values) for name, values in samples.items()}}
