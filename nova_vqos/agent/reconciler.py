@@ -29,6 +29,7 @@ import typing as ty
 from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
+from nova_vqos.agent import plan
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import rounds
 from nova_vqos.agent import server as servers
@@ -325,8 +326,8 @@ class Reconciler:
         if now_s < max(server.retry_at_s, server.choose_at_s):
             return False
         try:
-            pcpus = servers.to_pin(server, self._servers.values(),
-                                   self._terms(), in_force)
+            pcpus = plan.to_pin(server, self._servers.values(),
+                                self._terms(), in_force)
         except decision.Unenforceable as error:
             server.note_floating(str(error))
             # Sums over all servers are nothing for each tick.
@@ -345,7 +346,7 @@ class Reconciler:
             self._release(server, in_force, now_s)
             return
         try:
-            changes = servers.pending(server, self._terms(), in_force)
+            changes = plan.pending(server, self._terms(), in_force)
         except decision.Unenforceable as error:
             server.in_force = in_force
             server.right = False
@@ -368,7 +369,7 @@ class Reconciler:
     def _release(self, server: servers.Server, in_force: base.InForce,
                  now_s: float) -> None:
         """Have the limit on its I/O ended where nobody can work it out."""
-        changes = servers.to_release(server, self._terms(), in_force)
+        changes = plan.to_release(server, self._terms(), in_force)
         if (changes and now_s >= server.retry_at_s
                 and server.allowance.take(now_s)):
             self._submit(server, functools.partial(self._write, changes))
@@ -439,7 +440,7 @@ class Reconciler:
         # Read back before anything else is decided.
         try:
             in_force = self._hypervisor.read(server.uuid)
-            left = servers.pending(server, self._terms(), in_force)
+            left = plan.pending(server, self._terms(), in_force)
         except decision.Unenforceable:
             # It is looked at next, as all that was written to.
             return

@@ -26,6 +26,7 @@ from nova_vqos import profile as profiles
 from nova_vqos import units
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import decision
+from nova_vqos.agent import plan
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import subject as subjects
 from nova_vqos.billing import costs
@@ -200,11 +201,10 @@ class Rounds:
         found = {}
         for server in self._known.values():
             if server.want is None or not (
-                    server.policy is None
-                    or servers.is_charged(server, terms)):
+                    server.policy is None or server.is_charged(terms)):
                 continue
             try:
-                changes = servers.to_give_back(
+                changes = plan.to_give_back(
                     server, terms, hypervisor.read(server.uuid))
             except base.DomainGone:
                 continue

@@ -12,16 +12,13 @@
 
 """What the agent remembers of one server, in memory only."""
 
-from collections.abc import Iterable
 import dataclasses
 import logging
 import typing as ty
 
-from nova_vqos import cpu_classes
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
-from nova_vqos import units
 from nova_vqos.agent import decision
 from nova_vqos.agent import tampering
 from nova_vqos.hypervisor import base
@@ -39,8 +36,6 @@ _ARRIVAL_INTERVAL_S = 60.0
 # on at every tick: five at once, then one in ten seconds.
 _WRITES_AT_ONCE = 5
 _WRITE_INTERVAL_S = 10.0
-
-_OF_DOMAIN = (base.Parameter.DOMAIN_QUOTA_US, base.Parameter.DOMAIN_PERIOD_US)
 
 
 class WriteAllowance:
@@ -149,6 +144,16 @@ class Server:
         if self.domain.incoming is None:
             return self.origin == 'migrated'
         return self.domain.incoming
+
+    def is_charged(self, terms: decision.HostTerms) -> bool:
+        """Whether it pays for its I/O out of its entitlement.
+
+        One that may use more than that has nothing to pay with.
+        """
+        return (terms.charges and self.policy is not None
+                and self.policy.units is not None
+                and self.policy.dd_billing == 'charge'
+                and self.policy.cap == 'hard')
 
     def take_description(self, domain: base.Domain, now_s: float) -> bool:
         """Learn what its policy follows from.
@@ -341,118 +346,3 @@ class Server:
             'tamperings': [dataclasses.asdict(changed)
                            for changed in self.tampering.past],
         }
-
-
-def pending(server: Server, terms: decision.HostTerms,
-            in_force: base.InForce) -> tuple[base.Change, ...]:
-    """What has to be written to a server; updates what it wants.
-
-    :raises decision.Unenforceable: when that cannot be told
-    """
-    if server.policy is None or server.domain is None:
-        return ()
-    server.honoured = False
-    try:
-        server.want = decision.wanted(
-            server.policy, len(in_force.vcpus), server.domain.pcpus, terms)
-    except decision.Unenforceable:
-        # Nobody can tell what it has to pay from.
-        server.limit_share = None
-        raise
-    server.honoured = True
-    server.entitled = server.want
-    if server.want is None:
-        return ()
-    if is_charged(server, terms):
-        vcpus = max(server.policy.vcpus, len(in_force.vcpus))
-        if server.limit_share is None:
-            # Whoever was charged before this agent started still is.
-            server.limit_share = decision.limit_in_force(
-                server.want, vcpus, in_force, terms)
-        if server.lifted_until_s is None:
-            server.want = decision.limited(server.want, vcpus,
-                                           server.limit_share, terms)
-    else:
-        server.limit_share = None
-    return decision.changes(server.want, in_force)
-
-
-def to_release(server: Server, terms: decision.HostTerms,
-               in_force: base.InForce) -> tuple[base.Change, ...]:
-    """What ends the limit on the I/O of a server that nobody works out.
-
-    Its cap stays, or becomes again what it was without that limit; one that
-    somebody else set is left as it is.
-    """
-    limited, entitled = server.want, server.entitled
-    server.limit_share = None
-    server.right = False
-    ours = is_charged(server, terms) or (
-        limited is not None and limited.domain is not None
-        and _is(in_force.domain, limited.domain))
-    lowered = (
-        limited is not None and entitled is not None
-        and limited.cap is not None and limited.cap != entitled.cap
-        and all(_is(limit, limited.cap) for limit in in_force.vcpus.values()))
-    if lowered and entitled is not None:
-        end = entitled._replace(shares=in_force.shares)
-        return tuple(change for change in decision.changes(end, in_force)
-                     if ours or change.parameter not in _OF_DOMAIN)
-    if ours and in_force.domain.quota_us is not None:
-        return (base.Change(base.Parameter.DOMAIN_QUOTA_US, None),)
-    # All of it is done.
-    server.want = entitled if server.policy is not None else None
-    return ()
-
-
-def to_give_back(server: Server, terms: decision.HostTerms,
-                 in_force: base.InForce) -> tuple[base.Change, ...]:
-    """What gives a server that pays for its I/O its whole entitlement."""
-    if server.policy is None:
-        return to_release(server, terms, in_force)
-    server.limit_share = 1.0
-    try:
-        return pending(server, terms, in_force)
-    except decision.Unenforceable:
-        return to_release(server, terms, in_force)
-
-
-def is_charged(server: Server, terms: decision.HostTerms) -> bool:
-    """Whether a server pays for its I/O out of its entitlement.
-
-    One that may use more than that has nothing to pay with.
-    """
-    return (terms.charges and server.policy is not None
-            and server.policy.units is not None
-            and server.policy.dd_billing == 'charge'
-            and server.policy.cap == 'hard')
-
-
-def to_pin(server: Server, host: Iterable[Server],
-           terms: decision.HostTerms,
-           in_force: base.InForce) -> frozenset[int] | None:
-    """The pCPUs of one class that a server is to be pinned to, if any.
-
-    :param host: all servers of the host
-    :raises decision.Unenforceable: when no class fits
-    """
-    profile = terms.profile
-    if (server.policy is None or server.domain is None or profile is None
-            or not decision.floats(server.domain, profile)):
-        return None
-    others = []
-    for other in host:
-        domain, policy = other.domain, other.policy
-        if (other is not server and domain is not None and policy is not None
-                and policy.units is not None
-                and (other.pinned_to or not decision.floats(
-                    domain, profile))):
-            others.append(cpu_classes.Server(
-                policy.units, other.pinned_to or domain.pcpus))
-    return decision.pcpus_to_pin(
-        server.policy, len(in_force.vcpus), server.domain.pcpus, others,
-        terms, profile)
-
-
-def _is(limit: base.Limit, cap: units.CpuCap) -> bool:
-    return (limit.quota_us, limit.period_us) == cap

@@ -54,7 +54,7 @@ def subject_of(server: servers.Server,
     if server.is_arriving:
         # Its QEMU still takes in what is not the server's work.
         return None
-    charged = servers.is_charged(server, terms)
+    charged = server.is_charged(terms)
     if charged and server.limit_share is None and server.honoured:
         # The loop has yet to look at it.
         return None
