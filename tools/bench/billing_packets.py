@@ -54,7 +54,7 @@ from nova_vqos.calibration.io import traffic
 
 _SIZE = 64
 _RESAMPLED = 1000
-_MOST_OTHERS = 0.03
+_MOST_OTHERS = 0.05
 _LEAST_PAIRS = 15
 # Numbers of 32 bytes, and those that are looked up for one piece of work.
 _ROAMED = 65_536
