@@ -434,11 +434,12 @@ def test_no_more_rounds_than_that(calibrate, max_rounds, weight, most):
     more of a class than a profile holds.
     """
     effort = cpu.Effort(max_rounds, 1e-9, 600)
-    made = calibrate({0, 1}, weights={'integer': 1 - weight, 'float': weight}
+    # Of one pCPU: where there are two, one may be ahead of the other.
+    made = calibrate({0}, weights={'integer': 1 - weight, 'float': weight}
                      if weight == 0 else {'integer': 1.0},
-                     busy=(99.0, 100.0, 101.0), effort=effort)
+                     alone=(99.0, 100.0, 101.0), effort=effort)
     samples = made.profile.cpu_classes[0].busy.scores[-1].samples
-    assert 2 * most <= len(samples) <= 2 * most + 2
+    assert len(samples) == most
     assert profile.loads(profile.dumps(made.profile)) == made.profile
 
 
