@@ -153,7 +153,8 @@ def _bill_interfaces(last: usages.Usage, reading: usages.Usage,
         done = _difference(last.interfaces.get(name), now)
         received = done.rx_packets + (
             done.rx_dropped if dropped_packets else 0)
-        if not received + done.tx_packets:
+        # The kernel counts packets and their bytes one after the other.
+        if not (received + done.rx_bytes + done.tx_packets + done.tx_bytes):
             continue
         kind = devices.interfaces.get(name)
         cost = (None if kind is None or costs is None
@@ -177,7 +178,7 @@ def _bill_disks(last: usages.Usage, reading: usages.Usage, devices: Devices,
         return
     for name, now in reading.disks.items():
         done = _difference(last.disks.get(name), now)
-        if not done.read_requests + done.write_requests:
+        if not any(_VALUES[type(done)](done)):
             continue
         kind = devices.disks.get(name)
         cost = (None if kind is None or costs is None

@@ -138,6 +138,14 @@ class TestWakes:
 
 
 class TestWhole:
+    def test_bytes_that_are_counted_after_their_packet_are_billed(self):
+        readings = [reading(interfaces={'tap0': packets(*counts)}, disks={
+            'vda': usage.DiskCounters(*counts[:2], 0, 0)})
+            for counts in [(0, 0), (1, 0), (1, 1000)]]
+        billed_ns = total_ns(bills(readings))
+        assert round(billed_ns['net_rx']) == 3000 + 300
+        assert round(billed_ns['disk']) == 7000 + 700
+
     @hypothesis.settings(deadline=None)
     @hypothesis.given(st.lists(STEPS, min_size=1, max_size=8), st.data())
     def test_a_bill_does_not_depend_on_where_time_is_cut(self, steps, data):
