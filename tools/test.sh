@@ -124,8 +124,12 @@ run_package() { "$TOP/tools/package.sh"; }
 # spare for it. Its output is kept for join_package.
 begin_package() {
     mkdir -p "$TOP/build"
-    # In a group of its own, so that all of it can be ended.
-    setsid nice -n 19 "$TOP/tools/package.sh" \
+    # In a session of its own, so that all of it can be ended. Where the kernel
+    # groups tasks by session, such a group has a nice value too, and without
+    # it the one of its tasks counts among themselves alone.
+    # shellcheck disable=SC2016  # the inner shell's
+    setsid bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
+        exec nice -n 19 "$0"' "$TOP/tools/package.sh" \
         >"$TOP/build/package.log" 2>&1 &
     package_pid=$!
     trap '[ -z "$package_pid" ] || kill -- "-$package_pid"' EXIT
