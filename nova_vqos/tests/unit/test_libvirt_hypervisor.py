@@ -24,6 +24,7 @@ from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import iostats
 from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.hypervisor import libvirt_session
 from nova_vqos.tests.unit import fake_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 
@@ -48,7 +49,7 @@ def hypervisor(events, tmp_path):
 
 @pytest.fixture
 def daemon(hypervisor):
-    return hypervisor._connected()
+    return hypervisor._session.connected()
 
 
 class TestLibvirt:
@@ -165,7 +166,7 @@ class TestLibvirt:
 
     def test_it_connects_again(self, hypervisor, events, daemon):
         hypervisor.connect(events.put)
-        assert hypervisor._connected() is not daemon
+        assert hypervisor._session.connected() is not daemon
         assert len(hypervisor.running()) == 1
 
 
@@ -229,7 +230,7 @@ class TestUsages:
     def statistics(self, monkeypatch, host):
         answers = Statistics()
         answers.domains = [(fakes.UUID, 'a', 7)]
-        monkeypatch.setattr(driver.LibvirtHypervisor, '_connected',
+        monkeypatch.setattr(libvirt_session.Session, 'connected',
                             lambda _self: answers)
         return answers
 
@@ -270,7 +271,7 @@ class TestUsages:
         monkeypatch.setattr(
             statistics, 'domainListGetStats',
             lambda *_arguments: go_on.wait(LIMIT_S) and [])
-        reader._disk_io = iostats.BulkReader(0.05)
+        reader._usages._disk_io = iostats.BulkReader(0.05)
         found = reader.usages([fakes.UUID])[fakes.UUID]
         assert found.disks is None
         assert found.vcpu_ns == 30_000_000
@@ -297,7 +298,7 @@ class TestUsages:
     def test_that_is_said_once_each_time(self, reader, host, caplog):
         for times in (1, 2):
             host.write('run/a.pid', 'x')
-            reader._accounts.close()
+            reader._usages._accounts.close()
             for _ in range(3):
                 assert reader.usages([fakes.UUID]) == {}
             assert [record.levelname for record in caplog.records
@@ -345,7 +346,7 @@ class TestUsages:
 def test_the_limit_of_a_whole_domain_is_written_in_order(hypervisor,
                                                          monkeypatch):
     domain = FakeDomain()
-    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
     hypervisor.write(fakes.UUID, [
         base.Change(base.Parameter.QUOTA_US, 15_000),
         base.Change(base.Parameter.DOMAIN_PERIOD_US, 50_000),
@@ -412,7 +413,8 @@ class TestPin:
     @pytest.fixture
     def domain(self, hypervisor, daemon, monkeypatch):
         domain = PinnableDomain(daemon.lookupByName('test'))
-        monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+        monkeypatch.setattr(hypervisor._session, 'lookup',
+                            lambda _uuid: domain)
         yield domain
         # NOTE: it is one for all connections of this process.
         for affected in (self.LIVE, self.CONFIG):
@@ -465,7 +467,7 @@ class TestPin:
 def test_a_domain_that_is_being_started_is_busy(hypervisor, monkeypatch):
     domain = FakeDomain((libvirt.VIR_DOMAIN_PAUSED,
                          libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
-    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
     with pytest.raises(base.DomainBusy):
         hypervisor.describe(fakes.UUID)
 
@@ -482,13 +484,14 @@ def test_a_domain_whose_guest_is_yet_to_come_is_told(hypervisor, monkeypatch,
     domain = FakeDomain(state)
     domain.XMLDesc = lambda _flags: (
         "<domain type='kvm'><name>a</name><vcpu>1</vcpu></domain>")
-    monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
     assert hypervisor.describe(fakes.UUID).incoming is incoming
 
 
 class TestWrite:
     def write(self, hypervisor, monkeypatch, domain, *changes):
-        monkeypatch.setattr(hypervisor, '_lookup', lambda _uuid: domain)
+        monkeypatch.setattr(hypervisor._session, 'lookup',
+                            lambda _uuid: domain)
         hypervisor.write(fakes.UUID, [
             base.Change(base.Parameter[name], value)
             for name, value in changes])
