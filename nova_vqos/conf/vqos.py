@@ -12,16 +12,31 @@
 
 """Options that compute driver, scheduler filter and agent share."""
 
+from collections.abc import Mapping
+import typing as ty
+
 from oslo_config import cfg
+from oslo_config import types
 
 from nova_vqos import profile
 from nova_vqos import units
 from nova_vqos import verification
+from nova_vqos.quantum import classes
 
 GROUP = cfg.OptGroup(
     name='vqos',
     title='CPU units',
     help='How CPU units are sold and enforced on a host.')
+
+
+class _SlicesType(types.Dict):
+    """Slices by quantum class, as libvirt's hook reads them too."""
+
+    def __call__(self, value: str | dict[str, ty.Any]) -> dict[str, ty.Any]:
+        given = classes.split(value) if isinstance(value, str) else value
+        classes.slices_us(given)
+        return given
+
 
 OPTS = [
     cfg.StrOpt(
@@ -64,6 +79,36 @@ CFS period, in microseconds, of the cap of a vCPU.
 Where the quota would come out below two scheduler ticks or libvirt's 1000
 microseconds, the period is stretched for that server, to 1000000 at most.
 libvirt's hook takes the same option from its own hook.conf.
+"""),
+    cfg.Opt(
+        'quantum_slices',
+        type=_SlicesType(),
+        default={name: str(slice_us) for name, slice_us
+                 in classes.DEFAULT_SLICES_US.items()},
+        help=f"""
+How long a vCPU of a quantum class may run before another of the same pool
+does, in microseconds, from {classes.MIN_SLICE_US} to {classes.MAX_SLICE_US}.
+
+Classes that are left out keep their default; ``neutral`` and ``default`` run
+with the kernel's slice. A slice shorter than the scheduler's tick is as long
+as that one. All of compute service, agent and libvirt's hook (in its own
+hook.conf) need the same value.
+"""),
+    cfg.IntOpt(
+        'cache_max_period_us',
+        default=units.DEFAULT_CACHE_MAX_PERIOD_US,
+        min=units.MIN_PERIOD_US,
+        max=units.MAX_PERIOD_US,
+        help="""
+Longest CFS period, in microseconds, for the cap of a server of quantum class
+``cache``.
+
+A cap cuts long slices, so that such a server gets the shortest period, a
+multiple of ``period_us``, whose quota is as long as the slice of its class;
+where none up to this one is, it gets ``period_us``, as it does with a value
+below that. A longer period gives more CPU time away whenever a quota is
+written, and lets a server stand still for longer. All of compute service,
+agent and libvirt's hook (in its own hook.conf) need the same value.
 """),
     cfg.IntOpt(
         'reserved_cu',
@@ -134,3 +179,8 @@ A host with a stale profile takes no new servers with units.
 def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
+
+
+def slices_us(conf: cfg.ConfigOpts) -> Mapping[str, int]:
+    """The slice of each quantum class that has one, in microseconds."""
+    return classes.slices_us(conf.vqos.quantum_slices)
