@@ -51,22 +51,21 @@ class Rounds:
     def __init__(self, biller: billers.Biller | None,
                  known: Mapping[str, servers.Server],
                  executor: futures.Executor,
-                 post: Callable[[Callable[[], None]], None],
-                 on_failure: Callable[[Exception], None]) -> None:
+                 post: Callable[[Callable[[], None]], None]) -> None:
         """
         :param biller: None: nobody is billed
         :param known: the loop's servers by UUID
         :param executor: runs the rounds
         :param post: has the loop call something
-        :param on_failure: told, by the loop, why a round failed
         """
         self.done = 0
         self._biller = biller
         self._known = known
         self._executor = executor
         self._post = post
-        self._on_failure = on_failure
         self._working = False
+        self._failures = 0
+        self._failure = ''
         self._now_s = float('-inf')
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
@@ -103,8 +102,9 @@ class Rounds:
 
     @property
     def errors(self) -> int:
-        """How often a server could not be billed, unexpectedly."""
-        return 0 if self._biller is None else self._biller.errors
+        """How often a round, or a server, could not be billed."""
+        return self._failures + (
+            0 if self._biller is None else self._biller.errors)
 
     def begin(self, now_s: float, terms: decision.HostTerms) -> None:
         """Have the servers billed that are to be, if it is time to."""
@@ -226,7 +226,7 @@ class Rounds:
         self._working = False
         self.done += 1
         if failure is not None:
-            self._on_failure(failure)
+            self._take_failure(failure)
         for uuid, billed in bills.items():
             server = self._known.get(uuid)
             if server is None or server.run_id != runs[uuid]:
@@ -241,6 +241,16 @@ class Rounds:
                     None, server.limit_share):
                 server.limit_share = billed.limit_share
                 server.reconsider = True
+
+    def _take_failure(self, error: Exception) -> None:
+        # NOTE: caps do not depend on it. Whether the hypervisor is there at
+        # all, the bulk call of the next tick tells.
+        self._failures += 1
+        if str(error) != self._failure:
+            LOG.error('Servers cannot be billed now: %s', error,
+                      exc_info=None if isinstance(
+                          error, base.HypervisorError) else error)
+        self._failure = str(error)
 
 
 def _mean_cu(profile: profiles.Profile | None) -> float:

@@ -42,9 +42,17 @@ class InlineExecutor(futures.Executor):
     def __init__(self):
         self.held = False
         self.jobs = []
+        self._threads = None
+
+    def use_threads(self, number):
+        """From now on jobs are done by threads, as in a service."""
+        self._threads = futures.ThreadPoolExecutor(number)
 
     def submit(self, job, /, *args, **kwargs):
+        if self._threads is not None:
+            return self._threads.submit(job, *args, **kwargs)
         self.jobs.append(job)
+        return None
 
     def work(self):
         """Do all jobs, unless they are held."""
@@ -56,6 +64,8 @@ class InlineExecutor(futures.Executor):
 
     def shutdown(self, wait=True, *, cancel_futures=False):
         self.jobs = []
+        if self._threads is not None:
+            self._threads.shutdown(wait, cancel_futures=cancel_futures)
 
 
 class FakeHypervisor(base.Hypervisor):

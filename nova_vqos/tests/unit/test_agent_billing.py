@@ -12,7 +12,6 @@
 
 """Servers that pay for their I/O, in the agent's loop."""
 
-from concurrent import futures
 import dataclasses
 import json
 import threading
@@ -24,9 +23,9 @@ from nova_vqos import profile as profiles
 from nova_vqos.agent import biller as billers
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.hypervisor import base
+from nova_vqos.tests.unit import agent_world
 from nova_vqos.tests.unit import billing_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
-from nova_vqos.tests.unit import test_agent_reconciler as reconciling
 from nova_vqos.tests.unit import test_meter
 
 KIND = base.EventKind
@@ -35,10 +34,10 @@ P = base.Parameter
 WHOLE = base.Limit(30_000, 50_000)
 
 
-class World(reconciling.World):
+class World(agent_world.World):
     """A host whose servers may be billed."""
 
-    def __init__(self, directory, executor=None, **options):
+    def __init__(self, directory, **options):
         self.path = directory / 'lib' / 'ledger.sqlite'
         self.told = billing_host.Told()
 
@@ -46,7 +45,7 @@ class World(reconciling.World):
             return billers.Biller(
                 host, ledgers.Ledger(str(self.path)), self.told,
                 billers.Options(**options), host='host', clock=clock)
-        super().__init__(directory, make_biller=make_biller, executor=executor)
+        super().__init__(directory, make_biller=make_biller)
 
     def boot(self, uuid=fakes.UUID, *, dd_billing='charge', **others):
         specs = others.pop('specs', None) or fakes.make_specs(
@@ -93,7 +92,7 @@ class TestCharge:
         world.boot()
         world.start()
         assert world.domain() == WHOLE
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
         report = world.report()
         assert report['right_at_first_sight'] is False
         assert report['wanted']['domain'] == {
@@ -218,7 +217,7 @@ class TestNobodyWorksItOut:
         world.boot()
         world.start()
         world.use(90, vcpu_ns=6 * 10**8, emulator_ns=5 * 10**8)
-        assert world.limits() != {reconciling.RIGHT}
+        assert world.limits() != {agent_world.RIGHT}
         return world
 
     @staticmethod
@@ -235,7 +234,7 @@ class TestNobodyWorksItOut:
         world.tick(60)
         assert world.domain().quota_us is None
         # The cap is what it was before the change of profile.
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
         assert len(world.host.written) == 1
         assert 'its cap is left as it is' in world.report()['problem']
         # And it is charged again when the host can.
@@ -266,7 +265,7 @@ class TestNobodyWorksItOut:
         self.specs(world, specs)
         world.tick(60)
         assert world.domain().quota_us is None
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
         assert len(world.host.written) == 1
         self.specs(world, fakes.make_specs(dd_billing='charge'))
         world.tick(3)
@@ -283,7 +282,7 @@ class TestNobodyWorksItOut:
         assert world.report()['problem'] == ''
         world.tick(900)
         assert world.domain() == WHOLE
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
         report = world.report()
         assert 'could not be read' in report['problem']
         assert report['right'] is True
@@ -541,7 +540,7 @@ class TestMigration:
         world.loop.lift(fakes.UUID, 30.0)
         world.settle()
         assert world.domain().quota_us is None
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
         assert world.ask(lambda: world.loop.is_lifted(fakes.UUID))
         assert world.report()['tamperings'] == []
 
@@ -597,14 +596,13 @@ class TestStop:
         world.start()
         world.busy(60)
         assert world.domain().quota_us < WHOLE.quota_us
-        world.loop._executor = world.loop._rounds._executor = (
-            futures.ThreadPoolExecutor(threads))
+        world.executor.use_threads(threads)
         return world
 
     @staticmethod
     def want(world, limit_share):
         """The biller wants another limit: the loop has it written."""
-        server = world.loop._servers[fakes.UUID]
+        server = world.loop._known[fakes.UUID]
         server.limit_share = limit_share
         server.reconsider = True
         world.loop.step()
@@ -621,13 +619,13 @@ class TestStop:
     @staticmethod
     def end_jobs(world):
         """What was still under way is done by then, for better or worse."""
-        world.loop._executor.shutdown(wait=True)
+        world.executor.shutdown(wait=True)
 
     def test_a_clean_one_gives_all_of_it_back(self, tmp_path):
         world = self.limited(tmp_path, 1)
         self.stop(world)
         assert world.domain() == WHOLE
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
 
     def test_nothing_is_written_to_one_that_has_it(self, tmp_path):
         world = World(tmp_path)
@@ -652,11 +650,11 @@ class TestStop:
         self.stop(world)
         self.end_jobs(world)
         assert world.domain() == WHOLE
-        assert world.limits() == {reconciling.RIGHT}
+        assert world.limits() == {agent_world.RIGHT}
 
     def test_a_raise_that_waits_for_its_turn_is_not_lost(self, tmp_path):
         world = self.limited(tmp_path, 1)
-        world.loop._executor.submit(time.sleep, 0.5)
+        world.executor.submit(time.sleep, 0.5)
         self.want(world, 1.0)
         self.stop(world)
         self.end_jobs(world)

@@ -17,8 +17,8 @@ import pytest
 from nova_vqos import profile as profiles
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.unit import agent_world
 from nova_vqos.tests.unit import fake_hypervisor as fakes
-from nova_vqos.tests.unit import test_agent_reconciler
 
 KIND = base.EventKind
 FAST = frozenset({0, 1})
@@ -35,7 +35,7 @@ def calibrate(world, coefficients):
 
 @pytest.fixture
 def world(tmp_path):
-    made = test_agent_reconciler.World(tmp_path)
+    made = agent_world.World(tmp_path)
     calibrate(made, {'0-1': 2.0, '2-5': 0.8})
     return made
 
@@ -94,10 +94,9 @@ class TestOneThatFloats:
         for reserved_cu, ratio, pinned in (
                 (720, 1.0, []), (720, 16.0, []), (0, 0.1, []),
                 (0, 0.2, [(fakes.UUID, SLOW)])):
-            made = test_agent_reconciler.World(tmp_path)
+            made = agent_world.World(tmp_path, reserved_cu=reserved_cu,
+                                     allocation_ratio=ratio)
             calibrate(made, {'0-1': 2.0, '2-5': 0.8})
-            made.loop._reserved_cu = reserved_cu
-            made.loop._allocation_ratio = ratio
             boot(made)
             made.start()
             assert made.host.pinned == pinned
@@ -198,7 +197,7 @@ class TestTrouble:
         assert world.host.pinned == [(fakes.UUID, SLOW)]
 
     def test_without_a_profile(self, tmp_path):
-        made = test_agent_reconciler.World(tmp_path, profile=False)
+        made = agent_world.World(tmp_path, profile=False)
         boot(made)
         made.start()
         assert made.host.pinned == []

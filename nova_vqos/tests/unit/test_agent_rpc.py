@@ -26,8 +26,8 @@ from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
 from nova_vqos.billing import account as accounts
 from nova_vqos.conf import agent as agent_options
+from nova_vqos.tests.unit import agent_world
 from nova_vqos.tests.unit import fake_hypervisor as fakes
-from nova_vqos.tests.unit import test_agent_reconciler
 
 LIMIT_S = 20
 
@@ -51,7 +51,7 @@ def agent(tmp_path):
     bus.setUp()
     transport = oslo_messaging.get_rpc_transport(
         conf, allowed_remote_exmods=[rpcapi.__name__])
-    world = test_agent_reconciler.World(tmp_path)
+    world = agent_world.World(tmp_path)
     world.start()
     world.manager = manager.AgentManager(world.loop, 'host')
     rpc = service.RpcServer(conf, world.manager)
@@ -88,7 +88,7 @@ class TestRpc:
         # No event, and the clock of the loop stands still: no tick.
         assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
             vcpus=2, units=60).to_dict())
-        wait_until(lambda: agent.limits() == {test_agent_reconciler.RIGHT})
+        wait_until(lambda: agent.limits() == {agent_world.RIGHT})
         answer = agent.api.get_server('host', fakes.UUID, timeout=LIMIT_S)
         assert answer['right'] is True
         assert answer['policy']['units'] == 60
@@ -98,7 +98,7 @@ class TestRpc:
         agent.host.boot(specs=fakes.make_specs())
         assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
             vcpus=2, units=200).to_dict())
-        wait_until(lambda: agent.limits() == {test_agent_reconciler.RIGHT})
+        wait_until(lambda: agent.limits() == {agent_world.RIGHT})
 
     def test_a_server_is_forgotten(self, agent):
         agent.host.boot(specs=fakes.make_specs())

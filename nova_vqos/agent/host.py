@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The host, as the agent's loop knows it."""
+
+from collections.abc import Mapping
+import dataclasses
+import typing as ty
+
+from nova_vqos.agent import connection as connections
+from nova_vqos.agent import counts as counting
+from nova_vqos.agent import decision
+from nova_vqos.agent import profile_watch
+from nova_vqos.agent import rounds as billing
+from nova_vqos.agent import server as servers
+from nova_vqos.hypervisor import base
+
+
+class Host:
+    """What the host has to offer, and how it is; called by the loop."""
+
+    def __init__(self, hypervisor: base.Hypervisor,
+                 profiles_in_use: profile_watch.ProfileWatch,
+                 connection: connections.Connection, rounds: billing.Rounds,
+                 known: Mapping[str, servers.Server], *, period_us: int,
+                 reserved_cu: int, allocation_ratio: float) -> None:
+        """
+        :param known: the loop's servers by UUID
+        :param period_us: see :class:`decision.HostTerms`, as the next two
+        """
+        self._hypervisor = hypervisor
+        self._profiles = profiles_in_use
+        self._connection = connection
+        self._rounds = rounds
+        self._known = known
+        self._period_us = period_us
+        self._reserved_cu = reserved_cu
+        self._allocation_ratio = allocation_ratio
+
+    def terms(self) -> decision.HostTerms:
+        """What a server's tuning depends on besides the server, now."""
+        return decision.HostTerms(
+            profile=self._profiles.profile,
+            cgroup_version=self._hypervisor.cgroup_version,
+            period_us=self._period_us, reserved_cu=self._reserved_cu,
+            allocation_ratio=self._allocation_ratio,
+            charges=self._rounds.charges)
+
+    @property
+    def profile_id(self) -> str | None:
+        """Of the profile in use; None: there is none."""
+        profile = self._profiles.profile
+        return None if profile is None else profile.id
+
+    @property
+    def connected(self) -> bool:
+        """Whether the hypervisor can be reached, as far as known."""
+        return self._connection.up
+
+    @property
+    def dd_billing(self) -> tuple[str, ...]:
+        """What of ``vqos:dd_billing`` works here now."""
+        return self._rounds.offers
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What an operator should look at, one text each."""
+        return (*self._profiles.alarms, *self._rounds.alarms)
+
+    def report(self, counts: counting.Counts,
+               last_tick_ms: float) -> dict[str, ty.Any]:
+        """All that is of use to others, in primitives."""
+        looked_after = [server for server in self._known.values()
+                        if server.policy is not None]
+        return {
+            'connected': self.connected,
+            'cgroup_version': self._hypervisor.cgroup_version,
+            'profile_id': self.profile_id,
+            'alarms': list(self.alarms),
+            'domains': len(self._known),
+            'servers': sorted(server.uuid for server in looked_after),
+            'wrong': sorted(server.uuid for server in looked_after
+                            if not server.right),
+            'last_tick_ms': round(last_tick_ms, 3),
+            'bills': self._rounds.done,
+            'dd_billing': list(self.dd_billing),
+            'capacity': self._rounds.capacity,
+            **dataclasses.asdict(counts),
+            'errors': counts.errors + self._rounds.errors,
+        }
