@@ -24,6 +24,7 @@ import typing as ty
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import units
+from nova_vqos.quantum import classes
 
 _CGROUP_V2_MARK = '/sys/fs/cgroup/cgroup.controllers'
 
@@ -43,10 +44,32 @@ class Tune(ty.NamedTuple):
     domain: units.CpuCap | None = None
 
 
+class Periods(ty.NamedTuple):
+    """The CFS periods of a host's caps, in microseconds.
+
+    :ivar plain_us: of most servers
+    :ivar cache_longest_us: see :func:`nova_vqos.units.holding_period_us`
+    :ivar cache_slice_us: how long a server of class ``cache`` is to run at a
+        time
+    """
+
+    plain_us: int = units.DEFAULT_PERIOD_US
+    cache_longest_us: int = units.DEFAULT_CACHE_MAX_PERIOD_US
+    cache_slice_us: int = classes.DEFAULT_SLICES_US[classes.CACHE]
+
+
+DEFAULT_PERIODS: ty.Final = Periods()
+
+
 def tune(policy: policies.ServerPolicy, profile: profiles.Profile,
          pcpus: Iterable[int], *, cgroup_version: int,
-         period_us: int = units.DEFAULT_PERIOD_US) -> Tune | None:
+         periods: Periods = DEFAULT_PERIODS) -> Tune | None:
     """The tuning that keeps a server's promise on a host.
+
+    The period of class ``cache`` follows from the flavor alone: one that the
+    agent has recognised as such (``auto``) keeps the plain one. Driver and
+    hook cannot know of that, and each change of a period is a write that
+    gives CPU time away.
 
     :param pcpus: those that the server's vCPUs may run on: the slowest counts
     :returns: None where the policy promises no speed: stock Nova's business
@@ -57,7 +80,14 @@ def tune(policy: policies.ServerPolicy, profile: profiles.Profile,
     if policy.units is None:
         return None
     # Also for a floor: a pCPU that is too slow cannot give it either.
-    cap = units.cap(policy.units, policy.vcpus, profile.slowest(pcpus),
+    coefficient = profile.slowest(pcpus)
+    period_us = periods.plain_us
+    if policy.quantum_class == classes.CACHE:
+        period_us = units.holding_period_us(
+            units.share(policy.units, policy.vcpus, coefficient),
+            periods.cache_slice_us, periods.plain_us,
+            periods.cache_longest_us)
+    cap = units.cap(policy.units, policy.vcpus, coefficient,
                     tick_us=profile.tick_us, period_us=period_us)
     return Tune(cap=cap if policy.cap == 'hard' else None,
                 shares=units.shares(policy.units, cgroup_version))

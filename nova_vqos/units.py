@@ -137,6 +137,17 @@ def cu_per_vcpu(units: int, vcpus: int) -> Fraction:
     return Fraction(units, vcpus)
 
 
+def share(units: int, vcpus: int, coefficient: float) -> Fraction:
+    """The part of a pCPU's time that each vCPU of a server is to have.
+
+    :param units: CU of the whole server
+    :param coefficient: of the slowest pCPU that the server may run on
+    :returns: above 1 where the pCPU is too slow
+    :raises ValueError: when an argument is not positive
+    """
+    return cu_per_vcpu(units, vcpus) / pcpu_cu(coefficient)
+
+
 def least_cu_per_vcpu(coefficient: float, *, tick_us: int) -> Fraction:
     """The least speed in CU that a cap can express on a pCPU.
 
@@ -163,10 +174,7 @@ def cap(units: int, vcpus: int, coefficient: float, *, tick_us: int,
     :raises ShareTooSmall: when even the longest period is too short
     :raises ValueError: when an argument is out of its range
     """
-    if not MIN_PERIOD_US <= period_us <= MAX_PERIOD_US:
-        raise ValueError(
-            f'period_us is {period_us}, it must be from {MIN_PERIOD_US} to '
-            f'{MAX_PERIOD_US}')
+    check_period_us('period_us', period_us)
     wanted_cu = cu_per_vcpu(units, vcpus)
     speed_cu = pcpu_cu(coefficient)
     if wanted_cu > speed_cu:
@@ -176,6 +184,45 @@ def cap(units: int, vcpus: int, coefficient: float, *, tick_us: int,
         raise ShareTooSmall(wanted_cu, least_cu)
     return cap_of_share(wanted_cu / speed_cu, tick_us=tick_us,
                         period_us=period_us)
+
+
+def holding_period_us(share: Fraction, slice_us: int, period_us: int,
+                      longest_us: int) -> int:
+    """The least period whose quota holds a slice of time.
+
+    A cap cuts slices that are longer than its quota (TRAPS: Linux 6): so the
+    period is stretched to the least whole multiple whose quota is no shorter
+    than the slice. Where that would be too long, the period stays as it is:
+    a longer one would cost something, and the slice be cut all the same.
+
+    :param share: of a pCPU's time, above 0; whoever has all of it is not
+        stopped, and needs no longer period
+    :param slice_us: that is to be held
+    :param period_us: the period of other servers
+    :param longest_us: bound of what is returned, unless period_us is longer
+    :raises ValueError: when an argument is out of its range
+    """
+    check_period_us('period_us', period_us)
+    check_period_us('the longest period', longest_us)
+    if share <= 0 or slice_us < 1:
+        raise ValueError(f'share is {share} and slice_us {slice_us}, both '
+                         'must be above 0')
+    if share >= 1:
+        return period_us
+    holding_us = period_us * math.ceil(slice_us / (share * period_us))
+    return holding_us if holding_us <= longest_us else period_us
+
+
+def check_period_us(name: str, period_us: int) -> None:
+    """Check that a CFS period is one that can be set.
+
+    :param name: of what has that value, for the error
+    :raises ValueError: when it is not
+    """
+    if not MIN_PERIOD_US <= period_us <= MAX_PERIOD_US:
+        raise ValueError(
+            f'{name} is {period_us}, it must be from {MIN_PERIOD_US} to '
+            f'{MAX_PERIOD_US}')
 
 
 def cap_of_share(share: Fraction, *, tick_us: int, period_us: int) -> CpuCap:

@@ -33,7 +33,7 @@ class HostTerms:
     """What a server's tuning depends on besides the server.
 
     :ivar profile: None: there is none
-    :ivar period_us: the CFS period wanted
+    :ivar periods: the CFS periods wanted
     :ivar reserved_cu: see :func:`nova_vqos.cpu_classes.with_servers`
     :ivar allocation_ratio: likewise
     :ivar charges: whether servers that pay for their I/O are limited; False:
@@ -42,7 +42,7 @@ class HostTerms:
 
     profile: profiles.Profile | None
     cgroup_version: int
-    period_us: int
+    periods: tuning.Periods
     reserved_cu: int = 0
     allocation_ratio: float = 1.0
     charges: bool = False
@@ -67,7 +67,7 @@ def wanted(policy: policies.ServerPolicy, vcpus_online: int,
         return tuning.tune(
             policy, terms.profile,
             terms.profile.pcpus if pcpus is None else pcpus,
-            cgroup_version=terms.cgroup_version, period_us=terms.period_us)
+            cgroup_version=terms.cgroup_version, periods=terms.periods)
     except (units.UnitsError, profiles.ProfileError) as error:
         raise Unenforceable(str(error)) from error
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import dataclasses
 import typing as ty
 
+from nova_vqos import tuning
 from nova_vqos.agent import connection as connections
 from nova_vqos.agent import counts as counting
 from nova_vqos.agent import decision
@@ -32,18 +33,19 @@ class Host:
     def __init__(self, hypervisor: base.Hypervisor,
                  profiles_in_use: profile_watch.ProfileWatch,
                  connection: connections.Connection, rounds: billing.Rounds,
-                 known: Mapping[str, servers.Server], *, period_us: int,
-                 reserved_cu: int, allocation_ratio: float) -> None:
+                 known: Mapping[str, servers.Server], *,
+                 periods: tuning.Periods, reserved_cu: int,
+                 allocation_ratio: float) -> None:
         """
         :param known: the loop's servers by UUID
-        :param period_us: see :class:`decision.HostTerms`, as the next two
+        :param periods: see :class:`decision.HostTerms`, as the next two
         """
         self._hypervisor = hypervisor
         self._profiles = profiles_in_use
         self._connection = connection
         self._rounds = rounds
         self._known = known
-        self._period_us = period_us
+        self._periods = periods
         self._reserved_cu = reserved_cu
         self._allocation_ratio = allocation_ratio
 
@@ -52,7 +54,7 @@ class Host:
         return decision.HostTerms(
             profile=self._profiles.profile,
             cgroup_version=self._hypervisor.cgroup_version,
-            period_us=self._period_us, reserved_cu=self._reserved_cu,
+            periods=self._periods, reserved_cu=self._reserved_cu,
             allocation_ratio=self._allocation_ratio,
             charges=self._rounds.charges)
 

@@ -28,6 +28,7 @@ import logging
 import time
 import typing as ty
 
+from nova_vqos import tuning
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import caps
 from nova_vqos.agent import connection
@@ -62,7 +63,7 @@ class Reconciler:
                  profiles_in_use: profile_watch.ProfileWatch,
                  heartbeat: state.Heartbeat,
                  manager: state.ServiceManager, *,
-                 period_us: int, reserved_cu: int = 0,
+                 periods: tuning.Periods, reserved_cu: int = 0,
                  allocation_ratio: float = 1.0,
                  biller: billers.Biller | None = None,
                  tick_interval_s: float = 1.0,
@@ -100,7 +101,7 @@ class Reconciler:
                                      post)
         self._host = host.Host(
             hypervisor, profiles_in_use, self._connection, self._rounds,
-            self._known, period_us=period_us, reserved_cu=reserved_cu,
+            self._known, periods=periods, reserved_cu=reserved_cu,
             allocation_ratio=allocation_ratio)
         self._signs = signs.SignsOfLife(self._host, heartbeat,
                                         heartbeat_interval_s)

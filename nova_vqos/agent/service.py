@@ -32,6 +32,7 @@ from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
 from nova_vqos.billing import ledger
+from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class AgentService(service.Service):
                                        conf.vqos.profile_max_interval),
             state.Heartbeat(conf.vqos.agent_state_path, conf.host),
             self._manager,
-            period_us=conf.vqos.period_us,
+            periods=vqos_conf.periods(conf),
             reserved_cu=conf.vqos.reserved_cu,
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,

@@ -19,6 +19,7 @@ from oslo_config import cfg
 from oslo_config import types
 
 from nova_vqos import profile
+from nova_vqos import tuning
 from nova_vqos import units
 from nova_vqos import verification
 from nova_vqos.quantum import classes
@@ -184,3 +185,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def slices_us(conf: cfg.ConfigOpts) -> Mapping[str, int]:
     """The slice of each quantum class that has one, in microseconds."""
     return classes.slices_us(conf.vqos.quantum_slices)
+
+
+def periods(conf: cfg.ConfigOpts) -> tuning.Periods:
+    """The CFS periods of this host's caps."""
+    return tuning.Periods(conf.vqos.period_us, conf.vqos.cache_max_period_us,
+                          slices_us(conf)[classes.CACHE])

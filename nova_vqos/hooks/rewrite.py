@@ -35,11 +35,15 @@ import typing as ty
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies
 
+if ty.TYPE_CHECKING:
+    from nova_vqos import tuning
+
 # Far above any real guest's: one of 4 vCPUs has 6 KiB.
 MAX_XML_BYTES = 4 * 1024 * 1024
 
 _SECTION = 'hook'
 _ON_ERROR = ('pass', 'refuse')
+_PERIODS = ('period_us', 'cache_max_period_us')
 
 
 class HookError(Exception):
@@ -52,15 +56,20 @@ class Settings:
     :ivar on_error: ``pass`` or ``refuse``
     :ivar profile_path: where this host's profile is; None: the usual place
     :ivar period_us: of the quotas; None: the usual one
+    :ivar cache_max_period_us: of servers of quantum class ``cache``; likewise
+    :ivar quantum_slices: by quantum class, as text; likewise
     :ivar error: what is wrong with the configuration, '' if nothing is
     """
 
-    __slots__ = ('error', 'on_error', 'period_us', 'profile_path')
+    __slots__ = ('cache_max_period_us', 'error', 'on_error', 'period_us',
+                 'profile_path', 'quantum_slices')
 
     def __init__(self) -> None:
         self.on_error = 'pass'
         self.profile_path: str | None = None
         self.period_us: int | None = None
+        self.cache_max_period_us: int | None = None
+        self.quantum_slices = ''
         self.error = ''
 
 
@@ -90,15 +99,20 @@ def load_settings(path: str) -> Settings:
         settings.error = (f'{path}: on_error is {on_error!r}, it must be '
                           'pass or refuse')
     settings.profile_path = given.pop('profile', None)
-    period_us = given.pop('period_us', None)
-    if period_us is not None and period_us.isdecimal():
-        settings.period_us = int(period_us)
-    elif period_us is not None:
-        settings.error = (f'{path}: period_us is {period_us!r}, it must be '
-                          'a number of microseconds')
+    for name in _PERIODS:
+        period_us = given.pop(name, None)
+        if period_us is None:
+            continue
+        if period_us.isdecimal():
+            setattr(settings, name, int(period_us))
+        else:
+            settings.error = (f'{path}: {name} is {period_us!r}, it must be '
+                              'a number of microseconds')
+    settings.quantum_slices = given.pop('quantum_slices', '')
     if given:
-        settings.error = (f'{path}: unknown option {", ".join(given)}, '
-                          'there are on_error, profile, period_us')
+        settings.error = (
+            f'{path}: unknown option {", ".join(given)}, there are on_error, '
+            f'profile, {", ".join(_PERIODS)}, quantum_slices')
     return settings
 
 
@@ -143,13 +157,12 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
     # Only now: servers without units need not wait for these.
     from nova_vqos import profile as profiles
     from nova_vqos import tuning
-    from nova_vqos import units
     profile = profiles.load(settings.profile_path or profiles.DEFAULT_PATH)
     # NOTE: pCPUs that were not measured are none that guests of Nova share.
     pcpus = profile.pcpus & (domain.pcpus or profile.pcpus) or profile.pcpus
     tune = tuning.tune(
         policy, profile, pcpus, cgroup_version=tuning.host_cgroup_version(),
-        period_us=settings.period_us or units.DEFAULT_PERIOD_US)
+        periods=periods(settings))
     if tune is None:
         return xml, ''
     if tune.cap is None:
@@ -160,6 +173,34 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
         xml, shares=tune.shares, quota_us=quota_us, period_us=period_us)
     return result, (f'{policy.units} CU: shares {tune.shares}, quota '
                     f'{quota_us or "none"}, period {period_us or "none"} us')
+
+
+def periods(settings: Settings) -> 'tuning.Periods':
+    """The CFS periods of this host.
+
+    :raises ValueError: when one is out of its range, also where this server
+        does not get it
+    :raises HookError: likewise
+    """
+    from nova_vqos import tuning
+    from nova_vqos import units
+    from nova_vqos.quantum import classes
+    periods = tuning.DEFAULT_PERIODS
+    if settings.period_us is not None:
+        periods = periods._replace(plain_us=settings.period_us)
+    if settings.cache_max_period_us is not None:
+        units.check_period_us('cache_max_period_us',
+                              settings.cache_max_period_us)
+        periods = periods._replace(
+            cache_longest_us=settings.cache_max_period_us)
+    if settings.quantum_slices:
+        try:
+            slices_us = classes.slices_us(
+                classes.split(settings.quantum_slices))
+        except classes.SliceInvalid as error:
+            raise HookError(f'quantum_slices: {error}') from error
+        periods = periods._replace(cache_slice_us=slices_us[classes.CACHE])
+    return periods
 
 
 def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,

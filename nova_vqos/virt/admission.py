@@ -75,7 +75,7 @@ def check_offer(policy, report):
                 f'{", ".join(offered)}')
 
 
-def tune(policy, report, pcpus, *, period_us):
+def tune(policy, report, pcpus, *, periods):
     """The tuning of a server on a host, by its profile, be it stale.
 
     :param policy: of the server, with units
@@ -87,12 +87,12 @@ def tune(policy, report, pcpus, *, period_us):
     try:
         return tuning.tune(
             policy, report.profile, pcpus,
-            cgroup_version=tuning.host_cgroup_version(), period_us=period_us)
+            cgroup_version=tuning.host_cgroup_version(), periods=periods)
     except (units.UnitsError, profiles.ProfileError) as error:
         raise CannotServe(str(error)) from error
 
 
-def check_newcomer(policy, report, find_pcpus, *, period_us):
+def check_newcomer(policy, report, find_pcpus, *, periods):
     """Check that a host can take in a server that it does not have yet.
 
     :param find_pcpus: called when nothing else is against it; gives those
@@ -105,4 +105,4 @@ def check_newcomer(policy, report, find_pcpus, *, period_us):
         return None
     if not report.valid:
         raise CannotServe(report.problem)
-    return tune(policy, report, find_pcpus(), period_us=period_us)
+    return tune(policy, report, find_pcpus(), periods=periods)

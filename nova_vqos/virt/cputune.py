@@ -55,7 +55,7 @@ def _pins_of(guest):
     return guest.cputune.vcpupin if guest.cputune is not None else []
 
 
-def of_returning(uuid, policy, report, pcpus, *, period_us):
+def of_returning(uuid, policy, report, pcpus, *, periods):
     """The tuning of a server that has been on this host before.
 
     Such a server starts in any case: its promise was checked when it came,
@@ -66,7 +66,7 @@ def of_returning(uuid, policy, report, pcpus, *, period_us):
     if policy.units is None:
         return None
     try:
-        tune = admission.tune(policy, report, pcpus, period_us=period_us)
+        tune = admission.tune(policy, report, pcpus, periods=periods)
     except admission.CannotServe as error:
         LOG.error('Server %(uuid)s starts without the cap for its %(units)d '
                   'CPU units, since it has been on this host before: '

@@ -204,13 +204,13 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             tune = cputune.of_returning(
                 guest.uuid, policy, report, self._vqos_pcpus_of(
                     guest, policy, report, self._vqos_classes.keep),
-                period_us=CONF.vqos.period_us)
+                periods=vqos_conf.periods(CONF))
         else:
             try:
                 tune = admission.check_newcomer(
                     policy, report, lambda: self._vqos_pcpus_of(
                         guest, policy, report, self._vqos_classes.choose),
-                    period_us=CONF.vqos.period_us)
+                    periods=vqos_conf.periods(CONF))
             except admission.CannotServe as error:
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
@@ -275,7 +275,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 raise admission.CannotServe(obstacle)
             report = self._vqos_report()
             admission.check_newcomer(policy, report, find_pcpus,
-                                     period_us=CONF.vqos.period_us)
+                                     periods=vqos_conf.periods(CONF))
         except (admission.CannotServe, policies.PolicyError) as error:
             reason = str(error)
         except Exception as error:

@@ -293,7 +293,7 @@ def _check_hook(host):
     assert settings.error == ''
     assert settings.profile_path == str(host.profile)
     options = host.options(host.agent_conf)
-    assert settings.period_us == options.vqos.period_us
+    assert rewrite.periods(settings) == vqos_conf.periods(options)
     done = subprocess.run(
         [str(host.hook), 'server', 'migrate', 'begin', '-'],
         input=test_domain_xml.MIGRATABLE, capture_output=True, check=False,
@@ -425,12 +425,16 @@ def test_agent_and_hook_get_what_local_conf_gives_nova_compute(machine):
     host = machine(POST_CONFIG='\n'.join(
         f'{file} {option}' for option in (
             'DEFAULT host compute7', 'vqos period_us 100000',
+            'vqos quantum_slices cache:60000',
+            'vqos cache_max_period_us 300000',
             'vqos_agent topic elsewhere')
         for file in ('NOVA_CONF', 'NOVA_CPU_CONF')))
     host.devstack('stack')
     options = host.options(host.agent_conf)
     assert options.host == 'compute7'
     assert options.vqos.period_us == 100000
+    assert options.vqos.quantum_slices == {'cache': '60000'}
+    assert options.vqos.cache_max_period_us == 300000
     assert options.vqos_agent.topic == 'elsewhere'
     _check_agent(host)
     _check_hook(host)

@@ -418,7 +418,7 @@ def agent(book=None):
             str(RUN / 'profile.yaml'), 0.05,
             fingerprint=lambda _emulator: make_profile().fingerprint),
         state.Heartbeat(str(RUN / 'agent.json'), 'v2'),
-        state.ServiceManager(), period_us=50_000, biller=biller)
+        state.ServiceManager(), periods=tuning.DEFAULT_PERIODS, biller=biller)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     yield loop

@@ -16,6 +16,7 @@
 import threading
 
 from nova_vqos import profile as profiles
+from nova_vqos import tuning
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import state
@@ -47,7 +48,7 @@ class World:
                 str(self.profile_path), 0.05,
                 fingerprint=lambda _emulator: {'tick_us': '4000'}),
             state.Heartbeat(str(self.state_path), 'host'),
-            state.ServiceManager({}), period_us=50_000,
+            state.ServiceManager({}), periods=tuning.DEFAULT_PERIODS,
             biller=make_biller(self.host, lambda: self.now_s),
             executor=self.executor, clock=lambda: self.now_s, **options)
 

@@ -49,7 +49,7 @@ OWN_TUNES = st.builds(
 def terms(**others):
     return decision.HostTerms(**{
         'profile': fakes.make_profile(), 'cgroup_version': 1,
-        'period_us': 50_000, **others})
+        'periods': tuning.DEFAULT_PERIODS, **others})
 
 
 def apply(in_force, changes):
@@ -194,6 +194,23 @@ class TestLimited:
         assert float(given.share) == pytest.approx(
             max(least, float(whole.share) * limit), rel=0.001)
 
+    @pytest.mark.parametrize('version', [1, 2])
+    @hypothesis.given(st.floats(0.1, 1.0))
+    def test_class_cache_pays_at_its_own_period(self, version, limit):
+        """What it pays changes quotas alone, and is found again."""
+        host = terms(charges=True, cgroup_version=version)
+        tune = decision.wanted(
+            policy.ServerPolicy(vcpus=2, units=100, quantum_class='cache',
+                                dd_billing='charge'), 2, {0}, host)
+        want = decision.limited(tune, 2, limit, host)
+        assert want.domain.period_us == want.cap.period_us == 200_000
+        assert want.domain.quota_us == pytest.approx(200_000 * limit, abs=1)
+        in_force = base.InForce(
+            vcpus=dict.fromkeys(range(2), base.Limit(*want.cap)),
+            shares=1024, domain=base.Limit(*want.domain))
+        found = decision.limit_in_force(tune, 2, in_force, host)
+        assert decision.limited(tune, 2, found, host) == want
+
     def test_a_floor_has_nothing_to_pay_with(self):
         tune = self.TUNE._replace(cap=None)
         assert decision.limited(tune, 2, 0.4, terms(charges=True)) == tune
@@ -228,6 +245,15 @@ class TestWanted:
         server = policy.ServerPolicy(vcpus=2, units=60)
         assert decision.wanted(server, 2, {0}, terms()) == tuning.Tune(
             cap=units.CpuCap(15_000, 50_000), shares=614)
+
+    def test_class_cache_has_its_period(self):
+        server = policy.ServerPolicy(vcpus=2, units=100,
+                                     quantum_class='cache')
+        assert decision.wanted(server, 2, {0}, terms()).cap == (
+            100_000, 200_000)
+        assert decision.wanted(server, 2, {0}, terms(
+            periods=tuning.Periods(cache_longest_us=100_000))).cap == (
+            25_000, 50_000)
 
     def test_hotplugged_vcpus_share_the_units(self):
         server = policy.ServerPolicy(vcpus=2, units=60)

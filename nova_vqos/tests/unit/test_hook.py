@@ -153,6 +153,20 @@ def test_the_period_is_configured(host, logged):
     assert values(host.run(XML)[1]) == ('30000', '100000', '614')
 
 
+CACHE_XML = XML.replace(
+    b'<nova:extraSpec name="vqos:cap">hard<',
+    b'<nova:extraSpec name="vqos:quantum_class">cache<')
+
+
+def test_the_period_holds_the_slice_of_class_cache(host, logged):
+    host.calibrate(p0=0.5, p1=0.5)
+    assert values(host.run(CACHE_XML)[1])[:2] == ('90000', '150000')
+    host.configure(cache_max_period_us=149_999)
+    assert values(host.run(CACHE_XML)[1])[:2] == ('30000', '50000')
+    host.configure(quantum_slices='io:1000, cache:60000')
+    assert values(host.run(CACHE_XML)[1])[:2] == ('60000', '100000')
+
+
 @pytest.mark.parametrize('xml', [
     STOCK_XML,
     test_domain_xml.domain(),
@@ -170,7 +184,8 @@ def test_no_configuration_is_as_good_as_an_empty_one(host, logged, tmp_path):
     host.config_path.unlink()
     settings = rewrite.load_settings(str(host.config_path))
     assert (settings.on_error, settings.profile_path, settings.period_us,
-            settings.error) == ('pass', None, None, '')
+            settings.cache_max_period_us, settings.quantum_slices,
+            settings.error) == ('pass', None, None, None, '', '')
     assert host.run(STOCK_XML) == (0, STOCK_XML)
 
 
@@ -195,6 +210,17 @@ WRONG_HOSTS = [
      'slower than what a quota can express'),
     (lambda host: host.configure(period_us='soon'), "period_us is 'soon'"),
     (lambda host: host.configure(period_us='5'), 'period_us is 5'),
+    (lambda host: host.configure(period_us='0'), 'period_us is 0'),
+    (lambda host: host.configure(cache_max_period_us='-1'),
+     "cache_max_period_us is '-1'"),
+    (lambda host: host.configure(cache_max_period_us='1000001'),
+     'cache_max_period_us is 1000001, it must be from 1000 to 1000000'),
+    (lambda host: host.configure(quantum_slices='cache'),
+     "quantum_slices: the slice of 'cache' is '', it must be given as"),
+    (lambda host: host.configure(quantum_slices='cache:100001'),
+     "quantum_slices: the slice of 'cache' is '100001', it must be a whole"),
+    (lambda host: host.configure(quantum_slices='cpu:1000'),
+     "quantum_slices: the slice of 'cpu' is '1000'"),
     (lambda host: host.configure(colour='blue'), 'unknown option colour'),
 ]
 WRONG_XMLS = [

@@ -24,6 +24,7 @@ from nova_vqos import verification
 from nova_vqos.conf import agent
 from nova_vqos.conf import opts
 from nova_vqos.hooks import rewrite
+from nova_vqos.quantum import classes
 from nova_vqos.tests import project
 
 GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
@@ -106,6 +107,9 @@ def test_the_hooks_sample_says_its_defaults(tmp_path):
     assert (said.error, said.on_error) == ('', defaults.on_error)
     assert said.profile_path == profile.DEFAULT_PATH
     assert said.period_us == units.DEFAULT_PERIOD_US
+    assert said.cache_max_period_us == units.DEFAULT_CACHE_MAX_PERIOD_US
+    assert classes.slices_us(classes.split(
+        said.quantum_slices)) == classes.DEFAULT_SLICES_US
 
 
 def test_the_hook_takes_its_sample():

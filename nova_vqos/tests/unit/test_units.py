@@ -134,6 +134,63 @@ def test_least_cu_is_the_boundary(coefficient, tick_us):
             units.cap(int(whole) - 1, 1, coefficient, tick_us=tick_us)
 
 
+def test_share_is_exact():
+    assert units.share(60, 2, 0.6) == Fraction(1, 2)
+    assert units.share(120, 1, 0.6) == 2
+
+
+@pytest.mark.parametrize('share, expected', [
+    # 90 ms of 45 % are 200 ms.
+    (Fraction(45, 100), 200_000), (Fraction(449, 1000), 50_000),
+    (Fraction(46, 100), 200_000), (Fraction(60, 100), 150_000),
+    (Fraction(90, 100), 100_000), (Fraction(999, 1000), 100_000),
+    # Never stopped: any period would do.
+    (Fraction(1), 50_000), (Fraction(2), 50_000),
+    (Fraction(1, 10**9), 50_000)])
+def test_a_period_that_holds_a_slice_of_90_ms(share, expected):
+    assert units.holding_period_us(share, 90_000, 50_000, 200_000) == expected
+
+
+def test_a_slice_that_the_plain_period_holds():
+    assert units.holding_period_us(Fraction(3, 5), 30_000, 50_000,
+                                   200_000) == 50_000
+
+
+def test_a_longest_period_below_the_plain_one_changes_nothing():
+    assert units.holding_period_us(Fraction(1, 2), 30_000, 50_000,
+                                   49_999) == 50_000
+
+
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=2),
+       st.integers(1, 100_000), periods_us, periods_us)
+def test_the_holding_period_is_the_least_that_holds(share, slice_us, period_us,
+                                                    longest_us):
+    found_us = units.holding_period_us(share, slice_us, period_us, longest_us)
+    assert isinstance(found_us, int)
+    if share >= 1:
+        assert found_us == period_us
+        return
+    multiples_us = range(period_us, longest_us + 1, period_us)
+    holding_us = [one for one in multiples_us if share * one >= slice_us]
+    assert found_us == (holding_us[0] if holding_us else period_us)
+    if holding_us:
+        # Also after rounding, as it is written.
+        cap = units.cap_of_share(share, tick_us=4000, period_us=found_us)
+        assert cap.quota_us >= slice_us
+
+
+@pytest.mark.parametrize('arguments', [
+    {'share': Fraction(0)}, {'share': Fraction(-1)}, {'slice_us': 0},
+    {'period_us': 999}, {'period_us': 1_000_001}, {'longest_us': 999},
+    {'longest_us': 1_000_001}])
+def test_a_holding_period_out_of_range(arguments):
+    good = {'share': Fraction(1, 2), 'slice_us': 90_000, 'period_us': 50_000,
+            'longest_us': 200_000}
+    units.holding_period_us(**good)
+    with pytest.raises(ValueError, match='must be'):
+        units.holding_period_us(**(good | arguments))
+
+
 def test_capacity_rounds_down_once():
     assert units.capacity_cu([0.333] * 3) == 99
     assert units.capacity_cu([0.1] * 10) == 100

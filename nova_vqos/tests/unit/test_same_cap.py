@@ -1,0 +1,102 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Driver, hook and agent give a server the same cap."""
+
+import io
+import itertools
+import pathlib
+
+from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
+from nova_vqos.agent import decision
+from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.hooks import rewrite
+from nova_vqos.tests.unit import test_domain_xml
+from nova_vqos.tests.unit import test_driver
+from nova_vqos.virt import driver
+
+PCPUS = frozenset({0, 1})
+# What an operator may set, of which hook.conf has to say the same.
+OPTIONS = (
+    {},
+    {'period_us': '20000'},
+    {'cache_max_period_us': '1000000'},
+    {'cache_max_period_us': '100000', 'quantum_slices': 'cache:30000'},
+    {'period_us': '100000', 'quantum_slices': 'io:2000,cache:100000',
+     'cache_max_period_us': '700000'},
+)
+VCPUS = 2
+
+
+class SameCapTestCase(test_driver.DriverTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.files.agent_lives(classes=policies.CHOICES[
+            policies.QUANTUM_CLASS_KEY], dd_billing=policies.CHOICES[
+                policies.DD_BILLING_KEY])
+
+    def cap_of_driver(self, extra_specs):
+        return self.cputune(extra_specs, VCPUS)[:2]
+
+    def cap_of_agent(self, extra_specs, *, limit_share=None):
+        terms = decision.HostTerms(
+            profile=profiles.load(self.files.profile_path), cgroup_version=1,
+            periods=vqos_conf.periods(driver.CONF), charges=True)
+        tune = decision.wanted(policies.parse(extra_specs, VCPUS), VCPUS,
+                               PCPUS, terms)
+        if limit_share is not None:
+            tune = decision.limited(tune, VCPUS, limit_share, terms)
+        return tuple(tune.cap)
+
+    def cap_of_hook(self, extra_specs, options):
+        config = pathlib.Path(self.files.directory, 'hook.conf')
+        config.write_text('[hook]\n' + ''.join(
+            f'{name} = {value}\n' for name, value in (
+                options | {'profile': self.files.profile_path}).items()))
+        specs = ''.join(f'<n:extraSpec name="{key}">{value}</n:extraSpec>'
+                        for key, value in extra_specs.items())
+        target = io.BytesIO()
+        self.assertEqual(0, rewrite.run(
+            'server', io.BytesIO(test_domain_xml.domain(
+                metadata=test_domain_xml.FLAVOR.format(specs),
+                vcpu="<vcpu cpuset='0-1'>2</vcpu>")), target, str(config), 10))
+        tuned = test_domain_xml.tuning(target.getvalue())
+        return int(tuned['quota']), int(tuned['period'])
+
+    def test_for_all_classes_and_options(self):
+        self.stub_out('nova_vqos.hooks.rewrite._log',
+                      lambda *_args, **_options: None)
+        caps = set()
+        for options in OPTIONS:
+            for name in ('period_us', 'cache_max_period_us',
+                         'quantum_slices'):
+                driver.CONF.clear_override(name, 'vqos')
+            self.flags(group='vqos', **options)
+            for cu, coefficient, quantum_class, billing in itertools.product(
+                    ('3', '61', '117', '180', '200'), (1.0, 1.37),
+                    ('default', 'cache', 'auto'), ('off', 'charge')):
+                self.files.calibrate({'0-1': coefficient})
+                extra_specs = {policies.UNITS_KEY: cu,
+                               policies.QUANTUM_CLASS_KEY: quantum_class,
+                               policies.DD_BILLING_KEY: billing}
+                cap = self.cap_of_driver(extra_specs)
+                self.assertEqual(cap, self.cap_of_agent(extra_specs))
+                self.assertEqual(cap, self.cap_of_hook(extra_specs, options))
+                # As long as it owes nothing.
+                self.assertEqual(cap, self.cap_of_agent(extra_specs,
+                                                        limit_share=1.0))
+                caps.add((quantum_class, cap[1]))
+        # What is compared differs by class, and by option.
+        self.assertGreater(len({period for name, period in caps
+                                if name == 'cache'}), 5)
