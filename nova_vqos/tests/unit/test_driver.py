@@ -315,7 +315,7 @@ class StatsTestCase(DriverTestCase):
 
     def test_the_profile_is_parsed_once(self):
         self.stats()
-        self.stub_out('nova_vqos.profile.loads', None)
+        self.stub_out('nova_vqos.profile.document.loads', None)
         self.assertEqual('valid', self.stats()['vqos_profile'])
 
 

@@ -24,6 +24,7 @@ from nova_vqos import host_report
 from nova_vqos import profile as profiles
 from nova_vqos import verification
 from nova_vqos.hooks import install
+from nova_vqos.profile import document
 from nova_vqos.tests.functional import host_files
 
 PCPUS = (0, 1)
@@ -176,8 +177,8 @@ def test_an_obstacle_goes_before_all_else(files, reporter):
 def test_an_unchanged_profile_is_parsed_once(files, reporter, monkeypatch):
     files.calibrate({'0-1': 1.0})
     parsed = []
-    loads = profiles.loads
-    monkeypatch.setattr(profiles, 'loads', lambda content: parsed.append(
+    loads = document.loads
+    monkeypatch.setattr(document, 'loads', lambda content: parsed.append(
         content) or loads(content))
     for _ in range(3):
         assert reporter.report(PCPUS).valid

@@ -25,7 +25,12 @@ PLUGINS = ('nova_vqos.virt.driver', 'nova_vqos.virt.admission',
            'nova_vqos.virt.waker',
            'nova_vqos.host_report', 'nova_vqos.scheduler.filter',
            'nova_vqos.validators', 'nova_vqos.agent.rpcapi',
-           'nova_vqos.policy', 'nova_vqos.profile', 'nova_vqos.tuning',
+           'nova_vqos.policy', 'nova_vqos.tuning',
+           'nova_vqos.profile.document', 'nova_vqos.profile.errors',
+           'nova_vqos.profile.fields', 'nova_vqos.profile.files',
+           'nova_vqos.profile.measurement', 'nova_vqos.profile.model',
+           'nova_vqos.profile.pcpus', 'nova_vqos.profile.reference',
+           'nova_vqos.profile.staleness',
            'nova_vqos.units', 'nova_vqos.fingerprint',
            'nova_vqos.hooks.install', 'nova_vqos.conf.vqos',
            'nova_vqos.conf.agent')
@@ -49,11 +54,13 @@ def test_no_concurrency_of_its_own(name):
                           'multiprocessing', 'concurrent'}
 
 
-def test_every_module_of_the_driver_is_looked_at():
-    directory = pathlib.Path(
-        importlib.util.find_spec('nova_vqos.virt').origin).parent
-    assert {f'nova_vqos.virt.{path.stem}' for path in directory.glob('*.py')
-            if path.stem != '__init__'} <= set(PLUGINS)
+@pytest.mark.parametrize('package', ['nova_vqos.virt', 'nova_vqos.profile'])
+def test_every_module_of_the_driver_is_looked_at(package):
+    directory = pathlib.Path(importlib.util.find_spec(package).origin).parent
+    found = {f'{package}.{path.stem}' for path in directory.glob('*.py')
+             if path.stem != '__init__'}
+    assert found
+    assert found <= set(PLUGINS)
 
 
 def test_nova_api_depends_on_little():
