@@ -26,6 +26,8 @@ import typing as ty
 
 from nova_vqos.hypervisor import cgroup
 from nova_vqos.hypervisor import counters
+from nova_vqos.hypervisor import schedstat
+from nova_vqos.hypervisor import thread_list
 from nova_vqos.hypervisor import threads
 
 _VCPU = re.compile(r'vcpu[0-9]+')
@@ -92,15 +94,15 @@ class DomainAccount:
             self._total = self._open_time('')
             self._emulator = self._open_time('emulator')
             self._threads = threads.EmulatorThreads(
-                os.path.join(self._path, 'emulator', 'tasks' if version == 1
-                             else 'cgroup.threads'),
+                os.path.join(self._path, 'emulator',
+                             thread_list.FILES[version]),
                 proc, _read(f'{proc}/{pid}/comm'), budget)
             self._stack.callback(self._threads.close)
             # Of the thread that the process began with, QEMU's main one.
             self._main: counters.CounterFile | None = None
             with contextlib.suppress(FileNotFoundError):
                 self._main = counters.CounterFile(
-                    f'{proc}/{pid}/schedstat', budget)
+                    schedstat.path(proc, pid), budget)
                 self._stack.callback(self._main.close)
 
     def read(self) -> CpuTime:
@@ -149,8 +151,7 @@ class DomainAccount:
         """
         if self._main is None:
             return 0
-        _time_ns, _waited_ns, runs = self._main.read().split()
-        return int(runs)
+        return schedstat.parse(self._main.read()).runs
 
     def _open_time(self, child: str) -> counters.CounterFile:
         """Open the file that has a cgroup's CPU time."""

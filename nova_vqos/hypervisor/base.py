@@ -24,6 +24,7 @@ import dataclasses
 import enum
 
 from nova_vqos.billing import usage
+from nova_vqos.hypervisor import schedstat
 
 
 class HypervisorError(Exception):
@@ -40,6 +41,14 @@ class DomainGone(HypervisorError):
 
 class DomainBusy(HypervisorError):
     """The domain cannot be written to now, for example in a migration."""
+
+
+class SlicesUnsupported(HypervisorError):
+    """This host's kernel has no slices that could be set."""
+
+
+class SlicesDenied(HypervisorError):
+    """This process may not set the slices of other users' threads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,6 +145,18 @@ class Domain:
     disks: Mapping[str, usage.DiskKind] = dataclasses.field(
         default_factory=dict)
     incoming: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of a domain, by their id on this host.
+
+    :ivar vcpus: of each vCPU that is online, by its number
+    :ivar others: of its emulator, I/O threads and vhost workers
+    """
+
+    vcpus: Mapping[int, int]
+    others: tuple[int, ...]
 
 
 #: The detail of a CHANGED event: a migration or another job has ended.
@@ -265,3 +286,62 @@ class Hypervisor(abc.ABC):
         :raises HypervisorError: when it is not counted or cannot be read
         """
         raise HypervisorError("this driver does not count the host's CPU time")
+
+    # NOTE: nor are these, for a driver from before slices.
+
+    def set_slice(self, uuid: str, slice_us: int | None) -> int:
+        """Let all threads of a domain run for so long at a time.
+
+        Its vCPUs, emulator, I/O threads and vhost workers, those that are
+        there now: the shortest slice among them counts for the domain. Cheap
+        where they have it already.
+
+        :param slice_us: None: the kernel's own
+        :returns: how many threads had another one
+        :raises ValueError: when the kernel takes no such slice
+        :raises SlicesUnsupported: when the kernel has no slices to set
+        :raises SlicesDenied: when this process may not set them
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when its threads cannot be found
+        """
+        raise SlicesUnsupported('this driver sets no slices')
+
+    def threads(self, uuid: str) -> Threads:
+        """Find the threads of a domain.
+
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when they cannot be found
+        """
+        raise HypervisorError('this driver does not tell threads')
+
+    def runs(self, uuids: Collection[str]
+             ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
+        """Read how long vCPUs ran, and how often; cheap enough for each tick.
+
+        Counters of a vCPU that was plugged in again begin anew.
+
+        :param uuids: of the domains that are wanted
+        :returns: by UUID and number of the vCPU; a domain that cannot be read
+            now is left out
+        :raises Unavailable: when the hypervisor cannot be reached
+        """
+        return {}
+
+    def place(self, uuid: str,
+              pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:
+        """Let single vCPUs of a domain run on these pCPUs only.
+
+        As long as it runs, and on this host. Others stay as they are, and
+        what is so already is not written. May block for tens of seconds.
+
+        :param pcpus_by_vcpu: by number of the vCPU
+        :returns: whether anything was written
+        :raises ValueError: when a vCPU is to have no pCPU
+        :raises DomainBusy: when the domain takes no writes now
+        :raises DomainGone: when it does not run
+        :raises Unavailable: when the hypervisor cannot be reached
+        :raises HypervisorError: when a vCPU or a pCPU is refused
+        """
+        raise HypervisorError('this driver places no single vCPUs')

@@ -22,11 +22,14 @@ import libvirt  # type: ignore[import-untyped]
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import cgroup
+from nova_vqos.hypervisor import counters
+from nova_vqos.hypervisor import domain_threads
 from nova_vqos.hypervisor import libvirt_domain
 from nova_vqos.hypervisor import libvirt_events
 from nova_vqos.hypervisor import libvirt_pins
 from nova_vqos.hypervisor import libvirt_session
 from nova_vqos.hypervisor import libvirt_usages
+from nova_vqos.hypervisor import schedstat
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +62,10 @@ class LibvirtHypervisor(base.Hypervisor):
             root, lambda uuid: self._events.written(uuid))
         self._cgroups_lock = threading.Lock()
         self._cgroup_version = self._cgroups.version()
-        self._usages = libvirt_usages.UsageReader(self._session, root)
+        budget = counters.Budget()
+        self._usages = libvirt_usages.UsageReader(self._session, root, budget)
+        self._threads = domain_threads.ThreadReader(
+            root, self._find_pid, budget)
         self._uuids: dict[int, str] = {}
 
     @property
@@ -81,6 +87,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._uuids = {}
         with self._cgroups_lock:
             self._cgroups.close()
+        self._threads.close()
 
     def running(self) -> Mapping[str, int]:
         # NOTE: the cheapest of libvirt's bulk calls, for its daemon too: a
@@ -97,12 +104,12 @@ class LibvirtHypervisor(base.Hypervisor):
                 except base.DomainGone:
                     continue
             uuids[number] = uuid
-        gone = set(self._uuids.values()).difference(uuids.values())
-        with self._cgroups_lock:
-            for uuid in gone.union(
-                    uuids[number] for number in uuids
-                    if number not in self._uuids):
+        outdated = set(self._uuids.values()).difference(uuids.values()).union(
+            uuids[number] for number in uuids if number not in self._uuids)
+        for uuid in outdated:
+            with self._cgroups_lock:
                 self._cgroups.forget(uuid)
+            self._threads.forget(uuid)
         self._uuids = uuids
         return {uuid: number for number, uuid in uuids.items()}
 
@@ -116,9 +123,9 @@ class LibvirtHypervisor(base.Hypervisor):
                     return self._cgroups.read(uuid, None)
                 except cgroup.CgroupError as error:
                     LOG.debug('Domain %s is looked for again: %s', uuid, error)
-        name = self._session.call(self._session.lookup(uuid).name)
+        pid = self._find_pid(uuid)
         with self._cgroups_lock:
-            return self._cgroups.read(uuid, self._session.pid(name))
+            return self._cgroups.read(uuid, pid)
 
     def write(self, uuid: str, changes: Sequence[base.Change]) -> None:
         domain = self._session.lookup(uuid)
@@ -148,6 +155,25 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def host_usage(self) -> usage.HostUsage:
         return self._usages.read_host()
+
+    def set_slice(self, uuid: str, slice_us: int | None) -> int:
+        return self._threads.set_slice(uuid, slice_us)
+
+    def threads(self, uuid: str) -> base.Threads:
+        return self._threads.read(uuid)
+
+    def runs(self, uuids: Collection[str]
+             ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
+        return self._threads.runs(uuids)
+
+    def place(self, uuid: str,
+              pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:
+        return libvirt_pins.place(self._session, uuid, pcpus_by_vcpu)
+
+    def _find_pid(self, uuid: str) -> int:
+        """The process id of a domain's emulator."""
+        return self._session.pid(
+            self._session.call(self._session.lookup(uuid).name))
 
     def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
         try:

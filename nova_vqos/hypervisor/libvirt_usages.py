@@ -25,6 +25,7 @@ import libvirt  # type: ignore[import-untyped]
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import accounting
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import counters
 from nova_vqos.hypervisor import host_account
 from nova_vqos.hypervisor import iostats
 from nova_vqos.hypervisor import libvirt_session
@@ -38,12 +39,13 @@ _NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 class UsageReader:
     """Reads what domains used, and the host as a whole."""
 
-    def __init__(self, session: libvirt_session.Session, root: str) -> None:
+    def __init__(self, session: libvirt_session.Session, root: str,
+                 budget: counters.Budget) -> None:
         """
         :param root: where /proc and /sys are looked for
         """
         self._session = session
-        self._accounts = accounting.AccountReader(root)
+        self._accounts = accounting.AccountReader(root, budget)
         self._accounts_lock = threading.Lock()
         self._host_account = host_account.HostAccount(root)
         self._unreadable: set[str] = set()

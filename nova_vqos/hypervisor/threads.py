@@ -19,10 +19,11 @@ in nanoseconds; what they are is told by their names.
 
 from collections.abc import Iterator
 import contextlib
-import os
 import re
 
 from nova_vqos.hypervisor import counters
+from nova_vqos.hypervisor import schedstat
+from nova_vqos.hypervisor import thread_list
 
 VHOST = 'vhost'
 MIGRATION = 'migration'
@@ -36,10 +37,6 @@ _VHOST = re.compile(r'vhost-[0-9]+')
 _MIGRATION = re.compile(
     r'mig/.*|live_migration|bg_snapshot|return path|multifd.*|postcopy/.*'
     r'|fault-.*|COLO incoming|get_dirtyrate|(de)?compress')
-
-# Of a thread list: more than the kernel lets one process have by default.
-_MOST_LIST_BYTES = 1024 * 1024
-_LIST_CHUNK_BYTES = 65536
 
 
 class _Thread:
@@ -85,16 +82,16 @@ class EmulatorThreads:
         :raises OSError: when the cgroup is gone
         :raises ValueError: when what the kernel says is no number
         """
-        self._look(set(self._list()))
+        self._look(set(thread_list.read(self._list_path)))
         values: dict[str, dict[int, int]] = {VHOST: {}, MIGRATION: {}}
         wakes: dict[int, int] = {}
         for number, thread in self._known.items():
             if thread is not None:
                 with _unless_gone():
-                    time_ns, _waited_ns, runs = thread.file.read().split()
-                    values[thread.kind][number] = int(time_ns)
+                    found = schedstat.parse(thread.file.read())
+                    values[thread.kind][number] = found.run_ns
                     if thread.kind == VHOST:
-                        wakes[number] = int(runs)
+                        wakes[number] = found.runs
         self._wakes.update(wakes)
         return {kind: tally.update(values[kind])
                 for kind, tally in self._tallies.items()}
@@ -129,33 +126,12 @@ class EmulatorThreads:
         if kind is None:
             return None
         return _Thread(kind, counters.CounterFile(
-            f'{self._proc_path}/{number}/schedstat', self._budget))
+            schedstat.path(self._proc_path, number), self._budget))
 
     def _name(self, number: int) -> str:
         with open(f'{self._proc_path}/{number}/comm', 'rb',
                   buffering=0) as file:
             return file.read(64).decode(errors='replace').rstrip('\n')
-
-    def _list(self) -> Iterator[int]:
-        # NOTE: opened anew each time, since version 1 answers whoever keeps it
-        # open from a list that may be a second old. The kernel gives a page
-        # at a time.
-        chunks = []
-        size = 0
-        handle = os.open(self._list_path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while size < _MOST_LIST_BYTES:
-                chunk = os.read(handle, _LIST_CHUNK_BYTES)
-                if not chunk:
-                    break
-                chunks.append(chunk)
-                size += len(chunk)
-        finally:
-            os.close(handle)
-        content = b''.join(chunks)
-        whole = content[:content.rfind(b'\n') + 1]
-        # 0: a thread that this process cannot see.
-        return filter(None, map(int, whole.split()))
 
 
 @contextlib.contextmanager

@@ -91,9 +91,15 @@ class FakeHost:
 
     def threads(self, *numbers):
         """Which threads the emulator's cgroup lists."""
+        self.group('emulator', PID, *numbers)
+
+    def group(self, child, *numbers):
+        """A cgroup of the domain, and which threads are in it."""
         name = 'tasks' if self.version == 1 else 'cgroup.threads'
-        (self.domain / 'emulator' / name).write_text(
-            ''.join(f'{number}\n' for number in (PID, *numbers)))
+        for directory in {self.domain / child, self.tuned / child}:
+            directory.mkdir(exist_ok=True)
+            (directory / name).write_text(
+                ''.join(f'{number}\n' for number in numbers))
 
     def thread(self, number, name, used_ms):
         """A thread, and what the scheduler counted of it."""

@@ -23,7 +23,7 @@ import pytest
 from nova_vqos.hypervisor import accounting
 from nova_vqos.hypervisor import cgroup
 from nova_vqos.hypervisor import counters
-from nova_vqos.hypervisor import threads
+from nova_vqos.hypervisor import thread_list
 from nova_vqos.tests.unit import fake_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 
@@ -290,8 +290,8 @@ class TestThreads:
             read(reader)
 
     def test_an_endless_list_is_cut_at_a_line(self, host, reader, monkeypatch):
-        monkeypatch.setattr(threads, '_MOST_LIST_BYTES', 6)
-        monkeypatch.setattr(threads, '_LIST_CHUNK_BYTES', 4)
+        monkeypatch.setattr(thread_list, '_MOST_BYTES', 6)
+        monkeypatch.setattr(thread_list, '_CHUNK_BYTES', 4)
         host.time('', 100)
         host.time('emulator', 100)
         # '42\n43\n44' is what is read of it.

@@ -19,7 +19,6 @@ import time
 import libvirt
 import pytest
 
-from nova_vqos import domain_xml
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import iostats
@@ -155,6 +154,10 @@ class TestLibvirt:
                      lambda: hypervisor.read(fakes.UUID),
                      lambda: hypervisor.write(fakes.UUID, []),
                      lambda: hypervisor.pin(fakes.UUID, {1}),
+                     lambda: hypervisor.place(fakes.UUID, {0: {1}}),
+                     lambda: hypervisor.set_slice(fakes.UUID, 1000),
+                     lambda: hypervisor.threads(fakes.UUID),
+                     lambda: hypervisor.runs({fakes.UUID}),
                      lambda: hypervisor.usages({fakes.UUID})):
             with pytest.raises(base.Unavailable):
                 call()
@@ -382,86 +385,6 @@ class FakeDomain:
         if set(values.values()) & set(self._refuse):
             raise libvirt.libvirtError('refused')
         self.set.append(list(values.items()))
-
-
-class PinnableDomain:
-    """A domain of libvirt's test driver, which lacks two things of QEMU's.
-
-    It pins running domains only, without saying so, and knows of no jobs.
-    """
-
-    def __init__(self, domain):
-        self._domain = domain
-        self.pinned = []
-
-    def __getattr__(self, name):
-        return getattr(self._domain, name)
-
-    def jobStats(self):
-        return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
-
-    def pinVcpuFlags(self, vcpu, cpumap, flags):
-        self.pinned.append((vcpu, flags))
-        if flags == libvirt.VIR_DOMAIN_AFFECT_LIVE:
-            self._domain.pinVcpu(vcpu, cpumap)
-
-
-class TestPin:
-    LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
-    CONFIG = libvirt.VIR_DOMAIN_AFFECT_CONFIG
-
-    @pytest.fixture
-    def domain(self, hypervisor, daemon, monkeypatch):
-        domain = PinnableDomain(daemon.lookupByName('test'))
-        monkeypatch.setattr(hypervisor._session, 'lookup',
-                            lambda _uuid: domain)
-        yield domain
-        # NOTE: it is one for all connections of this process.
-        for affected in (self.LIVE, self.CONFIG):
-            domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, None,
-                               None, domain_xml.MARK_NS, affected)
-
-    def test_live_and_persistent(self, hypervisor, domain):
-        hypervisor.pin(fakes.UUID, frozenset({1, 3}))
-        assert domain.pinned == [(0, self.LIVE), (1, self.LIVE),
-                                 (0, self.CONFIG), (1, self.CONFIG)]
-        described = hypervisor.describe(fakes.UUID)
-        assert described.pcpus == {1, 3}
-        assert not described.pinned_by_others
-        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
-            assert domain_xml.MARK_NS in domain.XMLDesc(flags)
-
-    def test_once_more(self, hypervisor, domain):
-        hypervisor.pin(fakes.UUID, frozenset({1, 3}))
-        hypervisor.pin(fakes.UUID, frozenset({0}))
-        assert hypervisor.describe(fakes.UUID).pcpus == {0}
-        assert domain.XMLDesc(0).count(domain_xml.MARK_NS) == 1
-
-    def test_it_stays_behind_in_a_migration(self, hypervisor, domain):
-        hypervisor.pin(fakes.UUID, frozenset({1, 3}))
-        left = domain_xml.read(domain_xml.without_own_pins(
-            domain.XMLDesc(0).encode()))
-        assert left.pcpus is None
-        assert not left.pinned_by_others
-
-    def test_one_that_does_not_outlast_its_run(self, hypervisor, domain,
-                                               monkeypatch):
-        monkeypatch.setattr(domain, 'isPersistent', lambda: 0, raising=False)
-        hypervisor.pin(fakes.UUID, frozenset({1, 3}))
-        assert domain.pinned == [(0, self.LIVE), (1, self.LIVE)]
-
-    def test_pins_of_others(self, hypervisor, domain):
-        domain.pinVcpu(0, (True, False))
-        assert hypervisor.describe(fakes.UUID).pinned_by_others
-
-    def test_a_domain_that_migrates_is_left_alone(self, hypervisor, domain,
-                                                  monkeypatch):
-        monkeypatch.setattr(domain, 'jobStats', lambda: {
-            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
-            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
-        with pytest.raises(base.DomainBusy):
-            hypervisor.pin(fakes.UUID, frozenset({1}))
-        assert domain_xml.MARK_NS not in domain.XMLDesc(0)
 
 
 def test_a_domain_that_is_being_started_is_busy(hypervisor, monkeypatch):
