@@ -25,6 +25,7 @@ import enum
 
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import schedstat
+from nova_vqos.quantum import model
 
 
 class HypervisorError(Exception):
@@ -328,6 +329,14 @@ class Hypervisor(abc.ABC):
         :raises Unavailable: when the hypervisor cannot be reached
         """
         return {}
+
+    def topology(self) -> tuple[model.Socket, ...]:
+        """Read which pCPUs servers could run on, and what they share.
+
+        :returns: those that are online and not isolated
+        :raises HypervisorError: when they cannot be told
+        """
+        raise HypervisorError('this driver does not tell pCPUs')
 
     def place(self, uuid: str,
               pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:

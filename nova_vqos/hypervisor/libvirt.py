@@ -30,6 +30,8 @@ from nova_vqos.hypervisor import libvirt_pins
 from nova_vqos.hypervisor import libvirt_session
 from nova_vqos.hypervisor import libvirt_usages
 from nova_vqos.hypervisor import schedstat
+from nova_vqos.hypervisor import topology
+from nova_vqos.quantum import model
 
 LOG = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._usages = libvirt_usages.UsageReader(self._session, root, budget)
         self._threads = domain_threads.ThreadReader(
             root, self._find_pid, budget)
+        self._topology = topology.Topology(root)
         self._uuids: dict[int, str] = {}
 
     @property
@@ -165,6 +168,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def runs(self, uuids: Collection[str]
              ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
         return self._threads.runs(uuids)
+
+    def topology(self) -> tuple[model.Socket, ...]:
+        return self._topology.read()
 
     def place(self, uuid: str,
               pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import libvirt as driver
 from nova_vqos.hypervisor import schedstat
+from nova_vqos.quantum import model
 from nova_vqos.tests.unit import fake_host
 from nova_vqos.tests.unit import fake_hypervisor as fakes
 from nova_vqos.tests.unit import fake_kernel
@@ -94,3 +95,10 @@ def test_a_domain_that_is_not_there(hypervisor, host):
             hypervisor.set_slice(uuid, None)):
         with pytest.raises(base.DomainGone):
             method(fakes.OTHER_UUID)
+
+
+def test_the_hosts_pcpus(hypervisor, tmp_path):
+    directory = tmp_path / 'sys/devices/system/cpu'
+    directory.mkdir(parents=True)
+    (directory / 'online').write_text('0-1\n')
+    assert hypervisor.topology() == (model.Socket(0, ((0,), (1,))),)
