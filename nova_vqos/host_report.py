@@ -31,6 +31,8 @@ from nova_vqos import profile as profiles
 from nova_vqos import units
 from nova_vqos import verification
 from nova_vqos.hooks import install
+from nova_vqos.quantum import classes as quantum_classes
+from nova_vqos.quantum import occupancy
 
 LOG = logging.getLogger(__name__)
 
@@ -38,13 +40,16 @@ TRAIT = 'CUSTOM_VQOS'
 TRAIT_HOOK = 'CUSTOM_VQOS_HOOK'
 # Servers can be charged for what the host does for their I/O.
 TRAIT_DD_BILLING = 'CUSTOM_VQOS_DD_BILLING'
+# Of each quantum class that has a slice of its own, and is enforced.
+_TRAIT_QUANTUM = 'CUSTOM_VQOS_QUANTUM_'
 _TRAIT_SPEED = 'CUSTOM_VQOS_SPEED_'
 # A flavor that requires one of them makes Placement leave slower hosts out,
 # of which there may be more than [scheduler] max_placement_results.
 SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
                   175, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
 _OWN_TRAIT = re.compile(
-    rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{_TRAIT_SPEED}[0-9]+')
+    rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{_TRAIT_SPEED}[0-9]+|'
+    rf'{_TRAIT_QUANTUM}(IO|SPIN|CACHE)')
 
 VALID = 'valid'
 _MAX_STAT = 255
@@ -58,11 +63,13 @@ class AgentState:
     :ivar seen_at: ISO 8601, UTC; empty: never
     :ivar quantum_classes: that the host enforces
     :ivar dd_billing: that the host does
+    :ivar quantum: what its pools hold
     """
 
     seen_at: str = ''
     quantum_classes: tuple[str, ...] = ('default',)
     dd_billing: tuple[str, ...] = ('off',)
+    quantum: occupancy.Occupancy = occupancy.UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +128,7 @@ class HostReport:
             'vqos_classes': '',
             'vqos_agent_seen_at': self.agent.seen_at,
             'vqos_quantum_classes': ','.join(self.agent.quantum_classes),
+            'vqos_quantum_pools': self.agent.quantum.to_stat(),
             'vqos_dd_billing': ','.join(self.agent.dd_billing),
         }
         if self.profile is None:
@@ -142,13 +150,17 @@ class HostReport:
         """The traits of ours that the host has.
 
         The speed is that of the fastest class: a server that requires it
-        must not be kept from that one.
+        must not be kept from that one. Quantum classes need no profile:
+        servers without units have them too.
         """
+        traits = {f'{_TRAIT_QUANTUM}{name.upper()}'
+                  for name in self.agent.quantum_classes
+                  if name in quantum_classes.DEFAULT_SLICES_US}
         if self.problem or self.profile is None:
-            return set()
+            return traits
         speed_cu = units.pcpu_cu(self.profile.fastest(self.pcpus))
-        traits = {TRAIT} | {f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU
-                            if tier <= speed_cu}
+        traits |= {TRAIT} | {f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU
+                             if tier <= speed_cu}
         if self.hook:
             traits.add(TRAIT_HOOK)
         if 'charge' in self.agent.dd_billing:
@@ -253,7 +265,8 @@ def read_agent_state(path: str) -> AgentState:
         seen_at=seen_at if isinstance(seen_at, str) and len(
             seen_at) <= 64 else '',
         quantum_classes=_known(state, 'classes', policies.QUANTUM_CLASS_KEY),
-        dd_billing=_known(state, 'dd_billing', policies.DD_BILLING_KEY))
+        dd_billing=_known(state, 'dd_billing', policies.DD_BILLING_KEY),
+        quantum=occupancy.from_state(state.get('quantum')))
 
 
 def hook_installed() -> bool:

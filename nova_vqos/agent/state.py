@@ -21,6 +21,8 @@ import socket
 import tempfile
 import typing as ty
 
+from nova_vqos.quantum import occupancy
+
 _STATE_VERSION = 1
 
 
@@ -74,13 +76,18 @@ class Heartbeat:
 
     def write(self, *, profile_id: str | None, connected: bool,
               alarms: tuple[str, ...],
-              dd_billing: tuple[str, ...] = ('off',)) -> None:
+              dd_billing: tuple[str, ...] = ('off',),
+              classes: tuple[str, ...] = ('default',),
+              quantum: occupancy.Occupancy = occupancy.UNKNOWN) -> None:
         """Leave a sign of life; readers see the old one or the new, no part.
 
         :param profile_id: of the profile in use
         :param connected: whether the hypervisor can be reached
         :param alarms: what an operator should look at
         :param dd_billing: what of ``vqos:dd_billing`` this host does
+        :param classes: what of ``vqos:quantum_class`` this host enforces;
+            ``auto`` where it can recognise any of them
+        :param quantum: what its pools hold
         :raises OSError: when it cannot be written
         """
         self._replace({
@@ -89,7 +96,8 @@ class Heartbeat:
             'host': self._host,
             'profile_id': profile_id,
             'seen_at': utc(),
-            'classes': ['default'],
+            'classes': list(classes),
+            'quantum': quantum.to_state(),
             'dd_billing': list(dd_billing),
             'hypervisor_connected': connected,
             'alarms': list(alarms),

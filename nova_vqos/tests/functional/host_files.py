@@ -20,6 +20,7 @@ import pathlib
 import fixtures
 
 from nova_vqos import profile as profiles
+from nova_vqos.quantum import occupancy
 from nova_vqos.tests import make_profiles
 
 #: What every host of these tests says that it is, whatever runs them.
@@ -79,11 +80,12 @@ class HostFiles(fixtures.Fixture):
         os.chmod(self.profile_path, 0o666)
 
     def agent_lives(self, age_s=0, classes=('default',),
-                    dd_billing=('off',)):
+                    dd_billing=('off',), quantum=occupancy.UNKNOWN):
         """The agent was last alive so many seconds ago.
 
         :param classes: quantum classes that it says the host enforces
         :param dd_billing: billings that it says the host does
+        :param quantum: what it says the host's pools hold
         """
         seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
@@ -91,6 +93,7 @@ class HostFiles(fixtures.Fixture):
             'version': 1, 'pid': 1, 'host': self.hostname,
             'profile_id': '', 'seen_at': seen_at.isoformat(),
             'classes': list(classes), 'dd_billing': list(dd_billing),
+            'quantum': quantum.to_state(),
         }))
 
     def agent_was_never_there(self):

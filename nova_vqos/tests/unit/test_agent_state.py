@@ -20,7 +20,9 @@ import threading
 
 import pytest
 
+from nova_vqos import host_report
 from nova_vqos.agent import state
+from nova_vqos.quantum import occupancy
 
 
 class TestHostLock:
@@ -64,6 +66,7 @@ class TestHeartbeat:
             'version': 1, 'pid': os.getpid(), 'host': 'host',
             'profile_id': None, 'seen_at': first['seen_at'],
             'classes': ['default'], 'dd_billing': ['off'],
+            'quantum': {'pools': {}},
             'hypervisor_connected': False, 'alarms': ['why']}
         thread = threading.Thread(target=beat)
         thread.start()
@@ -75,6 +78,19 @@ class TestHeartbeat:
             thread.join()
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
         assert os.listdir(tmp_path) == ['agent.json']
+
+    def test_what_the_host_offers_is_read_by_nova_compute(self, tmp_path):
+        path = str(tmp_path / 'agent.json')
+        pools = occupancy.Occupancy(
+            {'cache': occupancy.PoolSize(2, 3)}, polluters=0)
+        state.Heartbeat(path, 'host').write(
+            profile_id=None, connected=True, alarms=(),
+            dd_billing=('off', 'account'),
+            classes=('default', 'cache', 'auto'), quantum=pools)
+        found = host_report.read_agent_state(path)
+        assert found.quantum_classes == ('default', 'cache', 'auto')
+        assert found.dd_billing == ('off', 'account')
+        assert found.quantum == pools
 
     def test_nothing_is_left_where_it_fails(self, tmp_path):
         (tmp_path / 'agent.json').mkdir()

@@ -408,6 +408,20 @@ class CpuTuneTestCase(DriverTestCase):
                     {**units, key: value})
                 self.assertIn(f"{key} is '{value}'", str(error))
 
+    def test_each_class_is_taken_where_it_is_offered(self):
+        """auto as well: what recognises is the host's agent."""
+        choices = policy.CHOICES[policy.QUANTUM_CLASS_KEY]
+        for offered in choices:
+            self.files.agent_lives(classes=[offered])
+            for wanted in choices:
+                asked = {policy.UNITS_KEY: '60',
+                         policy.QUANTUM_CLASS_KEY: wanted}
+                if wanted in ('default', offered):
+                    self.cputune(asked)
+                else:
+                    self.assertRaises(exception.ComputeResourcesUnavailable,
+                                      self.cputune, asked)
+
     def test_hosts_that_cannot_cap(self):
         units = {policy.UNITS_KEY: '60'}
         self.cgroups.version = 0

@@ -175,6 +175,23 @@ class FilterTestCase(nova_case.NovaTestCase):
                            vqos_dd_billing='off,account,charge')]
         self.assertEqual(['compute2'], self.passed(hosts, spec))
 
+    def test_each_class_needs_a_host_that_offers_it(self):
+        """auto as well: what recognises is a host's agent."""
+        hosts = [make_host(name, vqos_quantum_classes=classes)
+                 for name, classes in (
+                     ('none', ''), ('stock', 'default'),
+                     ('cache', 'default,cache,neutral'),
+                     ('auto', 'default,cache,neutral,auto'),
+                     ('all', ','.join(policy.CHOICES[
+                         policy.QUANTUM_CLASS_KEY])))]
+        names = [host.host for host in hosts]
+        for wanted, expected in (
+                ('default', names), ('io', ['all']), ('spin', ['all']),
+                ('cache', names[2:]), ('neutral', names[2:]),
+                ('auto', names[3:])):
+            self.assertEqual(expected, self.passed(hosts, make_spec({
+                policy.UNITS_KEY: '60', policy.QUANTUM_CLASS_KEY: wanted})))
+
     def test_a_class_without_units(self):
         self.flags(servers_without_units='allow', group='vqos')
         spec = make_spec({policy.QUANTUM_CLASS_KEY: 'io'})

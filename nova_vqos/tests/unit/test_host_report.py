@@ -25,6 +25,7 @@ from nova_vqos import profile as profiles
 from nova_vqos import verification
 from nova_vqos.hooks import install
 from nova_vqos.profile import document
+from nova_vqos.quantum import occupancy
 from nova_vqos.tests.functional import host_files
 
 PCPUS = (0, 1)
@@ -52,7 +53,8 @@ def reporter(files):
 
 STATS = {'vqos_profile', 'vqos_profile_id', 'vqos_slowest_cu',
          'vqos_fastest_cu', 'vqos_least_cu', 'vqos_classes',
-         'vqos_agent_seen_at', 'vqos_quantum_classes', 'vqos_dd_billing'}
+         'vqos_agent_seen_at', 'vqos_quantum_classes', 'vqos_quantum_pools',
+         'vqos_dd_billing'}
 
 
 def test_a_valid_profile(files, reporter):
@@ -291,6 +293,37 @@ def test_the_trait_of_billing(files, reporter):
     assert host_report.own_traits(['CUSTOM_VQOS_DD_BILLING'])
 
 
+def test_the_traits_of_quantum_classes(files, reporter):
+    quantum = ['CUSTOM_VQOS_QUANTUM_IO', 'CUSTOM_VQOS_QUANTUM_SPIN',
+               'CUSTOM_VQOS_QUANTUM_CACHE']
+    for classes, expected in (
+            ([], set()), (['neutral', 'auto', 'gold'], set()),
+            (['cache'], set(quantum[2:])),
+            (['auto', 'cache', 'spin', 'io', 'neutral'], set(quantum))):
+        files.agent_lives(classes=classes)
+        # Servers without units have classes too: no profile is needed.
+        if os.path.exists(files.profile_path):
+            files.lose_profile()
+        assert reporter.report(PCPUS).traits() == expected
+        files.calibrate({'0-1': 1.0})
+        traits = reporter.report(PCPUS).traits()
+        assert expected == {trait for trait in traits if 'QUANTUM' in trait}
+        assert 'CUSTOM_VQOS' in traits
+    # Nobody else's are taken away.
+    assert host_report.own_traits([
+        *quantum, 'CUSTOM_VQOS_QUANTUM_GOLD', 'CUSTOM_VQOS_QUANTUM_']) == set(
+            quantum)
+
+
+def test_what_the_pools_hold(files, reporter):
+    assert reporter.report(PCPUS).stats()['vqos_quantum_pools'] == ''
+    files.agent_lives(quantum=occupancy.Occupancy(
+        {'io': occupancy.PoolSize(1, 4), 'cache': occupancy.PoolSize(2, 3)},
+        polluters=5))
+    assert reporter.report(PCPUS).stats()['vqos_quantum_pools'] == (
+        'cache:2:3 io:1:4 polluters:5')
+
+
 def test_a_hook_that_may_not_be_seen(files, reporter, monkeypatch):
     def fail():
         raise PermissionError('hooks')
@@ -318,6 +351,7 @@ def test_the_sign_of_life(files):
     '', 'no json', '[]', 'null', '{"seen_at": 5, "classes": 7}',
     '{"seen_at": "' + 'x' * 100 + '"}', '[' * 50_000, '\0' * 100,
     '{"classes": [["default"], null, "root"], "dd_billing": {"off": 1}}',
+    '{"quantum": [1, {"pools": 5}]}', '{"quantum": {"pools": {"io": 1e400}}}',
     '"' + 'x' * 100_000 + '"'])
 def test_a_sign_of_life_that_is_garbage(files, content):
     with open(files.agent_state_path, 'w') as file:
