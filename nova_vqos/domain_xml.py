@@ -126,20 +126,23 @@ class Domain:
     :ivar vcpus: of the flavor; of the domain where the flavor does not say
     :ivar vcpus_online: of the domain, those that the guest starts with
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
-    :ivar pinned_by_others: whether a vCPU has a pin, which the agent did not
+    :ivar cpuset: what :attr:`pcpus` were without any pin
+    :ivar pinned: whether a vCPU has a pin
+    :ivar pinned_by_others: whether one has a pin, which the agent did not
         make
     :ivar project_id: of the server's owner, '' where Nova did not leave it
     :ivar interfaces: by the name on the host; those without one are left out
     :ivar disks: by the name in the guest
     """
 
-    __slots__ = ('disks', 'extra_specs', 'interfaces', 'name', 'pcpus',
-                 'pinned_by_others', 'project_id', 'uuid', 'vcpus',
-                 'vcpus_online', 'virt_type')
+    __slots__ = ('cpuset', 'disks', 'extra_specs', 'interfaces', 'name',
+                 'pcpus', 'pinned', 'pinned_by_others', 'project_id', 'uuid',
+                 'vcpus', 'vcpus_online', 'virt_type')
 
     def __init__(self, name: str, uuid: str, virt_type: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
                  vcpus_online: int | None, pcpus: frozenset[int] | None, *,
+                 cpuset: frozenset[int] | None, pinned: bool,
                  pinned_by_others: bool, interfaces: dict[str, Interface],
                  disks: dict[str, Disk], project_id: str) -> None:
         self.name = name
@@ -149,6 +152,8 @@ class Domain:
         self.vcpus = vcpus
         self.vcpus_online = vcpus_online
         self.pcpus = pcpus
+        self.cpuset = cpuset
+        self.pinned = pinned
         self.pinned_by_others = pinned_by_others
         self.project_id = project_id
         self.interfaces = interfaces
@@ -174,7 +179,8 @@ def read(xml: bytes | str) -> Domain:
                      else _extra_specs(document.all(_EXTRA_SPEC))),
         vcpus=_number(document.first(_FLAVOR_VCPUS)) or domain_vcpus,
         vcpus_online=_vcpus_online(vcpu),
-        pcpus=_pcpus(vcpu, domain_vcpus, pins),
+        pcpus=_pcpus(vcpu, domain_vcpus, pins), cpuset=_cpuset(vcpu),
+        pinned=bool(pins),
         pinned_by_others=bool(pins) and document.first(_MARK) is None,
         interfaces={name: Interface(element)
                     for element in document.all(_INTERFACE)
@@ -464,15 +470,19 @@ def _pcpus(vcpu: _Element | None, vcpus: int | None,
     for pin in pins:
         pinned.setdefault(pin.attributes.get('vcpu', ''),
                           parse_cpuset(pin.attributes.get('cpuset', '')))
-    others: frozenset[int] | None = None
-    if vcpu is not None and vcpu.attributes.get('placement') != 'auto':
-        cpuset = vcpu.attributes.get('cpuset')
-        others = None if cpuset is None else parse_cpuset(cpuset)
+    others = _cpuset(vcpu)
     if vcpus is None or len(pinned) < vcpus:
         if others is None:
             return None
         pinned[''] = others
     return frozenset[int]().union(*pinned.values())
+
+
+def _cpuset(vcpu: _Element | None) -> frozenset[int] | None:
+    if vcpu is None or vcpu.attributes.get('placement') == 'auto':
+        return None
+    cpuset = vcpu.attributes.get('cpuset')
+    return None if cpuset is None else parse_cpuset(cpuset)
 
 
 def parse_cpuset(text: str) -> frozenset[int]:

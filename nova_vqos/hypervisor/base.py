@@ -124,7 +124,10 @@ class Domain:
     :ivar vcpus: of its flavor; 0 where unknown
     :ivar pcpus: those that its vCPUs may run on; None: all
     :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
-        of :class:`Hypervisor`
+        or :meth:`place` of :class:`Hypervisor`
+    :ivar cpuset: those that they may run on where they are not pinned; None:
+        all
+    :ivar pinned: whether one of them was pinned, by whomever
     :ivar project_id: whose server it is; '' where unknown
     :ivar interfaces: by the name on the host; not those whose packets pass by
         the host's kernel
@@ -140,6 +143,8 @@ class Domain:
     vcpus: int
     pcpus: frozenset[int] | None
     pinned_by_others: bool = False
+    cpuset: frozenset[int] | None = None
+    pinned: bool = False
     project_id: str = ''
     interfaces: Mapping[str, usage.InterfaceKind] = dataclasses.field(
         default_factory=dict)
@@ -290,14 +295,17 @@ class Hypervisor(abc.ABC):
 
     # NOTE: nor are these, for a driver from before slices.
 
-    def set_slice(self, uuid: str, slice_us: int | None) -> int:
-        """Let all threads of a domain run for so long at a time.
+    def set_slices(self, uuid: str, vcpus: Mapping[int, int | None],
+                   others: int | None) -> int:
+        """Let the threads of a domain run for so long at a time.
 
-        Its vCPUs, emulator, I/O threads and vhost workers, those that are
-        there now: the shortest slice among them counts for the domain. Cheap
-        where they have it already.
+        Those that are there now: where several want the same pCPU, the
+        shortest slice among them counts for the domain. Cheap where they have
+        theirs already.
 
-        :param slice_us: None: the kernel's own
+        :param vcpus: slice of each vCPU by its number, in microseconds;
+            None: the kernel's own. Those that are left out stay as they are
+        :param others: of its emulator, I/O threads and vhost workers
         :returns: how many threads had another one
         :raises ValueError: when the kernel takes no such slice
         :raises SlicesUnsupported: when the kernel has no slices to set

@@ -88,16 +88,21 @@ class DomainThreads:
                     self._miss(error)
             return found
 
-    def set_slice(self, slice_us: int | None) -> int:
-        """Give all threads a slice, see :func:`sched_attr.set_slice`.
+    def set_slices(self, vcpus: Mapping[int, int | None],
+                   others: int | None) -> int:
+        """As :meth:`base.Hypervisor.set_slices`.
 
         :returns: how many of them had another one
         :raises CgroupError: when the cgroup is gone
         :raises base.HypervisorError: when no slice can be set
         """
         found = self.read()
+        wanted = dict.fromkeys(found.others, others)
+        wanted.update((tid, vcpus[number])
+                      for number, tid in found.vcpus.items()
+                      if number in vcpus)
         changed = 0
-        for tid in (*found.vcpus.values(), *found.others):
+        for tid, slice_us in wanted.items():
             try:
                 changed += sched_attr.set_slice(tid, slice_us)
             except ProcessLookupError as error:
@@ -185,9 +190,11 @@ class ThreadReader:
         """As :meth:`base.Hypervisor.threads`."""
         return self._use(uuid, DomainThreads.read)
 
-    def set_slice(self, uuid: str, slice_us: int | None) -> int:
-        """As :meth:`base.Hypervisor.set_slice`."""
-        return self._use(uuid, lambda domain: domain.set_slice(slice_us))
+    def set_slices(self, uuid: str, vcpus: Mapping[int, int | None],
+                   others: int | None) -> int:
+        """As :meth:`base.Hypervisor.set_slices`."""
+        return self._use(uuid, lambda domain: domain.set_slices(
+            vcpus, others))
 
     def runs(self, uuids: Collection[str]
              ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:

@@ -159,8 +159,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def host_usage(self) -> usage.HostUsage:
         return self._usages.read_host()
 
-    def set_slice(self, uuid: str, slice_us: int | None) -> int:
-        return self._threads.set_slice(uuid, slice_us)
+    def set_slices(self, uuid: str, vcpus: Mapping[int, int | None],
+                   others: int | None) -> int:
+        return self._threads.set_slices(uuid, vcpus, others)
 
     def threads(self, uuid: str) -> base.Threads:
         return self._threads.read(uuid)

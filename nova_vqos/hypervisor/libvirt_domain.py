@@ -44,7 +44,8 @@ def describe(session: libvirt_session.Session, root: str,
     return base.Domain(
         uuid=uuid, name=found.name, extra_specs=found.extra_specs,
         vcpus=found.vcpus or 0, pcpus=found.pcpus,
-        pinned_by_others=found.pinned_by_others,
+        pinned_by_others=found.pinned_by_others, cpuset=found.cpuset,
+        pinned=found.pinned,
         project_id=found.project_id,
         interfaces=devices.interface_kinds(
             found, root, functools.partial(_forward_mode, session)),

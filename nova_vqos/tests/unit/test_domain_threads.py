@@ -136,49 +136,61 @@ class TestThreads:
             reader.read(UUID)
 
 
+def set_all(reader, slice_us):
+    """Give all threads of the domain a slice."""
+    return reader.set_slices(UUID, dict.fromkeys(range(3), slice_us),
+                             slice_us)
+
+
 class TestSlices:
+    def test_each_vcpu_may_have_its_own(self, reader, kernel):
+        set_all(reader, 5_000)
+        assert reader.set_slices(UUID, {1: 90_000}, 5_000) == 1
+        assert kernel.slices_us()[51] == 90_000
+        assert kernel.slices_us()[50] == 5_000
+
     def test_all_threads_get_it(self, reader, kernel):
-        assert reader.set_slice(UUID, 90_000) == 5
+        assert set_all(reader, 90_000) == 5
         assert set(kernel.slices_us().values()) == {90_000}
 
     def test_again_nothing_is_written(self, reader, kernel):
-        reader.set_slice(UUID, 90_000)
+        set_all(reader, 90_000)
         kernel.writes.clear()
-        assert reader.set_slice(UUID, 90_000) == 0
+        assert set_all(reader, 90_000) == 0
         assert kernel.writes == []
 
     def test_what_is_new_gets_it(self, reader, kernel, host):
-        reader.set_slice(UUID, 90_000)
+        set_all(reader, 90_000)
         host.group('vcpu2', 52)
         host.group('emulator', PID, 61)
         kernel.add(52, 61)
-        assert reader.set_slice(UUID, 90_000) == 2
+        assert set_all(reader, 90_000) == 2
         assert kernel.threads[52].slice_ns == 90_000_000
 
     def test_what_somebody_changed(self, reader, kernel):
-        reader.set_slice(UUID, 90_000)
+        set_all(reader, 90_000)
         kernel.threads[51].slice_ns = 1_000_000
-        assert reader.set_slice(UUID, 90_000) == 1
+        assert set_all(reader, 90_000) == 1
 
     def test_one_that_ends_meanwhile(self, reader, kernel, host):
         kernel.before_write = lambda tid: (
             kernel.threads.pop(51, None) if tid == 51 else None)
-        assert reader.set_slice(UUID, 90_000) == 4
+        assert set_all(reader, 90_000) == 4
         # Its vCPU was plugged out and in again, which nobody saw.
         kernel.add(53)
         host.group('vcpu1', 53)
-        assert reader.set_slice(UUID, 90_000) == 1
+        assert set_all(reader, 90_000) == 1
         assert kernel.slices_us()[53] == 90_000
 
     def test_the_kernels_own_again(self, reader, kernel):
-        reader.set_slice(UUID, 90_000)
-        assert reader.set_slice(UUID, None) == 5
+        set_all(reader, 90_000)
+        assert set_all(reader, None) == 5
         assert not any(thread.custom for thread in kernel.threads.values())
 
     def test_no_right_to_set_it(self, reader, kernel):
         kernel.refuse[50] = errno.EPERM
         with pytest.raises(base.SlicesDenied):
-            reader.set_slice(UUID, 90_000)
+            set_all(reader, 90_000)
         # The domain is known all the same.
         assert reader.read(UUID).vcpus
         assert reader.asked == [UUID]

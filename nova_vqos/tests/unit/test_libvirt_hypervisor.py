@@ -81,6 +81,7 @@ class TestLibvirt:
         try:
             assert hypervisor.describe(fakes.UUID) == base.Domain(
                 uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
+                cpuset=frozenset({1}),
                 extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'},
                 incoming=False)
         finally:
@@ -155,7 +156,7 @@ class TestLibvirt:
                      lambda: hypervisor.write(fakes.UUID, []),
                      lambda: hypervisor.pin(fakes.UUID, {1}),
                      lambda: hypervisor.place(fakes.UUID, {0: {1}}),
-                     lambda: hypervisor.set_slice(fakes.UUID, 1000),
+                     lambda: hypervisor.set_slices(fakes.UUID, {}, None),
                      lambda: hypervisor.threads(fakes.UUID),
                      lambda: hypervisor.runs({fakes.UUID}),
                      lambda: hypervisor.usages({fakes.UUID})):

@@ -60,7 +60,7 @@ def test_slices_and_runs(hypervisor, host, kernel):
     uuid, = hypervisor.running()
     assert hypervisor.threads(uuid) == base.Threads(
         {0: 50}, (fake_host.PID,))
-    assert hypervisor.set_slice(uuid, 90_000) == 2
+    assert hypervisor.set_slices(uuid, {0: 90_000}, 90_000) == 2
     assert kernel.slices_us() == {fake_host.PID: 90_000, 50: 90_000}
     assert hypervisor.runs([uuid, fakes.OTHER_UUID]) == {
         uuid: {0: schedstat.ThreadRun(3_000_000, 5000, 7)}}
@@ -69,9 +69,9 @@ def test_slices_and_runs(hypervisor, host, kernel):
 def test_known_domains_cost_no_call(hypervisor, host, kernel,
                                     monkeypatch):
     uuid, = hypervisor.running()
-    hypervisor.set_slice(uuid, 90_000)
+    hypervisor.set_slices(uuid, {0: 90_000}, 90_000)
     monkeypatch.setattr(hypervisor._session, 'call', None)
-    assert hypervisor.set_slice(uuid, 90_000) == 0
+    assert hypervisor.set_slices(uuid, {0: 90_000}, 90_000) == 0
 
 
 def test_a_new_run_is_looked_for_anew(hypervisor, host, kernel,
@@ -92,7 +92,7 @@ def test_a_new_run_is_looked_for_anew(hypervisor, host, kernel,
 
 def test_a_domain_that_is_not_there(hypervisor, host):
     for method in hypervisor.threads, lambda uuid: (
-            hypervisor.set_slice(uuid, None)):
+            hypervisor.set_slices(uuid, {}, None)):
         with pytest.raises(base.DomainGone):
             method(fakes.OTHER_UUID)
 

@@ -42,6 +42,9 @@ def test_what_is_there():
         found = domain_xml.read(xml)
         assert found.pcpus == pcpus
         assert found.pinned_by_others is by_others
+        assert found.pinned is (xml is not XML)
+        # Whatever is pinned.
+        assert found.cpuset == {0, 1}
 
 
 def test_pins_and_mark_are_taken_away():
