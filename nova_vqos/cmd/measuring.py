@@ -28,6 +28,7 @@ from nova_vqos import verification
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import classes
 from nova_vqos.calibration import command as commands
+from nova_vqos.calibration import conditions
 from nova_vqos.calibration import cpu
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import idle
@@ -86,10 +87,10 @@ class CalibrateCpu(lister.Lister):
             '--kernel', metavar='PATH',
             help='kernel of the guests, default: the newest in /boot, else '
                  "the distribution's for guests, fetched but not installed")
-        _add_effort(parser, cpu.Effort())
+        _add_effort(parser, conditions.Effort())
         parser.add_argument(
             '--max-interval', type=arguments.share, metavar='SHARE',
-            default=cpu.Effort().max_interval,
+            default=conditions.Effort().max_interval,
             help='end a measurement when its 95%% confidence interval is '
                  'narrower than this, relative to the score, default: '
                  '%(default)s')
@@ -129,8 +130,9 @@ class CalibrateCpu(lister.Lister):
         if parsed_args.in_guest:
             emulator = in_guest.find_emulator(parsed_args.emulator)
             virt_type = in_guest.find_virt_type(parsed_args.virt_type)
-        effort = cpu.Effort(parsed_args.rounds, parsed_args.max_interval,
-                            parsed_args.max_seconds)
+        effort = conditions.Effort(
+            parsed_args.rounds, parsed_args.max_interval,
+            parsed_args.max_seconds)
         calibration = cpu.Calibration(
             members, _setting(
                 host_cpus.choose(parsed_args.pcpus), members, emulator,
@@ -162,7 +164,7 @@ class VerifyProfile(lister.Lister):
     """
 
     _STALE = 3
-    _EFFORT = cpu.Effort(max_rounds=12, max_s=60)
+    _EFFORT = conditions.Effort(max_rounds=12, max_s=60)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
@@ -249,7 +251,7 @@ class VerifyProfile(lister.Lister):
             against.reference._replace(benchmarks=tuple(
                 known for known in against.reference.benchmarks
                 if known.weight)), _commands(parsed_args))
-        effort = cpu.Effort(max_rounds=parsed_args.rounds,
+        effort = conditions.Effort(max_rounds=parsed_args.rounds,
                             max_s=parsed_args.max_seconds)
         setting = _setting(
             host_cpus.choose(profile.format_pcpus(held.pcpus)), members,
@@ -269,7 +271,7 @@ class VerifyProfile(lister.Lister):
                             beside_guests=calibration.guests_at_work)
 
     def _warn_of_kernel(self, held: profile.Profile,
-                        setting: cpu.Setting) -> None:
+                        setting: conditions.Setting) -> None:
         """No reason to call a profile stale: servers bring their own."""
         was = held.provenance.get('guest_kernel')
         if was and setting.guest_kernel:
@@ -307,7 +309,8 @@ def with_io_of(made: profile.Profile, path: str,
     return made._replace(io=before.io)
 
 
-def _add_effort(parser: argparse.ArgumentParser, effort: cpu.Effort) -> None:
+def _add_effort(parser: argparse.ArgumentParser,
+                effort: conditions.Effort) -> None:
     parser.add_argument(
         '--rounds', type=arguments.rounds, default=effort.max_rounds,
         help='at most so many rounds of half a second for each pCPU in each '
@@ -344,8 +347,9 @@ def _names(reference: profile.Reference) -> str:
 
 
 def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
-             emulator: str | None, virt_type: str | None, effort: cpu.Effort,
-             *, kernel: str | None, beside_guests: bool) -> cpu.Setting:
+             emulator: str | None, virt_type: str | None,
+             effort: conditions.Effort, *, kernel: str | None,
+             beside_guests: bool) -> conditions.Setting:
     """Where the benchmarks run: in guests of an emulator, or natively.
 
     :param emulator: None: natively
@@ -367,7 +371,7 @@ def _setting(pcpus: frozenset[int], members: tuple[benchmarks.Member, ...],
                 member.benchmark, emulator=emulator,
                 virt_type=virt_type or 'qemu', kernel=found_kernel,
                 max_rounds=effort.max_rounds, round_events=round_events)
-    return cpu.Setting(
+    return conditions.Setting(
         pcpus, 'host' if emulator is None else 'guest', open_runner,
         emulator=emulator, virt_type=virt_type, guest_kernel=found_kernel,
         beside_guests=beside_guests)

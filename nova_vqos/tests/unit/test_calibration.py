@@ -23,10 +23,14 @@ import pytest
 
 from nova_vqos import profile
 from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import conditions
 from nova_vqos.calibration import cpu
+from nova_vqos.calibration import disturbances
+from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner
+from nova_vqos.calibration import scores
 from nova_vqos.tests import make_profiles
 from nova_vqos.tests.unit import test_guest
 
@@ -103,7 +107,7 @@ def program(tmp_path):
 
 @pytest.fixture
 def calibrate(program, sysroot, monkeypatch):
-    monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
+    monkeypatch.setattr(disturbances, '_LOAD_CHECK_S', 0)
 
     def run(pcpus, *, alone=(110.0,), busy=(100.0,), weights=None,
             measured_in='host', beside_guests=False, opened=None,
@@ -127,11 +131,11 @@ def calibrate(program, sysroot, monkeypatch):
                 opened.append(made)
             return made
 
-        setting = cpu.Setting(
+        setting = conditions.Setting(
             frozenset(pcpus), measured_in, open_runner,
             beside_guests=beside_guests, guest_kernel=guest_kernel,
             sysroot=sysroot)
-        options.setdefault('effort', cpu.Effort(12, 0.02))
+        options.setdefault('effort', conditions.Effort(12, 0.02))
         return cpu.Calibration(members, setting, **options).run()
     return run
 
@@ -433,7 +437,7 @@ def test_no_more_rounds_than_that(calibrate, max_rounds, weight, most):
     """As many as were asked for; of what is only reported, few; and never
     more of a class than a profile holds.
     """
-    effort = cpu.Effort(max_rounds, 1e-9, 600)
+    effort = conditions.Effort(max_rounds, 1e-9, 600)
     # Of one pCPU: where there are two, one may be ahead of the other.
     made = calibrate({0}, weights={'integer': 1 - weight, 'float': weight}
                      if weight == 0 else {'integer': 1.0},
@@ -473,7 +477,7 @@ def test_broken_worker(tmp_path):
 
 
 def test_time_limit_ends_what_would_not_end(calibrate):
-    effort = cpu.Effort(max_rounds=1000, max_interval=0.02, max_s=0)
+    effort = conditions.Effort(max_rounds=1000, max_interval=0.02, max_s=0)
     made = calibrate({0, 1}, busy=(50.0, 150.0), effort=effort).profile
     assert len(made.cpu_classes[0].busy.scores[0].samples) < 100
 
@@ -484,5 +488,6 @@ def test_time_limit_ends_what_would_not_end(calibrate):
 def test_scores_are_always_valid(ratios, score, half_width):
     known = make_profiles.make_benchmark(score=score)
     samples = [ratio * score for ratio in ratios]
-    found = cpu._score(cpu.estimate.estimate(samples), known, half_width)
+    found = scores.coefficient(
+        estimate.estimate(samples), known, half_width)
     assert 0 < found.interval_low <= found.coefficient <= found.interval_high

@@ -22,7 +22,7 @@ import pytest
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import combine
-from nova_vqos.calibration import cpu
+from nova_vqos.calibration import conditions
 from nova_vqos.calibration import reference as references
 from nova_vqos.cmd import calibrate as command
 from nova_vqos.tests import make_profiles
@@ -200,7 +200,7 @@ class TestRescale:
     def test_as_if_it_had_been_measured_so(self, calibrate):
         """Against the new reference from the start."""
         scores = {'silver': (118.0, 120.0, 122.0), 'host': (59.0, 60.0, 61.0)}
-        effort = cpu.Effort(12, 0.001)
+        effort = conditions.Effort(12, 0.001)
         gold = references.of_profile(calibrate(
             {0, 1}, reference_name='gold', busy=(99.0, 100.0, 101.0),
             effort=effort).profile)

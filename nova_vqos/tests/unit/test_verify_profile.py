@@ -25,7 +25,7 @@ import pytest
 from nova_vqos import fingerprint
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import benchmark as benchmarks
-from nova_vqos.calibration import cpu
+from nova_vqos.calibration import disturbances
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import verify
 from nova_vqos.cmd import calibrate
@@ -128,16 +128,16 @@ def command(tmp_path, monkeypatch, capsys):
     program = tmp_path / 'benchmark'
     program.write_bytes(b'this build')
     benchmark = test_calibration.FakeBenchmark(program, 'integer 1.0')
-    monkeypatch.setattr(cpu, '_LOAD_CHECK_S', 0)
+    monkeypatch.setattr(disturbances, '_LOAD_CHECK_S', 0)
     monkeypatch.setattr(benchmarks, 'load', lambda name, commands: benchmark)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
-    monkeypatch.setattr(cpu.host_cpus, 'classes',
+    monkeypatch.setattr(host_cpus, 'classes',
                         lambda pcpus, sysroot: (frozenset(pcpus),))
-    monkeypatch.setattr(cpu.host_cpus, 'cpu_times', lambda pcpus, sysroot:
+    monkeypatch.setattr(host_cpus, 'cpu_times', lambda pcpus, sysroot:
                         host_cpus.CpuTimes(100, 1, 0))
-    monkeypatch.setattr(cpu.host_cpus, 'guest_ticks',
+    monkeypatch.setattr(host_cpus, 'guest_ticks',
                         lambda pcpus, sysroot: {})
-    monkeypatch.setattr(cpu.host_cpus, 'throttle_count',
+    monkeypatch.setattr(host_cpus, 'throttle_count',
                         lambda pcpus, sysroot: 0)
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
@@ -207,7 +207,7 @@ def test_in_time_that_nobody_wants(command, monkeypatch):
 
     monkeypatch.setattr(measuring.idle, 'group', group)
     ticks = itertools.count(0, 1000)
-    monkeypatch.setattr(cpu.host_cpus, 'guest_ticks',
+    monkeypatch.setattr(host_cpus, 'guest_ticks',
                         lambda pcpus, sysroot: {1: next(ticks)})
     assert command(1200)[0] == 1
     assert command(1200, '--idle')[0] == 0
