@@ -325,8 +325,8 @@ class Hypervisor(abc.ABC):
         """
         raise HypervisorError('this driver does not tell threads')
 
-    def runs(self, uuids: Collection[str]
-             ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
+    def vcpu_runs(self, uuids: Collection[str]
+                  ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
         """Read how long vCPUs ran, and how often; cheap enough for each tick.
 
         Counters of a vCPU that was plugged in again begin anew.

@@ -198,7 +198,7 @@ class ThreadReader:
 
     def runs(self, uuids: Collection[str]
              ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
-        """As :meth:`base.Hypervisor.runs`."""
+        """As :meth:`base.Hypervisor.vcpu_runs`."""
         found = {}
         for uuid in uuids:
             try:

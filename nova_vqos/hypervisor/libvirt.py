@@ -166,8 +166,8 @@ class LibvirtHypervisor(base.Hypervisor):
     def threads(self, uuid: str) -> base.Threads:
         return self._threads.read(uuid)
 
-    def runs(self, uuids: Collection[str]
-             ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
+    def vcpu_runs(self, uuids: Collection[str]
+                  ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
         return self._threads.runs(uuids)
 
     def topology(self) -> tuple[model.Socket, ...]:

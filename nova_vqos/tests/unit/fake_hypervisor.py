@@ -17,6 +17,7 @@ import dataclasses
 
 from nova_vqos import policy
 from nova_vqos.hypervisor import base
+from nova_vqos.quantum import model
 from nova_vqos.tests import make_profiles
 
 UUID = '11111111-2222-4333-8444-555555555555'
@@ -78,6 +79,11 @@ class FakeHypervisor(base.Hypervisor):
     :ivar pinned: what was pinned, (uuid, pCPUs), in order
     :ivar used: by UUID, what a domain used; none: it cannot be read
     :ivar host_used: what the host used; None: it is not counted
+    :ivar slices: by UUID, the slice of each vCPU by its number, and of all
+        other threads as that of number -1
+    :ivar pins: by UUID, the pCPUs of each vCPU by its number
+    :ivar ran: by UUID, what each vCPU ran, by its number
+    :ivar sockets: of the host
     :ivar usage_reads: sets of UUIDs whose usage was read, in order
     """
 
@@ -96,6 +102,10 @@ class FakeHypervisor(base.Hypervisor):
         self.used = {}
         self.host_used = None
         self.usage_reads = []
+        self.slices = {}
+        self.pins = {}
+        self.ran = {}
+        self.sockets = (model.Socket(0, ((0,), (1,))),)
         self.reads = 0
         self.described = []
         self.closed = 0
@@ -103,14 +113,14 @@ class FakeHypervisor(base.Hypervisor):
     def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
              quota_us=None, period_us=100_000, shares=1024, pcpus=None,
              pinned_by_others=False, interfaces=None, disks=None,
-             incoming=None):
+             incoming=None, cpuset=None, pinned=False):
         """Let a domain run, with what is in force for it."""
         self.runs[uuid] = run_id
         self.domains[uuid] = base.Domain(
             uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
             vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others,
             interfaces=interfaces or {}, disks=disks or {},
-            incoming=incoming)
+            incoming=incoming, cpuset=cpuset, pinned=pinned)
         limit = base.Limit(quota_us, period_us)
         self.tunes[uuid] = base.InForce(
             vcpus=dict.fromkeys(range(online or vcpus), limit),
@@ -188,6 +198,47 @@ class FakeHypervisor(base.Hypervisor):
         if self.host_used is None:
             raise base.HypervisorError('it is not counted')
         return self.host_used
+
+    def set_slices(self, uuid, vcpus, others):
+        self._check_up()
+        self._check_runs(uuid)
+        if uuid in self.refuse:
+            raise self.refuse[uuid]
+        known = self.slices.setdefault(uuid, {})
+        wanted = {**vcpus, -1: others}
+        changed = sum(known.get(number) != slice_us
+                      for number, slice_us in wanted.items())
+        known.update(wanted)
+        return changed
+
+    def place(self, uuid, pcpus_by_vcpu):
+        self._check_up()
+        self._check_runs(uuid)
+        if uuid in self.refuse:
+            raise self.refuse[uuid]
+        known = self.pins.setdefault(uuid, {})
+        changed = any(known.get(number) != pcpus
+                      for number, pcpus in pcpus_by_vcpu.items())
+        known.update(pcpus_by_vcpu)
+        return changed
+
+    def threads(self, uuid):
+        self._check_up()
+        self._check_runs(uuid)
+        return base.Threads({number: 100 * self.runs[uuid] + number
+                             for number in self.tunes[uuid].vcpus}, ())
+
+    def vcpu_runs(self, uuids):
+        self._check_up()
+        return {uuid: dict(self.ran[uuid]) for uuid in uuids
+                if uuid in self.ran and uuid in self.runs}
+
+    def topology(self):
+        return self.sockets
+
+    def _check_runs(self, uuid):
+        if uuid not in self.runs:
+            raise base.DomainGone(uuid)
 
     def _apply(self, uuid, change):
         tune = self.tunes[uuid]

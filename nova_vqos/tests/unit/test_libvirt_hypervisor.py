@@ -158,7 +158,7 @@ class TestLibvirt:
                      lambda: hypervisor.place(fakes.UUID, {0: {1}}),
                      lambda: hypervisor.set_slices(fakes.UUID, {}, None),
                      lambda: hypervisor.threads(fakes.UUID),
-                     lambda: hypervisor.runs({fakes.UUID}),
+                     lambda: hypervisor.vcpu_runs({fakes.UUID}),
                      lambda: hypervisor.usages({fakes.UUID})):
             with pytest.raises(base.Unavailable):
                 call()

@@ -62,7 +62,7 @@ def test_slices_and_runs(hypervisor, host, kernel):
         {0: 50}, (fake_host.PID,))
     assert hypervisor.set_slices(uuid, {0: 90_000}, 90_000) == 2
     assert kernel.slices_us() == {fake_host.PID: 90_000, 50: 90_000}
-    assert hypervisor.runs([uuid, fakes.OTHER_UUID]) == {
+    assert hypervisor.vcpu_runs([uuid, fakes.OTHER_UUID]) == {
         uuid: {0: schedstat.ThreadRun(3_000_000, 5000, 7)}}
 
 
