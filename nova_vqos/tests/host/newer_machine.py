@@ -228,7 +228,7 @@ def run_module(module, directory, *, kernel, timeout_s):
 
 def _run_once(module, directory, kernel, timeout_s):
     """:returns: what it printed, or None; the console; how it timed out"""
-    top = pathlib.Path(guest.__file__).parents[1]
+    top = pathlib.Path(guest.__file__).parents[2]
     guest.build_initramfs(str(directory / 'initrd'), [], _INIT.format(
         tmpfs=' '.join(name for name in _TMPFS if os.path.isdir(f'/{name}')),
         pythonpath=shlex.quote(str(top)),

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_vqos import guest
+from nova_vqos.guest import cpio
+from nova_vqos.guest import programs
 
 
 @pytest.mark.parametrize(('line', 'expected'), [
@@ -142,7 +144,7 @@ def test_archive(tmp_path):
     program = tmp_path / 'program'
     program.write_bytes(b'odd')
     program.chmod(0o755)
-    archive = guest._Cpio()
+    archive = cpio.Cpio()
     archive.add_device('/dev/console', 5, 1)
     archive.add_file('/usr/local/bin/program', str(program))
     archive.add_link('/bin/sh', 'busybox')
@@ -192,4 +194,4 @@ def test_cached_kernel_is_found(tmp_path):
 def test_missing_tool_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', str(tmp_path))
     with pytest.raises(guest.GuestError, match='no-such-tool'):
-        guest._which('no-such-tool')
+        programs.which('no-such-tool')

@@ -15,7 +15,7 @@ import lzma
 import pytest
 
 from nova_vqos import guest
-from nova_vqos import guest_modules
+from nova_vqos.guest import modules as guest_modules
 
 
 def module(name, *depends):

@@ -12,7 +12,7 @@
 # under the License.
 
 # shellcheck shell=dash
-# PID 1 of the measuring guest, see nova_vqos/guest.py for what it prints.
+# PID 1 of the measuring guest, see nova_vqos.guest for what it prints.
 # Its options come from the kernel command line:
 #   vqos.kinds=sysbench,sha512   kinds of work, a round of each in turn
 #   vqos.rounds=N                rounds in all, then power off; 0: for ever
