@@ -17,18 +17,14 @@ that the vCPUs may run on; :func:`with_cputune` gives the same document with
 another ``<cputune>``. Shared by libvirt's hook and the agent. Standard
 library only, and little of it: the hook starts at each migration.
 
-The document is never serialised anew: an XML parser names the bytes where the
-few elements of interest begin and end, and only these bytes are replaced. So
-comments, CDATA, foreign namespaces, the order of attributes and the white
-space of everything else come out as they went in.
-
 Pins that the agent made are good for its host only, but travel with the
 domain. So it marks them in the metadata, and where the domain comes in
 :func:`without_own_pins` takes them away.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from xml.parsers import expat
+from collections.abc import Callable, Iterator
+
+from nova_vqos import domain_document
 
 NOVA_NS = 'http://openstack.org/xmlns/libvirt/nova/1.1'
 
@@ -47,7 +43,7 @@ LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
 _MAX_PCPU = 16_383
 _MAX_ID = 255
 
-_NS_END = ' '
+_NS_END = domain_document.NS_END
 _NOVA = f'{NOVA_NS}{_NS_END}'
 _DOMAIN = ('domain',)
 _VCPU = ('domain', 'vcpu')
@@ -70,11 +66,7 @@ _KEPT = {
     *((*_DISK, name) for name in ('target', 'driver')),
     _PROJECT, *((*_CPUTUNE, name) for name in (*TUNED, *LIMITS)),
 }
-_DEEPEST = max(map(len, _KEPT))
-
-
-class DomainXmlError(ValueError):
-    """Not the XML of a domain, or of one that cannot be understood."""
+DomainXmlError = domain_document.DomainXmlError
 
 
 class Interface:
@@ -91,7 +83,7 @@ class Interface:
 
     __slots__ = ('backend', 'kind', 'model', 'network', 'port')
 
-    def __init__(self, element: '_Element') -> None:
+    def __init__(self, element: domain_document.Element) -> None:
         self.kind = element.attributes.get('type', '')
         self.network = element.attribute('source', 'network')
         self.port = element.attribute('virtualport', 'type')
@@ -110,7 +102,7 @@ class Disk:
 
     __slots__ = ('cache', 'kind')
 
-    def __init__(self, element: '_Element') -> None:
+    def __init__(self, element: domain_document.Element) -> None:
         self.kind = element.attributes.get('type', '')
         self.cache = element.attribute('driver', 'cache')
 
@@ -165,7 +157,7 @@ def read(xml: bytes | str) -> Domain:
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = _Document(xml)
+    document = domain_document.Document(xml, _KEPT)
     flavor = document.first(_FLAVOR)
     vcpu = document.first(_VCPU)
     domain_vcpus = _number(vcpu)
@@ -203,7 +195,7 @@ def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
     :param quota_us: of each vCPU
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = _Document(xml)
+    document = domain_document.Document(xml, _KEPT)
     values = dict(zip(TUNED, (shares, period_us, quota_us), strict=True))
     edits: list[tuple[int, int, bytes]] = []
     missing: list[bytes] = []
@@ -230,7 +222,7 @@ def without_limits(xml: bytes) -> bytes:
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = _Document(xml)
+    document = domain_document.Document(xml, _KEPT)
     return document.edited([
         edit for name in LIMITS
         for edit in document.removed(document.all((*_CPUTUNE, name)))])
@@ -246,166 +238,14 @@ def without_own_pins(xml: bytes) -> bytes:
     # NOTE: nearly no domain has it, and each migration waits for this.
     if MARK_NS.encode() not in xml:
         return xml
-    document = _Document(xml)
+    document = domain_document.Document(xml, _KEPT)
     marks = document.all(_MARK)
     pins = document.all(_VCPUPIN) if marks else []
     return document.edited([*document.removed(marks),
                             *document.removed(pins)])
 
 
-class _Element:
-    """An element of interest, and where in the document it is.
-
-    :ivar children: those of interest by name, of several the first
-    :ivar start: offset of its first byte
-    :ivar tag_end: offset behind its start tag
-    :ivar end: offset behind its last byte
-    """
-
-    __slots__ = ('attributes', 'children', 'chunks', 'end', 'path', 'start',
-                 'tag_end')
-
-    def __init__(self, path: tuple[str, ...], attributes: dict[str, str],
-                 start: int, tag_end: int) -> None:
-        self.path = path
-        self.attributes = attributes
-        self.start = start
-        self.tag_end = tag_end
-        self.end = tag_end
-        self.children: dict[str, _Element] = {}
-        self.chunks: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return ''.join(self.chunks).strip()
-
-    def attribute(self, child: str, name: str) -> str:
-        """An attribute of a child, '' where there is none."""
-        found = self.children.get(child)
-        return '' if found is None else found.attributes.get(name, '')
-
-
-class _Document:
-    """The bytes of a domain's XML, and its elements of interest."""
-
-    def __init__(self, xml: bytes | str) -> None:
-        # NOTE: a text has no encoding, whatever its declaration says.
-        encoding = 'utf-8' if isinstance(xml, str) else None
-        self.bytes = xml.encode() if isinstance(xml, str) else xml
-        self._elements: dict[tuple[str, ...], list[_Element]] = {}
-        self._path: list[str] = []
-        self._open: list[_Element] = []
-        self._parser = expat.ParserCreate(encoding, _NS_END)
-        self._parser.StartDoctypeDeclHandler = _refuse_doctype
-        self._parser.StartElementHandler = self._start
-        self._parser.EndElementHandler = self._end
-        self._parser.CharacterDataHandler = self._characters
-        # NOTE: what is written here would be wrong in an encoding that is no
-        # superset of ASCII. Of those the parser knows UTF-16 alone, and only
-        # there may a zero be.
-        if b'\0' in self.bytes:
-            raise DomainXmlError(
-                'not the XML of a domain: a zero byte is in it')
-        try:
-            self._parser.Parse(self.bytes, True)
-        except (expat.ExpatError, LookupError, ValueError) as error:
-            # LookupError: of an encoding that Python does not know.
-            raise DomainXmlError(
-                f'not the XML of a domain: {error}') from error
-
-    def all(self, path: tuple[str, ...]) -> list[_Element]:
-        return self._elements.get(path, [])
-
-    def first(self, path: tuple[str, ...]) -> _Element | None:
-        return next(iter(self.all(path)), None)
-
-    def text(self, path: tuple[str, ...]) -> str:
-        element = self.first(path)
-        return '' if element is None else element.text
-
-    def line_start(self, offset: int) -> int:
-        """Where the line ends that is before an element's own line.
-
-        The element's own offset where something else precedes it there.
-        """
-        indent = len(self.bytes[:offset].rstrip(b' \t'))
-        if self.bytes[indent - 1:indent] != b'\n':
-            return offset
-        return indent - (2 if self.bytes[indent - 2:indent] == b'\r\n' else 1)
-
-    def new_line(self, offset: int) -> bytes:
-        """What leads from the line before an element to the element."""
-        return self.bytes[self.line_start(offset):offset]
-
-    def removed(self, elements: Iterable[_Element]
-                ) -> Iterator[tuple[int, int, bytes]]:
-        """The edits that take elements away, with the lines they leave."""
-        for element in elements:
-            yield self.line_start(element.start), element.end, b''
-
-    def edited(self, edits: list[tuple[int, int, bytes]]) -> bytes:
-        """The document with some of its bytes replaced.
-
-        :param edits: of (start, end, replacement), which do not overlap
-        """
-        pieces = []
-        done = 0
-        for start, end, replacement in sorted(edits):
-            pieces += [self.bytes[done:start], replacement]
-            done = end
-        return b''.join((*pieces, self.bytes[done:]))
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._path.append(name)
-        if len(self._path) > _DEEPEST:
-            return
-        path = tuple(self._path)
-        if path[0] != 'domain':
-            raise DomainXmlError(f'it is a <{path[0][:80]}>')
-        if path in _KEPT:
-            element = _Element(path, attributes,
-                               self._parser.CurrentByteIndex, self._tag_end())
-            self._elements.setdefault(path, []).append(element)
-            parent = self._open[-1] if self._open else None
-            if parent is not None and parent.path == path[:-1]:
-                parent.children.setdefault(name, element)
-            self._open.append(element)
-
-    def _end(self, _name: str) -> None:
-        # Of those that are open one alone is so deep.
-        if self._open and len(self._open[-1].path) == len(self._path):
-            element = self._open.pop()
-            if self.bytes[element.tag_end - 2:element.tag_end] != b'/>':
-                element.end = 1 + self.bytes.index(
-                    b'>', self._parser.CurrentByteIndex)
-        self._path.pop()
-
-    def _characters(self, text: str) -> None:
-        if self._open and len(self._open[-1].path) == len(self._path):
-            self._open[-1].chunks.append(text)
-
-    def _tag_end(self) -> int:
-        """Offset behind the start tag that the parser is at."""
-        end: int = self._parser.CurrentByteIndex
-        quote = 0
-        # The parser has seen the tag's end: there is one.
-        while True:
-            end += 1
-            byte = self.bytes[end]
-            if quote:
-                quote = 0 if byte == quote else quote
-            elif byte in b'"\'':
-                quote = byte
-            elif byte == ord('>'):
-                return end + 1
-
-
-def _refuse_doctype(*_args: object) -> None:
-    # NOTE: libvirt writes none, and entities are declared nowhere else.
-    raise DomainXmlError('a document type is declared, which is refused')
-
-
-def _insertion(document: _Document,
+def _insertion(document: domain_document.Document,
                children: list[bytes]) -> tuple[int, int, bytes]:
     """The edit that adds children to <cputune>, or all of it."""
     cputune = document.first(_CPUTUNE)
@@ -432,7 +272,7 @@ def _lines(line: bytes, elements: list[bytes]) -> Iterator[bytes]:
         yield element
 
 
-def _extra_specs(elements: list[_Element]) -> dict[str, str]:
+def _extra_specs(elements: list[domain_document.Element]) -> dict[str, str]:
     extra_specs: dict[str, str] = {}
     for element in elements:
         name = element.attributes.get('name', '')
@@ -442,13 +282,13 @@ def _extra_specs(elements: list[_Element]) -> dict[str, str]:
     return extra_specs
 
 
-def _number(element: _Element | None) -> int | None:
+def _number(element: domain_document.Element | None) -> int | None:
     if element is None or not _is_number(element.text):
         return None
     return int(element.text)
 
 
-def _vcpus_online(vcpu: _Element | None) -> int | None:
+def _vcpus_online(vcpu: domain_document.Element | None) -> int | None:
     """Where some of the vCPUs are to be plugged in later, the others."""
     if vcpu is None:
         return None
@@ -460,8 +300,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
-def _pcpus(vcpu: _Element | None, vcpus: int | None,
-           pins: list[_Element]) -> frozenset[int] | None:
+def _pcpus(vcpu: domain_document.Element | None, vcpus: int | None,
+           pins: list[domain_document.Element]) -> frozenset[int] | None:
     """The pCPUs that at least one vCPU may run on.
 
     A vCPU with a pin of its own runs there, the others where <vcpu> says.
@@ -478,7 +318,7 @@ def _pcpus(vcpu: _Element | None, vcpus: int | None,
     return frozenset[int]().union(*pinned.values())
 
 
-def _cpuset(vcpu: _Element | None) -> frozenset[int] | None:
+def _cpuset(vcpu: domain_document.Element | None) -> frozenset[int] | None:
     if vcpu is None or vcpu.attributes.get('placement') == 'auto':
         return None
     cpuset = vcpu.attributes.get('cpuset')
