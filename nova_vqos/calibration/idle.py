@@ -38,7 +38,7 @@ def group(root: str = '/') -> Iterator[None]:
     :param root: where /proc and /sys are looked for, for tests
     :raises CalibrationError: when it cannot be: no root, a kernel before 5.15
     """
-    mount, own = _hierarchy(root)
+    mount, own = hierarchy(root)
     top = own.strip('/').split('/')[0]
     if top and _is_idle(mount / top):
         yield
@@ -66,7 +66,7 @@ def group(root: str = '/') -> Iterator[None]:
             made.rmdir()
 
 
-def _hierarchy(root: str) -> tuple[pathlib.Path, str]:
+def hierarchy(root: str) -> tuple[pathlib.Path, str]:
     """Where the cpu controller is, and this process' group there.
 
     :raises CalibrationError: when there is none
