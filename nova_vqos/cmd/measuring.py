@@ -39,6 +39,9 @@ from nova_vqos.calibration import verify
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd import profiles
 
+# Of a profile, by the field and the command that measures it.
+_PARTS = {'io': 'costs of I/O', 'quantum': 'slices'}
+
 
 class CalibrateCpu(lister.Lister):
     """Measure this host's CPUs and write its profile.
@@ -144,7 +147,7 @@ class CalibrateCpu(lister.Lister):
             restart=parsed_args.restart,
             class_tolerance=parsed_args.class_tolerance)
         result = calibration.run()
-        made = with_io_of(result.profile, parsed_args.output, self.app.LOG)
+        made = with_parts_of(result.profile, parsed_args.output, self.app.LOG)
         profile.store(made, parsed_args.output)
         calibration.forget()
         self.app.LOG.info('Wrote profile %s to %s', made.id,
@@ -283,30 +286,34 @@ class VerifyProfile(lister.Lister):
                     'one by --kernel', found, was)
 
 
-def with_io_of(made: profile.Profile, path: str,
-               log: ty.Any) -> profile.Profile:
-    """A new profile with the costs of I/O of the one that it replaces.
+def with_parts_of(made: profile.Profile, path: str,
+                  log: ty.Any) -> profile.Profile:
+    """A new profile with what was measured apart of the one it replaces.
 
-    What I/O costs does not depend on the reference, but on all that the
-    fingerprint holds.
+    What I/O costs and which slices are best does not depend on the reference,
+    but on all that the fingerprint holds.
     """
     try:
         before = profile.load(path)
     except profile.ProfileError:
         return made
-    if before.io is None:
+    parts = {name: part for name in _PARTS
+             if (part := getattr(before, name)) is not None}
+    if not parts:
         return made
+    what = ' and '.join(_PARTS[name] for name in parts)
     reasons = profile.staleness(before, made.fingerprint,
                                 max_interval=math.inf)
     if before.host != made.host:
         reasons.append(f'it is of {before.host}')
     if reasons:
         log.warning(
-            'Warning: the costs of I/O of the profile before are left out, '
-            'measure them again with the command io: %s', '; '.join(reasons))
+            'Warning: %s of the profile before are left out, measure them '
+            'again with %s: %s', what, ' and '.join(
+                f'the command {name}' for name in parts), '; '.join(reasons))
         return made
-    log.info('Costs of I/O are kept, as measured before')
-    return made._replace(io=before.io)
+    log.info('Kept as measured before: %s', what)
+    return made._replace(**parts)
 
 
 def _add_effort(parser: argparse.ArgumentParser,

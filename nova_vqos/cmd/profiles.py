@@ -21,12 +21,14 @@ from cliff import lister
 
 from nova_vqos import io_profile
 from nova_vqos import profile
+from nova_vqos import quantum_profile
 from nova_vqos import units
 from nova_vqos.calibration import compare
 from nova_vqos.calibration import io_table
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.quantum import table as quantum_table
 from nova_vqos.cmd import arguments
 
 
@@ -36,14 +38,25 @@ class ShowProfile(lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         arguments.add_profile(parser, 'the file')
-        parser.add_argument(
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
             '--io', action='store_true',
             help="what I/O costs the host's kernel, instead of how fast its "
                  'pCPUs are')
+        what.add_argument(
+            '--quantum', action='store_true',
+            help='what kinds of work cost at which slice, instead of how '
+                 'fast the pCPUs are')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         held = profile.load(parsed_args.profile)
+        if parsed_args.quantum:
+            if held.quantum_profile is None:
+                raise CalibrationError(
+                    f'{parsed_args.profile} has no slices: run '
+                    'nova-vqos-calibrate quantum')
+            return tell_quantum(self.app.LOG, held.quantum_profile)
         if not parsed_args.io:
             return tell(self.app.LOG, held)
         if held.io_profile is None:
@@ -229,6 +242,9 @@ def tell(log: ty.Any, shown: profile.Profile) -> ty.Any:
                  known.score, known.unit)
     log.info('Costs of I/O: %s', 'not measured' if shown.io_profile is None
              else f'measured {shown.io_profile.created_at}, see show --io')
+    log.info('Slices: %s', 'not measured' if shown.quantum_profile is None
+             else f'measured {shown.quantum_profile.created_at}, see show '
+             '--quantum')
     return table.COLUMNS, list(table.rows(shown))
 
 
@@ -244,3 +260,25 @@ def tell_io(log: ty.Any, shown: io_profile.IoProfile) -> ty.Any:
     for what, why in shown.unmeasured.items():
         log.info('  Not measured: %s: %s', what, why)
     return io_table.COLUMNS, list(io_table.rows(shown))
+
+
+def tell_quantum(log: ty.Any,
+                 shown: quantum_profile.QuantumProfile) -> ty.Any:
+    """Say in words what is recommended; what was measured, as a table.
+
+    :returns: the table's columns and rows, as cliff's Lister has them
+    """
+    log.info('Slices, measured %s on pCPU %s', shown.created_at,
+             shown.provenance.get('pcpus', 'unknown'))
+    for curve in shown.curves:
+        log.info('  %s: %s (closer than %.1f %% is equal)', curve.kind,
+                 quantum_table.verdict(curve), 100 * curve.margin)
+    for what, why in shown.unmeasured.items():
+        log.info('  Not measured: %s: %s', what, why)
+    option = quantum_table.option(shown)
+    if option is None:
+        log.info('Nothing to set: no slice was found to be better')
+    else:
+        log.info('To set in [vqos] of the configuration of compute service '
+                 'and agent, and in hook.conf: %s', option)
+    return quantum_table.COLUMNS, list(quantum_table.rows(shown))

@@ -119,7 +119,8 @@ def _from_document(fields: checked.Fields) -> model.Profile:
         is_reference=fields.truth('is_reference'),
         provenance=(fields.texts('provenance')
                     if fields.has('provenance') else {}),
-        io=fields.mapping('io'))
+        io=fields.mapping('io'),
+        quantum=fields.mapping('quantum'))
     if len(profile.pcpus) != sum(len(c.pcpus) for c in profile.cpu_classes):
         raise errors.ProfileInvalid('a pCPU is in several of cpu_classes')
     if fields.text('id') != profile.id:

@@ -25,6 +25,7 @@ from nova_vqos.profile import reference as references
 
 if ty.TYPE_CHECKING:
     from nova_vqos import io_profile
+    from nova_vqos import quantum_profile
     from nova_vqos.billing import costs
 
 SCHEMA = 2
@@ -41,6 +42,8 @@ class _ProfileFields(ty.NamedTuple):
     :ivar provenance: what was seen while measuring, for people to read
     :ivar io: what I/O costs the kernel, as in the document, not looked at
         yet: see :attr:`Profile.io_profile`; None: not measured
+    :ivar quantum: which slices are best, likewise: see
+        :attr:`Profile.quantum_profile`
     """
 
     created_at: str
@@ -52,6 +55,7 @@ class _ProfileFields(ty.NamedTuple):
     is_reference: bool = False
     provenance: ty.Mapping[str, str] = types.MappingProxyType({})
     io: ty.Mapping[str, ty.Any] | None = None
+    quantum: ty.Mapping[str, ty.Any] | None = None
 
 
 class Profile(_ProfileFields):
@@ -96,6 +100,17 @@ class Profile(_ProfileFields):
         """
         return None if self.io_profile is None else self.io_profile.costs
 
+    @functools.cached_property
+    def quantum_profile(self) -> 'quantum_profile.QuantumProfile | None':
+        """Which slices are best here, with all that was measured of them.
+
+        :returns: None: it was not measured
+        :raises ProfileInvalid: when the field ``quantum`` is nonsense
+        """
+        from nova_vqos import quantum_profile
+        return (None if self.quantum is None
+                else quantum_profile.from_document(self.quantum))
+
     def coefficient(self, pcpu: int) -> float:
         """The coefficient of a pCPU while all pCPUs are busy.
 
@@ -137,8 +152,10 @@ class Profile(_ProfileFields):
             'provenance': dict(self.provenance),
             'cpu_classes': [measurement.class_document(cpu_class)
                             for cpu_class in self.cpu_classes],
-            # One without it is named as it always was.
+            # One without these is named as it always was.
             **({} if self.io is None else {'io': dict(self.io)}),
+            **({} if self.quantum is None
+               else {'quantum': dict(self.quantum)}),
         }
 
     def _coefficients(self, pcpus: ty.Iterable[int]) -> list[float]:

@@ -14,6 +14,8 @@
 
 from nova_vqos import io_profile
 from nova_vqos import profile
+from nova_vqos import quantum_profile
+from nova_vqos.calibration.quantum import pick
 
 NOW = '2026-11-21T08:00:00+00:00'
 
@@ -89,3 +91,35 @@ def make_io(**changes):
         'unmeasured': {'block': 'no spare device'},
         'provenance': {'kernel': '6.1'}}
     return io_profile.IoProfile(**values | changes)
+
+
+def make_point(slice_us, cost_ns, *, runnable=2, spread=0.01, **changes):
+    """What a kind of work cost at a slice, in three rounds."""
+    return quantum_profile.Point(**{
+        'slice_us': slice_us, 'runnable': runnable,
+        'values_ns': (cost_ns * (1 - spread), cost_ns, cost_ns * (1 + spread)),
+        'medians_ns': (), 'mean_run_us': 4000.0, 'disturbed': 0} | changes)
+
+
+def make_curve(kind, costs_ns, **changes):
+    """A kind of work beside one and three others alike.
+
+    :param costs_ns: by slice, None: the kernel's default
+    """
+    return pick.curve(kind, [
+        make_point(slice_us, cost_ns, runnable=runnable, **changes)
+        for runnable in (2, 4) for slice_us, cost_ns in costs_ns.items()])
+
+
+def make_quantum(**changes):
+    """Which slices are best on a host, as in the research."""
+    costs_ns = {None: 100.0, 1000: 100.0, 30_000: 100.0, 90_000: 100.0}
+    return quantum_profile.QuantumProfile(**{
+        'created_at': NOW, 'curves': (
+            make_curve('io', {None: 4e6, 1000: 1e6, 30_000: 3e7,
+                              90_000: 9e7}, medians_ns=(1e6, 2e6, 3e6)),
+            make_curve('cache', costs_ns | {90_000: 40.0}),
+            make_curve('neutral', costs_ns)),
+        'unmeasured': {'spin': 'both sides of a lock need an idle pCPU each',
+                       'polluter': 'not wanted'},
+        'provenance': {'pcpus': '3', 'kernel': '6.18'}} | changes)

@@ -149,8 +149,9 @@ def test_measuring_cpus_again_keeps_it(held, tmp_path):
     profile.store(held, path)
     log = Log()
     made = make_profile(coefficient=1.1)
-    assert measuring.with_io_of(made, path, log) == made._replace(io=held.io)
-    assert 'are kept' in log[0]
+    assert measuring.with_parts_of(made, path, log) == made._replace(
+        io=held.io)
+    assert 'Kept as measured before: costs of I/O' in log[0]
 
 
 @pytest.mark.parametrize(('changes', 'said'), [
@@ -162,7 +163,7 @@ def test_on_another_host_it_is_left_out(held, tmp_path, changes, said):
     profile.store(held, path)
     log = Log()
     made = make_profile(**changes)
-    assert measuring.with_io_of(made, path, log) == made
+    assert measuring.with_parts_of(made, path, log) == made
     assert said in log[0]
 
 
@@ -172,7 +173,7 @@ def test_there_was_none_to_keep(tmp_path, content):
     if content:
         path.write_text(content)
     made = make_profile()
-    assert measuring.with_io_of(made, str(path), Log()) == made
+    assert measuring.with_parts_of(made, str(path), Log()) == made
 
 
 def test_the_table(held):

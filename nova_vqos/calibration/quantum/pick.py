@@ -1,0 +1,62 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Which slice is best for a kind of work on this host.
+
+As in the research, what counts is the cost relative to the kernel's default,
+with each number of vCPUs that share a pCPU alike. What is within noise of the
+best is as good as it: of these the research's own slice is taken, else the
+shortest, which makes others wait least.
+"""
+
+from collections.abc import Mapping, Sequence
+import statistics
+
+from nova_vqos import quantum_profile
+from nova_vqos.quantum import classes
+
+#: Less than that is no difference, however little the rounds scatter.
+TOLERANCE = 0.03
+
+
+def curve(kind: str,
+          points: Sequence[quantum_profile.Point]) -> quantum_profile.Curve:
+    """What was measured of a kind of work, and what follows from it.
+
+    :param points: that of the kernel's default with each number of runnable
+        vCPUs among them; the same slices with each
+    """
+    spread = statistics.median(point.spread for point in points)
+    margin = max(TOLERANCE, spread)
+    best_us, verdict = _choose(quantum_profile.CLASSES[kind],
+                               quantum_profile.costs(points), margin)
+    return quantum_profile.Curve(kind, best_us, verdict, round(margin, 4),
+                                 tuple(points))
+
+
+def _choose(quantum_class: str, cost: Mapping[int | None, float],
+            margin: float) -> tuple[int | None, str]:
+    """:returns: what is recommended, and the verdict"""
+    limit = min(cost.values()) * (1 + margin)
+    if max(cost.values()) <= limit:
+        return None, quantum_profile.NO_DIFFERENCE
+    good = [slice_us for slice_us, value in cost.items()
+            if value <= limit and slice_us is not None]
+    if not good:
+        return None, quantum_profile.DEFAULT_BEST
+    verdict = (quantum_profile.AS_DEFAULT if cost[None] <= limit
+               else quantum_profile.BETTER)
+    researched = classes.DEFAULT_SLICES_US.get(quantum_class)
+    if researched is None:
+        # Its class has no slice of its own that could be set.
+        return None, verdict
+    return (researched if researched in good else min(good)), verdict

@@ -1,0 +1,75 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What was measured of slices, as people read it."""
+
+from collections.abc import Iterator
+
+from nova_vqos import quantum_profile
+
+COLUMNS = ('kind', 'runnable', 'slice_ms', 'cost', 'spread', 'mean_run_ms',
+           'result', 'median', 'rounds', 'best')
+
+
+def rows(shown: quantum_profile.QuantumProfile,
+         ) -> Iterator[tuple[object, ...]]:
+    """What was measured at each slice, with :data:`COLUMNS`."""
+    for curve in shown.curves:
+        for runnable in curve.runnables:
+            for point in curve.of(runnable):
+                yield _row(curve, point)
+
+
+def _row(curve: quantum_profile.Curve,
+         point: quantum_profile.Point) -> tuple[object, ...]:
+    is_best = (point.slice_us is not None
+               and point.slice_us == curve.best_us)
+    return (curve.kind, point.runnable,
+            'default' if point.slice_us is None
+            else f'{point.slice_us / 1000:g}',
+            round(curve.normalised(point), 3), f'{point.spread:.1%}',
+            '' if point.mean_run_us is None
+            else round(point.mean_run_us / 1000, 2),
+            _result(curve.kind, point.value_ns),
+            '' if point.median_ns is None
+            else _result(curve.kind, point.median_ns),
+            len(point.values_ns), 'best' if is_best else '')
+
+
+def _result(kind: str, value_ns: float) -> str:
+    if kind == 'io':
+        return f'{value_ns / 1e6:.2f} ms'
+    return f'{1e9 / value_ns:.4g} /s'
+
+
+def option(shown: quantum_profile.QuantumProfile) -> str | None:
+    """The line of an agent's configuration that this recommends.
+
+    :returns: None: there is nothing to recommend
+    """
+    if not shown.slices_us:
+        return None
+    return 'quantum_slices = ' + ','.join(
+        f'{name}:{slice_us}' for name, slice_us in shown.slices_us.items())
+
+
+def verdict(curve: quantum_profile.Curve) -> str:
+    """What follows from a curve, in words."""
+    cost = quantum_profile.costs(curve.points)
+    found = curve.verdict
+    if curve.best_us is not None:
+        found += (f', {curve.best_us / 1000:g} ms costs '
+                  f'{cost[curve.best_us]:.2f} of it'
+                  if curve.verdict == quantum_profile.AS_DEFAULT else
+                  f' than the default, at {curve.best_us / 1000:g} ms, '
+                  f'which costs {cost[curve.best_us]:.2f} of it')
+    return found

@@ -1,0 +1,217 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The part of a profile that says which slices are best."""
+
+import copy
+import json
+import math
+
+import hypothesis
+from hypothesis import strategies
+import pytest
+
+from nova_vqos import profile
+from nova_vqos import quantum_profile
+from nova_vqos.calibration.quantum import pick
+from nova_vqos.calibration.quantum import table
+from nova_vqos.cmd import profiles
+from nova_vqos.tests import make_profiles
+
+FINGERPRINT = {'kernel': '6.18'}
+FLAT = {None: 100.0, 1000: 100.0, 30_000: 100.0, 90_000: 100.0}
+
+
+@pytest.fixture
+def quantum():
+    return make_profiles.make_quantum()
+
+
+@pytest.fixture
+def held(quantum):
+    return make_profiles.make_profile(
+        'compute1', make_profiles.make_class({0, 1}, 1.0),
+        fingerprint=FINGERPRINT, quantum=quantum_profile.document(quantum))
+
+
+def test_it_is_read_as_it_was_written(held, quantum):
+    loaded = profile.loads(profile.dumps(held))
+    assert loaded.quantum_profile == quantum
+    assert loaded.id == held.id
+
+
+def test_a_profile_without_it_is_as_it_always_was(held):
+    before = held._replace(quantum=None)
+    assert 'quantum' not in json.loads(profile.dumps(before))
+    assert profile.loads(profile.dumps(before)).quantum_profile is None
+
+
+def test_what_it_recommends(quantum):
+    assert quantum.slices_us == {'io': 1000, 'cache': 90_000}
+    assert table.option(quantum) == 'quantum_slices = io:1000,cache:90000'
+
+
+@pytest.mark.parametrize(('path', 'value', 'said'), [
+    (('created_at',), '', 'created_at'),
+    (('curves',), [], 'a list of 1 to 5 mappings'),
+    (('curves',), [{}] * 6, 'a list of 1 to 5 mappings'),
+    (('curves', 1, 'kind'), 'io', 'the same kind twice'),
+    (('curves', 0, 'kind'), 'batch', 'one of io, spin, cache'),
+    (('curves', 0, 'verdict'), 'best', 'one of better, as the default'),
+    (('curves', 0, 'best_us'), 99, 'from 100 to 100000'),
+    (('curves', 0, 'best_us'), 1000.5, 'a whole number'),
+    (('curves', 0, 'best_us'), True, 'best_us'),
+    (('curves', 0, 'best_us'), 2000, 'the slice of one of its points'),
+    (('curves', 2, 'best_us'), 1000, 'class neutral has no slice'),
+    (('curves', 0, 'margin'), float('nan'), 'margin'),
+    (('curves', 0, 'margin'), -0.1, 'margin'),
+    (('curves', 0, 'points'), [], 'points'),
+    (('curves', 0, 'points', 0, 'slice_us'), 30_000, 'each of another slice'),
+    (('curves', 0, 'points', 0, 'slice_us'), 60_000, "the kernel's default"),
+    (('curves', 0, 'points', 1, 'slice_us'), 100_001, 'from 100 to 100000'),
+    (('curves', 0, 'points', 0, 'runnable'), 0, 'from 1 to 64'),
+    (('curves', 0, 'points', 0, 'runnable'), 2.5, 'a whole number'),
+    (('curves', 0, 'points', 0, 'values_ns'), [], 'positive numbers'),
+    (('curves', 0, 'points', 0, 'values_ns'), [0], 'positive numbers'),
+    (('curves', 0, 'points', 0, 'values_ns'), [1e13], 'up to 1e'),
+    (('curves', 0, 'points', 0, 'medians_ns'), ['1'], 'positive numbers'),
+    (('curves', 0, 'points', 0, 'medians_ns'), [1e13], 'medians_ns'),
+    (('curves', 0, 'points', 0, 'mean_run_us'), -1, 'mean_run_us'),
+    (('curves', 0, 'points', 0, 'disturbed'), None, 'disturbed'),
+    (('unmeasured',), {'io': 'x' * 300}, '1 to 256 characters'),
+])
+def test_nonsense_is_refused_when_it_is_asked_for(held, path, value, said):
+    damaged = copy.deepcopy(held.quantum)
+    at = damaged
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    # All else in it can be used.
+    loaded = profile.loads(profile.dumps(held._replace(quantum=damaged)))
+    assert loaded.coefficient(0) == 1.0
+    with pytest.raises(profile.ProfileInvalid, match=said):
+        assert loaded.quantum_profile
+
+
+@pytest.mark.parametrize('value', [1, [], 'io'])
+def test_something_else_is_no_profile(held, value):
+    document = json.loads(profile.dumps(held)) | {'quantum': value}
+    with pytest.raises(profile.ProfileInvalid, match='quantum is'):
+        profile.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize(('kind', 'costs_ns', 'best_us', 'verdict'), [
+    # As in the research.
+    ('io', FLAT | {1000: 20, 30_000: 300, 90_000: 900}, 1000, 'better'),
+    ('cache', FLAT | {90_000: 60}, 90_000, 'better'),
+    ('neutral', FLAT, None, 'no difference'),
+    # A tick as long as the kernel's own slice.
+    ('io', FLAT | {30_000: 300, 90_000: 900}, 1000, 'as the default'),
+    # The research's slice is within noise of the best one.
+    ('cache', FLAT | {30_000: 59, 90_000: 60}, 90_000, 'better'),
+    # It is not: of those that are, the shortest.
+    ('cache', FLAT | {1000: 41, 30_000: 40, 90_000: 60}, 1000, 'better'),
+    ('spin', FLAT | {1000: 150, 30_000: 200, 90_000: 300}, None,
+     'default is best'),
+    # There is nothing to be set for its class.
+    ('polluter', FLAT | {90_000: 60}, None, 'better')])
+def test_the_choice(kind, costs_ns, best_us, verdict):
+    curve = make_profiles.make_curve(kind, costs_ns)
+    assert (curve.best_us, curve.verdict) == (best_us, verdict)
+    assert curve.margin == pick.TOLERANCE
+
+
+def test_what_scatters_has_to_differ_by_more():
+    costs_ns = FLAT | {90_000: 80.0}
+    quiet = make_profiles.make_curve('cache', costs_ns)
+    assert quiet.verdict == quantum_profile.BETTER
+    noisy = make_profiles.make_curve('cache', costs_ns, spread=0.3)
+    assert noisy.verdict == quantum_profile.NO_DIFFERENCE
+    assert noisy.margin == pytest.approx(0.3)
+
+
+def test_both_numbers_of_vcpus_count_alike():
+    points = [make_profiles.make_point(slice_us, cost_ns, runnable=runnable)
+              for slice_us, costs_ns in ((None, (100.0, 9000.0)),
+                                         (90_000, (50.0, 18_000.0)))
+              for runnable, cost_ns in zip((2, 4), costs_ns, strict=True)]
+    assert quantum_profile.costs(points) == {
+        None: pytest.approx(1), 90_000: pytest.approx(1)}
+
+
+COSTS = strategies.dictionaries(
+    strategies.sampled_from([1000, 10_000, 30_000, 60_000, 90_000]),
+    strategies.floats(1, 1e9), min_size=1)
+
+
+@hypothesis.given(
+    kind=strategies.sampled_from(sorted(quantum_profile.CLASSES)),
+    default_ns=strategies.floats(1, 1e9), costs_ns=COSTS,
+    spread=strategies.floats(0, 0.9))
+def test_no_choice_is_further_from_the_best_than_noise(
+        kind, default_ns, costs_ns, spread):
+    curve = make_profiles.make_curve(kind, {None: default_ns} | costs_ns,
+                                     spread=spread)
+    if curve.best_us is not None:
+        costs = quantum_profile.costs(curve.points)
+        assert costs[curve.best_us] <= min(costs.values()) * (
+            1 + curve.margin + 1e-4)
+    # And what was written can be read, whatever it is.
+    quantum = make_profiles.make_quantum(curves=(curve,))
+    assert quantum_profile.from_document(json.loads(json.dumps(
+        quantum_profile.document(quantum)))) == quantum
+
+
+def test_the_table(quantum):
+    rows = [dict(zip(table.COLUMNS, row, strict=True))
+            for row in table.rows(quantum)]
+    assert len(rows) == 3 * 2 * 4
+    assert rows[1] == {
+        'kind': 'io', 'runnable': 2, 'slice_ms': '1', 'cost': 0.25,
+        'spread': '1.0%', 'mean_run_ms': 4.0, 'result': '1.00 ms',
+        'median': '2.00 ms', 'rounds': 3, 'best': 'best'}
+    assert rows[8] | {'kind': 'cache', 'slice_ms': 'default', 'cost': 1.0,
+                      'result': '1e+07 /s', 'median': '',
+                      'best': ''} == rows[8]
+    assert [row['slice_ms'] for row in rows[:4]] == ['default', '1', '30',
+                                                     '90']
+
+
+class Log(list):
+    def info(self, text, *arguments):
+        self.append(text % arguments)
+
+
+@pytest.mark.parametrize(('curves', 'said'), [
+    ({'cache': FLAT | {90_000: 40.0}},
+     ['cache: better than the default, at 90 ms, which costs 0.40 of it',
+      'quantum_slices = cache:90000']),
+    ({'io': FLAT | {90_000: 900.0}},
+     ['io: as the default, 1 ms costs 1.00 of it',
+      'quantum_slices = io:1000']),
+    ({'spin': FLAT}, ['spin: no difference', 'Nothing to set']),
+    ({'spin': {None: 10.0, 1000: 20.0}},
+     ['spin: default is best', 'Nothing to set'])])
+def test_what_is_said(curves, said):
+    log = Log()
+    shown = make_profiles.make_quantum(curves=tuple(
+        make_profiles.make_curve(kind, costs_ns)
+        for kind, costs_ns in curves.items()))
+    columns, rows = profiles.tell_quantum(log, shown)
+    assert all(len(row) == len(columns) for row in rows)
+    for text in (*said, 'Not measured: spin: both sides of a lock'):
+        assert any(text in line for line in log)
+
+
+def test_means_are_geometric():
+    curve = make_profiles.make_curve('cache', {None: 4.0, 90_000: 1.0})
+    assert math.isclose(quantum_profile.costs(curve.points)[90_000], 0.25)
