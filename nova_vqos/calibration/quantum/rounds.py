@@ -1,0 +1,169 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Rounds of measurements, in an order that favours no slice.
+
+A machine's speed drifts while it is measured, and more so where others share
+it. So each round measures everything once, in an order of chance.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+import logging
+import random
+import statistics
+import time
+
+from nova_vqos import quantum_profile
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.quantum import bench
+
+LOG = logging.getLogger(__name__)
+
+#: Fewer rounds tell nothing of their scatter.
+LEAST_ROUNDS = 3
+#: Where servers got less of the pCPU together, others were at work on it.
+LEAST_SHARE = 0.9
+
+# What a cell takes beside its window: to settle, and for late answers.
+_AROUND_S = 0.3
+_LONGEST_WINDOW_S = 1.5
+_LEAST_WINDOW_S = 0.3
+# In a window there are so many turns of all vCPUs at the longest slice.
+_TURNS = 1.5
+_PROGRESS_S = 3
+
+_random = random.SystemRandom()
+
+Measure = Callable[[bench.Cell, float], bench.Sample | None]
+Samples = Mapping[bench.Cell, Sequence[bench.Sample]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure.
+
+    :ivar max_rounds: of all cells; at least :data:`LEAST_ROUNDS`
+    :ivar max_s: wall time of all of them
+    """
+
+    max_rounds: int = 20
+    max_s: float = 270
+
+
+def cells(kinds: Collection[str], slices_us: Collection[int],
+          ) -> list[bench.Cell]:
+    """All that is to be measured, the kernel's default with it."""
+    return [bench.Cell(kind, runnable, slice_us)
+            for kind in kinds for runnable in bench.RUNNABLE
+            for slice_us in (None, *slices_us)]
+
+
+def check_time(todo: Sequence[bench.Cell], max_s: float) -> None:
+    """
+    :raises CalibrationError: when there is no time for the least rounds
+    """
+    needed_s = LEAST_ROUNDS * len(todo) * (_least_window_s(todo) + _AROUND_S)
+    if max_s < needed_s:
+        raise CalibrationError(
+            f'--max-seconds {max_s:g} is too little for {LEAST_ROUNDS} '
+            f'rounds of {len(todo)} measurements: give {needed_s:.0f}, or '
+            'fewer --kind or --slice')
+
+
+def window_s(todo: Sequence[bench.Cell], max_s: float) -> float:
+    """How long to look at each cell.
+
+    :param max_s: for all of them; what is too little makes it no shorter than
+        it has to be
+    """
+    fits_s = max_s / LEAST_ROUNDS / len(todo) - _AROUND_S
+    return max(_least_window_s(todo), min(fits_s, _LONGEST_WINDOW_S))
+
+
+def _least_window_s(todo: Sequence[bench.Cell]) -> float:
+    return max(_LEAST_WINDOW_S, _TURNS / 1e6 * max(
+        cell.runnable * (cell.slice_us or 0) for cell in todo))
+
+
+def take(todo: Sequence[bench.Cell], measure: Measure,
+         effort: Effort) -> dict[bench.Cell, list[bench.Sample]]:
+    """Measure all cells by turns, until the time is up.
+
+    :raises CalibrationError: when one cannot be measured
+    """
+    look_s = window_s(todo, effort.max_s)
+    began_s = told_s = time.monotonic()
+    taken: dict[bench.Cell, list[bench.Sample]] = {cell: [] for cell in todo}
+    for number in range(1, effort.max_rounds + 1):
+        for done, cell in enumerate(_random.sample(todo, len(todo)), 1):
+            sample = measure(cell, look_s)
+            if sample is not None:
+                taken[cell].append(sample)
+            now_s = time.monotonic()
+            if now_s - told_s > _PROGRESS_S:
+                told_s = now_s
+                LOG.info('  round %d, %d of %d; %s', number, done, len(todo),
+                         _so_far(taken))
+        spent_s = time.monotonic() - began_s
+        if number >= LEAST_ROUNDS and (
+                spent_s * (number + 1) / number > effort.max_s):
+            break
+    return taken
+
+
+def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
+    """What was measured of a kind.
+
+    Where some rounds of a cell were disturbed and others were not, only the
+    latter count.
+
+    :returns: none for numbers of vCPUs of which a cell has no sample
+    """
+    found = []
+    for cell, samples in taken.items():
+        if cell.kind != kind or not all(
+                others for other, others in taken.items()
+                if other[:2] == cell[:2]):
+            continue
+        quiet = [one for one in samples if one.share >= LEAST_SHARE]
+        kept = quiet or samples
+        runs = [one.mean_run_us for one in kept if one.mean_run_us]
+        found.append(quantum_profile.Point(
+            cell.slice_us, cell.runnable,
+            tuple(float(f'{one.value_ns:.6g}') for one in kept),
+            tuple(float(f'{one.median_ns:.6g}') for one in kept
+                  if one.median_ns),
+            round(statistics.median(runs), 1) if runs else None,
+            len(samples) - len(quiet)))
+    return found
+
+
+def _so_far(taken: Samples) -> str:
+    """The least and most of each kind, relative to the kernel's default."""
+    told = []
+    for kind in dict.fromkeys(cell.kind for cell in taken):
+        found = points(kind, {cell: samples for cell, samples in taken.items()
+                              if samples})
+        defaults = {point.runnable for point in found
+                    if point.slice_us is None}
+        known = [point for point in found if point.runnable in defaults]
+        if known:
+            costs = quantum_profile.costs(known)
+            slice_us = min(costs, key=lambda one: costs[one])
+            told.append(f'{kind} best at {slice_text(slice_us)}: '
+                        f'{costs[slice_us]:.2f}')
+    return ', '.join(told) or 'nothing yet'
+
+
+def slice_text(slice_us: int | None) -> str:
+    return 'default' if slice_us is None else f'{slice_us / 1000:g} ms'

@@ -1,0 +1,410 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Measuring slices: what does not need a kernel that has them."""
+
+import argparse
+import os
+import pathlib
+import threading
+import types
+
+import pytest
+
+from nova_vqos import quantum_profile
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import server_groups
+from nova_vqos.calibration.quantum import bench
+from nova_vqos.calibration.quantum import caches
+from nova_vqos.calibration.quantum import loads
+from nova_vqos.calibration.quantum import measure
+from nova_vqos.calibration.quantum import pick
+from nova_vqos.calibration.quantum import place
+from nova_vqos.calibration.quantum import requests
+from nova_vqos.calibration.quantum import rounds
+from nova_vqos.cmd import quantum as command
+from nova_vqos.hypervisor import sched_attr
+from nova_vqos.tests.unit import test_idle
+
+MIB = 1024 ** 2
+CELLS = rounds.cells(['io', 'cache'], [1000, 90_000])
+
+
+class Machine:
+    """Measures in no time, by a clock of its own.
+
+    :ivar order: of the cells that were measured
+    """
+
+    def __init__(self, monkeypatch, *, share=1.0):
+        self.order = []
+        self.now_s = 0.0
+        self.share = share
+        monkeypatch.setattr(rounds, 'time', types.SimpleNamespace(
+            monotonic=lambda: self.now_s))
+
+    def measure(self, cell, window_s):
+        self.order.append(cell)
+        self.now_s += window_s + 0.2
+        return bench.Sample(100.0, None, 4000.0, self.share)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def test_the_default_is_measured_with_each_number_of_vcpus():
+    assert len(CELLS) == 2 * 2 * 3
+    assert {cell[:2] for cell in CELLS if cell.slice_us is None} == {
+        (kind, runnable) for kind in ('io', 'cache') for runnable in (2, 4)}
+
+
+def test_each_round_has_everything_in_another_order(machine):
+    taken = rounds.take(CELLS, machine.measure, rounds.Effort(5, 1000))
+    assert all(len(samples) == 5 for samples in taken.values())
+    found = [tuple(machine.order[start:start + len(CELLS)])
+             for start in range(0, len(machine.order), len(CELLS))]
+    assert all(set(one) == set(CELLS) for one in found)
+    # Of 12! orders, five alike are no chance.
+    assert len(set(found)) > 1
+
+
+def test_by_default_it_ends_within_five_minutes(machine):
+    todo = rounds.cells(quantum_profile.CLASSES, measure.Setting(
+        frozenset()).slices_us)
+    taken = rounds.take(todo, machine.measure, rounds.Effort())
+    assert all(len(samples) >= rounds.LEAST_ROUNDS
+               for samples in taken.values())
+    assert machine.now_s < 285
+
+
+def test_a_round_that_would_take_too_long_is_not_begun(machine):
+    rounds.take(CELLS, machine.measure, rounds.Effort(1000, 100))
+    assert 75 < machine.now_s <= 100
+
+
+def test_too_little_time():
+    with pytest.raises(benchmarks.CalibrationError, match=(
+            r'--max-seconds 10 is too little for 3 rounds of 12 measurements: '
+            'give 30')):
+        rounds.check_time(CELLS, 10)
+    rounds.check_time(CELLS, 31)
+
+
+@pytest.mark.parametrize(('cells', 'max_s', 'window_s'), [
+    # As long as it is worth.
+    (CELLS, 1000, 1.5),
+    # Turns of four vCPUs at 90 ms, one and a half of them.
+    (CELLS, 1, 0.54),
+    (rounds.cells(['io'], [1000]), 1, 0.3),
+    (CELLS, 36, 0.7)])
+def test_the_window(cells, max_s, window_s):
+    assert rounds.window_s(cells, max_s) == pytest.approx(window_s)
+
+
+def sample(value_ns, share=1.0, **changes):
+    return bench.Sample(value_ns, None, 4000.0, share)._replace(**changes)
+
+
+def test_disturbed_rounds_count_only_where_there_are_no_others():
+    default, slow = bench.Cell('io', 2, None), bench.Cell('io', 2, 90_000)
+    found = rounds.points('io', {
+        default: [sample(100.0), sample(900.0, 0.5)],
+        slow: [sample(200.0, 0.5, mean_run_us=None)],
+        bench.Cell('cache', 2, None): [sample(7.0)]})
+    assert [(point.slice_us, point.values_ns, point.mean_run_us,
+             point.disturbed) for point in found] == [
+        (None, (100.0,), 4000.0, 1), (90_000, (200.0,), None, 1)]
+
+
+def test_a_cell_without_a_sample_leaves_its_number_of_vcpus_out():
+    taken = {cell: [sample(100.0)] for cell in CELLS}
+    taken[bench.Cell('io', 4, 90_000)] = []
+    assert {point.runnable for point in rounds.points('io', taken)} == {2}
+    assert {point.runnable for point in rounds.points('cache', taken)} == {
+        2, 4}
+    assert rounds.points('io', dict.fromkeys(CELLS, [])) == []
+
+
+def test_what_is_told_meanwhile(machine, caplog):
+    caplog.set_level('INFO')
+    rounds.take(CELLS, machine.measure, rounds.Effort(3, 1000))
+    assert 'round 1, 2 of 12; nothing yet' in caplog.text or (
+        'best at' in caplog.text)
+    assert 'io best at' in caplog.text
+    assert len(caplog.records) > 5
+
+
+@pytest.mark.parametrize(('share', 'found'), [
+    (0.5, 5), (0.95, 10), (0.01, 1), (1.0, 10)])
+def test_percentiles(share, found):
+    assert requests.percentile([*range(10, 0, -1)], share) == found
+
+
+def test_requests_are_sent_whether_or_not_they_are_answered():
+    client = requests.Client()
+    seen = []
+    ended = threading.Event()
+
+    def answer():
+        while not ended.wait(0.05):
+            # All that have come, 50 ms later.
+            while True:
+                try:
+                    message = client.server.recv(64)
+                except BlockingIOError:
+                    break
+                seen.append(message)
+                client.server.send(message)
+
+    client.server.setblocking(False)
+    server = threading.Thread(target=answer)
+    server.start()
+    try:
+        found = client.ask(0.1, 0.5)
+    finally:
+        ended.set()
+        server.join()
+        client.close()
+    # 200 a second, of 0.6 s; those of the first 0.1 s do not count.
+    assert len(seen) > len(found) > 40
+    assert all(waited_ns > 0 for waited_ns in found)
+    assert requests.percentile(found, 0.95) > 20_000_000
+
+
+def test_a_request_without_an_answer_has_waited_until_now(monkeypatch):
+    monkeypatch.setattr(requests, '_PATIENCE_NS', 100_000_000)
+    client = requests.Client()
+    try:
+        found = client.ask(0, 0.1)
+    finally:
+        client.close()
+    assert found
+    assert min(found) > 90_000_000
+
+
+def make_caches(root, pcpu, *levels):
+    for number, (level, kind, size) in enumerate(levels):
+        directory = (root / f'sys/devices/system/cpu/cpu{pcpu}/cache'
+                     / f'index{number}')
+        directory.mkdir(parents=True)
+        for name, content in (('level', level), ('type', kind),
+                              ('size', size)):
+            (directory / name).write_text(f'{content}\n')
+
+
+@pytest.mark.parametrize(('levels', 'private', 'last'), [
+    ([(1, 'Data', '48K'), (1, 'Instruction', '32K'), (2, 'Unified', '1024K'),
+      (3, 'Unified', '32768K')], MIB, 32 * MIB),
+    # As of a small CPU without a third level.
+    ([(1, 'Data', '32K'), (2, 'Unified', '2M')], 32 * 1024, 2 * MIB)])
+def test_sizes_of_caches(tmp_path, levels, private, last):
+    make_caches(tmp_path, 3, *levels)
+    assert caches.of_pcpu(3, str(tmp_path)) == caches.Caches(private, last)
+
+
+@pytest.mark.parametrize('levels', [
+    [], [(1, 'Data', '32K')], [(1, 'Data', '32K'), (2, 'Unified', 'large')],
+    [(1, 'Data', '32K'), (2, 'Unified', '999999999G')]])
+def test_caches_that_are_not_told(tmp_path, levels):
+    make_caches(tmp_path, 0, *levels)
+    with pytest.raises(benchmarks.CalibrationError, match='pCPU 0'):
+        caches.of_pcpu(0, str(tmp_path))
+
+
+def test_lists():
+    found = caches.Caches(MIB, 36 * MIB)
+    assert found.neutral_lines * loads.LINE_BYTES == MIB // 2
+    assert found.half_lines * loads.LINE_BYTES == 16 * MIB
+    assert found.beyond_lines * loads.LINE_BYTES == 128 * MIB
+    assert caches.Caches(
+        MIB, 32 * MIB).beyond_lines * loads.LINE_BYTES == 64 * MIB
+
+
+@pytest.mark.parametrize(('held', 'found'), [
+    (32 * MIB, 16 * MIB), (6 * MIB, 4 * MIB), (MIB, None)])
+def test_what_the_last_level_really_holds(held, found):
+    lines = caches.held_lines(
+        caches.Caches(MIB, 32 * MIB),
+        lambda lines: 20 if lines * loads.LINE_BYTES <= held else 100)
+    assert lines == (found and found // loads.LINE_BYTES)
+
+
+@pytest.mark.parametrize(('busy', 'siblings', 'first', 'second'), [
+    ({0: 0.9, 1: 0.01, 2: 0.02}, {}, 1, 2),
+    ({0: 0.9, 1: 0.01}, {}, 1, None),
+    # The sibling comes last, however idle it is.
+    ({0: 0.0, 1: 0.0, 2: 0.03}, {0: {0, 1}}, 0, 2),
+    ({0: 0.0, 1: 0.0}, {0: {0, 1}}, 0, 1)])
+def test_the_place(busy, siblings, first, second):
+    assert place.place(
+        busy, {pcpu: siblings.get(pcpu, {pcpu}) for pcpu in busy},
+        beside_guests=False) == bench.Place(first, second)
+
+
+def test_no_pcpu_is_idle():
+    busy, siblings = {0: 0.43, 1: 0.06}, {0: {0}, 1: {1}}
+    with pytest.raises(benchmarks.CalibrationError, match=(
+            'no pCPU of 0-1 is idle: 0 is 43% busy, 1 is 6% busy')):
+        place.place(busy, siblings, beside_guests=False)
+    assert place.place(busy, siblings, beside_guests=True) == bench.Place(1, 0)
+
+
+@pytest.fixture(params=[1, 2])
+def cgroups(tmp_path, request):
+    made = test_idle.Cgroups(tmp_path, request.param, '/system.slice')
+    if request.param == 2:
+        (made.cpu / 'cgroup.controllers').write_text('cpu\n')
+    return made, request.param
+
+
+def contents(directory):
+    return {str(path.relative_to(directory)): path.read_text()
+            for path in directory.rglob('*') if path.is_file()}
+
+
+def test_groups_are_as_libvirt_makes_them(cgroups):
+    made, version = cgroups
+    with server_groups.Tree('vqos-test', made.root) as tree:
+        group = tree.server('1', vcpus=2)
+        group.move_vcpu(1, 4711)
+        group.move_other(4710)
+        group.enter()
+        threads = 'tasks' if version == 1 else 'cgroup.threads'
+        threaded = {} if version == 1 else {
+            'cgroup.subtree_control': '+cpu',
+            '1/cgroup.subtree_control': '+cpu',
+            **{f'1/{name}/cgroup.type': 'threaded'
+               for name in ('vcpu0', 'vcpu1', 'emulator')}}
+        assert contents(made.cpu / 'vqos-test') == {
+            'cpu.idle': '1', f'1/vcpu1/{threads}': '4711',
+            f'1/emulator/{threads}': '4710', '1/cgroup.procs': '0',
+            **threaded}
+        # What the kernel does by itself.
+        for name in contents(made.cpu / 'vqos-test'):
+            (made.cpu / 'vqos-test' / name).unlink()
+    assert not (made.cpu / 'vqos-test').exists()
+
+
+def test_what_a_killed_run_left_is_removed(cgroups):
+    made, _version = cgroups
+    (made.cpu / 'vqos-test/1/vcpu0').mkdir(parents=True)
+    with server_groups.Tree('vqos-test', made.root):
+        assert not (made.cpu / 'vqos-test/1').exists()
+        (made.cpu / 'vqos-test/cpu.idle').unlink()
+
+
+def test_groups_that_somebody_is_in(cgroups):
+    made, _version = cgroups
+    busy = made.cpu / 'vqos-test/1'
+    busy.mkdir(parents=True)
+    (busy / 'tasks').write_text('1\n')
+    with (pytest.raises(benchmarks.CalibrationError, match='is in use'),
+          server_groups.Tree('vqos-test', made.root)):
+        pytest.fail('it runs all the same')
+    assert busy.exists()
+
+
+def test_no_group_can_be_made(cgroups, monkeypatch):
+    made, _version = cgroups
+
+    def refuse(self, *arguments, **named):
+        raise PermissionError(13, 'Permission denied')
+
+    monkeypatch.setattr(pathlib.Path, 'mkdir', refuse)
+    with (pytest.raises(benchmarks.CalibrationError,
+                        match='Permission denied. Root and Linux 5.15'),
+          server_groups.Tree('vqos-test', made.root)):
+        pytest.fail('it runs all the same')
+
+
+def test_a_kernel_without_slices(monkeypatch):
+    monkeypatch.setattr(sched_attr, 'slice_us', lambda thread: None)
+    with pytest.raises(benchmarks.CalibrationError,
+                       match='has no slices to set: 6.12 is the first'):
+        measure.calibrate(measure.Setting(frozenset({0})), rounds.Effort())
+
+
+def test_what_cannot_be_measured_here():
+    one = bench.Place(0, None)
+    kinds = ('io', 'spin', 'cache')
+    found = measure.impossible(kinds, one, {0})
+    assert 'a pCPU beside' in found['io']
+    assert 'an idle pCPU each' in found['spin']
+    assert found['neutral'] == 'not wanted'
+    assert 'cache' not in found
+    # Clients may be where others are at work.
+    assert measure.impossible(kinds, one, {0, 1}).keys() == {
+        'spin', 'neutral', 'polluter'}
+
+
+@pytest.mark.parametrize(('mean_run_us', 'has'), [
+    ((4000.0, 4100.0), False), ((4000.0, 60_000.0), True),
+    ((None, 60_000.0), False), ((4000.0, None), False)])
+def test_a_kernel_that_holds_no_slices(mean_run_us, has):
+    points = [quantum_profile.Point(slice_us, 2, (1.0,), (), run_us, 0)
+              for slice_us, run_us in zip((None, 90_000), mean_run_us,
+                                          strict=True)]
+    assert measure.has_effect(pick.curve('cache', points)) is has
+
+
+def test_memory(tmp_path):
+    (tmp_path / 'proc').mkdir()
+    (tmp_path / 'proc/meminfo').write_text(
+        'MemTotal: 9 kB\nMemAvailable:    2048 kB\n')
+    loads.check_memory(2 * MIB, str(tmp_path))
+    with pytest.raises(benchmarks.CalibrationError,
+                       match='3 MiB are needed .* 2 MiB are available'):
+        loads.check_memory(3 * MIB, str(tmp_path))
+
+
+def test_the_board():
+    board = loads.Board()
+    try:
+        assert board.take(2) == range(2)
+        assert board.take(30) == range(2, 32)
+        # As a thread of the script does.
+        os.pwrite(board.descriptor, b'\0\0\0\0\0\0\xf0?' * 3, 64)
+        assert (board.thread(1), board.told(1)) == (1, (1.0, 1.0))
+        assert board.told(0) == (0.0, 0.0)
+        with pytest.raises(benchmarks.CalibrationError, match='32 vCPUs'):
+            board.take(1)
+    finally:
+        board.close()
+
+
+def test_cost_of_work():
+    before, after = loads.Told(10, 1000), loads.Told(30, 5000)
+    assert loads.cost_ns([before, before], [after, after]) == 200
+    assert loads.cost_ns([before], [before._replace(cpu_ns=9000)]) is None
+
+
+@pytest.mark.parametrize(('text', 'slice_us'), [
+    ('0.1', 100), ('1', 1000), ('2.5', 2500), ('100', 100_000)])
+def test_slices(text, slice_us):
+    assert command.slice_ms(text) == slice_us
+
+
+@pytest.mark.parametrize('text', [
+    '0', '-1', '0.09', '100.1', 'nan', 'inf', 'ten', ''])
+def test_slices_that_no_kernel_takes(text):
+    with pytest.raises(argparse.ArgumentTypeError,
+                       match=r'a slice from 0.1 to 100 ms'):
+        command.slice_ms(text)
+
+
+@pytest.mark.parametrize('text', ['2', '1001', '-3', '3.5', ''])
+def test_numbers_of_rounds(text):
+    with pytest.raises(argparse.ArgumentTypeError, match='3 to 1000'):
+        command.max_rounds(text)
+    assert command.max_rounds('3') == 3
