@@ -25,6 +25,7 @@ import enum
 
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import schedstat
+from nova_vqos.quantum import activity
 from nova_vqos.quantum import model
 
 
@@ -279,6 +280,18 @@ class Hypervisor(abc.ABC):
 
         Where the hypervisor hangs this blocks for seconds: not for a thread
         that others wait for.
+
+        :param uuids: of the domains that are wanted
+        :returns: by UUID; a domain that cannot be read now is left out
+        :raises Unavailable: when the hypervisor cannot be reached
+        """
+        return {}
+
+    def activity(self, uuids: Collection[str]
+                 ) -> Mapping[str, activity.Activity]:
+        """Read what tells which kind of work domains do, in one bulk call.
+
+        Where the hypervisor hangs this blocks for seconds, as usages() does.
 
         :param uuids: of the domains that are wanted
         :returns: by UUID; a domain that cannot be read now is left out

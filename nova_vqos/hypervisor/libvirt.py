@@ -24,6 +24,7 @@ from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import cgroup
 from nova_vqos.hypervisor import counters
 from nova_vqos.hypervisor import domain_threads
+from nova_vqos.hypervisor import libvirt_activity
 from nova_vqos.hypervisor import libvirt_domain
 from nova_vqos.hypervisor import libvirt_events
 from nova_vqos.hypervisor import libvirt_pins
@@ -31,6 +32,7 @@ from nova_vqos.hypervisor import libvirt_session
 from nova_vqos.hypervisor import libvirt_usages
 from nova_vqos.hypervisor import schedstat
 from nova_vqos.hypervisor import topology
+from nova_vqos.quantum import activity
 from nova_vqos.quantum import model
 
 LOG = logging.getLogger(__name__)
@@ -69,6 +71,8 @@ class LibvirtHypervisor(base.Hypervisor):
         self._threads = domain_threads.ThreadReader(
             root, self._find_pid, budget)
         self._topology = topology.Topology(root)
+        self._activity = libvirt_activity.ActivityReader(
+            self._session, self._threads.runs)
         self._uuids: dict[int, str] = {}
 
     @property
@@ -155,6 +159,10 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
         return self._usages.read(uuids)
+
+    def activity(self, uuids: Collection[str]
+                 ) -> Mapping[str, activity.Activity]:
+        return self._activity.read(uuids)
 
     def host_usage(self) -> usage.HostUsage:
         return self._usages.read_host()
