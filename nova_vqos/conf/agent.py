@@ -17,6 +17,7 @@ import socket
 from oslo_config import cfg
 
 from nova_vqos.billing import ledger
+from nova_vqos.quantum.sources import loading
 
 GROUP = cfg.OptGroup(
     name='vqos_agent',
@@ -186,6 +187,39 @@ not given, since it did not take them fast enough.
 
 They cost the host nearly as much as others. But whoever floods a server would
 have it pay for that.
+"""),
+    cfg.ListOpt(
+        'quantum_sources',
+        default=list(loading.NAMES),
+        help="""
+Names of what shows the agent which kind of work servers of
+``vqos:quantum_class=auto`` do, from the entry points
+nova_vqos.quantum_sources.
+
+What is missing on this host is named in the agent's log, and kinds of work
+that only it shows are not guessed.
+"""),
+    cfg.DictOpt(
+        'quantum_limits',
+        default={},
+        help="""
+From where on a vCPU is wholly of one kind, as NAME:NUMBER, all per second.
+
+``io`` is requests and ``spin`` waits for another vCPU. ``references`` and
+``misses`` are of the last-level cache: below ``references`` a vCPU is
+neutral, beyond ``misses`` a polluter. Those that are not given have the
+default: io:1000,spin:333,references:3333333,misses:5000000.
+``nova-vqos-calibrate recognize`` shows what others would do.
+"""),
+    cfg.StrOpt(
+        'quantum_trace_path',
+        default='',
+        help="""
+Path of a file into which is written what was seen of servers of
+``vqos:quantum_class=auto``, for ``nova-vqos-calibrate recognize``.
+
+It is begun anew at each start of the agent, ends at 64 MiB, and can be read
+by the agent's user alone. Empty: nothing is written.
 """),
 ]
 
