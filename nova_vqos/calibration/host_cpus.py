@@ -95,7 +95,21 @@ class CpuTimes:
 
 def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
     """How the time of some pCPUs was spent, from /proc/stat."""
-    text = _read(pathlib.Path(sysroot) / 'proc/stat')
+    return _cpu_times(pcpus, _read(pathlib.Path(sysroot) / 'proc/stat'))
+
+
+def busy_shares(pcpus: Collection[int], during_s: float,
+                sysroot: str = '/') -> dict[int, float]:
+    """Look for a while how busy each of some pCPUs is."""
+    path = pathlib.Path(sysroot) / 'proc/stat'
+    before = _read(path)
+    time.sleep(during_s)
+    after = _read(path)
+    return {pcpu: _cpu_times([pcpu], after).since(
+        _cpu_times([pcpu], before))[0] for pcpu in pcpus}
+
+
+def _cpu_times(pcpus: Iterable[int], text: str) -> CpuTimes:
     total = busy = steal = 0
     for pcpu in pcpus:
         found = re.search(rf'^cpu{pcpu} (.+)$', text, re.MULTILINE)

@@ -119,6 +119,21 @@ def enforced_classes(proof: Proof | None,
                        outcomes.get(classes.DEFAULT))))
 
 
+def kept(found: Proof, before: Proof | None) -> Proof:
+    """What was seen now, and before where it could not be measured now.
+
+    A kernel does not become another one: on a host whose pCPUs are busy what
+    was seen when they were not still holds.
+
+    :param before: of the same boot
+    """
+    if before is None:
+        return found
+    return dataclasses.replace(found, outcomes={
+        name: _known(outcome, before.outcomes.get(name))
+        for name, outcome in found.outcomes.items()})
+
+
 def store(proof: Proof, path: str = DEFAULT_PATH) -> None:
     """Write it, whole or not at all.
 
@@ -167,6 +182,14 @@ def boot_id(root: str = '/') -> str:
     path = os.path.join(root, 'proc/sys/kernel/random/boot_id')
     with open(path, encoding='ascii') as file:
         return file.read().strip()
+
+
+def _known(now: Outcome, before: Outcome | None) -> Outcome:
+    if (now.enforced is None and before is not None
+            and before.enforced is not None
+            and before.slice_us == now.slice_us):
+        return before
+    return now
 
 
 def _is_proven(outcome: Outcome, slice_us: int,

@@ -115,6 +115,34 @@ class TestClasses:
             proof, outcomes=outcomes), SLICES_US) == FREE
 
 
+class TestKept:
+    UNKNOWN = proofs.Outcome(90_000, None, None, 'not measured: busy')
+
+    def test_what_is_not_measured_now_was_before(self):
+        before = make_proof(cache=70_100.0)
+        now = dataclasses.replace(before, measured_at='later', outcomes={
+            'default': proofs.Outcome(None, None, None, 'why'),
+            'cache': self.UNKNOWN})
+        assert proofs.kept(now, before) == dataclasses.replace(
+            before, measured_at='later')
+
+    def test_what_is_measured_counts(self):
+        now = make_proof(cache=9000.0)
+        assert proofs.kept(now, make_proof(cache=70_100.0)) == now
+
+    def test_of_another_slice_nothing_is_known(self):
+        unknown = dataclasses.replace(self.UNKNOWN, slice_us=80_000)
+        now = dataclasses.replace(make_proof(), outcomes={'cache': unknown})
+        assert proofs.kept(
+            now, make_proof(cache=70_100.0)).outcomes == {'cache': unknown}
+
+    def test_there_was_nothing_before(self):
+        now = dataclasses.replace(make_proof(),
+                                  outcomes={'cache': self.UNKNOWN})
+        assert proofs.kept(now, None) == now
+        assert proofs.kept(now, make_proof()) == now
+
+
 class TestRecord:
     def test_it_comes_back(self, path, root):
         proof = make_proof(io=3990.0, cache=70_100.0)

@@ -1,0 +1,160 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Sees which slices this kernel enforces, on a pCPU that nobody uses.
+
+A slice only holds between threads of one cgroup, or of nested ones on a kernel
+that carries it up (Linux commit aef6987d8954), and no shorter than the tick
+unless the kernel has timers for it. So it is tried, at each boot.
+"""
+
+from collections.abc import Collection, Mapping
+import datetime
+import os
+
+from nova_vqos import fingerprint
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import idle
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor import topology
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import proof as proofs
+from nova_vqos.quantum import spinners
+
+#: The group right below the root of the hierarchy in which it is tried.
+NAME = 'nova-vqos-probe'
+
+# All in all about a second: to look for an idle pCPU, and for each slice long
+# enough for the kernel's own, or for some turns of a long one.
+_WATCH_S = 0.1
+_LEAST_WINDOW_S = 0.12
+_WINDOW_TURNS = 5
+
+# A pCPU that is busier than this is not tried, and one on which others took
+# more than this from the threads is not believed.
+_IDLE_LIMIT = 0.1
+_OTHERS_LIMIT = 0.05
+# Runs that are too short are not believed when that many of them were cut.
+_INTERRUPTED_LIMIT = 0.25
+_MOST_TRIES = 2
+
+_Outcomes = dict[int | None, proofs.Outcome]
+
+
+def measure(slices_us: Mapping[str, int], root: str = '/') -> proofs.Proof:
+    """See what slices this kernel enforces.
+
+    :param slices_us: by quantum class
+    :param root: where /proc and /sys are looked for, for tests
+    :raises CalibrationError: when it cannot be tried at all: no root, no
+        cgroups
+    :raises nova_vqos.hypervisor.base.HypervisorError: when pCPUs cannot be
+        told, or slices may not be set
+    :raises OSError: when a group cannot be used
+    """
+    wanted = sorted(set(slices_us.values()))
+    tick_us = fingerprint.tick_us()
+    try:
+        found = _try(wanted, tick_us, root)
+    except base.SlicesUnsupported as error:
+        found = {slice_us: proofs.Outcome(slice_us, None, enforced=False,
+                                          reason=str(error))
+                 for slice_us in wanted}
+        found[None] = proofs.Outcome(None, None, enforced=True)
+    return proofs.Proof(
+        kernel=os.uname().release, boot_id=proofs.boot_id(root),
+        tick_us=tick_us,
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(
+            timespec='seconds'),
+        outcomes={classes.DEFAULT: found[None],
+                  **{name: found[slice_us]
+                     for name, slice_us in slices_us.items()}})
+
+
+def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
+    """The outcome of each slice, and of the kernel's own."""
+    # Before it is looked for a pCPU: it says what is lacking.
+    with idle.made(NAME, root) as top:
+        pcpus, busiest = _idle_pcpus(root)
+        found = _unknown(slices_us, 'no pCPU was idle: the least busy one, '
+                         f'{busiest}')
+        for pcpu in pcpus[:_MOST_TRIES]:
+            with spinners.spinning(top, pcpu) as pair:
+                found = _outcomes(pair, slices_us, tick_us, pcpu)
+            if all(outcome.enforced is not None
+                   for outcome in found.values()):
+                break
+    return found
+
+
+def _idle_pcpus(root: str) -> tuple[list[int], str]:
+    """Those that nobody uses, the idlest first.
+
+    :returns: beside them, what is said where there are none
+    """
+    usable = os.sched_getaffinity(0) & frozenset().union(*(
+        socket.pcpus for socket in topology.Topology(root).read()))
+    shares = host_cpus.busy_shares(usable, _WATCH_S, root)
+    order = sorted(shares, key=lambda pcpu: (shares[pcpu], pcpu))
+    if not order:
+        return [], 'is not for this process to use'
+    return ([pcpu for pcpu in order if shares[pcpu] <= _IDLE_LIMIT],
+            f'{order[0]}, was used to {shares[order[0]]:.0%}')
+
+
+def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
+              tick_us: int, pcpu: int) -> _Outcomes:
+    default = pair.measure(None, _window_s(0))
+    others = _others(default, tick_us)
+    if others > _OTHERS_LIMIT:
+        return _unknown(slices_us, f'others took {others:.0%} of pCPU {pcpu}')
+    found: _Outcomes = {
+        None: proofs.Outcome(None, default.mean_run_us, enforced=True)}
+    for slice_us in slices_us:
+        turns = pair.measure(slice_us, _window_s(slice_us))
+        found[slice_us] = _outcome(slice_us, turns, default.mean_run_us,
+                                   tick_us, pcpu)
+    return found
+
+
+def _outcome(slice_us: int, turns: spinners.Turns, default_run_us: float,
+             tick_us: int, pcpu: int) -> proofs.Outcome:
+    others = _others(turns, tick_us)
+    if others > _OTHERS_LIMIT:
+        return _not_measured(slice_us,
+                             f'others took {others:.0%} of pCPU {pcpu}')
+    outcome = proofs.judge(slice_us, turns.mean_run_us, default_run_us,
+                           tick_us)
+    if (not outcome.enforced and turns.mean_run_us < slice_us
+            and turns.interruptions > _INTERRUPTED_LIMIT):
+        return _not_measured(
+            slice_us, f'others cut {turns.interruptions:.0%} of the runs '
+            f'on pCPU {pcpu}')
+    return outcome
+
+
+def _others(turns: spinners.Turns, tick_us: int) -> float:
+    """The share of a pCPU that others had while two threads wanted it."""
+    # What one ran since the last tick is not counted yet.
+    return max(0.0, 1 - (turns.run_us + tick_us) / turns.wall_us)
+
+
+def _window_s(slice_us: int) -> float:
+    return max(_LEAST_WINDOW_S, _WINDOW_TURNS * slice_us / 1e6)
+
+
+def _unknown(slices_us: Collection[int], reason: str) -> _Outcomes:
+    wanted: tuple[int | None, ...] = (None, *slices_us)
+    return {slice_us: _not_measured(slice_us, reason) for slice_us in wanted}
+
+
+def _not_measured(slice_us: int | None, reason: str) -> proofs.Outcome:
+    return proofs.Outcome(slice_us, None, None, f'not measured: {reason}')

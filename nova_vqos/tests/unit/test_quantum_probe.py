@@ -1,0 +1,323 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""What the probe makes of what it sees."""
+
+import contextlib
+import json
+import os
+import time
+
+import pytest
+
+from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import idle
+from nova_vqos.cmd import probe as command
+from nova_vqos.hypervisor import base
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import probe
+from nova_vqos.quantum import proof as proofs
+from nova_vqos.quantum import spinners
+
+SLICES_US = classes.DEFAULT_SLICES_US
+TICK_US = 4000
+LONG_US = 90_000
+
+
+class Pair:
+    """Two threads on a pCPU of a test's.
+
+    :ivar runs_us: how long one runs at a time, by slice
+    :ivar others: share of the pCPU that others take
+    :ivar interrupted: share of the runs that others cut
+    """
+
+    def __init__(self, runs_us, others=0.0, interrupted=0.0):
+        self.runs_us = runs_us
+        self.others = others
+        self.interrupted = interrupted
+
+    def measure(self, slice_us, window_s):
+        wall_us = window_s * 1e6
+        run_us = wall_us * (1 - self.others)
+        runs = round(run_us / self.runs_us[slice_us])
+        return spinners.Turns(wall_us, run_us, runs,
+                              round(runs * (1 - self.interrupted)))
+
+
+KERNEL = {None: 3950.0, 1000: 4000.0, LONG_US: 75_000.0}
+
+
+@pytest.fixture
+def host(tmp_path, monkeypatch):
+    """A host of four pCPUs; the test says how busy they are."""
+    for path, text in {
+            'proc/self/cgroup': '1:cpu:/\n',
+            'proc/sys/kernel/random/boot_id': 'boot-1\n',
+            'sys/devices/system/cpu/online': '0-3\n'}.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / 'sys/fs/cgroup/cpu').mkdir(parents=True)
+    made = Host(tmp_path)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _pid: {0, 1, 2, 3})
+    monkeypatch.setattr(time, 'sleep', made.pass_time)
+    monkeypatch.setattr(probe.fingerprint, 'tick_us', lambda: TICK_US)
+    monkeypatch.setattr(probe.spinners, 'spinning', made.spin)
+    return made
+
+
+class Host:
+    def __init__(self, root):
+        self.root = root
+        self.busy = [0, 0, 0, 0]
+        self.pairs = {pcpu: Pair(KERNEL) for pcpu in range(4)}
+        self.tried = []
+        self._ticks = [[0, 0] for _ in self.busy]
+        self._write()
+
+    def pass_time(self, _seconds):
+        for ticks, busy in zip(self._ticks, self.busy, strict=True):
+            ticks[0] += busy
+            ticks[1] += 100 - busy
+        self._write()
+
+    @contextlib.contextmanager
+    def spin(self, top, pcpu):
+        assert top == self.root / 'sys/fs/cgroup/cpu' / probe.NAME
+        assert (top / 'cpu.idle').read_text() == '1'
+        self.tried.append(pcpu)
+        yield self.pairs[pcpu]
+
+    def measure(self):
+        return probe.measure(SLICES_US, str(self.root))
+
+    def _write(self):
+        (self.root / 'proc/stat').write_text(''.join(
+            f'cpu{pcpu} {busy} 0 0 {free} 0 0 0 0 0 0\n'
+            for pcpu, (busy, free) in enumerate(self._ticks)))
+
+
+def test_what_is_seen(host):
+    proof = host.measure()
+    assert proof.boot_id == 'boot-1'
+    assert proof.tick_us == TICK_US
+    assert {name: outcome.enforced
+            for name, outcome in proof.outcomes.items()} == {
+                'default': True, 'io': False, 'spin': False, 'cache': True}
+    assert 'cannot be told' in proof.outcomes['io'].reason
+    assert proof.outcomes['cache'].slice_us == LONG_US
+    assert proof.outcomes['cache'].mean_run_us == pytest.approx(75_000)
+
+
+def test_the_idlest_pcpu_is_tried(host):
+    host.busy = [30, 4, 0, 2]
+    host.measure()
+    assert host.tried == [2]
+
+
+def test_isolated_and_foreign_pcpus_are_not_tried(host, monkeypatch):
+    (host.root / 'sys/devices/system/cpu/isolated').write_text('0\n')
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _pid: {0, 2, 3})
+    host.measure()
+    assert host.tried == [2]
+
+
+def test_no_pcpu_is_idle(host):
+    host.busy = [100, 30, 70, 20]
+    outcomes = host.measure().outcomes
+    assert host.tried == []
+    assert set(outcomes) == {'default', *SLICES_US}
+    for outcome in outcomes.values():
+        assert outcome.enforced is None
+        assert outcome.mean_run_us is None
+        assert outcome.reason == ('not measured: no pCPU was idle: the least '
+                                  'busy one, 3, was used to 20%')
+
+
+@pytest.mark.parametrize('pair, why', [
+    (Pair(KERNEL, others=0.2), 'others took'),
+    (Pair({**KERNEL, LONG_US: 20_000.0}, interrupted=0.6), 'others cut')])
+def test_where_others_come_in_another_pcpu_is_tried(host, pair, why):
+    host.pairs[0] = pair
+    outcomes = host.measure().outcomes
+    assert host.tried == [0, 1]
+    assert outcomes['cache'].enforced
+    host.pairs[1] = pair
+    assert why in host.measure().outcomes['cache'].reason
+    assert host.tried == [0, 1] * 2
+
+
+def test_a_long_run_is_believed_whoever_came_in(host):
+    host.pairs[0] = Pair(KERNEL, interrupted=0.6)
+    assert host.measure().outcomes['cache'].enforced
+    assert host.tried == [0]
+
+
+def test_a_kernel_that_does_not_carry_slices_up(host):
+    host.pairs = dict.fromkeys(
+        range(4), Pair({**KERNEL, LONG_US: 9000.0}))
+    outcome = host.measure().outcomes['cache']
+    assert outcome.enforced is False
+    assert '9.0 ms at a time' in outcome.reason
+    assert host.tried == [0]
+
+
+def test_a_kernel_without_slices(host):
+    def refuse(_slice_us, _window_s):
+        raise base.SlicesUnsupported('none before Linux 6.12')
+    host.pairs[0].measure = refuse
+    outcomes = host.measure().outcomes
+    assert {name: outcome.enforced for name, outcome in outcomes.items()} == {
+        'default': True, 'io': False, 'spin': False, 'cache': False}
+    assert outcomes['cache'].reason == 'none before Linux 6.12'
+
+
+def test_a_group_that_cannot_be_made(host):
+    (host.root / 'sys/fs/cgroup/cpu' / probe.NAME).write_text('')
+    with pytest.raises(benchmark.CalibrationError, match='Root'):
+        host.measure()
+
+
+class TestGroups:
+    @pytest.fixture
+    def top(self, tmp_path):
+        made = tmp_path / 'top'
+        made.mkdir()
+        return made
+
+    def test_they_are_removed(self, top):
+        with spinners._groups(top, '1', 'vcpu0') as leaf:
+            assert leaf == top / '1/vcpu0'
+            assert leaf.is_dir()
+        assert list(top.iterdir()) == []
+
+    def test_what_one_left_that_was_killed(self, top):
+        (top / '1/vcpu0').mkdir(parents=True)
+        with spinners._groups(top, '1', 'vcpu0'):
+            pass
+        assert list(top.iterdir()) == []
+
+    def test_version_2_has_controllers_enabled(self, top):
+        (top / 'cgroup.subtree_control').write_text('')
+        with spinners._groups(top, '1', 'vcpu0'):
+            assert (top / 'cgroup.subtree_control').read_text() == '+cpu'
+
+    def test_an_error_within(self, top):
+        with (pytest.raises(ValueError, match='broken'),
+              spinners._groups(top, '1', 'vcpu0')):
+            raise ValueError('broken')
+        assert list(top.iterdir()) == []
+
+
+class TestCommand:
+    @pytest.fixture
+    def path(self, tmp_path):
+        return tmp_path / 'run/quantum.json'
+
+    @pytest.fixture(autouse=True)
+    def boot(self, monkeypatch):
+        monkeypatch.setattr(proofs, 'boot_id', lambda _root='/': 'boot-1')
+
+    @pytest.fixture
+    def run(self, host, monkeypatch, tmp_path):
+        config = tmp_path / 'nova-vqos.conf'
+        config.write_text('[vqos]\nquantum_slices = cache:80000\n')
+        host.pairs = dict.fromkeys(
+            range(4), Pair({**KERNEL, 80_000: 75_000.0}))
+        monkeypatch.setattr(command.signal, 'signal', lambda *_given: None)
+        measure = probe.measure
+        monkeypatch.setattr(
+            probe, 'measure',
+            lambda slices_us: measure(slices_us, str(host.root)))
+        return lambda *given: command.main(
+            ['--config-file', str(config), *given])
+
+    def test_a_table(self, run, capsys):
+        assert run() == 0
+        head, _default, io, _spin, cache = capsys.readouterr().out.splitlines()
+        assert head.split() == ['class', 'slice_us', 'mean_run_us',
+                                'enforced', 'reason']
+        assert io.split()[:4] == ['io', '1000', '4000', 'no']
+        assert cache.split() == ['cache', '80000', '80000', 'yes', '-']
+
+    def test_json(self, run, capsys):
+        assert run('-f', 'json') == 0
+        found = {row['class']: row
+                 for row in json.loads(capsys.readouterr().out)}
+        assert found['cache']['enforced'] is True
+        assert found['default']['slice_us'] is None
+
+    def test_a_record(self, run, path):
+        assert run('--record', str(path)) == 0
+        assert proofs.enforced_classes(
+            proofs.load(str(path)), {**SLICES_US, 'cache': 80_000}) == (
+                'default', 'neutral', 'cache')
+
+    def test_a_busy_host_keeps_its_record(self, run, path, host, capsys):
+        host.busy = [100] * 4
+        assert run('--record', str(path)) == command.NOT_MEASURED
+        assert proofs.load(str(path)).outcomes['cache'].enforced is None
+        assert 'not measured' in capsys.readouterr().out
+        host.busy = [0] * 4
+        assert run('--record', str(path)) == 0
+        host.busy = [100] * 4
+        assert run('--record', str(path)) == 0
+        assert proofs.load(str(path)).outcomes['cache'].enforced
+
+    def test_a_record_that_cannot_be_written(self, run, path, capsys, host):
+        path.mkdir(parents=True)
+        assert run('--record', str(path)) == 1
+        assert 'is a directory' in capsys.readouterr().err
+        assert host.tried == []
+
+    @pytest.mark.parametrize('error', [
+        benchmark.CalibrationError('no root'), base.SlicesDenied('no right'),
+        PermissionError(13, 'nor that')])
+    def test_refusals(self, run, monkeypatch, capsys, error):
+        def refuse(_slices_us):
+            raise error
+        monkeypatch.setattr(probe, 'measure', refuse)
+        assert run() == 1
+        assert capsys.readouterr().err == f'nova-vqos-probe: {error}\n'
+
+    def test_a_slice_that_the_kernel_does_not_take(self, run, tmp_path,
+                                                   capsys, host):
+        (tmp_path / 'nova-vqos.conf').write_text(
+            '[vqos]\nquantum_slices = cache:200000\n')
+        assert run() == 1
+        assert '200000' in capsys.readouterr().err
+        assert host.tried == []
+
+    def test_an_unknown_form(self, run, capsys):
+        with pytest.raises(SystemExit):
+            run('-f', 'xml')
+
+
+def test_a_signal_ends_it_once(monkeypatch):
+    handlers = {}
+    monkeypatch.setattr(command.signal, 'signal', handlers.__setitem__)
+    with pytest.raises(SystemExit) as caught:
+        command._exit(command.signal.SIGTERM, None)
+    assert caught.value.code == 143
+    assert set(handlers.values()) == {command.signal.SIG_IGN}
+
+
+def test_a_group_for_others_to_be_in(tmp_path):
+    (tmp_path / 'proc/self').mkdir(parents=True)
+    (tmp_path / 'proc/self/cgroup').write_text('1:cpu:/x\n')
+    (tmp_path / 'sys/fs/cgroup/cpu').mkdir(parents=True)
+    with idle.made('name', str(tmp_path)) as directory:
+        assert directory == tmp_path / 'sys/fs/cgroup/cpu/name'
+        assert (directory / 'cpu.idle').read_text() == '1'
+        assert not (directory / 'cgroup.procs').exists()
+        (directory / 'cpu.idle').unlink()
+    assert not directory.exists()
