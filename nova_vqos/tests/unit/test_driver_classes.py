@@ -21,7 +21,7 @@ from nova import exception
 from nova import objects
 from nova_vqos import domain_xml
 from nova_vqos import policy
-from nova_vqos.tests.unit import test_driver
+from nova_vqos.tests.unit import driver_case
 from nova_vqos.virt import classkeeper
 
 FAST = {0, 1}
@@ -54,7 +54,7 @@ class FakeGuest:
                       'cpuset': cpuset}
 
 
-class ClassesTestCase(test_driver.DriverTestCase):
+class ClassesTestCase(driver_case.DriverTestCase):
     """2 pCPUs of 200 CU, 4 of 80 CU."""
 
     def setUp(self):
@@ -73,7 +73,7 @@ class ClassesTestCase(test_driver.DriverTestCase):
     def has(self, units, pcpus='', uuid=OTHER):
         self.guests.append(FakeGuest(uuid, units, pcpus))
 
-    def tune(self, units, vcpus=1, *, guest=None, uuid=test_driver.UUID):
+    def tune(self, units, vcpus=1, *, guest=None, uuid=driver_case.UUID):
         """A guest with its tuning."""
         if guest is None:
             guest = vconfig.LibvirtConfigGuest()
@@ -112,7 +112,7 @@ class ArrivingTestCase(ClassesTestCase):
 
     def test_room_in_no_single_class(self):
         self.has(341, '0-1')
-        self.has(261, '2-5', test_driver.UUID.replace('cafe', 'cafd'))
+        self.has(261, '2-5', driver_case.UUID.replace('cafe', 'cafd'))
         self.assert_refused(60, 'pCPUs 0-1', '59 CU left', 'pCPUs 2-5')
 
     def test_what_is_reserved_and_oversold_as_in_placement(self):
@@ -123,7 +123,7 @@ class ArrivingTestCase(ClassesTestCase):
 
     def test_another_size_of_the_same_server_does_not_count(self):
         # A resize on the same host: Placement has counted both.
-        self.has(320, '2-5', test_driver.UUID)
+        self.has(320, '2-5', driver_case.UUID)
         self.assertEqual(SLOW, self.tune(60).cpuset)
 
     def test_a_narrower_set_of_shared_pcpus(self):
@@ -252,7 +252,7 @@ class ChoicesTestCase(ClassesTestCase):
 
     def test_stats_tell_what_is_left(self):
         stats = self.driver.get_available_resource(
-            test_driver.NODE)['stats']
+            driver_case.NODE)['stats']
         self.assertEqual('80:240:0.64 200:400:1.6', stats['vqos_classes'])
 
 
@@ -296,7 +296,7 @@ class ReturningTestCase(ClassesTestCase):
             self.assertEqual(tunables, self.tunables(guest))
 
     def test_of_all_its_domain_is_the_only_one_that_does_not_count(self):
-        self.has(320, '2-5', test_driver.UUID)
+        self.has(320, '2-5', driver_case.UUID)
         self.assertEqual(SLOW, self.make(60, pcpus='2-5').cpuset)
 
     def test_one_that_had_none_gets_one(self):
@@ -322,7 +322,7 @@ class ReturningTestCase(ClassesTestCase):
 
     def test_it_is_never_refused(self):
         self.has(400, '0-1')
-        self.has(320, '2-5', test_driver.UUID.replace('cafe', 'cafd'))
+        self.has(320, '2-5', driver_case.UUID.replace('cafe', 'cafd'))
         guest = self.make(60, pcpus='0-1')
         self.assertEqual((FAST, ON_FAST),
                          (guest.cpuset, self.tunables(guest)))
@@ -377,7 +377,7 @@ class LiveMigrationTestCase(ClassesTestCase):
         # Who comes next finds its room taken.
         self.assertEqual('80:320:0.64 200:280:1.6',
                          self.driver.get_available_resource(
-                             test_driver.NODE)['stats']['vqos_classes'])
+                             driver_case.NODE)['stats']['vqos_classes'])
 
     def test_no_class_fits(self):
         self.has(301, '0-1')

@@ -21,8 +21,8 @@ from nova_vqos import profile as profiles
 from nova_vqos.agent import decision
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hooks import rewrite
+from nova_vqos.tests.unit import driver_case
 from nova_vqos.tests.unit import test_domain_xml
-from nova_vqos.tests.unit import test_driver
 from nova_vqos.virt import driver
 
 PCPUS = frozenset({0, 1})
@@ -38,7 +38,7 @@ OPTIONS = (
 VCPUS = 2
 
 
-class SameCapTestCase(test_driver.DriverTestCase):
+class SameCapTestCase(driver_case.DriverTestCase):
 
     def setUp(self):
         super().setUp()
