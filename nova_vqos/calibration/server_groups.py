@@ -10,11 +10,11 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""Groups as libvirt makes them for servers, all in one that is idle.
+"""Groups as libvirt makes them for servers, all in one of their own.
 
 What runs in them competes with each other as servers do, and takes no time
 from others: the one right below the root is idle as a whole, see
-:mod:`nova_vqos.calibration.idle`.
+:mod:`nova_vqos.calibration.idle`; unless it is wanted otherwise.
 """
 
 import contextlib
@@ -30,10 +30,16 @@ from nova_vqos.calibration.benchmark import CalibrationError
 # Threads that were killed are in their group for a moment yet.
 _REMOVE_S = 5
 _POLL_S = 0.01
+# What the kernel gives any group, in version 1 and 2.
+_SHARES, _WEIGHT = 1024, 100
 
 
 class Server:
-    """The group of one server, with one for each vCPU and one for the rest."""
+    """The group of one server, with one for each vCPU and one for the rest.
+
+    It weighs as much as its vCPUs: so each of them is worth as much as that of
+    a server with one.
+    """
 
     def __init__(self, path: pathlib.Path, vcpus: int, *,
                  is_unified: bool) -> None:
@@ -43,6 +49,10 @@ class Server:
         self._path = path
         self._threads = 'cgroup.threads' if is_unified else 'tasks'
         path.mkdir()
+        if is_unified:
+            (path / 'cpu.weight').write_text(str(_WEIGHT * vcpus))
+        else:
+            (path / 'cpu.shares').write_text(str(_SHARES * vcpus))
         for name in (*map(_vcpu, range(vcpus)), 'emulator'):
             (path / name).mkdir()
             if is_unified:
@@ -73,20 +83,23 @@ class Server:
 
 
 class Tree:
-    """A group right below the root that is idle as a whole.
+    """A group right below the root, idle as a whole unless told otherwise.
 
     To be used in a ``with`` statement, after which it is gone; whoever was in
     it has to have ended by then.
     """
 
-    def __init__(self, name: str, root: str = '/') -> None:
+    def __init__(self, name: str, root: str = '/', *,
+                 is_idle: bool = True) -> None:
         """
         :param name: one of its own; what an earlier run left there is removed
         :param root: where /proc and /sys are looked for, for tests
+        :param is_idle: False: it competes with all others
         :raises CalibrationError: when this host has no groups for CPU time
         """
         self._mount, _own = idle.hierarchy(root)
         self._path = self._mount / name
+        self._is_idle = is_idle
         self._is_unified = (self._mount / 'cgroup.controllers').exists()
 
     def __enter__(self) -> ty.Self:
@@ -103,7 +116,8 @@ class Tree:
         except OSError as error:
             raise self._error(error) from error
         try:
-            (self._path / 'cpu.idle').write_text('1')
+            if self._is_idle:
+                (self._path / 'cpu.idle').write_text('1')
             if self._is_unified:
                 (self._path / 'cgroup.subtree_control').write_text('+cpu')
         except OSError as error:
@@ -131,7 +145,7 @@ class Tree:
 
     def _error(self, error: OSError) -> CalibrationError:
         return CalibrationError(
-            f'no idle group for servers can be made at {self._path}: '
+            f'no group for servers can be made at {self._path}: '
             f'{error.strerror}. Root and Linux 5.15 are needed')
 
 

@@ -42,9 +42,15 @@ class Client:
     :ivar server: the socket that the server takes them from
     """
 
-    def __init__(self) -> None:
+    def __init__(self, per_second: float = PER_SECOND) -> None:
+        """
+        :param per_second: requests, on average
+        """
+        # NOTE: not SOCK_DGRAM: a server that has not read ten of them (sysctl
+        # net.unix.max_dgram_qlen) would be sent no more, however slow it is.
         self._own, self.server = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_DGRAM)
+            socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._per_second = per_second
         self._own.setblocking(False)
         self._number = 0
 
@@ -96,7 +102,7 @@ class Client:
             # One that a server has no room for waits for ever.
             with contextlib.suppress(BlockingIOError):
                 self._own.send(_MESSAGE.pack(self._number))
-            due_ns += round(_random.expovariate(PER_SECOND) * _SECOND_NS)
+            due_ns += round(_random.expovariate(self._per_second) * _SECOND_NS)
         return due_ns
 
     def _answers(self) -> list[int]:

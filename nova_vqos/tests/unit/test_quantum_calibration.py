@@ -13,6 +13,7 @@
 """Measuring slices: what does not need a kernel that has them."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import threading
@@ -193,6 +194,21 @@ def test_a_request_without_an_answer_has_waited_until_now(monkeypatch):
     assert min(found) > 90_000_000
 
 
+def test_a_slow_server_is_sent_all_requests_all_the_same(monkeypatch):
+    monkeypatch.setattr(requests, '_PATIENCE_NS', 0)
+    client = requests.Client(per_second=1000)
+    client.server.setblocking(False)
+    seen = 0
+    try:
+        found = client.ask(0, 0.1)
+        with contextlib.suppress(BlockingIOError):
+            while client.server.recv(64):
+                seen += 1
+    finally:
+        client.close()
+    assert seen == len(found) > 20
+
+
 def make_caches(root, pcpu, *levels):
     for number, (level, kind, size) in enumerate(levels):
         directory = (root / f'sys/devices/system/cpu/cpu{pcpu}/cache'
@@ -281,7 +297,8 @@ def test_groups_are_as_libvirt_makes_them(cgroups):
         group.move_other(4710)
         group.enter()
         threads = 'tasks' if version == 1 else 'cgroup.threads'
-        threaded = {} if version == 1 else {
+        threaded = {'1/cpu.shares': '2048'} if version == 1 else {
+            '1/cpu.weight': '200',
             'cgroup.subtree_control': '+cpu',
             '1/cgroup.subtree_control': '+cpu',
             **{f'1/{name}/cgroup.type': 'threaded'
@@ -294,6 +311,16 @@ def test_groups_are_as_libvirt_makes_them(cgroups):
         for name in contents(made.cpu / 'vqos-test'):
             (made.cpu / 'vqos-test' / name).unlink()
     assert not (made.cpu / 'vqos-test').exists()
+
+
+def test_groups_that_compete_with_others(cgroups):
+    made, version = cgroups
+    with server_groups.Tree('vqos-test', made.root, is_idle=False):
+        found = contents(made.cpu / 'vqos-test')
+        assert found == ({} if version == 1 else {
+            'cgroup.subtree_control': '+cpu'})
+        for name in found:
+            (made.cpu / 'vqos-test' / name).unlink()
 
 
 def test_what_a_killed_run_left_is_removed(cgroups):
