@@ -24,6 +24,13 @@ import enum
 from fractions import Fraction
 import typing as ty
 
+from nova_vqos.quantum import classes
+
+#: What tells a vCPU from all others: its server, and its number there.
+Key: ty.TypeAlias = tuple[str, int]
+#: A slice in microseconds; None: the kernel's own.
+Quantum: ty.TypeAlias = int | None
+
 
 class PlanError(ValueError):
     """Input that no plan can be made of."""
@@ -78,7 +85,7 @@ class ShareInvalid(PlanError):
         self.share = share
         super().__init__(
             f'the share of vCPU {number} of server {server} is {share}, it '
-            'must be from 0 to 1')
+            'must be a fraction from 0 to 1')
 
 
 class Kind(enum.Enum):
@@ -105,12 +112,12 @@ class Kind(enum.Enum):
 #: The quantum class that serves each kind. No quantum is better than another
 #: for NEUTRAL and POLLUTER (thesis, figure 3.2 e and f).
 QUANTUM_CLASS: ty.Final[Mapping[Kind, str]] = {
-    Kind.IO: 'io',
-    Kind.SPIN: 'spin',
-    Kind.CACHE: 'cache',
-    Kind.NEUTRAL: 'neutral',
-    Kind.POLLUTER: 'neutral',
-    Kind.DEFAULT: 'default',
+    Kind.IO: classes.IO,
+    Kind.SPIN: classes.SPIN,
+    Kind.CACHE: classes.CACHE,
+    Kind.NEUTRAL: classes.NEUTRAL,
+    Kind.POLLUTER: classes.NEUTRAL,
+    Kind.DEFAULT: classes.DEFAULT,
 }
 
 #: Kinds for which any quantum does: they fill up the pools of the others.
@@ -137,7 +144,7 @@ class Vcpu:
     share: Fraction | int = 0
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """What tells it from all others."""
         return (self.server, self.number)
 
@@ -179,7 +186,7 @@ class Pool:
 
     socket: int
     pcpus: frozenset[int]
-    slice_us: int | None
+    slice_us: Quantum
     vcpus: tuple[Vcpu, ...]
 
 
@@ -205,7 +212,7 @@ def check(vcpus: Sequence[Vcpu], sockets: Sequence[Socket]) -> None:
     :raises NoPcpus: when there is none
     :raises PcpuTwice: when a socket or a pCPU is given more than once
     :raises VcpuTwice: when a vCPU is given more than once
-    :raises ShareInvalid: when a share is below 0 or above 1
+    :raises ShareInvalid: when a share is no fraction from 0 to 1
     """
     _check_sockets(sockets)
     seen = set()
@@ -213,7 +220,8 @@ def check(vcpus: Sequence[Vcpu], sockets: Sequence[Socket]) -> None:
         if vcpu.key in seen:
             raise VcpuTwice(vcpu.server, vcpu.number)
         seen.add(vcpu.key)
-        if vcpu.share and not 0 < vcpu.share <= 1:
+        if (not isinstance(vcpu.share, (int, Fraction))
+                or not 0 <= vcpu.share.numerator <= vcpu.share.denominator):
             raise ShareInvalid(vcpu.server, vcpu.number, vcpu.share)
 
 

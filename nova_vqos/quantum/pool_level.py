@@ -1,0 +1,299 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The second level of clustering: the pools of one socket.
+
+Algorithm 2 of the thesis (3.3.3): vCPUs that do best with the same quantum
+form a cluster, those for which any quantum does (NEUTRAL, POLLUTER) balance
+the clusters, each cluster gets as many pCPUs as it fills at k = vCPUs / pCPUs
+each, and what is left over of several clusters shares pCPUs at the default
+quantum.
+
+Where the thesis leaves it open:
+
+* k need not be whole: a pCPU holds floor(k) or ceil(k) vCPUs, so that the
+  vCPUs per pCPU are within one of each other everywhere. All clusters get
+  pCPUs of their own wherever that can be had.
+* Balancing serves that: a cluster is filled up to whole pCPUs first, and
+  pCPUs that are left then go to the smallest one.
+* Each cluster's full pCPUs are taken before any are shared. With two quanta
+  that is what the walk over the pCPUs in algorithm 2 gives; with more it
+  never shares more pCPUs.
+* vCPUs of kind DEFAULT are a cluster at the default quantum, which also takes
+  what others leave over.
+* POLLUTER vCPUs balance clusters without CACHE vCPUs first: caches of a core
+  are polluted, too.
+
+Pure, and linear in vCPUs + pCPUs for a given number of quanta.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+import typing as ty
+
+from nova_vqos.quantum import model
+from nova_vqos.quantum import seating
+
+
+class Share(ty.NamedTuple):
+    """What a cluster gets, as numbers.
+
+    :ivar pcpus: pCPUs of its own
+    :ivar own: vCPUs that do best with its quantum; of the default cluster
+        also those that others leave over
+    :ivar balancing: vCPUs for which any quantum does
+    """
+
+    pcpus: int
+    own: int
+    balancing: int
+
+
+class Cluster(ty.NamedTuple):
+    """vCPUs that share pCPUs and a quantum.
+
+    :ivar slice_us: the quantum; None: the default
+    :ivar pcpus: how many pCPUs they have
+    :ivar vcpus: who they are
+    """
+
+    slice_us: model.Quantum
+    pcpus: int
+    vcpus: tuple[model.Vcpu, ...]
+
+
+class _Load(ty.NamedTuple):
+    """How full the pCPUs of a socket are to be.
+
+    :ivar least: vCPUs on each of its pCPUs: floor(k)
+    :ivar fuller: how many pCPUs hold one more
+    """
+
+    vcpus: int
+    pcpus: int
+    least: int
+    fuller: int
+
+    @property
+    def most(self) -> int:
+        """ceil(k)"""
+        return self.least + bool(self.fuller)
+
+    def full_pcpus(self, vcpus: int) -> int:
+        """How many pCPUs so many vCPUs fill."""
+        return vcpus * self.pcpus // self.vcpus
+
+    def excess(self, sizes: Sequence[int], pcpus: Sequence[int]) -> list[int]:
+        """How many vCPUs of each cluster are above ``least`` per pCPU."""
+        return [max(0, size - self.least * count)
+                for size, count in zip(sizes, pcpus, strict=True)]
+
+
+def slice_us(kind: model.Kind, slices_us: Mapping[str, int]) -> model.Quantum:
+    """The best quantum of a kind; None: the default one.
+
+    :param slices_us: by quantum class
+    """
+    return slices_us.get(model.QUANTUM_CLASS[kind])
+
+
+def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
+             slices_us: Mapping[str, int],
+             held: Mapping[model.Key, model.Quantum] | None = None,
+             at_default: Set[str] = frozenset(), least_default: int = 0,
+             ) -> list[Cluster]:
+    """The clusters of one socket (algorithm 2).
+
+    :param vcpus: of the socket
+    :param pcpus: of the socket, at least 1
+    :param slices_us: by quantum class
+    :param held: by a vCPU's key the quantum of the pool of this socket that
+        it was in until now
+    :param at_default: servers of which all vCPUs are to have the default
+        quantum
+    :param least_default: pCPUs that the default cluster is to have at least,
+        where there is one; at most ``pcpus``
+    :returns: shortest quantum first, the default one last
+    """
+    wanted: dict[model.Quantum, list[model.Vcpu]] = {}
+    agnostic = []
+    for vcpu in vcpus:
+        if vcpu.server in at_default:
+            wanted.setdefault(None, []).append(vcpu)
+        elif vcpu.kind in model.AGNOSTIC:
+            agnostic.append(vcpu)
+        else:
+            wanted.setdefault(slice_us(vcpu.kind, slices_us), []).append(vcpu)
+    shares = divide({quantum: len(group) for quantum, group in wanted.items()},
+                    len(agnostic), pcpus, least_default)
+    quanta = _quanta(wanted, agnostic, shares, held or {})
+    members: dict[model.Quantum, list[model.Vcpu]] = {
+        quantum: [] for quantum in shares}
+    for vcpu in vcpus:
+        members[quanta[vcpu.key]].append(vcpu)
+    return [Cluster(quantum, share.pcpus, tuple(members[quantum]))
+            for quantum, share in shares.items()]
+
+
+def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
+           least_default: int = 0) -> dict[model.Quantum, Share]:
+    """How many pCPUs and vCPUs each cluster gets (lines 10 to 30).
+
+    The vCPUs per pCPU of any two clusters, spread evenly over the pCPUs of
+    each, are within one of each other.
+
+    :param wanted: by quantum the number of vCPUs that do best with it; None
+        is the default one
+    :param agnostic: vCPUs for which any does
+    :param pcpus: of the socket, at least 1
+    :param least_default: pCPUs that the default cluster is to have at least,
+        where there is one; at most ``pcpus``
+    :returns: by quantum, shortest first, the default one last
+    """
+    present = [quantum for quantum, count in wanted.items() if count]
+    if len(present) < 2:
+        only = present[0] if present else None
+        return {only: Share(pcpus, wanted.get(only, 0), agnostic)}
+    total = sum(wanted.values())
+    load = _Load(total + agnostic, pcpus, *divmod(total + agnostic, pcpus))
+    slices = sorted(quantum for quantum in present if quantum is not None)
+    counts = _leave_room([wanted[quantum] for quantum in slices], load,
+                         pcpus - least_default)
+    # NOTE: there is a next one: the last has full pCPUs alone.
+    sizes, given = next(
+        (sizes, given)
+        for sizes in ([*own, total - sum(own)]
+                      for own in _cut_down(counts, load))
+        if (given := _pcpus(sizes, load, least_default)) is not None)
+    balancing = _balancing(sizes, given, agnostic, load)
+    return {quantum: Share(count, size, more)
+            for quantum, count, size, more in zip(
+                [*slices, None], given, sizes, balancing, strict=True)
+            if count}
+
+
+def _leave_room(counts: Sequence[int], load: _Load, most: int) -> list[int]:
+    """Clusters that fill at most so many pCPUs: the largest yield."""
+    left = list(counts)
+    while sum(map(load.full_pcpus, left)) > most:
+        largest = left.index(max(left))
+        full = load.full_pcpus(left[largest])
+        left[largest] = (full * load.vcpus - 1) // load.pcpus
+    return left
+
+
+def _cut_down(counts: Sequence[int], load: _Load) -> Iterator[list[int]]:
+    """Clusters as they are, then one after the other cut to its full pCPUs.
+
+    Those with the least to leave over first: the balancing vCPUs rather fill
+    up the others.
+    """
+    own = list(counts)
+    yield list(own)
+    fuller = load.fuller
+    for place in sorted(range(len(own)), key=lambda place: (
+            counts[place] * load.pcpus % load.vcpus)):
+        full = load.full_pcpus(counts[place])
+        more = min(counts[place] - full * load.least, full, fuller)
+        fuller -= more
+        own[place] = full * load.least + more
+        yield list(own)
+
+
+def _pcpus(sizes: Sequence[int], load: _Load,
+           least_default: int) -> list[int] | None:
+    """The pCPUs of each cluster, each all its own; None: there are too few.
+
+    A cluster of c vCPUs fits on g pCPUs if c <= ceil(k) * g. Together they
+    fit if those above floor(k) per pCPU are no more than the pCPUs that hold
+    one more; balancing vCPUs then fill exactly the rest.
+
+    :param sizes: vCPUs of each cluster, of the default one last
+    """
+    given = [-(-size // load.most) for size in sizes]
+    if given[-1]:
+        given[-1] = max(given[-1], least_default)
+    spare = load.pcpus - sum(given)
+    for _ in range(spare):
+        excess = load.excess(sizes, given)
+        if sum(excess) > load.fuller:
+            place = excess.index(max(excess))
+        else:
+            place = min((place for place, count in enumerate(given) if count),
+                        key=given.__getitem__)
+        given[place] += 1
+    if spare < 0 or sum(load.excess(sizes, given)) > load.fuller:
+        return None
+    return given
+
+
+def _balancing(sizes: Sequence[int], given: Sequence[int], agnostic: int,
+               load: _Load) -> list[int]:
+    """How many balancing vCPUs each cluster takes."""
+    balancing = [max(0, load.least * count - size)
+                 for size, count in zip(sizes, given, strict=True)]
+    left = agnostic - sum(balancing)
+    for place, (size, count) in enumerate(zip(sizes, given, strict=True)):
+        more = min(left, load.most * count - size - balancing[place])
+        balancing[place] += more
+        left -= more
+    return balancing
+
+
+def _quanta(wanted: Mapping[model.Quantum, Sequence[model.Vcpu]],
+            agnostic: Sequence[model.Vcpu],
+            shares: Mapping[model.Quantum, Share],
+            held: Mapping[model.Key, model.Quantum],
+            ) -> dict[model.Key, model.Quantum]:
+    """The quantum of each vCPU, by its key."""
+    quanta: dict[model.Key, model.Quantum] = {}
+    with_cache: set[model.Quantum] = set()
+
+    def seat(vcpus: Sequence[model.Vcpu],
+             seats: Mapping[model.Quantum, int]) -> None:
+        for vcpu, quantum in _seat(vcpus, seats, list(shares), held):
+            quanta[vcpu.key] = quantum
+            if vcpu.kind is model.Kind.CACHE:
+                with_cache.add(quantum)
+
+    for quantum, group in wanted.items():
+        own = (shares[quantum].own
+               if quantum is not None and quantum in shares else 0)
+        seats: dict[model.Quantum, int] = {None: len(group) - own}
+        if own:
+            seats[quantum] = own
+        seat(group, seats)
+    polluters = [vcpu for vcpu in agnostic if vcpu.is_polluter]
+    left = len(polluters)
+    seats = dict.fromkeys(shares, 0)
+    for quantum in sorted(shares, key=with_cache.__contains__):
+        seats[quantum] = min(left, shares[quantum].balancing)
+        left -= seats[quantum]
+    seat(polluters, seats)
+    seat([vcpu for vcpu in agnostic if not vcpu.is_polluter],
+         {quantum: share.balancing - seats[quantum]
+          for quantum, share in shares.items()})
+    return quanta
+
+
+def _seat(vcpus: Sequence[model.Vcpu], seats: Mapping[model.Quantum, int],
+          quanta: Sequence[model.Quantum],
+          held: Mapping[model.Key, model.Quantum],
+          ) -> Iterator[tuple[model.Vcpu, model.Quantum]]:
+    """Give each of these vCPUs one of so many seats by quantum."""
+    places = {quantum: place for place, quantum in enumerate(quanta)}
+    taken = seating.seat(
+        [vcpu.server for vcpu in vcpus],
+        [seats.get(quantum, 0) for quantum in quanta],
+        [places.get(held[vcpu.key]) if vcpu.key in held else None
+         for vcpu in vcpus])
+    for vcpu, place in zip(vcpus, taken, strict=True):
+        yield vcpu, quanta[place]
