@@ -1,0 +1,220 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Recognition on real threads, real performance events and a real libvirt.
+
+The machine that this was written on has no counters of its CPU's caches, and
+no KVM: there it is shown that this is said, and that events which the kernel
+itself counts are opened, read and closed in threads of another process.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nova_vqos.hypervisor import schedstat
+from nova_vqos.quantum import model
+from nova_vqos.quantum import recognition
+from nova_vqos.quantum import watch
+from nova_vqos.quantum.sources import base
+from nova_vqos.quantum.sources import cache
+from nova_vqos.quantum.sources import loading
+from nova_vqos.quantum.sources import perf
+from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_usage
+
+clients, image, start, reader = (
+    test_usage.clients, test_usage.image, test_usage.start,
+    test_usage.reader)
+
+UUID = 'd3b1a8c2-0000-4000-8000-000000000001'
+MEASURED_S = 1.0
+# PERF_COUNT_SW_TASK_CLOCK, in nanoseconds, and PERF_COUNT_SW_PAGE_FAULTS.
+SOFTWARE = (perf.Event(perf.TYPE_SOFTWARE, 1),
+            perf.Event(perf.TYPE_SOFTWARE, 2))
+
+# Its second thread spins and touches new pages, its first one sleeps.
+_LOAD = """
+import mmap, threading
+def work():
+    while True:
+        with mmap.mmap(-1, 64 * mmap.PAGESIZE) as pages:
+            for page in range(64):
+                pages[page * mmap.PAGESIZE] = 1
+thread = threading.Thread(target=work)
+thread.start()
+print(thread.native_id, flush=True)
+thread.join()
+"""
+
+
+@pytest.fixture
+def load():
+    """A process, and its threads that spins and that sleeps."""
+    with subprocess.Popen([sys.executable, '-c', _LOAD], text=True,
+                          stdout=subprocess.PIPE) as process:
+        try:
+            yield process, int(process.stdout.readline()), process.pid
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def source():
+    made = cache.CacheSource(SOFTWARE)
+    yield made
+    made.close()
+
+
+def look(source, *threads):
+    """What a source of two events sees, by the number of the thread."""
+    servers = {UUID: dict(enumerate(threads))}
+    found = source.read(base.Look(time.monotonic(), servers, {}))
+    return {number: (sample.references, sample.misses)
+            for (_uuid, number), sample in found.items()}
+
+
+def run_ns(thread):
+    with open(schedstat.path('/proc', thread), 'rb') as file:
+        return schedstat.parse(file.read()).run_ns
+
+
+def test_events_are_counted_in_threads_that_were_there_before(load, source):
+    _process, spinning, sleeping = load
+    assert look(source, spinning, sleeping) == {}
+    ran_ns, began_s = run_ns(spinning), time.monotonic()
+    time.sleep(MEASURED_S)
+    found = look(source, spinning, sleeping)
+    ran_ns, passed_s = run_ns(spinning) - ran_ns, time.monotonic() - began_s
+    assert source.available() == ''
+    clock_ns, faults = found[0]
+    # The kernel's other count of the same, read around it.
+    assert clock_ns == pytest.approx(ran_ns / passed_s, rel=0.05, abs=20e6)
+    assert faults > 1000
+    assert found[1] == (0, 0)
+
+
+def test_what_is_counted_is_the_time_that_a_thread_ran(load):
+    """What is enabled is not the time that passes: hence the scale."""
+    _process, spinning, sleeping = load
+    for thread, least_ns, most_ns in ((spinning, 1, 2e9), (sleeping, 0, 0)):
+        group = perf.Group(SOFTWARE, thread)
+        before = group.read()
+        time.sleep(0.3)
+        after = group.read()
+        group.close()
+        assert (least_ns <= after.enabled_ns - before.enabled_ns <= most_ns)
+        assert after.running_ns == after.enabled_ns
+        assert len(after.values) == 2
+
+
+def test_files_are_closed_when_threads_vanish(load, source):
+    process, spinning, sleeping = load
+    files = len(os.listdir('/proc/self/fd'))
+    look(source, spinning, sleeping)
+    assert len(os.listdir('/proc/self/fd')) == files + 4
+    process.kill()
+    process.wait()
+    # Still asked for: they do nothing any more, and that is no error.
+    time.sleep(0.01)
+    look(source, spinning, sleeping)
+    time.sleep(0.01)
+    assert look(source, spinning, sleeping) == {0: (0, 0), 1: (0, 0)}
+    look(source)
+    assert len(os.listdir('/proc/self/fd')) == files
+    # One that is gone is not opened again.
+    assert look(source, spinning) == {}
+    assert source.available() == ''
+    assert len(os.listdir('/proc/self/fd')) == files
+
+
+def test_without_files_it_says_so(load, source):
+    _process, spinning, sleeping = load
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open('/', os.O_RDONLY)
+    os.close(free)
+    # Two more: a probe has them for a moment, then the first thread.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
+    try:
+        look(source, spinning, sleeping)
+        assert source.available().startswith(
+            '1 of 2 vCPUs are not watched: ')
+        assert 'Too many open files' in source.available()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    look(source, spinning, sleeping)
+    assert source.available() == ''
+
+
+def test_what_this_machine_cannot_count_it_says(load):
+    _process, spinning, _sleeping = load
+    source = cache.CacheSource()
+    try:
+        look(source, spinning)
+        time.sleep(0.1)
+        found = look(source, spinning)
+        if source.available():
+            assert source.available() == (
+                'this CPU, or what it is virtualised by, does not count it')
+            assert found == {}
+        else:
+            references, misses = found[0]
+            assert references > 0
+            assert misses >= 0
+    finally:
+        source.close()
+
+
+def test_a_guest_that_answers_requests_does_io(start, clients, reader):
+    guest = start(readers=1)
+    reader.add(guest)
+    made = watch.Watch(loading.load(), recognition.Limits(),
+                       reader.driver.activity, period_s=1)
+
+    def see(looks):
+        """How many requests it did meanwhile, as the lab's own count says."""
+        counted = requests(guest)
+        for _ in range(looks):
+            made.look({guest.uuid: reader.driver.threads(guest.uuid).vcpus},
+                      time.monotonic())
+            time.sleep(1.01)
+        return requests(guest) - counted
+
+    traffic = clients.load('http', guest.address, '--clients', '4',
+                           '--seconds', '15')
+    try:
+        before = reader.driver.activity([guest.uuid])[guest.uuid]
+        done = see(6)
+        after = reader.driver.activity([guest.uuid])[guest.uuid]
+        grown = sum(after.requests.values()) - sum(before.requests.values())
+        assert grown == pytest.approx(done, rel=0.05)
+        assert after.run == before.run
+        assert after.runs[0] > before.runs[0]
+        assert made.status()['io'] == ''
+        # Without KVM; with it other counters say that there are no locks.
+        if after.waits == {}:
+            assert 'does not count how often vCPUs wait' in (
+                made.status()['spin'])
+        expected = (model.Kind.IO if done / 6 > 600 else None)
+        assert made.kind(guest.uuid, 0) is expected
+    finally:
+        traffic.communicate(timeout=guests.LIMIT_S)
+        made.close()
+
+
+def requests(guest):
+    packets, disks = guest.packets(), guest.disk_requests()
+    return packets['rx'] + packets['tx'] + disks['read']
