@@ -219,7 +219,8 @@ Path of a file into which is written what was seen of servers of
 ``vqos:quantum_class=auto``, for ``nova-vqos-calibrate recognize``.
 
 It is begun anew at each start of the agent, ends at 64 MiB, and can be read
-by the agent's user alone. Empty: nothing is written.
+by the agent's user alone. It must be where the agent's unit lets it write, as
+below /var/lib/nova-vqos. Empty: nothing is written.
 """),
 ]
 

@@ -29,6 +29,7 @@ Other architectures have none.
 """
 
 from collections.abc import Callable, Collection, Mapping
+import logging
 import threading
 import typing as ty
 
@@ -39,6 +40,8 @@ from nova_vqos.hypervisor import iostats
 from nova_vqos.hypervisor import libvirt_session
 from nova_vqos.hypervisor import schedstat
 from nova_vqos.quantum import activity
+
+LOG = logging.getLogger(__name__)
 
 _GROUPS = (libvirt.VIR_DOMAIN_STATS_INTERFACE | libvirt.VIR_DOMAIN_STATS_BLOCK
            | libvirt.VIR_DOMAIN_STATS_VCPU)
@@ -110,8 +113,11 @@ class ActivityReader:
             for uuid in set(uuids) - self._domains.keys():
                 try:
                     self._domains[uuid] = self._session.lookup(uuid)
-                except base.DomainGone:
-                    continue
+                except base.Unavailable:
+                    raise
+                except base.HypervisorError as error:
+                    LOG.debug('What domain %s does is not known: %s', uuid,
+                              error)
             return list(self._domains.values())
 
 

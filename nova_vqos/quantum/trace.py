@@ -28,11 +28,13 @@ one look stand together, and have the same time. Pure, but for
 from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import logging
 import math
 import os
+import stat
 import typing as ty
 
 from nova_vqos.quantum import recognition
@@ -41,6 +43,7 @@ LOG = logging.getLogger(__name__)
 
 VERSION = 1
 _HEADER = 'nova_vqos_trace'
+_BEGINNING = f'{{"{_HEADER}":'.encode()
 
 #: Where a recorder stops.
 MOST_BYTES = 64 * 1024 * 1024
@@ -219,13 +222,13 @@ class Recorder:
     def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
         """Begin a trace; one that was there before is removed.
 
-        :raises OSError: when the file cannot be made
+        :raises OSError: when the file cannot be made, or something else is
+            there
         """
         self._path = path
         self._most_bytes = most_bytes
         self._size = 0
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        _remove(path)
         # NOTE: O_EXCL follows no link that somebody put there meanwhile.
         self._handle: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -270,6 +273,27 @@ class Recorder:
             self.close()
             return
         self._size += written
+
+
+def _remove(path: str) -> None:
+    """Remove a trace, if there is one.
+
+    :raises FileExistsError: when it is something else
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                         | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        # An empty one had no room for more.
+        ours = stat.S_ISREG(os.fstat(handle).st_mode) and (
+            os.read(handle, len(_BEGINNING)) in (b'', _BEGINNING))
+    finally:
+        os.close(handle)
+    if not ours:
+        raise FileExistsError(errno.EEXIST, 'what is there is no trace', path)
+    os.unlink(path)
 
 
 def _line(found: Mapping[str, ty.Any]) -> bytes:

@@ -59,6 +59,7 @@ class Watch:
         self._looked_at_s: float | None = None
         self._vcpus: dict[str, tuple[int, ...]] = {}
         self._failures: dict[str, str] = {}
+        self._told: Mapping[str, str] = {}
 
     def look(self, servers: Mapping[str, Mapping[int, int]], now_s: float
              ) -> None:
@@ -89,6 +90,8 @@ class Watch:
         self._vcpus = {uuid: tuple(vcpus) for uuid, vcpus in servers.items()}
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
+        if servers:
+            self._tell()
 
     def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
         """What a vCPU does; None: not known yet, or cannot be told."""
@@ -119,6 +122,15 @@ class Watch:
             source.close()
         if self._recorder is not None:
             self._recorder.close()
+
+    def _tell(self) -> None:
+        """Log what sources lack, each time that it is something else."""
+        status = self.status()
+        for name, lacking in status.items():
+            if lacking != self._told.get(name, ''):
+                LOG.warning('What the source %s sees of servers: %s', name,
+                            lacking or 'all again')
+        self._told = status
 
     def _read_activities(self, uuids: Collection[str]
                          ) -> Mapping[str, activity.Activity]:

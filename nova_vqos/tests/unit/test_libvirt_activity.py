@@ -148,6 +148,18 @@ def test_who_is_gone_is_left_out(reader, daemon):
     assert reader.read([fakes.UUID]) == {}
 
 
+def test_one_that_cannot_be_found_does_not_hide_others(reader, daemon,
+                                                      monkeypatch):
+    find = daemon.lookupByUUIDString
+
+    def find_or_fail(uuid):
+        if uuid == fakes.OTHER_UUID:
+            raise libvirt.libvirtError('something else')
+        return find(uuid)
+    monkeypatch.setattr(daemon, 'lookupByUUIDString', find_or_fail)
+    assert set(reader.read([fakes.UUID, fakes.OTHER_UUID])) == {fakes.UUID}
+
+
 def test_without_an_answer_it_is_unavailable(reader, daemon, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(reader, '_bulk', iostats.BulkReader(0.05))

@@ -104,6 +104,20 @@ def test_limits_are_those_of_a_period_of_30_ms():
         limits.misses)] == [30, 10, 100_000, 150_000]
 
 
+@pytest.mark.parametrize('vcpus', [1, 2, 4])
+@pytest.mark.parametrize('kind, references, misses', [
+    # Per second: what walks a list, of nothing that the last-level cache
+    # sees, of half of 8 MB that was lost 30 times, and of what does not fit.
+    (Kind.NEUTRAL, 1e4, 1e3), (Kind.CACHE, 1e8, 0), (Kind.CACHE, 1e8, 2.2e6),
+    (Kind.POLLUTER, 1.25e7, 1.25e7)])
+def test_default_limits_tell_walks_apart(kind, references, misses, vcpus):
+    """Also where several share a pCPU, and each gets its part."""
+    given = sample(references=references / vcpus, misses=misses / vcpus)
+    means = recognition.cursors(given, recognition.Limits())
+    assert recognition.highest(means) is kind
+    assert means[kind] > 50
+
+
 @pytest.mark.parametrize('kind', EACH)
 def test_each_kind_is_recognised_after_a_window(kind):
     assert kinds([EACH[kind]] * 4) == [None, None, None, kind]

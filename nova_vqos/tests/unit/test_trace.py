@@ -14,6 +14,7 @@
 
 import json
 import os
+import pathlib
 import stat
 
 import hypothesis
@@ -79,13 +80,32 @@ class TestRecorder:
             os.umask(old_mask)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    def test_it_does_not_follow_a_link_that_was_there(self, tmp_path):
-        path, other = tmp_path / 'trace', tmp_path / 'other'
-        other.write_text('precious')
-        path.symlink_to(other)
+    def test_a_trace_that_was_there_is_replaced(self, tmp_path):
+        path = tmp_path / 'trace'
+        for number in (1, 2):
+            recorder = trace.Recorder(str(path))
+            recorder.record(number, self.KEYS, self.SAMPLES)
+            recorder.close()
+        assert [record.at_s for record in trace.load(str(path))] == [2]
+        path.write_bytes(b'')
         trace.Recorder(str(path)).close()
-        assert other.read_text() == 'precious'
-        assert not path.is_symlink()
+        assert list(trace.load(str(path))) == []
+
+    @pytest.mark.parametrize('make', [
+        lambda path: path.write_text('precious'), pathlib.Path.mkdir,
+        lambda path: os.mkfifo(path),
+        lambda path: path.symlink_to(path.with_name('other')),
+        lambda path: path.symlink_to('/nowhere')])
+    def test_nothing_else_is_replaced(self, make, tmp_path):
+        other = tmp_path / 'other'
+        trace.Recorder(str(other)).close()
+        path = tmp_path / 'trace'
+        make(path)
+        before = path.lstat()
+        with pytest.raises(OSError, match=str(path)):
+            trace.Recorder(str(path))
+        assert path.lstat().st_ino == before.st_ino
+        assert other.stat().st_size
 
     def test_it_ends_before_it_is_too_long(self, tmp_path, caplog):
         path = tmp_path / 'trace'

@@ -139,6 +139,19 @@ def test_an_honest_host_tells_little(case):
     assert 'libvirt 8.9' in status['spin']
 
 
+def test_what_is_missing_is_logged_once(case, caplog):
+    case.hypervisor.per_second[UUID] = ({}, {}, {0: 0})
+    case.look(2, {})
+    assert caplog.records == []
+    case.cache.missing = 'no PMU'
+    case.look(3)
+    case.cache.missing = ''
+    case.look(3)
+    assert [record.getMessage() for record in caplog.records] == [
+        'What the source cache sees of servers: no PMU',
+        'What the source cache sees of servers: all again']
+
+
 def test_a_server_that_nobody_asked_about_has_no_class(case):
     assert case.watch.quantum_class(UUID) == 'default'
     assert case.watch.kind(UUID, 0) is None
