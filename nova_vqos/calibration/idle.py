@@ -66,7 +66,7 @@ def made(name: str, root: str = '/') -> Iterator[pathlib.Path]:
     :returns: its directory, which is removed after
     :raises CalibrationError: when it cannot be: no root, a kernel before 5.15
     """
-    mount, _own = _hierarchy(root)
+    mount, _own = hierarchy(root)
     directory = mount / name
     try:
         directory.mkdir(exist_ok=True)
