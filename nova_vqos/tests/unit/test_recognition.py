@@ -186,7 +186,7 @@ class TestHysteresis:
         # The mean of the other is ahead after three, and for four in a row.
         assert found[3:] == [Kind.CACHE] * 6 + [Kind.NEUTRAL] * 2
 
-    @pytest.mark.parametrize('turn', [1, 2, 3])
+    @pytest.mark.parametrize('turn', [1, 2, 3, 4])
     def test_a_load_that_takes_turns_does_not_flap(self, turn):
         found = kinds(([CACHE] * turn + [NEUTRAL] * turn) * 20)
         assert len(set(found[3:])) == 1
