@@ -105,19 +105,23 @@ class HostReport:
         return units.capacity_cu(map(profile.coefficient, self.pcpus))
 
     @property
+    def all_classes(self) -> tuple[cpu_classes.Room, ...]:
+        """Classes of the shared pCPUs; one alone where all are equal."""
+        return (() if self.profile is None else
+                cpu_classes.of_host(self.profile, self.pcpus))
+
+    @property
     def classes(self) -> tuple[cpu_classes.Room, ...]:
         """Unlike classes of the shared pCPUs; none where all are equal."""
-        if self.profile is None:
-            return ()
-        found = cpu_classes.of_host(self.profile, self.pcpus)
+        found = self.all_classes
         return found if len(found) > 1 else ()
 
     def stats(self, rooms: Sequence[cpu_classes.Room] = ()) -> dict[str, str]:
-        """What the scheduler learns of the host: see VqosFilter.
+        """What the scheduler learns of the host: see VqosFilter, and weighers.
 
         All keys, always: one that is left out keeps its last value.
 
-        :param rooms: what servers leave of :attr:`classes`
+        :param rooms: what servers leave of :attr:`all_classes`
         """
         stats = {
             'vqos_profile': (self.problem or VALID)[:_MAX_STAT],
@@ -126,6 +130,7 @@ class HostReport:
             'vqos_fastest_cu': '',
             'vqos_least_cu': '',
             'vqos_classes': '',
+            'vqos_room_cu': '',
             'vqos_agent_seen_at': self.agent.seen_at,
             'vqos_quantum_classes': ','.join(self.agent.quantum_classes),
             'vqos_quantum_pools': self.agent.quantum.to_stat(),
@@ -143,7 +148,11 @@ class HostReport:
         stats['vqos_slowest_cu'] = _exact_cu(slowest)
         stats['vqos_fastest_cu'] = _exact_cu(fastest)
         stats['vqos_least_cu'] = _least_cu(slowest, self.profile)
-        stats['vqos_classes'] = _format_rooms(rooms, self.profile)
+        if len(rooms) > 1:
+            stats['vqos_classes'] = _format_rooms(rooms, self.profile)
+        if rooms:
+            stats['vqos_room_cu'] = str(sum(
+                room.whole_room_cu for room in rooms))
         return stats
 
     def traits(self) -> set[str]:

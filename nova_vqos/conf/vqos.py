@@ -164,6 +164,29 @@ that is 0). 0 switches the check off: caps are then still written when a
 server starts, but nothing restores them.
 """),
     cfg.FloatOpt(
+        'quantum_weight_multiplier',
+        default=2.0,
+        help="""
+How much the scheduler prefers hosts whose pools suit a server's quantum class.
+
+A positive value prefers hosts that have a pool with room for it, and keeps
+cache-friendly servers and polluters from each other; a negative one does the
+opposite; 0 switches it off. The weigher's own weights are from 0 to 1. An
+aggregate's metadata of the same name, the lowest of several, wins on its
+hosts.
+"""),
+    cfg.FloatOpt(
+        'units_weight_multiplier',
+        default=1.0,
+        help="""
+How much the scheduler prefers hosts that a server leaves the fewest CPU units.
+
+A positive value packs servers with units (best fit), which keeps other hosts
+empty for large ones; a negative one spreads them; 0 switches it off. An
+aggregate's metadata of the same name, the lowest of several, wins on its
+hosts.
+"""),
+    cfg.FloatOpt(
         'profile_max_interval',
         default=0.05,
         min=0.001,

@@ -18,6 +18,7 @@ standard library only.
 """
 
 from collections.abc import Mapping
+import re
 import typing as ty
 
 from nova_vqos.quantum import classes
@@ -26,11 +27,13 @@ from nova_vqos.quantum import classes
 NAMES: ty.Final = (classes.IO, classes.SPIN, classes.CACHE, classes.NEUTRAL,
                    classes.DEFAULT)
 #: More pCPUs or vCPUs than this is nonsense.
-MOST: ty.Final = 1_000_000
+MOST: ty.Final = 999_999
 
 _POLLUTERS = 'polluters'
-# All classes, each number at its longest.
+# What a stat may have; all classes, each number at its longest, have less.
 _MAX_STAT = 255
+_PART = '[a-z_]+(?::[0-9]{1,6}){1,2}'
+_STAT_PATTERN = re.compile(f'{_PART}(?: {_PART})*')
 
 
 class PoolSize(ty.NamedTuple):
@@ -104,20 +107,18 @@ def from_stat(text: object) -> Occupancy:
 
     Never raises: the text may come from a host of another version.
     """
-    if not isinstance(text, str) or not text or len(text) > _MAX_STAT:
+    # NOTE: the scheduler reads one for each host of each request.
+    if (not isinstance(text, str) or len(text) > _MAX_STAT
+            or not _STAT_PATTERN.fullmatch(text)):
         return UNKNOWN
     pools = {}
     polluters = None
     for part in text.split(' '):
         name, *numbers = part.split(':')
-        counts = [int(number) for number in numbers
-                  if number.isdecimal() and number.isascii()]
-        if len(counts) != len(numbers):
-            return UNKNOWN
-        if name == _POLLUTERS and len(counts) == 1:
-            polluters = counts[0]
-        elif name in NAMES and len(counts) == 2:
-            pools[name] = PoolSize(*counts)
+        if name in NAMES and len(numbers) == 2:
+            pools[name] = PoolSize(int(numbers[0]), int(numbers[1]))
+        elif name == _POLLUTERS and len(numbers) == 1:
+            polluters = int(numbers[0])
     return Occupancy(pools, polluters)
 
 

@@ -31,7 +31,7 @@ from oslo_log import log as logging
 from nova_vqos import policy as policies
 from nova_vqos import units
 from nova_vqos.conf import vqos as vqos_conf
-from nova_vqos.virt import admission
+from nova_vqos.scheduler import request as requests
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class VqosFilter(filters.BaseHostFilter):
         if utils.request_is_rebuild(spec_obj):
             return filter_obj_list
         try:
-            policy = _policy_of(spec_obj)
+            policy = requests.policy_of(spec_obj)
         except policies.PolicyError as error:
             LOG.info('Server %(server)s finds no host: %(error)s',
                      {'server': spec_obj.instance_uuid, 'error': error})
@@ -146,7 +146,7 @@ class _Request:
     def refusal(self, host_state):
         """Why a host is refused, '' if it is not."""
         policy = self._policy
-        stats = _stats_of(host_state)
+        stats = requests.stats_of(host_state)
         if policy.units is not None:
             reason = (self._too_slow(stats, host_state)
                       or self._agent_gone(stats))
@@ -254,32 +254,8 @@ class _Classes:
         return None
 
 
-def _stats_of(host_state):
-    """The stats of a host, as texts.
-
-    NOTE: Nova sets them when it reads the compute node, which it leaves for
-    later while the node has not yet said what it has.
-    """
-    return getattr(host_state, 'stats', {})
-
-
 def _sells_units(host_state):
-    return _stats_of(host_state).get('vqos_sells_units') == 'True'
-
-
-def _policy_of(spec_obj):
-    """The policy of the servers of a request; None: stock Nova's business.
-
-    :raises nova_vqos.policy.PolicyError: when flavor, or flavor and image
-        together, are invalid
-    """
-    flavor = spec_obj.flavor
-    if 'extra_specs' not in flavor or not flavor.extra_specs:
-        return None
-    policy = policies.parse(flavor.extra_specs, flavor.vcpus)
-    if policy is not None and policy.units is not None:
-        admission.check_shared_cpus(spec_obj.numa_topology)
-    return policy
+    return requests.stats_of(host_state).get('vqos_sells_units') == 'True'
 
 
 def _not_offered(stats, stat, key, wanted):

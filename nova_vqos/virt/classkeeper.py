@@ -13,8 +13,7 @@
 """Which class of unlike pCPUs each server of a host is kept in.
 
 What a host has is read from all its domains, stopped ones included, since
-these still hold what they claimed, and only where its servers share pCPUs of
-several classes.
+these still hold what they claimed.
 """
 
 import time
@@ -68,7 +67,27 @@ class ClassKeeper:
         :param but: UUID of a server that is not counted
         :returns: nothing where all pCPUs are equal
         """
-        if not report.classes:
+        return self._rooms(report.classes, but)
+
+    def all_rooms(self, report):
+        """What servers leave of all classes, be it one alone.
+
+        Of one alone only a weigher wants to know: nothing is returned where
+        it cannot be told.
+
+        :param report: :class:`nova_vqos.host_report.HostReport` of the host
+        """
+        try:
+            return self._rooms(report.all_classes, None)
+        except Exception as error:
+            if report.classes:
+                raise
+            LOG.warning('The scheduler is not told how many CPU units are '
+                        'left: %s', error)
+            return ()
+
+    def _rooms(self, classes, but):
+        if not classes:
             return ()
         oldest_s = time.monotonic() - _CHOICE_LIFE_S
         self._drop(lambda _uuid, choice: choice.made_at_s < oldest_s)
@@ -88,7 +107,7 @@ class ClassKeeper:
         servers |= {uuid: choice.server for uuid, choice in choices.items()}
         servers.pop(but, None)
         return cpu_classes.with_servers(
-            report.classes, servers.values(),
+            classes, servers.values(),
             reserved_cu=CONF.vqos.reserved_cu,
             allocation_ratio=CONF.vqos.allocation_ratio)
 

@@ -95,7 +95,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         resources = super().get_available_resource(nodename)
         try:
             report = self._vqos_report()
-            stats = report.stats(self._vqos_classes.rooms(report))
+            stats = report.stats(self._vqos_classes.all_rooms(report))
             # Without a profile the host is stock Nova's, unless servers with
             # units may have been sold on it before the profile was lost.
             sells_units = report.present or bool(self._vqos_sells_units)

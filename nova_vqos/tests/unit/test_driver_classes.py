@@ -254,6 +254,41 @@ class ChoicesTestCase(ClassesTestCase):
         stats = self.driver.get_available_resource(
             driver_case.NODE)['stats']
         self.assertEqual('80:240:0.64 200:400:1.6', stats['vqos_classes'])
+        self.assertEqual('640', stats['vqos_room_cu'])
+
+
+class EqualCpusTestCase(ClassesTestCase):
+    """6 pCPUs of 100 CU: what is left is for the weigher alone."""
+
+    def setUp(self):
+        super().setUp()
+        self.files.calibrate({'0-5': 1.0})
+
+    def stats(self):
+        # Stock Nova's part needs guests that are more real.
+        self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.'
+                      'get_available_resource',
+                      lambda this, nodename: {'stats': {}})
+        return self.driver.get_available_resource(test_driver.NODE)['stats']
+
+    def test_stats_tell_what_is_left(self):
+        self.assertEqual('600', self.stats()['vqos_room_cu'])
+        self.has(90)
+        self.flags(reserved_cu=60, group='vqos')
+        stats = self.stats()
+        self.assertEqual(('450', ''), (stats['vqos_room_cu'],
+                                       stats['vqos_classes']))
+
+    def test_what_is_not_known_refuses_nobody(self):
+        def fail(host, only_running=True):
+            raise ZeroDivisionError('by our bug')
+
+        self.stub_out('nova.virt.libvirt.host.Host.list_guests', fail)
+        stats = self.stats()
+        self.assertEqual(('valid', ''), (stats['vqos_profile'],
+                                         stats['vqos_room_cu']))
+        self.files.calibrate({'0-1': 2.0, '2-5': 0.8})
+        self.assertIn('by our bug', self.stats()['vqos_profile'])
 
 
 class ReturningTestCase(ClassesTestCase):

@@ -52,7 +52,7 @@ def reporter(files):
 
 
 STATS = {'vqos_profile', 'vqos_profile_id', 'vqos_slowest_cu',
-         'vqos_fastest_cu', 'vqos_least_cu', 'vqos_classes',
+         'vqos_fastest_cu', 'vqos_least_cu', 'vqos_classes', 'vqos_room_cu',
          'vqos_agent_seen_at', 'vqos_quantum_classes', 'vqos_quantum_pools',
          'vqos_dd_billing'}
 
@@ -258,9 +258,21 @@ def test_classes_of_unlike_pcpus(files, reporter):
         report.classes, [cpu_classes.Server(91, frozenset({0}))],
         allocation_ratio=1.001)
     stats = report.stats(rooms)
+    assert stats['vqos_room_cu'] == '119'
     # Speed, whole room, and least CU of a vCPU, the slowest first.
     assert stats['vqos_classes'] == '60:60:0.48 150:59:1.2'
     assert stats['vqos_slowest_cu'] == '60'
+
+
+def test_the_room_of_equal_pcpus(files, reporter):
+    files.calibrate({'0-1': 1.5})
+    report = reporter.report(PCPUS)
+    assert report.stats()['vqos_room_cu'] == ''
+    for units, left in ((0, '300'), (100, '200'), (400, '0')):
+        stats = report.stats(cpu_classes.with_servers(
+            report.all_classes, [cpu_classes.Server(units, None)]))
+        assert stats['vqos_room_cu'] == left
+        assert stats['vqos_classes'] == ''
 
 
 def test_classes_have_room_in_a_stat(files, reporter):

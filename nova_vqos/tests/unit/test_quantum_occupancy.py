@@ -60,7 +60,7 @@ def test_nonsense_in_a_state_file_raises_nothing(state):
 
 
 @pytest.mark.parametrize('size', [
-    [1], [1, 2, 3], [-1, 2], [1, 1_000_001], [True, 1], ['1', 2], [1.0, 2],
+    [1], [1, 2, 3], [-1, 2], [1, 1_000_000], [True, 1], ['1', 2], [1.0, 2],
     {'pcpus': 1}, None, '12'])
 def test_what_cannot_be_is_left_out(size):
     state = {'pools': {'cache': size, 'io': [1, 4], 'gold': [1, 1],
@@ -69,7 +69,7 @@ def test_what_cannot_be_is_left_out(size):
         pools={'io': SOME.pools['io']})
 
 
-@pytest.mark.parametrize('polluters', [-1, 1_000_001, True, '5', None, 2.0])
+@pytest.mark.parametrize('polluters', [-1, 1_000_000, True, '5', None, 2.0])
 def test_a_number_of_polluters_that_cannot_be(polluters):
     state = SOME.to_state() | {'polluters': polluters}
     assert occupancy.from_state(state) == SOME._replace(polluters=None)
@@ -79,7 +79,8 @@ def test_a_number_of_polluters_that_cannot_be(polluters):
     None, 5, '', ' ', 'cache', 'cache:2', 'cache:2:3:4', 'cache:a:b',
     'cache:-1:3', 'cache:1_0:3', 'cache:²:3', 'cache:٣:3', 'gold:1:2',
     'polluters', 'polluters:', 'polluters:1:2', 'cache:1:2 io:?',
-    'cache:2:3 ' * 30, b'cache:2:3'])
+    'cache:2:3 ' * 30, b'cache:2:3', f'polluters:{"9" * 200}',
+    'cache:1000000:1'])
 def test_nonsense_in_stats_is_nothing_known(text):
     assert occupancy.from_stat(text) == occupancy.UNKNOWN
 
