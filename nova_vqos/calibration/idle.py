@@ -43,51 +43,27 @@ def group(root: str = '/') -> Iterator[None]:
     if top and _is_idle(mount / top):
         yield
         return
-    with made(NAME, root) as directory:
-        try:
-            (directory / 'cgroup.procs').write_text(str(os.getpid()))
-        except OSError as error:
-            raise _error(directory, error) from error
-        try:
-            yield
-        finally:
-            # What was measured must not be lost for that.
-            with contextlib.suppress(OSError):
-                (mount / own.strip('/') / 'cgroup.procs').write_text(
-                    str(os.getpid()))
-
-
-@contextlib.contextmanager
-def made(name: str, root: str = '/') -> Iterator[pathlib.Path]:
-    """Have a group that is idle as a whole, for others to be in.
-
-    :param name: of the group, right below the root of the hierarchy
-    :param root: where /proc and /sys are looked for, for tests
-    :returns: its directory, which is removed after
-    :raises CalibrationError: when it cannot be: no root, a kernel before 5.15
-    """
-    mount, _own = hierarchy(root)
-    directory = mount / name
+    made = mount / NAME
     try:
-        directory.mkdir(exist_ok=True)
-        (directory / 'cpu.idle').write_text('1')
+        made.mkdir(exist_ok=True)
+        (made / 'cpu.idle').write_text('1')
+        (made / 'cgroup.procs').write_text(str(os.getpid()))
     except OSError as error:
         with contextlib.suppress(OSError):
-            directory.rmdir()
-        raise _error(directory, error) from error
+            made.rmdir()
+        raise CalibrationError(
+            f'no idle cgroup can be made at {made}: {error.strerror}. Root '
+            'and Linux 5.15 are needed, or a slice of systemd with '
+            'CPUWeight=idle') from error
     try:
-        yield directory
+        yield
     finally:
-        # Not where another process, still at work in it, is measuring.
+        # What was measured must not be lost for that; nor may what another
+        # one, still at work in it, is measuring.
         with contextlib.suppress(OSError):
-            directory.rmdir()
-
-
-def _error(directory: pathlib.Path, error: OSError) -> CalibrationError:
-    return CalibrationError(
-        f'no idle cgroup can be made at {directory}: {error.strerror}. Root '
-        'and Linux 5.15 are needed, or a slice of systemd with '
-        'CPUWeight=idle')
+            (mount / own.strip('/') / 'cgroup.procs').write_text(
+                str(os.getpid()))
+            made.rmdir()
 
 
 def hierarchy(root: str) -> tuple[pathlib.Path, str]:

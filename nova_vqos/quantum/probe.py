@@ -22,7 +22,7 @@ import os
 
 from nova_vqos import fingerprint
 from nova_vqos.calibration import host_cpus
-from nova_vqos.calibration import idle
+from nova_vqos.calibration import server_groups
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import topology
 from nova_vqos.quantum import classes
@@ -82,13 +82,17 @@ def measure(slices_us: Mapping[str, int], root: str = '/') -> proofs.Proof:
 def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
     """The outcome of each slice, and of the kernel's own."""
     # Before it is looked for a pCPU: it says what is lacking.
-    with idle.made(NAME, root) as top:
+    with server_groups.Tree(NAME, root) as tree:
         pcpus, busiest = _idle_pcpus(root)
         found = _unknown(slices_us, 'no pCPU was idle: the least busy one, '
                          f'{busiest}')
-        for pcpu in pcpus[:_MOST_TRIES]:
-            with spinners.spinning(top, pcpu) as pair:
-                found = _outcomes(pair, slices_us, tick_us, pcpu)
+        # The same one again where there is no other.
+        for number, pcpu in enumerate((pcpus * _MOST_TRIES)[:_MOST_TRIES]):
+            with spinners.spinning(tree, pcpu, str(number)) as pair:
+                tried = _outcomes(pair, slices_us, tick_us, pcpu)
+            found = {slice_us: outcome if outcome.enforced is not None
+                     or found[slice_us].enforced is None else found[slice_us]
+                     for slice_us, outcome in tried.items()}
             if all(outcome.enforced is not None
                    for outcome in found.values()):
                 break
@@ -113,9 +117,9 @@ def _idle_pcpus(root: str) -> tuple[list[int], str]:
 def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
               tick_us: int, pcpu: int) -> _Outcomes:
     default = pair.measure(None, _window_s(0))
-    others = _others(default, tick_us)
-    if others > _OTHERS_LIMIT:
-        return _unknown(slices_us, f'others took {others:.0%} of pCPU {pcpu}')
+    disturbed = _disturbed(default, tick_us, pcpu)
+    if disturbed:
+        return _unknown(slices_us, disturbed)
     found: _Outcomes = {
         None: proofs.Outcome(None, default.mean_run_us, enforced=True)}
     for slice_us in slices_us:
@@ -127,24 +131,24 @@ def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
 
 def _outcome(slice_us: int, turns: spinners.Turns, default_run_us: float,
              tick_us: int, pcpu: int) -> proofs.Outcome:
-    others = _others(turns, tick_us)
-    if others > _OTHERS_LIMIT:
-        return _not_measured(slice_us,
-                             f'others took {others:.0%} of pCPU {pcpu}')
     outcome = proofs.judge(slice_us, turns.mean_run_us, default_run_us,
                            tick_us)
-    if (not outcome.enforced and turns.mean_run_us < slice_us
-            and turns.interruptions > _INTERRUPTED_LIMIT):
-        return _not_measured(
-            slice_us, f'others cut {turns.interruptions:.0%} of the runs '
-            f'on pCPU {pcpu}')
-    return outcome
+    disturbed = _disturbed(turns, tick_us, pcpu)
+    # What is enforced in spite of others is enforced.
+    return (_not_measured(slice_us, disturbed)
+            if disturbed and not outcome.enforced else outcome)
 
 
-def _others(turns: spinners.Turns, tick_us: int) -> float:
-    """The share of a pCPU that others had while two threads wanted it."""
+def _disturbed(turns: spinners.Turns, tick_us: int, pcpu: int) -> str:
+    """What others did to two threads that wanted a pCPU, '' if not much."""
     # What one ran since the last tick is not counted yet.
-    return max(0.0, 1 - (turns.run_us + tick_us) / turns.wall_us)
+    others = 1 - (turns.run_us + tick_us) / turns.wall_us
+    if others > _OTHERS_LIMIT:
+        return f'others took {others:.0%} of pCPU {pcpu}'
+    if turns.interruptions > _INTERRUPTED_LIMIT:
+        return (f'others cut {turns.interruptions:.0%} of the runs on pCPU '
+                f'{pcpu}')
+    return ''
 
 
 def _window_s(slice_us: int) -> float:

@@ -25,6 +25,7 @@ import time
 import typing as ty
 
 from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.io import system
 from nova_vqos.hypervisor import sched_attr
 from nova_vqos.hypervisor import schedstat
@@ -124,80 +125,66 @@ class Spinners:
 
 
 @contextlib.contextmanager
-def spinning(top: pathlib.Path, pcpu: int) -> Iterator[Spinners]:
+def spinning(tree: server_groups.Tree, pcpu: int,
+             name: str) -> Iterator[Spinners]:
     """Let two threads run on a pCPU; they are ended after, come what may.
 
-    :param top: directory of the group that is idle as a whole
-    :raises OSError: when they cannot be where they should
-    :raises CalibrationError: when they do not run
+    :param tree: where the groups of two servers are made
+    :param name: that those begin with
+    :raises CalibrationError: when they cannot be where they should, or do not
+        run
     """
     with contextlib.ExitStack() as stack:
-        leaves = [stack.enter_context(_groups(top, name, 'vcpu0'))
-                  for name in ('1', '2')]
         shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast('Q')
         spinners = Spinners([
-            stack.enter_context(_process(leaf, pcpu, shared, number))
-            for number, leaf in enumerate(leaves, 1)], shared)
+            stack.enter_context(_process(
+                tree.server(f'{name}-{number}'), pcpu, shared, number))
+            for number in (1, 2)], shared)
         spinners.wait()
         yield spinners
 
 
 @contextlib.contextmanager
-def _groups(top: pathlib.Path, *names: str) -> Iterator[pathlib.Path]:
-    """Make a group in a group; the inner one's directory."""
-    with contextlib.ExitStack() as stack:
-        directory = top
-        for name in names:
-            # Version 2 has its controllers enabled one level at a time.
-            control = directory / 'cgroup.subtree_control'
-            if control.exists():
-                control.write_text('+cpu')
-            directory /= name
-            # One that was killed may have left it.
-            directory.mkdir(exist_ok=True)
-            stack.callback(_remove, directory)
-        yield directory
-
-
-def _remove(directory: pathlib.Path) -> None:
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-
-
-@contextlib.contextmanager
-def _process(leaf: pathlib.Path, pcpu: int, shared: memoryview,
+def _process(server: server_groups.Server, pcpu: int, shared: memoryview,
              number: int) -> Iterator[int]:
-    """Run a process in a group and on a pCPU; its id."""
-    gate, opener = os.pipe()
-    try:
+    """Run a process as the only vCPU of a server; its id."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, 'rb') as said:
         pid = os.fork()
         if pid == 0:
-            _work(gate, opener, shared, number)
+            _work(server, pcpu, writer, shared, number)
         try:
-            # Of another policy it would have no slice.
-            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
-            os.sched_setaffinity(pid, {pcpu})
-            (leaf / 'cgroup.procs').write_text(str(pid))
-            os.write(opener, b'1')
+            os.close(writer)
+            trouble = said.read().decode(errors='replace')
+            if trouble:
+                raise benchmark.CalibrationError(
+                    f'nothing can be tried on pCPU {pcpu}: {trouble}')
             yield pid
         finally:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    finally:
-        os.close(gate)
-        os.close(opener)
 
 
-def _work(gate: int, opener: int, shared: memoryview,
-          number: int) -> ty.NoReturn:
-    """What a process does: it waits to be let in, and spins."""
+def _work(server: server_groups.Server, pcpu: int, writer: int,
+          shared: memoryview, number: int) -> ty.NoReturn:
+    """What a process does: it goes where it should be, and spins.
+
+    :param writer: takes why it cannot, and is closed before it begins
+    """
     try:
-        for signal_number in signal.SIGINT, signal.SIGTERM:
+        for signal_number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
             signal.signal(signal_number, signal.SIG_DFL)
-        os.close(opener)
         system.die_with_parent()
-        # Nothing is read when the parent ended before.
-        if os.read(gate, 1):
+        try:
+            # Of another policy it would have no slice.
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setaffinity(0, {pcpu})
+            server.enter()
+            server.move_vcpu(0, os.getpid())
+        except (OSError, benchmark.CalibrationError) as error:
+            os.write(writer, str(error).encode())
+        else:
+            os.close(writer)
             _spin(shared, number)
     finally:
         os._exit(1)

@@ -19,7 +19,6 @@ import time
 import pytest
 
 from nova_vqos.calibration import benchmark
-from nova_vqos.calibration import idle
 from nova_vqos.cmd import probe as command
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import classes
@@ -38,19 +37,22 @@ class Pair:
     :ivar runs_us: how long one runs at a time, by slice
     :ivar others: share of the pCPU that others take
     :ivar interrupted: share of the runs that others cut
+    :ivar cut: the slices of those runs
     """
 
-    def __init__(self, runs_us, others=0.0, interrupted=0.0):
+    def __init__(self, runs_us, others=0.0, interrupted=0.0, cut=(LONG_US,)):
         self.runs_us = runs_us
         self.others = others
         self.interrupted = interrupted
+        self.cut = cut
 
     def measure(self, slice_us, window_s):
         wall_us = window_s * 1e6
         run_us = wall_us * (1 - self.others)
         runs = round(run_us / self.runs_us[slice_us])
+        interrupted = self.interrupted if slice_us in self.cut else 0
         return spinners.Turns(wall_us, run_us, runs,
-                              round(runs * (1 - self.interrupted)))
+                              round(runs * (1 - interrupted)))
 
 
 KERNEL = {None: 3950.0, 1000: 4000.0, LONG_US: 75_000.0}
@@ -60,17 +62,16 @@ KERNEL = {None: 3950.0, 1000: 4000.0, LONG_US: 75_000.0}
 def host(tmp_path, monkeypatch):
     """A host of four pCPUs; the test says how busy they are."""
     for path, text in {
-            'proc/self/cgroup': '1:cpu:/\n',
             'proc/sys/kernel/random/boot_id': 'boot-1\n',
             'sys/devices/system/cpu/online': '0-3\n'}.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    (tmp_path / 'sys/fs/cgroup/cpu').mkdir(parents=True)
     made = Host(tmp_path)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _pid: {0, 1, 2, 3})
     monkeypatch.setattr(time, 'sleep', made.pass_time)
     monkeypatch.setattr(probe.fingerprint, 'tick_us', lambda: TICK_US)
+    monkeypatch.setattr(probe.server_groups, 'Tree', made.make_tree)
     monkeypatch.setattr(probe.spinners, 'spinning', made.spin)
     return made
 
@@ -81,6 +82,7 @@ class Host:
         self.busy = [0, 0, 0, 0]
         self.pairs = {pcpu: Pair(KERNEL) for pcpu in range(4)}
         self.tried = []
+        self.refusal = None
         self._ticks = [[0, 0] for _ in self.busy]
         self._write()
 
@@ -91,9 +93,15 @@ class Host:
         self._write()
 
     @contextlib.contextmanager
-    def spin(self, top, pcpu):
-        assert top == self.root / 'sys/fs/cgroup/cpu' / probe.NAME
-        assert (top / 'cpu.idle').read_text() == '1'
+    def make_tree(self, name, root):
+        assert (name, root) == (probe.NAME, str(self.root))
+        if self.refusal is not None:
+            raise self.refusal
+        yield 'tree'
+
+    @contextlib.contextmanager
+    def spin(self, tree, pcpu, name):
+        assert (tree, name) == ('tree', str(len(self.tried) % 2))
         self.tried.append(pcpu)
         yield self.pairs[pcpu]
 
@@ -156,6 +164,22 @@ def test_where_others_come_in_another_pcpu_is_tried(host, pair, why):
     assert host.tried == [0, 1] * 2
 
 
+def test_the_only_idle_one_is_tried_twice(host):
+    host.busy = [100, 0, 100, 100]
+    host.pairs[1] = Pair({**KERNEL, LONG_US: 20_000.0}, interrupted=0.6)
+    outcomes = host.measure().outcomes
+    assert host.tried == [1, 1]
+    assert outcomes['cache'].enforced is None
+    assert outcomes['default'].enforced
+
+
+def test_without_the_default_nothing_is_known(host):
+    host.pairs = dict.fromkeys(range(4), Pair(
+        {**KERNEL, None: 2100.0}, interrupted=0.5, cut=(None,)))
+    assert {outcome.enforced
+            for outcome in host.measure().outcomes.values()} == {None}
+
+
 def test_a_long_run_is_believed_whoever_came_in(host):
     host.pairs[0] = Pair(KERNEL, interrupted=0.6)
     assert host.measure().outcomes['cache'].enforced
@@ -182,40 +206,9 @@ def test_a_kernel_without_slices(host):
 
 
 def test_a_group_that_cannot_be_made(host):
-    (host.root / 'sys/fs/cgroup/cpu' / probe.NAME).write_text('')
+    host.refusal = benchmark.CalibrationError('Root is needed')
     with pytest.raises(benchmark.CalibrationError, match='Root'):
         host.measure()
-
-
-class TestGroups:
-    @pytest.fixture
-    def top(self, tmp_path):
-        made = tmp_path / 'top'
-        made.mkdir()
-        return made
-
-    def test_they_are_removed(self, top):
-        with spinners._groups(top, '1', 'vcpu0') as leaf:
-            assert leaf == top / '1/vcpu0'
-            assert leaf.is_dir()
-        assert list(top.iterdir()) == []
-
-    def test_what_one_left_that_was_killed(self, top):
-        (top / '1/vcpu0').mkdir(parents=True)
-        with spinners._groups(top, '1', 'vcpu0'):
-            pass
-        assert list(top.iterdir()) == []
-
-    def test_version_2_has_controllers_enabled(self, top):
-        (top / 'cgroup.subtree_control').write_text('')
-        with spinners._groups(top, '1', 'vcpu0'):
-            assert (top / 'cgroup.subtree_control').read_text() == '+cpu'
-
-    def test_an_error_within(self, top):
-        with (pytest.raises(ValueError, match='broken'),
-              spinners._groups(top, '1', 'vcpu0')):
-            raise ValueError('broken')
-        assert list(top.iterdir()) == []
 
 
 class TestCommand:
@@ -309,15 +302,3 @@ def test_a_signal_ends_it_once(monkeypatch):
         command._exit(command.signal.SIGTERM, None)
     assert caught.value.code == 143
     assert set(handlers.values()) == {command.signal.SIG_IGN}
-
-
-def test_a_group_for_others_to_be_in(tmp_path):
-    (tmp_path / 'proc/self').mkdir(parents=True)
-    (tmp_path / 'proc/self/cgroup').write_text('1:cpu:/x\n')
-    (tmp_path / 'sys/fs/cgroup/cpu').mkdir(parents=True)
-    with idle.made('name', str(tmp_path)) as directory:
-        assert directory == tmp_path / 'sys/fs/cgroup/cpu/name'
-        assert (directory / 'cpu.idle').read_text() == '1'
-        assert not (directory / 'cgroup.procs').exists()
-        (directory / 'cpu.idle').unlink()
-    assert not directory.exists()
