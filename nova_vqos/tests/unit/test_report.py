@@ -10,149 +10,30 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""The page to look at profiles."""
 
-import functools
-from html import parser
-import importlib
-import itertools
-import logging
-import os
+"""What is on the page that a report is."""
+
 import re
-import sys
-import types
 
 import pytest
 
-from nova_vqos import calibration
 from nova_vqos import io_profile
 from nova_vqos import profile as profiles
 from nova_vqos.calibration import combine
 from nova_vqos.calibration import table
-from nova_vqos.cmd import calibrate
-from nova_vqos.cmd import report as command
 from nova_vqos.tests import make_profiles
+from nova_vqos.tests.unit import report_pages
 
-# NOTE: here, before any test: when it is imported, matplotlib looks for fonts
-# by a program, and no unit test may start one.
-report = command.load_library()
-charts = report.charts
-matplotlib = charts.matplotlib
-
-FINGERPRINT = {'cpu_model': 'a pCPU', 'kernel': '6.1'}
-VOID = {'meta', 'wbr'}
-# Of the page and of what matplotlib draws; no script, no image, no link.
-TAGS = {
-    'html', 'head', 'meta', 'title', 'style', 'body', 'section', 'div', 'h1',
-    'h2', 'h3', 'h4', 'p', 'dl', 'dt', 'dd', 'figure', 'figcaption', 'table',
-    'thead', 'tbody', 'tr', 'th', 'td', 'a', 'span', 'wbr', 'svg', 'desc', 'g',
-    'defs', 'path', 'use', 'text', 'clippath', 'rect', 'pattern'}
-EVIL = '<script>alert(1)</script>'
-
-
-class Page(parser.HTMLParser):
-    """What a browser makes of a page.
-
-    :ivar elements: (tag, attributes), in order
-    :ivar texts: of these, by tag, with those of the elements in them
-    :ivar rows: cells of all tables
-    """
-
-    def __init__(self, text):
-        super().__init__()
-        self.source = text
-        self.elements = []
-        self.texts = {}
-        self.rows = []
-        self._open = []
-        self.feed(text)
-        assert not self._open
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self._open.append(tag)
-            self.texts.setdefault(tag, []).append('')
-        if tag == 'tr':
-            self.rows.append([])
-        elif tag in ('td', 'th'):
-            self.rows[-1].append('')
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        for tag in self._open:
-            self.texts[tag][-1] += data
-        if 'td' in self._open or 'th' in self._open:
-            self.rows[-1][-1] += data
-
-    def attributes(self, name):
-        return [attributes[name] for _tag, attributes in self.elements
-                if name in attributes]
-
-    def chart(self, title):
-        """Of this title: the source, parsed by itself."""
-        for source in re.findall('<svg.*?</svg>', self.source, re.DOTALL):
-            chart = Page(source)
-            if chart.texts['title'][0].startswith(title):
-                return chart
-        raise LookupError(title)
-
-
-def page_of(*found):
-    return report.page(found, lambda drawn, total: None)
-
-
-def draw(*found):
-    """The page as a user would have it made, of files."""
-    return _draw(*map(profiles.dumps, found))
-
-
-@functools.cache
-def _draw(*files):
-    return Page(page_of(*map(profiles.loads, files)))
-
-
-def measure(reference, factor, samples):
-    """A measurement with a coefficient for each benchmark, one further off.
-
-    :param samples: relative to the score
-    """
-    return combine.measurement([
-        make_profiles.make_score(
-            factor * (1 + i / 10), width=0.02, benchmark=known.name,
-            samples=tuple(known.score * s for s in samples))._replace(
-                outliers=1)
-        for i, known in enumerate(reference.benchmarks)], reference)
-
-
-def make(host='compute1', *, names=('integer', 'float', 'stream'), others=(),
-         factors=(1.25,), samples=(0.98, 1.0, 1.01, 1.02, 0.7),
-         **changes):
-    """A profile by benchmarks with a weight, and others without."""
-    reference = make_profiles.make_reference('gold', *(
-        make_profiles.make_benchmark(
-            name, weight=weight, half_width=0.0123, score=score,
-            kind=f'kind of {name[:9]}', identity=f'{name[:9]} 1.0',
-            program_sha256=f'{i:064x}')
-        for i, (name, weight, score) in enumerate(
-            [(name, 1.5, 4321.5) for name in names]
-            + [(name, 0, 87.5) for name in others])))
-    return make_profiles.make_profile(
-        host, *(profiles.CpuClass(
-            frozenset({2 * i, 2 * i + 1}),
-            measure(reference, factor * 1.1, samples),
-            measure(reference, factor, samples))
-            for i, factor in enumerate(factors)),
-        fingerprint=FINGERPRINT, reference=reference)._replace(**changes)
-
-
-def is_there(cells, page):
-    return list(cells) in page.rows
+FINGERPRINT = report_pages.FINGERPRINT
+EVIL = report_pages.EVIL
+Page = report_pages.Page
+page_of = report_pages.page_of
+draw = report_pages.draw
+make = report_pages.make
+is_there = report_pages.is_there
+marks = report_pages.marks
+report = report_pages.report
+charts = report_pages.charts
 
 
 class TestContent:
@@ -337,211 +218,6 @@ class TestContent:
             assert list(drawn) == sorted(drawn)
             assert drawn[-1] == 7
             assert set(totals) == {7}
-
-
-def marks(chart, style):
-    return sum(tag == 'use' and style in attributes['style']
-               for tag, attributes in chart.elements)
-
-
-class TestSafety:
-
-    @pytest.fixture
-    def page(self):
-        return draw(
-            make(EVIL, names=[EVIL, '$\\frac{1}{0}$', '"><img src=x>'],
-                 others=["' onload='alert(1)"], factors=(1.0, 2.0),
-                 fingerprint={EVIL: EVIL}, provenance={
-                     '</style>' + EVIL: '</table></svg>' + EVIL}),
-            make('</title>' + EVIL))
-
-    def test_all_is_text(self, page):
-        assert {tag for tag, _ in page.elements} <= TAGS
-        assert not any(name.startswith('on') for _, attributes
-                       in page.elements for name in attributes)
-        assert EVIL in page.texts['h2']
-        assert is_there(('</style>' + EVIL, '</table></svg>' + EVIL), page)
-
-    def test_no_formulas(self, page):
-        chart = page.chart('Coefficients by')
-        assert '$\\frac{1}{0}$' in chart.texts['text']
-
-    def test_it_needs_nothing_else(self, page):
-        assert 'http' not in page.source.replace('http-equiv', '')
-        assert '@import' not in page.source
-        assert not page.attributes('src')
-        referred = page.attributes('href') + [
-            f'#{name}' for name in re.findall(r'url\(#([^)]+)\)',
-                                              page.source)]
-        assert 'url(' not in re.sub(r'url\(#', '', page.source)
-        ids = [f'#{name}' for name in page.attributes('id')]
-        assert len(set(ids)) == len(ids)
-        assert set(referred) <= set(ids)
-        labels = ' '.join(page.attributes('aria-labelledby')).split()
-        assert {f'#{label}' for label in labels} <= set(ids)
-        assert len(labels) == 2 * len(page.texts['svg'])
-
-    def test_scripts_are_forbidden(self, page):
-        (policy,) = [attributes['content'] for tag, attributes in page.elements
-                     if attributes.get('http-equiv')
-                     == 'Content-Security-Policy']
-        assert policy.startswith("default-src 'none';")
-        assert 'script' not in policy
-
-    def test_colours_are_the_pages(self, page):
-        drawn = re.sub('<style>.*?</style>', '', page.source,
-                       flags=re.DOTALL)
-        assert not re.search('#[0-9a-fA-F]{6}', drawn)
-        used = set(re.findall(r'var\((--[a-z]+)\)', page.source))
-        light, dark = (set(re.findall(r'(--[a-z]+):', part)) for part
-                       in report._CSS.split('prefers-color-scheme: dark'))
-        assert used <= light
-        assert dark == light - {'--font'}
-
-    def test_what_does_not_print(self):
-        page = draw(make('a\u202eb', names=['c\x00d\ne', '\ud800f'],
-                         provenance={'g': 'h\x1bi'}))
-        assert page.texts['h1'] == ['CPU calibration of a\ufffdb']
-        assert {'c\ufffdd\ufffde', '\ufffdf'} <= set(
-            page.chart('Coefficients').texts['text'])
-        assert is_there(('g', 'h\ufffdi'), page)
-        assert page.source.isascii()
-
-    def test_long_names(self):
-        name, pcpus = 'x' * 256, frozenset(range(0, 8192, 2))
-        held = make(name, names=[name, 'y' * 256])
-        (one,) = held.cpu_classes
-        page = draw(held._replace(cpu_classes=(one._replace(pcpus=pcpus),)))
-        shown = page.chart('Coefficients').texts['text']
-        assert max(map(len, shown)) < 80
-        assert any(row[0] == name for row in page.rows)
-        assert profiles.format_pcpus(pcpus) in page.texts['dd']
-
-    @pytest.mark.filterwarnings('error')
-    def test_letters_that_matplotlib_has_no_font_with(self):
-        chart = draw(make('計算', names=['整数', '小数'])).chart('Coeff')
-        assert '整数' in chart.texts['text']
-
-    def test_the_same_profile_gives_the_same_page(self):
-        first = page_of(make(others=['chase']))
-        page_of(make('other', names=['x', 'y']))
-        assert page_of(make(others=['chase'])) == first
-
-    def test_the_users_style_is_none_of_ours(self, monkeypatch):
-        first = page_of(make())
-        for key, value in (('font.size', 40), ('text.parse_math', True),
-                           ('axes.labelsize', 30),
-                           ('svg.fonttype', 'path'),
-                           ('lines.linewidth', 9)):
-            monkeypatch.setitem(matplotlib.rcParams, key, value)
-        assert page_of(make()) == first
-        assert matplotlib.rcParams['font.size'] == 40
-
-
-class TestCommand:
-
-    @pytest.fixture
-    def path(self, tmp_path):
-        path = tmp_path / 'compute1.yaml'
-        profiles.store(make(), str(path))
-        return path
-
-    @pytest.fixture
-    def run(self, capsys):
-        """:returns: what runs it: to its status, and all that it said"""
-        def run(*arguments):
-            status = calibrate.main(['report', *map(str, arguments)])
-            return status, ' '.join(capsys.readouterr().err.split())
-        return run
-
-    def test_it_writes_a_page(self, run, path, tmp_path):
-        output = tmp_path / 'new' / 'report.html'
-        status, said = run(path, '--output', output)
-        assert status == 0
-        assert f'Wrote a report on compute1 to {output}' in said
-        assert output.read_text() == page_of(make())
-
-    def test_the_hosts_own_profile(self, run, path, tmp_path, monkeypatch):
-        monkeypatch.setattr(profiles, 'DEFAULT_PATH', str(path))
-        assert run('--output', tmp_path / 'report.html')[0] == 0
-
-    def test_too_many(self, run, path, tmp_path):
-        status, said = run(*[path] * 51, '--output', tmp_path / 'report.html')
-        assert status == 1
-        assert '51 profiles are too many for one page' in said
-
-    def test_what_is_no_profile(self, run, path, tmp_path):
-        (tmp_path / 'bad.yaml').write_text('{}')
-        status, said = run(path, tmp_path / 'bad.yaml', '--output',
-                           tmp_path / 'report.html')
-        assert status == 1
-        assert f'{tmp_path}/bad.yaml: schema is missing' in said
-        assert not (tmp_path / 'report.html').exists()
-
-    def test_a_profile_is_not_replaced(self, run, path, tmp_path):
-        before = path.read_bytes()
-        (tmp_path / 'link').symlink_to(path)
-        for output in (path, tmp_path / 'link'):
-            status, said = run(path, '--output', output)
-            assert status == 1
-            assert 'would be replaced' in said
-        assert path.read_bytes() == before
-
-    @pytest.mark.parametrize(('output', 'message'), [
-        ('', 'is a directory'),
-        ('compute1.yaml/report.html', 'cannot be written')])
-    def test_where_nothing_can_be_written(self, run, path, tmp_path, output,
-                                          message, monkeypatch):
-        monkeypatch.setattr(report, 'page', None)
-        status, said = run(path, '--output', tmp_path / output)
-        assert status == 1
-        assert message in said
-
-    def test_without_matplotlib(self, run, path, tmp_path, monkeypatch):
-        for name in ('report', 'charts'):
-            monkeypatch.delitem(sys.modules, f'nova_vqos.calibration.{name}')
-            monkeypatch.delattr(calibration, name)
-        monkeypatch.setitem(sys.modules, 'matplotlib', None)
-        status, said = run(path, '--output', tmp_path / 'report.html')
-        assert status == 1
-        assert 'the package python3-matplotlib, or nova_vqos[report]' in said
-        assert not (tmp_path / 'report.html').exists()
-        # All other commands can do without.
-        monkeypatch.delitem(sys.modules, 'nova_vqos.cmd.report')
-        assert importlib.import_module('nova_vqos.cmd.report')
-
-    @pytest.mark.parametrize('before', [None, '/somewhere'])
-    def test_fonts_are_remembered_nowhere(self, monkeypatch, before):
-        """The directory is matplotlib's while it is imported."""
-        if before is None:
-            monkeypatch.delenv('MPLCONFIGDIR', raising=False)
-        else:
-            monkeypatch.setenv('MPLCONFIGDIR', before)
-        seen = []
-
-        class Package(types.ModuleType):
-            @property
-            def report(self):
-                seen.append(os.environ['MPLCONFIGDIR'])
-                assert os.path.isdir(seen[0])
-                return report
-
-        monkeypatch.setitem(sys.modules, 'nova_vqos.calibration',
-                            Package('nova_vqos.calibration'))
-        assert command.load_library() is report
-        assert not logging.getLogger('matplotlib').isEnabledFor(logging.INFO)
-        assert seen[0] != before
-        assert not os.path.exists(seen[0])
-        assert os.environ.get('MPLCONFIGDIR') == before
-
-    def test_progress_is_told_now_and_then(self, run, path, tmp_path, caplog,
-                                           monkeypatch):
-        clock = itertools.count(step=2)
-        monkeypatch.setattr(command, 'time', types.SimpleNamespace(
-            monotonic=lambda: next(clock)))
-        run(path, '--output', tmp_path / 'report.html')
-        assert [message for message in caplog.messages
-                if message.startswith('Drew')] == ['Drew 2 of 3 charts']
 
 
 def test_what_io_costs():
