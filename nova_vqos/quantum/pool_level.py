@@ -108,6 +108,7 @@ def slice_us(kind: model.Kind, slices_us: Mapping[str, int]) -> model.Quantum:
 def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
              slices_us: Mapping[str, int],
              held: Mapping[model.Key, model.Quantum] | None = None,
+             held_pcpus: Mapping[model.Quantum, int] | None = None,
              at_default: Set[str] = frozenset(), least_default: int = 0,
              ) -> list[Cluster]:
     """The clusters of one socket (algorithm 2).
@@ -117,6 +118,7 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
     :param slices_us: by quantum class
     :param held: by a vCPU's key the quantum of the pool of this socket that
         it was in until now
+    :param held_pcpus: by quantum how many pCPUs that pool had
     :param at_default: servers of which all vCPUs are to have the default
         quantum
     :param least_default: pCPUs that the default cluster is to have at least,
@@ -133,7 +135,7 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
         else:
             wanted.setdefault(slice_us(vcpu.kind, slices_us), []).append(vcpu)
     shares = divide({quantum: len(group) for quantum, group in wanted.items()},
-                    len(agnostic), pcpus, least_default)
+                    len(agnostic), pcpus, held_pcpus, least_default)
     quanta = _quanta(wanted, agnostic, shares, held or {})
     members: dict[model.Quantum, list[model.Vcpu]] = {
         quantum: [] for quantum in shares}
@@ -144,6 +146,7 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
 
 
 def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
+           held_pcpus: Mapping[model.Quantum, int] | None = None,
            least_default: int = 0) -> dict[model.Quantum, Share]:
     """How many pCPUs and vCPUs each cluster gets (lines 10 to 30).
 
@@ -154,6 +157,8 @@ def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
         is the default one
     :param agnostic: vCPUs for which any does
     :param pcpus: of the socket, at least 1
+    :param held_pcpus: by quantum how many each cluster had until now: those
+        to spare rather go there
     :param least_default: pCPUs that the default cluster is to have at least,
         where there is one; at most ``pcpus``
     :returns: by quantum, shortest first, the default one last
@@ -167,12 +172,14 @@ def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
     slices = sorted(quantum for quantum in present if quantum is not None)
     counts = _leave_room([wanted[quantum] for quantum in slices], load,
                          pcpus - least_default)
+    held = [(held_pcpus or {}).get(quantum, 0) for quantum in [*slices, None]]
     # NOTE: there is a next one: the last has full pCPUs alone.
     sizes, given = next(
         (sizes, given)
         for sizes in ([*own, total - sum(own)]
                       for own in _cut_down(counts, load))
-        if (given := _pcpus(sizes, load, least_default)) is not None)
+        for wish in (held, [0] * len(held))
+        if (given := _pcpus(sizes, load, wish, least_default)) is not None)
     balancing = _balancing(sizes, given, agnostic, load)
     return {quantum: Share(count, size, more)
             for quantum, count, size, more in zip(
@@ -208,7 +215,7 @@ def _cut_down(counts: Sequence[int], load: _Load) -> Iterator[list[int]]:
         yield list(own)
 
 
-def _pcpus(sizes: Sequence[int], load: _Load,
+def _pcpus(sizes: Sequence[int], load: _Load, held: Sequence[int],
            least_default: int) -> list[int] | None:
     """The pCPUs of each cluster, each all its own; None: there are too few.
 
@@ -217,18 +224,22 @@ def _pcpus(sizes: Sequence[int], load: _Load,
     one more; balancing vCPUs then fill exactly the rest.
 
     :param sizes: vCPUs of each cluster, of the default one last
+    :param held: how many pCPUs each has had
     """
     given = [-(-size // load.most) for size in sizes]
     if given[-1]:
         given[-1] = max(given[-1], least_default)
+    present = [place for place, count in enumerate(given) if count]
     spare = load.pcpus - sum(given)
     for _ in range(spare):
         excess = load.excess(sizes, given)
-        if sum(excess) > load.fuller:
+        kept = [place for place in present if given[place] < held[place]]
+        if kept:
+            place = min(kept, key=given.__getitem__)
+        elif sum(excess) > load.fuller:
             place = excess.index(max(excess))
         else:
-            place = min((place for place, count in enumerate(given) if count),
-                        key=given.__getitem__)
+            place = min(present, key=given.__getitem__)
         given[place] += 1
     if spare < 0 or sum(load.excess(sizes, given)) > load.fuller:
         return None

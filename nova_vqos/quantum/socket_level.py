@@ -30,6 +30,7 @@ What we add, where the thesis leaves it open:
 Pure, and linear in vCPUs + pCPUs for a given number of sockets.
 """
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
 
@@ -37,7 +38,8 @@ from nova_vqos.quantum import model
 from nova_vqos.quantum import seating
 
 
-def vcpus_per_socket(vcpus: int, pcpus: Sequence[int]) -> list[int]:
+def vcpus_per_socket(vcpus: int, pcpus: Sequence[int],
+                     first: Sequence[int] = ()) -> list[int]:
     """How many vCPUs each socket is to hold.
 
     Of equal sockets each gets vcpus / sockets (algorithm 1, line 12). In
@@ -47,13 +49,16 @@ def vcpus_per_socket(vcpus: int, pcpus: Sequence[int]) -> list[int]:
 
     :param vcpus: in all
     :param pcpus: of each socket; at least one in all
+    :param first: the order of sockets whose turn it is at the same time, as
+        indexes; as they are given if empty
     """
     each, more = divmod(vcpus, sum(pcpus))
     counts = [each * count for count in pcpus]
-    turns = sorted((turn / count, socket)
+    ranks = {socket: rank for rank, socket in enumerate(first)}
+    turns = sorted((turn / count, ranks.get(socket, socket), socket)
                    for socket, count in enumerate(pcpus)
                    for turn in range(1, count + 1))
-    for _, socket in turns[:more]:
+    for _, _, socket in turns[:more]:
         counts[socket] += 1
     return counts
 
@@ -76,8 +81,7 @@ def assign(vcpus: Sequence[model.Vcpu], pcpus: Sequence[int],
     """
     held = held or {}
     groups = _Groups(vcpus)
-    room = vcpus_per_socket(len(vcpus), pcpus)
-    order = _order(groups, room, held)
+    room, order = _room_and_order(groups, pcpus, held)
     places: dict[model.Key, int] = {}
 
     def place(members: Sequence[model.Vcpu]) -> None:
@@ -129,46 +133,73 @@ class _Groups:
                             if vcpu.kind is not model.Kind.CACHE]
 
 
-def _order(groups: _Groups, room: Sequence[int],
-           held: Mapping[model.Key, int]) -> list[int]:
-    """The order in which sockets are filled.
+def _room_and_order(groups: _Groups, pcpus: Sequence[int],
+                    held: Mapping[model.Key, int],
+                    ) -> tuple[list[int], list[int]]:
+    """The vCPUs of each socket, and the order in which sockets are filled.
 
-    Those first of which polluters have had the greatest part, then NEUTRAL
-    vCPUs, so that they stay. Where cache-friendly vCPUs would then be beside
-    polluters, and some sockets could be filled without them, these come
-    first.
+    Those sockets come first that have had most polluters, of the others those
+    that have had most NEUTRAL vCPUs, or fewest CACHE ones: so most stay.
+    Where that leaves polluters beside cache-friendly vCPUs, some other
+    sockets come first that can be filled without these, if there are any.
     """
-    polluters = _parts_held(groups.polluters, room, held)
-    neutral = _parts_held(groups.neutral, room, held)
-    order = sorted(range(len(room)), key=lambda socket: (
-        polluters[socket], neutral[socket]), reverse=True)
-    if not (groups.polluters and groups.cache):
-        return order
-    sizes = [room[socket] for socket in order]
+    polluters = _counts_held(groups.polluters, pcpus, held)
+    neutral = _counts_held(groups.neutral, pcpus, held)
+    cache = _counts_held(groups.cache, pcpus, held)
     least = len(groups.polluters)
     most = least + len(groups.neutral) + len(groups.indifferent)
-    filled = next(total for total in itertools.accumulate(sizes)
-                  if total >= least)
-    if filled <= most:
-        return order
-    for total in range(least, most + 1):
-        positions = seating.exactly(sizes, total)
-        if positions is not None:
-            first = [order[position] for position in positions]
-            return first + [socket for socket in order
-                            if socket not in first]
-    return order
+    choices = []
+    for room in _rooms(groups, pcpus, polluters, held):
+        parts = [(-polluters[socket] / max(1, count),
+                  -neutral[socket] / max(1, count), cache[socket])
+                 for socket, count in enumerate(room)]
+        order = sorted(range(len(pcpus)), key=parts.__getitem__)
+        ends = list(itertools.accumulate(room[socket] for socket in order))
+        polluted = bisect.bisect_left(ends, least) + 1
+        order[polluted:] = sorted(
+            order[polluted:], key=[part[1:] for part in parts].__getitem__)
+        choices.append((room, order))
+        if ends[polluted - 1] <= most or not groups.polluters:
+            return room, order
+    for room, order in choices:
+        sizes = [room[socket] for socket in order]
+        for total in range(least, most + 1):
+            positions = seating.exactly(sizes, total)
+            if positions is not None:
+                first = [order[position] for position in positions]
+                return room, first + [socket for socket in order
+                                      if socket not in first]
+    return choices[0]
 
 
-def _parts_held(members: Sequence[model.Vcpu], room: Sequence[int],
-                held: Mapping[model.Key, int]) -> list[float]:
-    """Which part of each socket's seats these vCPUs have had."""
-    counts = [0] * len(room)
+def _rooms(groups: _Groups, pcpus: Sequence[int], polluters: Sequence[int],
+           held: Mapping[model.Key, int]) -> list[list[int]]:
+    """The vCPUs of each socket, in several ways that are equally fair.
+
+    First those where sockets that hold one more than others do so again; then
+    those where sockets with most polluters, or with fewest, do.
+
+    :param polluters: how many each socket has had
+    """
+    members = [*groups.polluters, *groups.neutral, *groups.rest]
+    least = len(members) // sum(pcpus)
+    above = [(had - least * count) / max(1, count) for had, count in zip(
+        _counts_held(members, pcpus, held), pcpus, strict=True)]
+    by_polluters = sorted(range(len(pcpus)), key=polluters.__getitem__)
+    return [
+        vcpus_per_socket(len(members), pcpus, first) for first in (
+            sorted(by_polluters, key=above.__getitem__, reverse=True),
+            by_polluters[::-1], by_polluters)]
+
+
+def _counts_held(members: Sequence[model.Vcpu], pcpus: Sequence[int],
+                 held: Mapping[model.Key, int]) -> list[int]:
+    """How many of these vCPUs each socket has had."""
+    counts = [0] * len(pcpus)
     for vcpu in members:
         if vcpu.key in held:
             counts[held[vcpu.key]] += 1
-    return [count / max(1, seats)
-            for count, seats in zip(counts, room, strict=True)]
+    return counts
 
 
 def _border(sockets: Iterable[int], order: Sequence[int]) -> int | None:

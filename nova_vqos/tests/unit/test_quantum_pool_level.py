@@ -149,8 +149,10 @@ class DivideTest(unittest.TestCase):
     @hypothesis.given(WANTED, st.integers(0, 40), st.integers(1, 20),
                       st.data())
     def test_fair_and_complete(self, wanted, agnostic, pcpus, data):
+        held_pcpus = data.draw(WANTED)
         least_default = data.draw(st.integers(0, pcpus))
-        shares = pool_level.divide(wanted, agnostic, pcpus, least_default)
+        shares = pool_level.divide(
+            wanted, agnostic, pcpus, held_pcpus, least_default)
         total = sum(wanted.values()) + agnostic
         least, fuller = divmod(total, pcpus)
         self.assertEqual(pcpus, sum(share.pcpus for share in shares.values()))
@@ -173,11 +175,11 @@ class DivideTest(unittest.TestCase):
 
     @hypothesis.settings(deadline=None, max_examples=300)
     @hypothesis.given(st.lists(st.integers(1, 20), min_size=2, max_size=3),
-                      st.integers(0, 20), st.integers(1, 10))
+                      st.integers(0, 20), st.integers(1, 10), WANTED)
     def test_separated_wherever_any_division_does(self, counts, agnostic,
-                                                  pcpus):
+                                                  pcpus, held_pcpus):
         wanted = dict(zip((1_000, 30_000, 90_000), counts, strict=False))
-        shares = pool_level.divide(wanted, agnostic, pcpus)
+        shares = pool_level.divide(wanted, agnostic, pcpus, held_pcpus)
         self.assertEqual(
             self._can_be_separated(counts, agnostic, pcpus),
             None not in shares)
