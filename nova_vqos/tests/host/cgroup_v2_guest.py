@@ -10,6 +10,7 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+
 """Runs in the guest of test_cgroup_v2, as root, on the newer kernel.
 
 Starts libvirtd and QEMU on cgroup v2, does to a domain what nova_vqos does,
@@ -23,7 +24,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
@@ -33,7 +33,6 @@ import libvirt
 
 from nova_vqos import domain_xml
 from nova_vqos import policy
-from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import messenger
@@ -42,84 +41,28 @@ from nova_vqos.agent import reconciler
 from nova_vqos.agent import state
 from nova_vqos.billing import account
 from nova_vqos.billing import ledger
-from nova_vqos.hooks import install
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
-from nova_vqos.tests import make_profiles
+from nova_vqos.tests.host import cgroup_v2_machine as machine
 
-NAME = 'vqos-v2'
-UUID = '3a1f4b52-53c1-4d55-9d10-2f8c2f0a6f11'
-CGROUPS = pathlib.Path('/sys/fs/cgroup')
-LIBVIRT_ETC = pathlib.Path('/etc/libvirt')
-RUN = pathlib.Path('/run/vqos')
-WAIT_S = 60
+NAME = machine.NAME
+UUID = machine.UUID
+CGROUPS = machine.CGROUPS
+RUN = machine.RUN
+WAIT_S = machine.WAIT_S
 SPIN_S = 5
 # What a server owes when it starts to be charged: 10 s of all that it may use.
 DEBT_CU_US = 600_000_000
-INSTANCE = 'http://openstack.org/xmlns/libvirt/nova/1.1'
-
-LIBVIRTD_CONF = """\
-auth_unix_ro = "none"
-auth_unix_rw = "none"
-"""
-# NOTE: no security driver and no virtlogd: this kernel has neither profiles
-# nor, in this guest, a second daemon.
-QEMU_CONF = """\
-security_driver = "none"
-user = "root"
-group = "root"
-namespaces = []
-stdio_handler = "file"
-"""
-METADATA = f"""\
-<n:instance xmlns:n="{INSTANCE}">
-  <n:flavor name="f">
-    <n:vcpus>2</n:vcpus>
-    <n:extraSpecs>
-      <n:extraSpec name="{policy.UNITS_KEY}">60</n:extraSpec>
-      <n:extraSpec name="{policy.DD_BILLING_KEY}">%s</n:extraSpec>
-    </n:extraSpecs>
-  </n:flavor>
-</n:instance>
-"""
-DOMAIN = f"""\
-<domain type='qemu'>
-  <name>{NAME}</name>
-  <uuid>{UUID}</uuid>
-  <metadata>{METADATA % 'off'}</metadata>
-  <memory unit='MiB'>32</memory>
-  <vcpu cpuset='0-1'>2</vcpu>
-  <os><type arch='x86_64' machine='pc'>hvm</type></os>
-  <devices>
-    <emulator>/usr/bin/qemu-system-x86_64</emulator>
-    <disk type='file' device='disk'>
-      <driver name='qemu' type='raw'/>
-      <source file='{RUN}/disk'/>
-      <target dev='hda' bus='ide'/>
-    </disk>
-    <controller type='usb' model='none'/>
-    <memballoon model='none'/>
-  </devices>
-</domain>
-"""
-# A boot sector that spins: jmp to itself, and the mark of a boot sector.
-SPINNING_SECTOR = b'\xeb\xfe'.ljust(510, b'\0') + b'\x55\xaa'
-
-# A hook of somebody else: notes that it was called, and with what cap.
-FOREIGN_HOOK = """\
-#!/bin/sh
-quota=$(sed -n 's/.*<quota>\\(.*\\)<.quota>.*/\\1/p')
-echo "{name} $2 $3 ${{quota:-none}}" >>{run}/calls
-"""
 
 
 def main():
     seen = {}
     try:
-        prepare()
+        machine.prepare()
         events = []
         seen['uptime_s'] = {}
-        with daemon(), connected_hypervisor(events) as hypervisor:
+        with (machine.daemon(),
+              machine.connected_hypervisor(events) as hypervisor):
             connected = libvirt.open('qemu:///system')
             for step in (observe, observe_usage, observe_limits,
                          observe_hook, observe_agent, observe_charge):
@@ -143,66 +86,10 @@ def note_uptime(seen, step):
     print(uptime_s, step, file=sys.stderr, flush=True)
 
 
-def prepare():
-    RUN.mkdir()
-    (LIBVIRT_ETC / 'libvirtd.conf').write_text(LIBVIRTD_CONF)
-    (LIBVIRT_ETC / 'qemu.conf').write_text(QEMU_CONF)
-    (RUN / 'disk').write_bytes(SPINNING_SECTOR.ljust(1024 * 1024, b'\0'))
-    calibrate()
-    configure_hook('pass')
-    install.install(str(LIBVIRT_ETC / 'hooks'), str(RUN / 'hook.conf'))
-    for name in ('qemu', 'qemu.d/10-before', 'qemu.d/95-after'):
-        path = LIBVIRT_ETC / 'hooks' / name
-        path.write_text(FOREIGN_HOOK.format(name=name, run=RUN))
-        path.chmod(0o755)
-
-
-def make_profile():
-    return make_profiles.make_profile(
-        'v2', make_profiles.make_class({0, 1}, 1.0),
-        fingerprint={'tick_us': '4000'})
-
-
-def calibrate():
-    profiles.store(make_profile(), str(RUN / 'profile.yaml'))
-
-
-def configure_hook(on_error):
-    (RUN / 'hook.conf').write_text(
-        f'[hook]\nprofile = {RUN}/profile.yaml\non_error = {on_error}\n')
-
-
-@contextlib.contextmanager
-def daemon():
-    with (RUN / 'libvirtd.log').open('w') as log:
-        process = subprocess.Popen(['libvirtd'], stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(WAIT_S)
-
-
-@contextlib.contextmanager
-def connected_hypervisor(events):
-    hypervisor = hypervisor_libvirt.LibvirtHypervisor()
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            hypervisor.connect(events.append)
-            break
-        except base.Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-    yield hypervisor
-    hypervisor.close()
-
-
 def tune():
     specs = {policy.UNITS_KEY: '60'}
     return tuning.tune(
-        policy.parse(specs, 2), make_profile(), [0, 1],
+        policy.parse(specs, 2), machine.make_profile(), [0, 1],
         cgroup_version=tuning.host_cgroup_version())
 
 
@@ -210,8 +97,8 @@ def tuned_domain():
     """The XML of a guest as the driver starts it here."""
     wanted = tune()
     return domain_xml.with_cputune(
-        DOMAIN.encode(), shares=wanted.shares, quota_us=wanted.cap.quota_us,
-        period_us=wanted.cap.period_us).decode()
+        machine.DOMAIN.encode(), shares=wanted.shares,
+        quota_us=wanted.cap.quota_us, period_us=wanted.cap.period_us).decode()
 
 
 def cgroup_of(pid):
@@ -387,16 +274,16 @@ def observe_hook(connected, _hypervisor, seen):
     seen['before_save'] = in_cgroup()
     domain.save(path)
     (RUN / 'profile.yaml').unlink()
-    configure_hook('refuse')
+    machine.configure_hook('refuse')
     seen['refused'] = attempt(connected.restore, path)
-    calibrate()
+    machine.calibrate()
     (RUN / 'calls').unlink()
     connected.restore(path)
     seen['came_in'] = in_cgroup()
     seen['calls'] = (RUN / 'calls').read_text().splitlines()
     connected.lookupByName(NAME).destroy()
     (RUN / 'profile.yaml').unlink()
-    configure_hook('pass')
+    machine.configure_hook('pass')
     connected.restore(path)
     seen['passed'] = in_cgroup()
 
@@ -407,7 +294,7 @@ def agent(book=None):
 
     :param book: the ledger in which servers are billed; None: nobody is
     """
-    calibrate()
+    machine.calibrate()
     hypervisor = hypervisor_libvirt.LibvirtHypervisor()
     biller = None if book is None else billers.Biller(
         hypervisor, book, messenger.Messenger('v2'), billers.Options(),
@@ -416,7 +303,7 @@ def agent(book=None):
         hypervisor,
         profile_watch.ProfileWatch(
             str(RUN / 'profile.yaml'), 0.05,
-            fingerprint=lambda _emulator: make_profile().fingerprint),
+            fingerprint=lambda _emulator: machine.make_profile().fingerprint),
         state.Heartbeat(str(RUN / 'agent.json'), 'v2'),
         state.ServiceManager(), periods=tuning.DEFAULT_PERIODS, biller=biller)
     thread = threading.Thread(target=loop.run, daemon=True)
@@ -472,8 +359,8 @@ def observe_charge(connected, _hypervisor, seen):
     """The guest pays for its I/O from now on, and owes something already."""
     # libvirt adds the prefix to the element: not one that it has already.
     connected.lookupByName(NAME).setMetadata(
-        libvirt.VIR_DOMAIN_METADATA_ELEMENT, METADATA % 'charge', 'nova',
-        INSTANCE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        libvirt.VIR_DOMAIN_METADATA_ELEMENT, machine.METADATA % 'charge',
+        'nova', machine.INSTANCE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     book = ledger.Ledger(str(RUN / 'lib' / 'ledger.sqlite'))
     book.store([account.Account(UUID, debt_cu_us=DEBT_CU_US)])
     with agent(book) as loop:
