@@ -133,6 +133,24 @@ def floats(domain: base.Domain, profile: profiles.Profile) -> bool:
                for cpu_class in profile.cpu_classes) > 1
 
 
+def eligible_pcpus(domain: base.Domain,
+                   profile: profiles.Profile) -> frozenset[int] | None:
+    """All pCPUs that the agent may choose from for a domain's vCPUs.
+
+    They are of one class: on unlike pCPUs a domain is kept in one already.
+
+    :returns: None where somebody else pinned them, or it is in no class yet
+    """
+    if domain.pinned_by_others:
+        return None
+    allowed = (profile.pcpus if domain.cpuset is None
+               else profile.pcpus & domain.cpuset)
+    now = allowed if domain.pcpus is None else domain.pcpus
+    found = [cpu_class.pcpus for cpu_class in profile.cpu_classes
+             if not cpu_class.pcpus.isdisjoint(now)]
+    return allowed & found[0] if len(found) == 1 else None
+
+
 def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,
                  pcpus: frozenset[int] | None,
                  others: Iterable[cpu_classes.Server], terms: HostTerms,

@@ -22,9 +22,11 @@ from nova_vqos.agent import connection as connections
 from nova_vqos.agent import counts as counting
 from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import quanta as slicing
 from nova_vqos.agent import rounds as billing
 from nova_vqos.agent import server as servers
 from nova_vqos.hypervisor import base
+from nova_vqos.quantum import occupancy as occupancies
 
 
 class Host:
@@ -33,8 +35,8 @@ class Host:
     def __init__(self, hypervisor: base.Hypervisor,
                  profiles_in_use: profile_watch.ProfileWatch,
                  connection: connections.Connection, rounds: billing.Rounds,
-                 known: Mapping[str, servers.Server], *,
-                 periods: tuning.Periods, reserved_cu: int,
+                 quanta: slicing.Quanta, known: Mapping[str, servers.Server],
+                 *, periods: tuning.Periods, reserved_cu: int,
                  allocation_ratio: float) -> None:
         """
         :param known: the loop's servers by UUID
@@ -44,6 +46,7 @@ class Host:
         self._profiles = profiles_in_use
         self._connection = connection
         self._rounds = rounds
+        self._quanta = quanta
         self._known = known
         self._periods = periods
         self._reserved_cu = reserved_cu
@@ -75,9 +78,20 @@ class Host:
         return self._rounds.offers
 
     @property
+    def quantum_classes(self) -> tuple[str, ...]:
+        """What of ``vqos:quantum_class`` works here now."""
+        return self._quanta.classes
+
+    @property
+    def occupancy(self) -> occupancies.Occupancy:
+        """What the pools of this host hold."""
+        return self._quanta.occupancy
+
+    @property
     def alarms(self) -> tuple[str, ...]:
         """What an operator should look at, one text each."""
-        return (*self._profiles.alarms, *self._rounds.alarms)
+        return (*self._profiles.alarms, *self._rounds.alarms,
+                *self._quanta.alarms)
 
     def report(self, counts: counting.Counts,
                last_tick_ms: float) -> dict[str, ty.Any]:
@@ -97,6 +111,9 @@ class Host:
             'bills': self._rounds.done,
             'dd_billing': list(self.dd_billing),
             'capacity': self._rounds.capacity,
+            'quantum_classes': list(self.quantum_classes),
+            'quantum': self._quanta.report,
             **dataclasses.asdict(counts),
-            'errors': counts.errors + self._rounds.errors,
+            'errors': (counts.errors + self._rounds.errors
+                       + self._quanta.errors),
         }

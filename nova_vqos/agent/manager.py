@@ -86,7 +86,9 @@ class AgentManager:
             last_tick_ms, writes, restored, policy_errors, errors (counted
             since the agent started); bills (rounds of billing), dd_billing
             (what of it works here), capacity (None, or where the CPU time of
-            the host goes, see the guide to billing)
+            the host goes, see the guide to billing); quantum_classes (that
+            work here), quantum (None, or pools, sources and counts, see the
+            guide to quantum classes)
         """
         return {'host': self._host, 'version': version.version(),
                 'pid': os.getpid(), **self._loop.host_report()}
@@ -99,7 +101,9 @@ class AgentManager:
         :returns: name, origin; policy, policy_error, problem; wanted,
             in_force (by vCPU), right; right_at_first_sight, wrong_ms (for how
             long it ran here before its cap was right); writes, tamperings;
-            bill: None, or what it used and owes, see the guide to billing
+            bill: None, or what it used and owes, see the guide to billing;
+            quantum: None, or its class, the kind, slice and mean run of each
+            vCPU and where it is kept, see the guide to quantum classes
         :raises UnknownServer: when it does not run here
         """
         checked = _uuid(server_uuid)

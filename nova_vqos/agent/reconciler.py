@@ -40,6 +40,8 @@ from nova_vqos.agent import host
 from nova_vqos.agent import jobs
 from nova_vqos.agent import mailbox
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import quanta
+from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import rounds
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import signs
@@ -66,6 +68,7 @@ class Reconciler:
                  periods: tuning.Periods, reserved_cu: int = 0,
                  allocation_ratio: float = 1.0,
                  biller: billers.Biller | None = None,
+                 keeper: quantum_keeper.QuantumKeeper | None = None,
                  tick_interval_s: float = 1.0,
                  heartbeat_interval_s: float = 10.0,
                  executor: futures.Executor | None = None,
@@ -74,6 +77,7 @@ class Reconciler:
 
         :param reserved_cu: see :class:`decision.HostTerms`, as the next one
         :param biller: bills servers for their I/O; None: nobody does
+        :param keeper: gives servers their slices; None: nobody does
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
         """
@@ -99,9 +103,12 @@ class Reconciler:
             on_stopped=self._tick_soon)
         self._rounds = rounds.Rounds(biller, self._known, self._executor,
                                      post)
+        self._quanta = quanta.Quanta(keeper, self._known, self._executor,
+                                     post)
         self._host = host.Host(
             hypervisor, profiles_in_use, self._connection, self._rounds,
-            self._known, periods=periods, reserved_cu=reserved_cu,
+            self._quanta, self._known, periods=periods,
+            reserved_cu=reserved_cu,
             allocation_ratio=allocation_ratio)
         self._signs = signs.SignsOfLife(self._host, heartbeat,
                                         heartbeat_interval_s)
@@ -137,6 +144,7 @@ class Reconciler:
             LOG.exception('Not all servers got their units back')
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._rounds.close()
+        self._quanta.close()
         self._hypervisor.close()
 
     def stop(self) -> None:
@@ -245,7 +253,9 @@ class Reconciler:
             if server is None or server.run_id != run_id:
                 server = self._known[uuid] = servers.Server(uuid, run_id)
             self._consider(server, now_s)
-        self._rounds.begin(now_s, self._host.terms())
+        terms = self._host.terms()
+        self._rounds.begin(now_s, terms)
+        self._quanta.begin(now_s, terms)
 
     def _consider(self, server: servers.Server, now_s: float) -> None:
         try:
@@ -281,8 +291,9 @@ class Reconciler:
                 LOG.exception('A message was not understood')
                 continue
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not (self._rounds.working
-                                   or self._jobs.working):
+            if left_s <= 0 or not (
+                    self._rounds.working or self._quanta.working
+                    or self._jobs.working):
                 return
             self._mailbox.wait(left_s)
 

@@ -80,6 +80,8 @@ class Server:
         not yet
     :ivar unread: why nobody bills it, though it is to be billed
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
+    :ivar quantum: what was last told of its slices; None: nothing
+    :ivar quantum_due: whether its slices are to be looked at soon
     :ivar choose_at_s: when a class is looked for again, on the monotonic clock
     :ivar entitled: what was last wanted, were there no limit on its I/O
     :ivar enforced: the tuning that was last seen in force as wanted
@@ -119,6 +121,8 @@ class Server:
         self.pin_allowance = WriteAllowance()
         self.pinned_to: frozenset[int] | None = None
         self.floats = ''
+        self.quantum: dict[str, ty.Any] | None = None
+        self.quantum_due = True
         self.choose_at_s = float('-inf')
         self.writes = 0
         # The state of the loop's work on it.
@@ -172,6 +176,8 @@ class Server:
                 else profiles.format_pcpus(domain.pcpus))
         was_off = self.domain is not None and self.dd_billing == 'off'
         self.domain = domain
+        # Whatever made it worth a description may have made threads.
+        self.quantum_due = True
         self.describe_at_s = now_s + _ARRIVAL_INTERVAL_S
         if self.origin == 'found' and self.is_arriving:
             self.origin = 'migrated'
@@ -343,6 +349,7 @@ class Server:
             'wrong_ms': self.wrong_ms,
             'writes': self.writes,
             'bill': self.bill,
+            'quantum': self.quantum,
             'tamperings': [dataclasses.asdict(changed)
                            for changed in self.tampering.past],
         }

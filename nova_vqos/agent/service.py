@@ -28,12 +28,17 @@ from nova_vqos.agent import biller as billers
 from nova_vqos.agent import manager
 from nova_vqos.agent import messenger
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
 from nova_vqos.billing import ledger
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hypervisor import base
+from nova_vqos.quantum import recognition
+from nova_vqos.quantum import trace
+from nova_vqos.quantum import watch
+from nova_vqos.quantum.sources import loading
 
 LOG = logging.getLogger(__name__)
 
@@ -95,6 +100,27 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
         host=conf.host)
 
 
+def make_keeper(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
+                ) -> quantum_keeper.QuantumKeeper:
+    """The one who gives servers their slices, as the configuration says.
+
+    :raises OSError: when the trace of a watch cannot be made
+    """
+    options = conf.vqos_agent
+    watched = watch.Watch(
+        loading.load(options.quantum_sources),
+        recognition.limits(options.quantum_limits), hypervisor.activity,
+        recorder=(trace.Recorder(options.quantum_trace_path)
+                  if options.quantum_trace_path else None))
+    return quantum_keeper.QuantumKeeper(
+        hypervisor, watched,
+        quantum_keeper.Options(
+            slices_us=vqos_conf.slices_us(conf),
+            proof_path=options.quantum_proof_path,
+            interval_s=options.quantum_interval_s,
+            pool_interval_s=options.pool_interval_s or None))
+
+
 class AgentService(service.Service):
     """One per host. Everything is made in start(), nothing before."""
 
@@ -136,6 +162,7 @@ class AgentService(service.Service):
             reserved_cu=conf.vqos.reserved_cu,
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
+            keeper=make_keeper(conf, hypervisor),
             tick_interval_s=options.tick_interval_s,
             heartbeat_interval_s=options.heartbeat_interval_s)
         self._loop_thread = threading.Thread(

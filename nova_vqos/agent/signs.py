@@ -42,7 +42,8 @@ class SignsOfLife:
     def leave(self, now_s: float) -> None:
         """Leave one, if it is time to, or what matters has changed."""
         host = self._host
-        to_tell = (host.profile_id, host.connected, host.dd_billing)
+        to_tell = (host.profile_id, host.connected, host.dd_billing,
+                   host.quantum_classes, host.occupancy)
         if now_s < self.next_at_s and to_tell == self._told:
             return
         self.next_at_s = now_s + self._interval_s
@@ -50,7 +51,9 @@ class SignsOfLife:
         try:
             self._heartbeat.write(
                 profile_id=host.profile_id, connected=host.connected,
-                alarms=host.alarms, dd_billing=host.dd_billing)
+                alarms=host.alarms, dd_billing=host.dd_billing,
+                classes=host.quantum_classes,
+                quantum=host.occupancy)
             self._fails = False
         except OSError as error:
             if not self._fails:

@@ -17,6 +17,7 @@ import socket
 from oslo_config import cfg
 
 from nova_vqos.billing import ledger
+from nova_vqos.quantum import proof
 from nova_vqos.quantum.sources import loading
 
 GROUP = cfg.OptGroup(
@@ -121,6 +122,41 @@ an interval or two later only: in simulations the worst 30 seconds were 2.7 %
 above the entitlement with modelled I/O of two tenths of it, 4.3 % with five
 tenths, 9.1 % with eight tenths, and 23 % with as much as all of it. With a
 longer interval it is more.
+"""),
+    cfg.StrOpt(
+        'quantum_proof_path',
+        default=proof.DEFAULT_PATH,
+        help="""
+Path of the file in which ``nova-vqos-probe`` leaves what quantum classes this
+kernel was seen to enforce.
+
+The agent's systemd unit runs it at each start. A class that was not measured,
+or is not enforced, is not offered, and its servers run with the kernel's own
+slice.
+"""),
+    cfg.FloatOpt(
+        'quantum_interval_s',
+        default=5.0,
+        min=1.0,
+        max=600.0,
+        help="""
+Seconds from one look at the slices of all servers to the next.
+
+A slice that somebody else changed is restored then at the latest; that of a
+server that starts, migrates in or is given other vCPUs is set at once. Also
+how long a server of class auto is watched before its kind is judged once more.
+"""),
+    cfg.FloatOpt(
+        'pool_interval_s',
+        default=30.0,
+        min=0.0,
+        max=3600.0,
+        help="""
+Seconds from one change of a server's vCPU affinity to the next, at the least.
+
+Servers whose classes would spoil each other's slices are kept on pCPUs of
+their own. 0: never; slices are set, but hold only where all that runs on a
+pCPU has the same.
 """),
     cfg.StrOpt(
         'ledger_path',

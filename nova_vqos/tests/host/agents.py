@@ -77,7 +77,8 @@ class Agent:
     :ivar process: the process
     """
 
-    def __init__(self, host, bus):
+    def __init__(self, host, bus, **options):
+        """:param options: of its configuration, by name."""
         self.host = host
         self._config = host.path('etc/nova-vqos/nova-vqos.conf')
         with open(self._config, 'w', encoding='utf-8') as stream:
@@ -86,7 +87,9 @@ class Agent:
                 'debug = true\n'
                 'default_log_levels = oslo_messaging=INFO,amqp=INFO\n'
                 f'[vqos_agent]\ntick_interval_s = {TICK_S}\n'
-                'heartbeat_interval_s = 0.5\n')
+                'heartbeat_interval_s = 0.5\n' + ''.join(
+                    f'{name} = {value}\n'
+                    for name, value in options.items()))
         # The sign of life of one that was killed would be taken for ours.
         if os.path.exists(self._state_path):
             os.unlink(self._state_path)

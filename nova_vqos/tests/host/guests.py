@@ -89,10 +89,12 @@ class Guest:
     :ivar host: it was started on
     """
 
-    def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1):
+    def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
+                 pinned_to=None):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
+        :param pinned_to: pCPU of its first vCPU, None: it has no pin
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -100,6 +102,8 @@ class Guest:
         cputune = f'<shares>{shares}</shares>' if shares else ''
         if cap:
             cputune += '<quota>{}</quota><period>{}</period>'.format(*cap)
+        if pinned_to is not None:
+            cputune += f'<vcpupin vcpu="0" cpuset="{pinned_to}"/>'
         lines = ''.join(
             f'<nova:extraSpec name={saxutils.quoteattr(name)}>'
             f'{saxutils.escape(value)}</nova:extraSpec>'

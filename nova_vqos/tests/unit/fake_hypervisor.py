@@ -81,6 +81,7 @@ class FakeHypervisor(base.Hypervisor):
     :ivar host_used: what the host used; None: it is not counted
     :ivar slices: by UUID, the slice of each vCPU by its number, and of all
         other threads as that of number -1
+    :ivar refuse_slices: by UUID, the error that setting one meets
     :ivar pins: by UUID, the pCPUs of each vCPU by its number
     :ivar ran: by UUID, what each vCPU ran, by its number
     :ivar sockets: of the host
@@ -103,6 +104,7 @@ class FakeHypervisor(base.Hypervisor):
         self.host_used = None
         self.usage_reads = []
         self.slices = {}
+        self.refuse_slices = {}
         self.pins = {}
         self.ran = {}
         self.sockets = (model.Socket(0, ((0,), (1,))),)
@@ -202,8 +204,8 @@ class FakeHypervisor(base.Hypervisor):
     def set_slices(self, uuid, vcpus, others):
         self._check_up()
         self._check_runs(uuid)
-        if uuid in self.refuse:
-            raise self.refuse[uuid]
+        if uuid in self.refuse_slices:
+            raise self.refuse_slices[uuid]
         known = self.slices.setdefault(uuid, {})
         wanted = {**vcpus, -1: others}
         changed = sum(known.get(number) != slice_us

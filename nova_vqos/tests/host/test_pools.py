@@ -1,0 +1,198 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""Real servers on a host of two pCPUs: slices and pools by a real agent."""
+
+import datetime
+import os
+
+import pytest
+
+from nova_vqos.hypervisor import sched_attr
+from nova_vqos.quantum import proof
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import conftest
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import process
+
+CACHE_SLICE_US = 90_000
+LIMIT_S = guests.LIMIT_S
+
+
+@pytest.fixture(scope='module')
+def wide(lab):
+    """A third host, of all pCPUs of this machine."""
+    made = hosts.Host('wide', os.sched_getaffinity(0), address='198.18.0.13',
+                      root=conftest.ROOT, prefix=conftest.PREFIX)
+    if len(made.pcpus) < 2:
+        pytest.skip('pools need two pCPUs')
+    made.remove()
+    try:
+        made.start()
+        agents.store_profile(made, 1.0)
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def kept(wide, bus):
+    """The agent of that host, which looks after slices every second."""
+    store_proof(wide)
+    agent = agents.Agent(wide, bus, quantum_interval_s=1, pool_interval_s=1)
+    try:
+        agent.wait_ready()
+        yield agent
+    finally:
+        agent.stop()
+        agent.print_log()
+
+
+@pytest.fixture
+def guest_of(wide):
+    def start(quantum_class, **options):
+        return guests.Guest(wide, specs=guests.server(
+            50, vqos_quantum_class=quantum_class), **options)
+    yield start
+    guests.destroy_all(wide)
+
+
+def store_proof(host, classes=('cache',)):
+    """Let it be as if the kernel had been seen to enforce some classes."""
+    outcome = proof.Outcome(slice_us=CACHE_SLICE_US, mean_run_us=70_000.0,
+                            enforced=True, reason='')
+    proof.store(proof.Proof(
+        kernel=os.uname().release,
+        boot_id=proof.boot_id(),
+        tick_us=4000,
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
+        outcomes=dict.fromkeys(classes, outcome)),
+        host.path('run/nova-vqos/quantum.json'))
+
+
+def affinity(guest):
+    """:returns: the pCPUs that each vCPU may run on, as the kernel has it."""
+    return [os.sched_getaffinity(tid) for tid in vcpu_threads(guest)]
+
+
+def slices_us(guest):
+    """:returns: the slice of each vCPU, as the kernel has it."""
+    return [sched_attr.slice_us(tid) for tid in vcpu_threads(guest)]
+
+
+def vcpu_threads(guest):
+    return [thread_of(guest, vcpu)
+            for vcpu in range(guest.domain().vcpusFlags())]
+
+
+def thread_of(guest, vcpu):
+    hierarchy = guest.host.hierarchy
+    name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
+    path = hierarchy.directory('cpu', f'{guest.group(vcpu=vcpu)}/{name}')
+    with open(path, encoding='ascii') as file:
+        return int(file.read().split()[0])
+
+
+def wait_apart(first, others):
+    """Wait until guests share no pCPU with others."""
+    def apart():
+        theirs = set().union(*(
+            pcpus for other in others for pcpus in affinity(other)))
+        return theirs.isdisjoint(set().union(*affinity(first)))
+    process.wait_until(apart, LIMIT_S, f'{first.name} to be kept apart')
+
+
+def test_servers_get_the_slice_of_their_class(kept, guest_of, client):
+    cache = guest_of('cache', vcpus=2)
+    plain = guest_of('default')
+    kernels = slices_us(plain)
+    process.wait_until(
+        lambda: slices_us(cache) == [CACHE_SLICE_US] * 2, LIMIT_S,
+        'the slices of both vCPUs')
+    assert slices_us(plain) == kernels
+    report = client.get_server(cache.host, cache)['quantum']
+    assert report['class'] == 'cache'
+    assert {vcpu['slice_us'] for vcpu in report['vcpus'].values()} == {
+        CACHE_SLICE_US}
+    assert 'cache' in client.get_host(cache.host)['quantum_classes']
+
+
+def test_a_slice_that_somebody_changed_is_restored(kept, guest_of):
+    cache = guest_of('cache')
+    process.wait_until(lambda: slices_us(cache) == [CACHE_SLICE_US], LIMIT_S,
+                       'the slice')
+    sched_attr.set_slice(thread_of(cache, 0), 5_000)
+    process.wait_until(lambda: slices_us(cache) == [CACHE_SLICE_US], LIMIT_S,
+                       'the slice once more')
+
+
+def test_unlike_classes_are_kept_apart_while_there_are_both(kept, guest_of,
+                                                            client):
+    first, second = guest_of('cache'), guest_of('cache')
+    plain = guest_of('default', vcpus=2)
+    wait_apart(plain, [first, second])
+    assert affinity(first) == affinity(second)
+    pools = client.get_host(plain.host)['quantum']['pools']
+    assert pools == {'cache': [1, 2], 'default': [1, 2]}
+    # Their caps are as promised there, too.
+    plain.wait_cap((12_500, 50_000))
+    first.wait_cap((100_000, 200_000))
+
+    plain.domain().destroy()
+    everywhere = [set(plain.host.pcpus)]
+    process.wait_until(
+        lambda: affinity(first) == affinity(second) == everywhere, LIMIT_S,
+        'servers that are all alike to be kept from nothing')
+    assert client.get_host(plain.host)['quantum']['pools'] == {}
+
+
+def test_servers_that_are_all_alike_are_never_pinned(kept, guest_of, client):
+    guests_of_one_class = [guest_of('cache'), guest_of('cache')]
+    process.wait_until(
+        lambda: all(slices_us(guest) == [CACHE_SLICE_US]
+                    for guest in guests_of_one_class), LIMIT_S, 'slices')
+    assert client.get_host(
+        guests_of_one_class[0].host)['quantum']['servers_placed'] == 0
+    for guest in guests_of_one_class:
+        assert '<vcpupin' not in guest.domain().XMLDesc()
+
+
+def test_a_server_that_somebody_pinned_is_left_alone(kept, guest_of, client):
+    cache = guest_of('cache', vcpus=2)
+    wait_apart(cache, [guest_of('default', vcpus=2)])
+    mine = sorted(cache.host.pcpus)
+    pinned = guests.Guest(cache.host, specs=guests.server(
+        20, vqos_quantum_class='cache'), pinned_to=mine[0])
+    process.wait_until(lambda: slices_us(pinned) == [CACHE_SLICE_US],
+                       LIMIT_S, 'its slice, which does not depend on pins')
+    assert affinity(pinned) == [{mine[0]}]
+    report = client.get_server(cache.host, pinned)['quantum']
+    assert 'pinned' in report['left_alone']
+
+
+def test_without_proof_nothing_is_promised(wide, bus, guest_of, client):
+    path = wide.path('run/nova-vqos/quantum.json')
+    if os.path.exists(path):
+        os.unlink(path)
+    agent = agents.Agent(wide, bus, quantum_interval_s=1, pool_interval_s=1)
+    try:
+        agent.wait_ready()
+        cache = guest_of('cache')
+        process.wait_until(
+            lambda: client.get_host(wide)['quantum'] is not None
+            and client.get_server(wide, cache)['quantum'] is not None,
+            LIMIT_S, 'a look at its slices')
+        assert client.get_host(wide)['quantum_classes'] == [
+            'default', 'neutral', 'auto']
+        assert slices_us(cache) != [CACHE_SLICE_US]
+    finally:
+        agent.stop()
