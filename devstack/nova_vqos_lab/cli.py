@@ -26,6 +26,7 @@ from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import story
+from nova_vqos_lab import tempest
 
 _EPILOG = f"""\
 Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
@@ -140,7 +141,7 @@ def _up(options: argparse.Namespace, _rest: list[str]) -> int:
             lab.calibrate()
             lab.deploy()
         if lab.is_deployed:
-            lab.prepare_tempest()
+            tempest.prepare(lab)
     _say_usage()
     return 0
 

@@ -32,6 +32,7 @@ from nova_vqos_lab import openstack
 from nova_vqos_lab import pace
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import requirements
 from nova_vqos_lab import services
 
 # 100 CU are the speed of this host's CPU: what fits on it fits everywhere,
@@ -39,10 +40,6 @@ from nova_vqos_lab import services
 REFERENCE = 'slow'
 UNITS = 'CUSTOM_VQOS_CPU_UNIT'
 
-_PROGRAMS = {'mariadbd': 'mariadb-server', 'rabbitmq-server':
-             'rabbitmq-server', 'busybox': 'busybox-static',
-             'sysbench': 'sysbench', 'nsenter': 'util-linux'}
-_SBIN = '/usr/local/sbin:/usr/sbin:/sbin'
 _CALIBRATION_LIMIT_S = 600
 # A quiet machine needs eight rounds; one among others has its moods, and the
 # mean of many is wanted.
@@ -52,26 +49,6 @@ _CALIBRATION_S = 75
 WIDEST_INTERVAL = 0.05
 # Of the lab's directory: what `down` removes there, and nothing else.
 _CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc', 'tempest')
-
-# For tempest: units that each host has room for, and while a server is resized
-# for half as many besides; and units of one vCPU that the fast host's pCPU can
-# give and the slow one's cannot.
-_TEMPEST_UNITS = 60
-_TOO_FAST_UNITS = 150
-# As fast as the machine is at the moment, see pace.py, is good enough there.
-_TEMPEST_TOLERANCE = 0.35
-
-
-def missing_requirements() -> list[str]:
-    """:returns: what this machine lacks for the lab, in plain sentences."""
-    lacking = hosts.missing_requirements()
-    if len(os.sched_getaffinity(0)) < 2:
-        lacking.append('two CPUs are needed, one for each host')
-    path = f'{os.environ.get("PATH", "")}:{_SBIN}'
-    lacking += [f'{program} is missing: install the package {package}'
-                for program, package in _PROGRAMS.items()
-                if shutil.which(program, path=path) is None]
-    return lacking
 
 
 class Lab:
@@ -108,7 +85,7 @@ class Lab:
         if self.is_up:
             process.say('the lab is up already')
             return
-        lacking = missing_requirements()
+        lacking = requirements.missing()
         if lacking:
             raise process.LabError('; '.join(lacking))
         # What is asked for is looked at before the minutes that it takes.
@@ -116,7 +93,7 @@ class Lab:
         self.down()
         paths.make_root()
         began = time.monotonic()
-        with _step('network, hosts, database and message bus'):
+        with stage('network, hosts, database and message bus'):
             self.network.create()
             openstack.together(
                 *(host.start for host in self.hosts.values()),
@@ -125,19 +102,19 @@ class Lab:
                 self._make_guest)
             config.write_controller()
         with self._controller_network():
-            with _step('schemas of Keystone, Placement, Glance and Nova'):
+            with stage('schemas of Keystone, Placement, Glance and Nova'):
                 openstack.together(openstack.make_keystone,
                                    openstack.make_placement,
                                    openstack.make_glance, openstack.make_nova)
-            with _step('Keystone, its accounts and endpoints'):
+            with stage('Keystone, its accounts and endpoints'):
                 services.start_api('keystone')
                 openstack.make_accounts()
-            with _step('Placement, Glance and Nova'):
+            with stage('Placement, Glance and Nova'):
                 openstack.together(
                     *(lambda name=name: services.start_api(name)
                       for name in ('placement', 'glance', 'nova', 'neutron')),
                     services.start_conductor, services.start_scheduler)
-        with _step("nova-compute on each host, with Nova's own driver"):
+        with stage("nova-compute on each host, with Nova's own driver"):
             for name in self.hosts:
                 self.write_compute(name)
                 self.start_compute(name)
@@ -154,7 +131,7 @@ class Lab:
             none: all that nova-vqos-calibrate has
         :param max_s: for each host
         """
-        with _step('calibration of both hosts, in a guest on each'):
+        with stage('calibration of both hosts, in a guest on each'):
             self._calibrate_host(REFERENCE, max_s, [
                 '--reference', REFERENCE,
                 *(f'--benchmark={name}' for name in benchmarks)])
@@ -178,7 +155,7 @@ class Lab:
         if self.is_deployed:
             process.say('nova_vqos is deployed already')
             return
-        with _step("libvirt's hook, and the agent, on each host"):
+        with stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
                 for_agent, for_hook = config.agent_and_hook(name)
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
@@ -191,7 +168,7 @@ class Lab:
                 config.write_ini(host.path('etc/nova-vqos/nova-vqos.conf'),
                                  for_agent)
                 self.start_agent(name)
-        with _step('the filter in nova-scheduler, the driver in each '
+        with stage('the filter in nova-scheduler, the driver in each '
                    'nova-compute'):
             with self._controller_network():
                 services.SCHEDULER.stop()
@@ -204,37 +181,6 @@ class Lab:
             self.wait_for_units()
         _touch(self._deployed_mark)
 
-    def prepare_tempest(self) -> None:
-        """Make what tempest needs, and tell it of that.
-
-        :raises process.LabError: when a step fails
-        """
-        path = os.path.join(paths.TEMPEST, 'tempest.conf')
-        if os.path.exists(path):
-            return
-        with _step('images, flavor, zone and configuration for tempest'):
-            calibrated = self.benchmark()
-            with self.cloud() as cloud:
-                kernel, ramdisk = guest.find_kernel(), initramfs()
-                images = [
-                    cloud.make_image(f'tempest-{name}', kernel, ramdisk, line)
-                    for name, line in (
-                        ('idle', config.IDLE_GUEST),
-                        ('work', guest.command_line(
-                            events={'sysbench': calibrated.round_events})))]
-                # Hosts that sell units take no servers without.
-                cloud.make_flavor('tempest', {
-                    f'resources:{UNITS}': str(_TEMPEST_UNITS)})
-                cloud.make_zone(f'only-{REFERENCE}', REFERENCE)
-            config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
-                         config.STESTR_CONF)
-            config.write_ini(path, config.tempest(
-                *images, 'tempest', units=_TEMPEST_UNITS,
-                reference_score=calibrated.score,
-                speed_tolerance=_TEMPEST_TOLERANCE,
-                too_fast_units=_TOO_FAST_UNITS, slow_host=REFERENCE,
-                single_host_zone=f'only-{REFERENCE}'))
-
     def down(self) -> None:
         """Remove every trace of the lab, also of a half-made one.
 
@@ -243,7 +189,7 @@ class Lab:
         if not os.path.isdir(paths.ROOT) and not self.network.exists(
                 self.network.controller):
             return
-        with _step('removing what there is of a lab'):
+        with stage('removing what there is of a lab'):
             openstack.together(
                 *(host.remove for host in self.hosts.values()),
                 # Nothing that they have is to last.
@@ -348,7 +294,7 @@ class Lab:
         """
         made = {}
         try:
-            with _step("a guest on each host that tells its pCPU's pace"):
+            with stage("a guest on each host that tells its pCPU's pace"):
                 for name, host in self.hosts.items():
                     (cpu_class,) = self.profile(name).cpu_classes
                     (score,) = (one for one in cpu_class.busy.scores
@@ -415,7 +361,8 @@ class Lab:
         running = self.hosts[name].popen(
             [f'{services.BIN}/{program}', *arguments],
             # Of the virtual environment: privsep-helper, for one.
-            env={'PATH': f'{services.BIN}:{os.environ["PATH"]}:{_SBIN}'},
+            env={'PATH': f'{services.BIN}:{os.environ["PATH"]}:'
+                         f'{requirements.SBIN}'},
             log=f'{program}-{name}')
         running.save(_pid_file(name, program))
         return running
@@ -499,7 +446,8 @@ def initramfs() -> str:
 
 
 @contextlib.contextmanager
-def _step(what: str) -> Iterator[None]:
+def stage(what: str) -> Iterator[None]:
+    """Say what is done, and how long it took."""
     process.say(f'-- {what}')
     began = time.monotonic()
     yield

@@ -22,13 +22,14 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
 sys.path.insert(0, os.path.join(TOP, 'devstack'))
 
 from nova_vqos_lab import cloud  # noqa: E402
+from nova_vqos_lab import requirements  # noqa: E402
 from nova_vqos_lab import story  # noqa: E402
 
 
 @pytest.fixture(scope='session')
 def lab():
     """The lab, not up yet; removed with every trace in the end."""
-    lacking = cloud.missing_requirements()
+    lacking = requirements.missing()
     if lacking:
         if os.environ.get('CI') == 'true':
             pytest.fail('; '.join(lacking))

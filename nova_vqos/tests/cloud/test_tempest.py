@@ -19,6 +19,7 @@ import subprocess
 import pytest
 
 from nova_vqos.tests.cloud import conftest
+from nova_vqos_lab import tempest
 
 LAB = os.path.join(conftest.TOP, 'devstack', 'lab')
 TIMEOUT_S = 1500
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 def ran(lab, told):
     """What a run of all of them printed, and its status."""
     assert lab.is_deployed, told.checks[-1]
-    lab.prepare_tempest()
+    tempest.prepare(lab)
     done = subprocess.run(
         # The hosts have a pCPU each: room for the servers of one worker.
         [LAB, 'tempest', 'run', '--regex', 'nova_vqos', '--serial'],

@@ -1,0 +1,61 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The lab is made ready for tempest."""
+
+import os
+
+from nova_vqos import guest
+from nova_vqos_lab import cloud
+from nova_vqos_lab import config
+from nova_vqos_lab import paths
+
+# Units that each host has room for, and while a server is resized
+# for half as many besides; and units of one vCPU that the fast host's pCPU can
+# give and the slow one's cannot.
+_UNITS = 60
+_TOO_FAST_UNITS = 150
+# As fast as the machine is at the moment, see pace.py, is good enough there.
+_TOLERANCE = 0.35
+
+
+def prepare(lab: cloud.Lab) -> None:
+    """Make what tempest needs, and tell it of that.
+
+    :raises process.LabError: when a step fails
+    """
+    path = os.path.join(paths.TEMPEST, 'tempest.conf')
+    if os.path.exists(path):
+        return
+    with cloud.stage('images, flavor, zone and configuration for tempest'):
+        calibrated = lab.benchmark()
+        with lab.cloud() as made:
+            kernel, ramdisk = guest.find_kernel(), cloud.initramfs()
+            images = [
+                made.make_image(f'tempest-{name}', kernel, ramdisk, line)
+                for name, line in (
+                    ('idle', config.IDLE_GUEST),
+                    ('work', guest.command_line(
+                        events={'sysbench': calibrated.round_events})))]
+            # Hosts that sell units take no servers without.
+            made.make_flavor('tempest', {
+                f'resources:{cloud.UNITS}': str(_UNITS)})
+            made.make_zone(f'only-{cloud.REFERENCE}', cloud.REFERENCE)
+        config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
+                     config.STESTR_CONF)
+        config.write_ini(path, config.tempest(
+            *images, 'tempest', units=_UNITS,
+            reference_score=calibrated.score,
+            speed_tolerance=_TOLERANCE,
+            too_fast_units=_TOO_FAST_UNITS, slow_host=cloud.REFERENCE,
+            single_host_zone=f'only-{cloud.REFERENCE}'))
