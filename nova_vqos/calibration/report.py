@@ -10,93 +10,21 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
-"""A page to look at profiles: one HTML file that needs nothing else.
+"""A page to look at profiles, see :mod:`nova_vqos.calibration.html_page`."""
 
-It has no script, loads nothing, and forbids the browser both. All that comes
-from a profile is escaped: who wrote it is not known.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-import html
+from collections.abc import Callable, Iterator, Sequence
 
 from nova_vqos import io_profile
 from nova_vqos import profile as profiles
 from nova_vqos import units
 from nova_vqos import version
 from nova_vqos.calibration import charts
+from nova_vqos.calibration import drawing
+from nova_vqos.calibration import html_page as html
 from nova_vqos.calibration import io_table
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
-
-_CSS = """
-:root {
-  color-scheme: light dark;
-  --paper: #ffffff; --ink: #1c2128; --muted: #59636e; --grid: #d5dae0;
-  --apart: #f4f1ea; --alone: #a85a00; --busy: #0b5cad; --outlier: #b0005a;
-  --font: system-ui, "Liberation Sans", "DejaVu Sans", sans-serif;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --paper: #14181d; --ink: #e4e8ec; --muted: #9ba6b1; --grid: #353d46;
-    --apart: #1f252c; --alone: #f0a04b; --busy: #6cb4ff; --outlier: #ff7fb8;
-  }
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 62rem;
-  background: var(--paper); color: var(--ink);
-  font: 1rem/1.5 var(--font); overflow-wrap: anywhere;
-}
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 0.75rem; }
-h2 {
-  font-size: 1.4rem; margin: 3.5rem 0 0.75rem; padding-top: 1rem;
-  border-top: 2px solid var(--ink);
-}
-h3 { font-size: 1.15rem; margin: 2.25rem 0 0.5rem; }
-h4 { font-size: 1rem; margin: 1.75rem 0 0.5rem; }
-p, figcaption { max-width: 46rem; }
-a { color: var(--busy); }
-figure { margin: 0 0 1rem; }
-figcaption, .note { color: var(--muted); font-size: 0.9rem; }
-.chart { display: block; width: 100%; min-width: 36rem; height: auto; }
-.chart * { stroke-linejoin: round; stroke-linecap: butt; }
-.facts {
-  display: grid; grid-template-columns: max-content 1fr;
-  gap: 0.2rem 1.25rem; margin: 1rem 0;
-}
-.facts dt { color: var(--muted); }
-.facts dd { margin: 0; }
-.scroll { overflow-x: auto; }
-table {
-  border-collapse: collapse; font-size: 0.875rem;
-  font-variant-numeric: tabular-nums; overflow-wrap: normal;
-}
-th, td {
-  padding: 0.25rem 0.7rem 0.25rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--grid);
-}
-thead th { border-bottom: 1.5px solid var(--muted); }
-tbody th { font-weight: normal; }
-.number { text-align: right; }
-td.number { white-space: nowrap; }
-.combined > * { font-weight: 600; border-top: 1.5px solid var(--muted); }
-.apart > * { color: var(--muted); font-style: italic; }
-.hash { display: block; font-family: monospace; font-size: 0.75rem; }
-.pair {
-  display: grid; gap: 0 2.5rem; align-items: start;
-  grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr));
-}
-@media print {
-  body { max-width: none; padding: 0; font-size: 10pt; }
-  section + section { break-before: page; }
-  figure, tr { break-inside: avoid; }
-  h2, h3, h4 { break-after: avoid; }
-  .scroll { overflow: visible; }
-  .chart { min-width: 0; }
-}
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 # Of the columns of table; those before it are texts.
 _NUMBERS_FROM = table.COLUMNS.index('weight')
@@ -104,8 +32,6 @@ _FORMATS = {'coefficient': '.5f', 'low': '.5f', 'high': '.5f',
             'cu_per_pcpu': '.2f'}
 # Characters of a list of pCPUs, but for the one that names all of them.
 _PCPUS = 24
-# Words in tables that are longer may be broken: half a SHA-256.
-_UNBROKEN = 32
 
 
 def page(found: Sequence[profiles.Profile],
@@ -123,15 +49,9 @@ def page(found: Sequence[profiles.Profile],
         [*_beginning(found, drawn),
          *(part for number, held in enumerate(found, 1)
            for part in _section(held, number, drawn, len(found) > 1)),
-         f'<p class="note">Made by nova_vqos {_text(version.version())}.</p>'])
-    text = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, '
-        'initial-scale=1">\n'
-        f'<title>{_text(_heading(found))}</title>\n'
-        f'<style>{_CSS}</style>\n</head>\n<body>\n{body}</body>\n</html>\n')
-    return text.encode('ascii', 'xmlcharrefreplace').decode()
+         '<p class="note">Made by nova_vqos '
+         f'{html.text(version.version())}.</p>'])
+    return html.document(_heading(found), body)
 
 
 class _Figures:
@@ -152,7 +72,7 @@ class _Figures:
         svg = chart(*what, f'chart{self._drawn}', title)
         self._progress(self._drawn, self._total)
         return (f'<figure><div class="scroll">{svg}</div>'
-                f'<figcaption>{_text(caption)}</figcaption></figure>\n')
+                f'<figcaption>{html.text(caption)}</figcaption></figure>\n')
 
     def skip(self) -> None:
         """Count a chart that there is nothing to draw of."""
@@ -167,10 +87,10 @@ def _heading(found: Sequence[profiles.Profile]) -> str:
 def _beginning(found: Sequence[profiles.Profile],
                drawn: _Figures) -> Iterator[str]:
     names = ', '.join(dict.fromkeys(held.reference.name for held in found))
-    yield f'<h1>{_text(_heading(found))}</h1>\n'
+    yield f'<h1>{html.text(_heading(found))}</h1>\n'
     yield (
         f'<p>100 CU (CPU units) are the speed of one pCPU of the reference, '
-        f'{_text(names)}, while all of its pCPUs are busy. A coefficient '
+        f'{html.text(names)}, while all of its pCPUs are busy. A coefficient '
         'says how many times as fast as that a pCPU was measured to be, and '
         'the one while all pCPUs are busy is what is sold: 1.2 is a pCPU of '
         '120 CU.</p>\n')
@@ -186,7 +106,7 @@ def _overview(found: Sequence[profiles.Profile],
                                      for held in found})
     except CalibrationError as error:
         drawn.skip()
-        yield f'<p>They cannot be compared: {_text(str(error))}.</p>\n'
+        yield f'<p>They cannot be compared: {html.text(str(error))}.</p>\n'
     else:
         yield drawn.draw(
             charts.speeds, [
@@ -197,12 +117,12 @@ def _overview(found: Sequence[profiles.Profile],
             caption='Combined coefficients of equal pCPUs, with their 95 % '
             'intervals. Where intervals overlap, the hosts may be equal: the '
             'command compare says so.')
-    yield _table(
+    yield html.table(
         ('host', 'profile', 'pCPUs', 'CU per pCPU', 'interval',
          "host's capacity in CU"),
         [(None, [
-            f'<a href="#host{number}">{_cell(held.host)}</a>',
-            _cell(held.id), _cell(_pcpus(one)),
+            f'<a href="#host{number}">{html.cell(held.host)}</a>',
+            html.cell(held.id), html.cell(_pcpus(one)),
             f'{one.busy.coefficient * units.CU_PER_REFERENCE_PCPU:.2f}',
             f'{one.busy.interval_width:.2%}',
             str(table.capacity_cu(held))])
@@ -214,7 +134,7 @@ def _section(held: profiles.Profile, number: int, drawn: _Figures,
              is_one_of_several: bool) -> Iterator[str]:
     yield f'<section id="host{number}">\n'
     if is_one_of_several:
-        yield f'<h2>{_text(held.host)}</h2>\n'
+        yield f'<h2>{html.text(held.host)}</h2>\n'
     yield _facts(held)
     if len(held.cpu_classes) > 1:
         yield '<h3>Kinds of pCPUs</h3>\n'
@@ -235,10 +155,12 @@ def _section(held: profiles.Profile, number: int, drawn: _Figures,
     yield '<h3>The benchmarks</h3>\n'
     yield _benchmarks(held.reference)
     yield '<div class="pair">\n<div>\n<h3>Fingerprint</h3>\n'
-    yield _mapping('What was measured. The profile holds for nothing else.',
-                   held.fingerprint)
+    yield html.mapping(
+        'What was measured. The profile holds for nothing else.',
+        held.fingerprint)
     yield '</div>\n<div>\n<h3>Provenance</h3>\n'
-    yield _mapping('What was seen while it was measured.', held.provenance)
+    yield html.mapping('What was seen while it was measured.',
+                       held.provenance)
     yield '</div>\n</div>\n</section>\n'
 
 
@@ -253,7 +175,7 @@ def _facts(held: profiles.Profile) -> str:
         'Capacity': f'{table.capacity_cu(held)} CU',
     }
     return '<dl class="facts">\n' + ''.join(
-        f'<dt>{_text(key)}</dt><dd>{_text(value)}</dd>\n'
+        f'<dt>{html.text(key)}</dt><dd>{html.text(value)}</dd>\n'
         for key, value in facts.items()) + '</dl>\n'
 
 
@@ -264,7 +186,7 @@ def _class(held: profiles.Profile, cpu_class: profiles.CpuClass,
     cu = cpu_class.busy.coefficient * units.CU_PER_REFERENCE_PCPU
     where = f'{pcpus} of {held.host}'
     if len(held.cpu_classes) > 1:
-        yield f'<h3>{_text(pcpus)}: {cu:.2f} CU each</h3>\n'
+        yield f'<h3>{html.text(pcpus)}: {cu:.2f} CU each</h3>\n'
     yield '<h4>How fast, alone and busy</h4>\n'
     yield drawn.draw(
         charts.coefficients, cpu_class, reference,
@@ -331,10 +253,10 @@ def _numbers(held: profiles.Profile) -> str:
             return 'combined'
         return None if weights[str(name)] else 'apart'
 
-    return _table(
+    return html.table(
         [column.replace('_', ' ') for column in table.COLUMNS],
         [(look(row), [
-            _cell(charts.short(str(cell), _PCPUS) if column == 'pcpus'
+            html.cell(drawing.short(str(cell), _PCPUS) if column == 'pcpus'
                   else format(cell, _FORMATS.get(column, '')))
             for column, cell in zip(table.COLUMNS, row, strict=True)])
          for row in table.rows(held)], numbers_from=_NUMBERS_FROM)
@@ -346,61 +268,26 @@ def _io(shown: io_profile.IoProfile) -> str:
         'what threads of a server are charged for; '
         f'{shown.wake.value:.0f} more for a packet that has to wake who '
         'takes it in. '
-        f'Measured {_text(shown.created_at)}.</p>\n' + _table(
+        f'Measured {html.text(shown.created_at)}.</p>\n' + html.table(
             [column.replace('_', ' ') for column in io_table.COLUMNS],
-            [(None, [_cell(str(cell)) for cell in row])
+            [(None, [html.cell(str(cell)) for cell in row])
              for row in io_table.rows(shown)], numbers_from=2)
-        + _mapping('What was not measured.', shown.unmeasured)
-        + _mapping('What was seen while it was.', shown.provenance))
+        + html.mapping('What was not measured.', shown.unmeasured)
+        + html.mapping('What was seen while it was.', shown.provenance))
 
 
 def _benchmarks(reference: profiles.Reference) -> str:
-    return _table(
+    return html.table(
         ('name', 'kind of work', 'what is run, and its build (SHA-256)',
          'unit', 'weight', "reference's score", '95 % interval'),
         [(None if known.weight else 'apart', [
-            _cell(known.name), _cell(known.kind),
-            f'{_cell(known.identity)} '
-            f'<span class="hash">{_cell(known.program_sha256)}</span>',
-            _cell(known.unit), f'{known.weight:g}', f'{known.score:.6g}',
+            html.cell(known.name), html.cell(known.kind),
+            f'{html.cell(known.identity)} '
+            f'<span class="hash">{html.cell(known.program_sha256)}</span>',
+            html.cell(known.unit), f'{known.weight:g}',
+            f'{known.score:.6g}',
             f'\N{PLUS-MINUS SIGN}{known.half_width:.2%}'])
          for known in reference.benchmarks], numbers_from=4)
-
-
-def _mapping(meaning: str, texts: Mapping[str, str]) -> str:
-    if not texts:
-        return '<p class="note">The profile says nothing of it.</p>\n'
-    return f'<p class="note">{_text(meaning)}</p>\n' + _table(
-        ('what', 'was'),
-        [(None, [_cell(key), _cell(value)]) for key, value in texts.items()])
-
-
-def _table(head: Iterable[str],
-           rows: Iterable[tuple[str | None, Sequence[str]]], *,
-           numbers_from: int | None = None) -> str:
-    """A table, whose first column names its rows.
-
-    :param rows: a class of the style sheet, and cells as HTML
-    :param numbers_from: the first column of numbers; those after it are, too
-    """
-    def cell(tag: str, index: int, content: str, more: str = '') -> str:
-        is_number = numbers_from is not None and index >= numbers_from
-        look = ' class="number"' if is_number else ''
-        return f'<{tag}{more}{look}>{content}</{tag}>'
-
-    lines = ['<div class="scroll"><table>']
-    lines.append('<thead><tr>' + ''.join(
-        cell('th', i, _text(name), ' scope="col"')
-        for i, name in enumerate(head)) + '</tr></thead>')
-    lines.append('<tbody>')
-    for look, cells in rows:
-        lines.append(
-            (f'<tr class="{look}">' if look else '<tr>') + ''.join(
-                cell('td', i, content) if i else
-                cell('th', i, content, ' scope="row"')
-                for i, content in enumerate(cells)) + '</tr>')
-    lines.append('</tbody></table></div>\n')
-    return '\n'.join(lines)
 
 
 def _host(held: profiles.Profile,
@@ -418,16 +305,6 @@ def _label(host: str, cpu_class: profiles.CpuClass,
 
 
 def _pcpus(cpu_class: profiles.CpuClass) -> str:
-    return charts.short(profiles.format_pcpus(cpu_class.pcpus), _PCPUS)
+    return drawing.short(profiles.format_pcpus(cpu_class.pcpus), _PCPUS)
 
 
-def _cell(text: str) -> str:
-    """Text of a table, whose columns are as wide as their longest word."""
-    return ' '.join(
-        '<wbr>'.join(_text(word[start:start + _UNBROKEN])
-                     for start in range(0, len(word), _UNBROKEN))
-        for word in text.split(' '))
-
-
-def _text(text: str) -> str:
-    return html.escape(charts.printable(text))

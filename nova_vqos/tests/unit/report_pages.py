@@ -26,7 +26,7 @@ from nova_vqos.tests import make_profiles
 # by a program, and no unit test may start one.
 report = command.load_library()
 charts = report.charts
-matplotlib = charts.matplotlib
+matplotlib = charts.drawing.matplotlib
 
 FINGERPRINT = {'cpu_model': 'a pCPU', 'kernel': '6.1'}
 VOID = {'meta', 'wbr'}
@@ -35,7 +35,7 @@ TAGS = {
     'html', 'head', 'meta', 'title', 'style', 'body', 'section', 'div', 'h1',
     'h2', 'h3', 'h4', 'p', 'dl', 'dt', 'dd', 'figure', 'figcaption', 'table',
     'thead', 'tbody', 'tr', 'th', 'td', 'a', 'span', 'wbr', 'svg', 'desc', 'g',
-    'defs', 'path', 'use', 'text', 'clippath', 'rect', 'pattern'}
+    'defs', 'path', 'use', 'text', 'clippath', 'rect', 'pattern', 'code'}
 EVIL = '<script>alert(1)</script>'
 
 

@@ -80,7 +80,8 @@ class TestSafety:
         assert not re.search('#[0-9a-fA-F]{6}', drawn)
         used = set(re.findall(r'var\((--[a-z]+)\)', page.source))
         light, dark = (set(re.findall(r'(--[a-z]+):', part)) for part
-                       in report._CSS.split('prefers-color-scheme: dark'))
+                       in report.html.CSS.split(
+                           'prefers-color-scheme: dark'))
         assert used <= light
         assert dark == light - {'--font'}
 
