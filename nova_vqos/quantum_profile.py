@@ -81,8 +81,13 @@ class Point:
         return statistics.median(self.medians_ns) if self.medians_ns else None
 
     @property
-    def spread(self) -> float:
-        """Half of what lies between the extremes, relative to the median."""
+    def spread(self) -> float | None:
+        """Half of what lies between the extremes, relative to the median.
+
+        :returns: None: one value has none
+        """
+        if len(self.values_ns) < 2:
+            return None
         return ((max(self.values_ns) - min(self.values_ns)) / 2
                 / self.value_ns)
 
@@ -207,8 +212,11 @@ def _curve(fields: profile.Fields) -> Curve:
     if any((runnable, None) not in by_place for runnable, _slice in by_place):
         raise fields.error('points', "with one of the kernel's default for "
                            'each number of runnable vCPUs')
-    if best_us is not None and best_us not in {
-            slice_us for _runnable, slice_us in by_place}:
+    slices = {slice_us for _runnable, slice_us in by_place}
+    if len(points) != len(slices) * len({one.runnable for one in points}):
+        raise fields.error('points', 'of the same slices with each number of '
+                           'runnable vCPUs')
+    if best_us is not None and best_us not in slices:
         raise fields.error('best_us', 'the slice of one of its points')
     return Curve(kind, best_us, verdict,
                  fields.number('margin', 0, _MOST_MARGIN), points)

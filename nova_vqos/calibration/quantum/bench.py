@@ -16,10 +16,12 @@ All are started once, and stopped; what is measured goes on for that while. So
 that kinds, numbers and slices can take turns in any order.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import os
+import random
 import time
 import typing as ty
 
@@ -34,11 +36,18 @@ from nova_vqos.hypervisor import schedstat
 
 #: vCPUs that share a pCPU, as in the research.
 RUNNABLE = (2, 4)
-_TREE = 'nova-vqos-quantum'
+#: Right below the root.
+TREE = 'nova-vqos-quantum'
 # Until turns are as they will stay.
 _SETTLE_S = 0.15
-# Each size of a list, alone; some turns of what happens every now and then.
+# Of a list of each size, alone.
 _PROBE_S = 0.2
+# In how many parts servers with two vCPUs are looked at.
+_PHASES = 4
+# Where the kernel's own is not known: some ticks.
+_DEFAULT_TURN_US = 4000
+
+_random = random.SystemRandom()
 
 
 class Cell(ty.NamedTuple):
@@ -91,6 +100,26 @@ class _Running:
     pcpus: tuple[int, ...]
 
 
+class _Look(ty.NamedTuple):
+    """What happened while one server was looked at.
+
+    :ivar waited_ns: by each request, where there are any
+    :ivar work: that it did
+    :ivar cpu_ns: that it took for that
+    :ivar all_cpu_ns: that all servers took
+    :ivar run_ns: of its vCPUs, as the kernel tells
+    :ivar runs: how often these began to run
+    """
+
+    waited_ns: list[int]
+    work: float
+    cpu_ns: float
+    all_cpu_ns: float
+    passed_s: float
+    run_ns: int
+    runs: int
+
+
 class Bench:
     """All servers, started and standing still.
 
@@ -129,7 +158,7 @@ class Bench:
         loads.check_memory(
             self.caches.beyond_lines * loads.LINE_BYTES
             * (most * len(self._place.pcpus) + 2))
-        self._tree = self._stack.enter_context(server_groups.Tree(_TREE))
+        self._tree = self._stack.enter_context(server_groups.Tree(TREE))
         if 'cache' in kinds:
             self.cache_lines = caches.held_lines(self.caches, self._walk_ns)
         lines = {'cache': self.cache_lines,
@@ -186,9 +215,10 @@ class Bench:
             time.sleep(_PROBE_S)
             before = self._told(running)
             time.sleep(_PROBE_S)
-            found = loads.cost_ns(before, self._told(running))
+            after = self._told(running)
         finally:
             running.server.close()
+        found = loads.cost_ns(before, after)
         if found is None:
             raise CalibrationError(
                 f'pCPU {self._place.first} had no time for a walk in '
@@ -202,46 +232,66 @@ class Bench:
         :raises CalibrationError: when one has ended, or slices cannot be set
         """
         subject = self._subjects[cell.kind]
-        others = [neighbour for pcpu in subject.pcpus
-                  for neighbour in self._neighbours[pcpu][:cell.runnable - 1]]
-        everybody = [subject, *others]
+        neighbours = {pcpu: self._neighbours[pcpu][:cell.runnable - 1]
+                      for pcpu in subject.pcpus}
+        everybody = [subject, *itertools.chain(*neighbours.values())]
         for running in everybody:
             _set_slices(running.server, cell.slice_us)
-        try:
-            for running in everybody:
+        looks = []
+        phases = _PHASES if len(subject.pcpus) > 1 else 1
+        for _ in range(phases):
+            try:
+                self._resume(subject, neighbours, cell)
+                looks.append(self._look(cell, everybody, window_s / phases))
+            finally:
+                for running in everybody:
+                    running.server.pause()
+        return _sample(cell, looks, len(subject.pcpus))
+
+    def _resume(self, subject: _Running,
+                neighbours: Mapping[int, Sequence[_Running]],
+                cell: Cell) -> None:
+        """Have all of them go on, and wait until turns are as they will be.
+
+        Those on one pCPU take turns with no regard to the other, and two
+        vCPUs of a server may for long run at the same time, or never. So
+        those of the second pCPU begin at a time of chance within a turn.
+        """
+        subject.server.resume()
+        for pcpu, those in neighbours.items():
+            if pcpu != self._place.first:
+                time.sleep(_random.random() * cell.runnable
+                           * (cell.slice_us or _DEFAULT_TURN_US) / 1e6)
+            for running in those:
                 running.server.resume()
-            waited_ns: list[int] = []
-            if cell.kind == 'io':
-                self._client.ask(0, _SETTLE_S)
-            else:
-                time.sleep(_SETTLE_S)
-            told_before = list(map(self._told, everybody))
-            runs_before = _runs(subject.server)
-            began_s = time.monotonic()
-            if cell.kind == 'io':
-                waited_ns = self._client.ask(0, window_s)
-            else:
-                time.sleep(window_s)
-            told = list(map(self._told, everybody))
-            runs = _runs(subject.server)
-            passed_s = time.monotonic() - began_s
-        finally:
-            for running in everybody:
-                running.server.pause()
-        used_ns = sum(loads.cpu_ns(before, after) for before, after
-                      in zip(told_before, told, strict=True))
         if cell.kind == 'io':
-            value_ns = (requests.percentile(waited_ns, 0.95)
-                        if waited_ns else None)
+            self._client.ask(_SETTLE_S, 0)
         else:
-            value_ns = loads.cost_ns(told_before[0], told[0])
-        if value_ns is None:
-            return None
-        return Sample(
-            value_ns,
-            requests.percentile(waited_ns, 0.5) if waited_ns else None,
-            _mean_run_us(runs_before, runs),
-            used_ns / 1e9 / passed_s / len(subject.pcpus))
+            time.sleep(_SETTLE_S)
+
+    def _look(self, cell: Cell, everybody: Sequence[_Running],
+              window_s: float) -> _Look:
+        """:param everybody: first the one that is looked at"""
+        waited_ns: list[int] = []
+        subject = everybody[0].server
+        before = list(map(self._told, everybody))
+        runs_before = _runs(subject)
+        began_s = time.monotonic()
+        if cell.kind == 'io':
+            waited_ns = self._client.ask(0, window_s)
+        else:
+            time.sleep(window_s)
+        after = list(map(self._told, everybody))
+        runs = _runs(subject)
+        return _Look(
+            waited_ns, loads.work(before[0], after[0]),
+            loads.cpu_ns(before[0], after[0]),
+            sum(map(loads.cpu_ns, before, after)),
+            time.monotonic() - began_s,
+            sum(new.run_ns - old.run_ns
+                for old, new in zip(runs_before, runs, strict=True)),
+            sum(new.runs - old.runs
+                for old, new in zip(runs_before, runs, strict=True)))
 
     def _told(self, running: _Running) -> list[loads.Told]:
         return [self._board.told(slot) for slot in running.server.vcpus]
@@ -273,11 +323,20 @@ def _runs(server: loads.Server) -> list[schedstat.ThreadRun]:
     return found
 
 
-def _mean_run_us(before: Sequence[schedstat.ThreadRun],
-                 after: Sequence[schedstat.ThreadRun]) -> float | None:
-    runs = sum(new.runs - old.runs
-               for old, new in zip(before, after, strict=True))
-    if runs <= 0:
-        return None
-    return sum(new.run_ns - old.run_ns for old, new in zip(
-        before, after, strict=True)) / runs / 1000
+def _sample(cell: Cell, looks: Sequence[_Look],
+            pcpus: int) -> Sample | None:
+    """What some looks at the same say together."""
+    work = sum(look.work for look in looks)
+    waited_ns = [ns for look in looks for ns in look.waited_ns]
+    runs = sum(look.runs for look in looks)
+    mean_run_us = (sum(look.run_ns for look in looks) / runs / 1000
+                   if runs else None)
+    share = (sum(look.all_cpu_ns for look in looks) / 1e9 / pcpus
+             / sum(look.passed_s for look in looks))
+    if cell.kind == 'io' and waited_ns:
+        return Sample(requests.percentile(waited_ns, 0.95),
+                      requests.percentile(waited_ns, 0.5), mean_run_us, share)
+    if cell.kind != 'io' and work > 0:
+        return Sample(sum(look.cpu_ns for look in looks) / work, None,
+                      mean_run_us, share)
+    return None

@@ -210,14 +210,19 @@ def cpu_ns(before: Sequence[Told], after: Sequence[Told]) -> float:
                for old, new in zip(before, after, strict=True))
 
 
+def work(before: Sequence[Told], after: Sequence[Told]) -> float:
+    """Work of some vCPUs between two looks."""
+    return sum(new.work - old.work
+               for old, new in zip(before, after, strict=True))
+
+
 def cost_ns(before: Sequence[Told], after: Sequence[Told]) -> float | None:
     """CPU time of some vCPUs for a unit of their work between two looks.
 
     :returns: None: they did none
     """
-    work = sum(new.work - old.work
-               for old, new in zip(before, after, strict=True))
-    return cpu_ns(before, after) / work if work > 0 else None
+    done = work(before, after)
+    return cpu_ns(before, after) / done if done > 0 else None
 
 
 def check_memory(needed_bytes: int, sysroot: str = '/') -> None:

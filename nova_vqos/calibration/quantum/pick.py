@@ -35,8 +35,8 @@ def curve(kind: str,
     :param points: that of the kernel's default with each number of runnable
         vCPUs among them; the same slices with each
     """
-    spread = statistics.median(point.spread for point in points)
-    margin = max(TOLERANCE, spread)
+    spreads = [point.spread for point in points if point.spread is not None]
+    margin = max(TOLERANCE, statistics.median(spreads or [0.0]))
     best_us, verdict = _choose(quantum_profile.CLASSES[kind],
                                quantum_profile.costs(points), margin)
     return quantum_profile.Curve(kind, best_us, verdict, round(margin, 4),

@@ -36,11 +36,11 @@ LEAST_SHARE = 0.9
 
 # What a cell takes beside its window: to settle, and for late answers.
 _AROUND_S = 0.3
-_LONGEST_WINDOW_S = 1.5
+_LONGEST_WINDOW_S = 1.0
 _LEAST_WINDOW_S = 0.3
 # In a window there are so many turns of all vCPUs at the longest slice.
 _TURNS = 1.5
-_PROGRESS_S = 3
+_PROGRESS_S = 10
 
 _random = random.SystemRandom()
 
@@ -99,26 +99,50 @@ def take(todo: Sequence[bench.Cell], measure: Measure,
          effort: Effort) -> dict[bench.Cell, list[bench.Sample]]:
     """Measure all cells by turns, until the time is up.
 
+    After the least rounds, those come again that others disturbed too often.
+
     :raises CalibrationError: when one cannot be measured
     """
     look_s = window_s(todo, effort.max_s)
     began_s = told_s = time.monotonic()
     taken: dict[bench.Cell, list[bench.Sample]] = {cell: [] for cell in todo}
+    measured = 0
     for number in range(1, effort.max_rounds + 1):
-        for done, cell in enumerate(_random.sample(todo, len(todo)), 1):
+        cells = list(todo)
+        if number > LEAST_ROUNDS:
+            each_s = (time.monotonic() - began_s) / measured
+            left_s = began_s + effort.max_s - time.monotonic()
+            cells = _more(taken, int(left_s / each_s))
+        if not cells:
+            break
+        for done, cell in enumerate(_random.sample(cells, len(cells)), 1):
             sample = measure(cell, look_s)
             if sample is not None:
                 taken[cell].append(sample)
-            now_s = time.monotonic()
-            if now_s - told_s > _PROGRESS_S:
-                told_s = now_s
-                LOG.info('  round %d, %d of %d; %s', number, done, len(todo),
-                         _so_far(taken))
-        spent_s = time.monotonic() - began_s
-        if number >= LEAST_ROUNDS and (
-                spent_s * (number + 1) / number > effort.max_s):
-            break
+            measured += 1
+            if time.monotonic() - told_s > _PROGRESS_S:
+                told_s = time.monotonic()
+                LOG.info('  round %d, %d of %d; %s', number, done,
+                         len(cells), _so_far(taken))
     return taken
+
+
+def _more(taken: Samples, most: int) -> list[bench.Cell]:
+    """What to measure in one round more.
+
+    :param most: so many there is time for
+    :returns: those that were disturbed too often, as many as can be; else all
+        or, where there is no time for these, none
+    """
+    lacking = [cell for cell, samples in taken.items()
+               if len(_quiet(samples)) < LEAST_ROUNDS]
+    if lacking:
+        return _random.sample(lacking, max(0, min(most, len(lacking))))
+    return list(taken) if most >= len(taken) else []
+
+
+def _quiet(samples: Sequence[bench.Sample]) -> list[bench.Sample]:
+    return [one for one in samples if one.share >= LEAST_SHARE]
 
 
 def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
@@ -135,7 +159,7 @@ def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
                 others for other, others in taken.items()
                 if other[:2] == cell[:2]):
             continue
-        quiet = [one for one in samples if one.share >= LEAST_SHARE]
+        quiet = _quiet(samples)
         kept = quiet or samples
         runs = [one.mean_run_us for one in kept if one.mean_run_us]
         found.append(quantum_profile.Point(

@@ -36,7 +36,8 @@ def _row(curve: quantum_profile.Curve,
     return (curve.kind, point.runnable,
             'default' if point.slice_us is None
             else f'{point.slice_us / 1000:g}',
-            round(curve.normalised(point), 3), f'{point.spread:.1%}',
+            round(curve.normalised(point), 3),
+            '' if point.spread is None else f'{point.spread:.1%}',
             '' if point.mean_run_us is None
             else round(point.mean_run_us / 1000, 2),
             _result(curve.kind, point.value_ns),
@@ -46,9 +47,14 @@ def _row(curve: quantum_profile.Curve,
 
 
 def _result(kind: str, value_ns: float) -> str:
+    """Time to answer, or what is done in a second of CPU time."""
     if kind == 'io':
         return f'{value_ns / 1e6:.2f} ms'
-    return f'{1e9 / value_ns:.4g} /s'
+    per_second = 1e9 / value_ns
+    for prefix, factor in (('M', 1e6), ('k', 1e3)):
+        if per_second >= factor:
+            return f'{per_second / factor:.3g} {prefix}/s'
+    return f'{per_second:.3g} /s'
 
 
 def option(shown: quantum_profile.QuantumProfile) -> str | None:

@@ -77,6 +77,7 @@ def test_what_it_recommends(quantum):
     (('curves', 0, 'points'), [], 'points'),
     (('curves', 0, 'points', 0, 'slice_us'), 30_000, 'each of another slice'),
     (('curves', 0, 'points', 0, 'slice_us'), 60_000, "the kernel's default"),
+    (('curves', 0, 'points', 1, 'slice_us'), 2000, 'the same slices'),
     (('curves', 0, 'points', 1, 'slice_us'), 100_001, 'from 100 to 100000'),
     (('curves', 0, 'points', 0, 'runnable'), 0, 'from 1 to 64'),
     (('curves', 0, 'points', 0, 'runnable'), 2.5, 'a whole number'),
@@ -139,6 +140,14 @@ def test_what_scatters_has_to_differ_by_more():
     assert noisy.margin == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(('value_ns', 'result'), [
+    (100.0, '10 M/s'), (13_000.0, '76.9 k/s'), (1e8, '10 /s')])
+def test_results(value_ns, result):
+    shown = make_profiles.make_quantum(curves=(
+        make_profiles.make_curve('spin', {None: value_ns}),))
+    assert next(table.rows(shown))[table.COLUMNS.index('result')] == result
+
+
 def test_both_numbers_of_vcpus_count_alike():
     points = [make_profiles.make_point(slice_us, cost_ns, runnable=runnable)
               for slice_us, costs_ns in ((None, (100.0, 9000.0)),
@@ -180,7 +189,7 @@ def test_the_table(quantum):
         'spread': '1.0%', 'mean_run_ms': 4.0, 'result': '1.00 ms',
         'median': '2.00 ms', 'rounds': 3, 'best': 'best'}
     assert rows[8] | {'kind': 'cache', 'slice_ms': 'default', 'cost': 1.0,
-                      'result': '1e+07 /s', 'median': '',
+                      'result': '10 M/s', 'median': '',
                       'best': ''} == rows[8]
     assert [row['slice_ms'] for row in rows[:4]] == ['default', '1', '30',
                                                      '90']
