@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nova_vqos import io_profile
 from nova_vqos import profile as profiles
+from nova_vqos import quantum_profile
 from nova_vqos import units
 from nova_vqos import version
 from nova_vqos.calibration import charts
 from nova_vqos.calibration import drawing
 from nova_vqos.calibration import html_page as html
 from nova_vqos.calibration import io_table
+from nova_vqos.calibration import quantum_charts
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import table
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.quantum import table as quantum_table
 
 # Of the columns of table; those before it are texts.
 _NUMBERS_FROM = table.COLUMNS.index('weight')
@@ -63,7 +66,7 @@ class _Figures:
         self._drawn = 0
         self._total = (len(found) > 1) + sum(
             3 * len(held.cpu_classes) + (len(held.cpu_classes) > 1)
-            for held in found)
+            + (held.quantum is not None) for held in found)
 
     def draw(self, chart: Callable[..., str], *what: object, title: str,
              caption: str) -> str:
@@ -152,6 +155,9 @@ def _section(held: profiles.Profile, number: int, drawn: _Figures,
     if held.io_profile is not None:
         yield '<h3>What I/O costs the kernel</h3>\n'
         yield _io(held.io_profile)
+    if held.quantum_profile is not None:
+        yield '<h3>Which slice is best</h3>\n'
+        yield from _quantum(held.quantum_profile, held.host, drawn)
     yield '<h3>The benchmarks</h3>\n'
     yield _benchmarks(held.reference)
     yield '<div class="pair">\n<div>\n<h3>Fingerprint</h3>\n'
@@ -274,6 +280,37 @@ def _io(shown: io_profile.IoProfile) -> str:
              for row in io_table.rows(shown)], numbers_from=2)
         + html.mapping('What was not measured.', shown.unmeasured)
         + html.mapping('What was seen while it was.', shown.provenance))
+
+
+def _quantum(shown: quantum_profile.QuantumProfile, host: str,
+             drawn: _Figures) -> Iterator[str]:
+    option = quantum_table.option(shown)
+    yield '<p>' + (
+        'Nothing to set: no slice was found to be better than what the '
+        'kernel does.' if option is None else
+        f'To set: <code>{html.text(option)}</code>.') + '</p>\n'
+    yield drawn.draw(
+        quantum_charts.curves, shown,
+        title=f'Cost by slice, {host}',
+        caption='What each kind of work cost beside one and three others on '
+        "a pCPU, relative to the kernel's default (stock) with as many: less "
+        'is better. Bars reach from the least to the most of all rounds. Of '
+        'io the time until 95 % of requests were answered, of spin the CPU '
+        'time for a critical section, of the others that for a node of a '
+        f'linked list. Measured {shown.created_at}.')
+    yield html.table(
+        ('kind', 'result', 'closer is equal'),
+        [(None, [html.cell(curve.kind),
+                 html.cell(quantum_table.verdict(curve)),
+                 f'{curve.margin:.1%}']) for curve in shown.curves],
+        numbers_from=2)
+    yield '<h4>The numbers by slice</h4>\n'
+    yield html.table(
+        [column.replace('_', ' ') for column in quantum_table.COLUMNS],
+        [(None, [html.cell(str(cell)) for cell in row])
+         for row in quantum_table.rows(shown)], numbers_from=1)
+    yield html.mapping('What was not measured.', shown.unmeasured)
+    yield html.mapping('What was seen while it was.', shown.provenance)
 
 
 def _benchmarks(reference: profiles.Reference) -> str:
