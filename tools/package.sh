@@ -20,8 +20,10 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 # Of the functional tests: what hosts report, and how servers come and move.
 SOME=(test_live_migration.py test_report.py)
 # Of the unit tests: what Nova loads, and the files that come with it.
-SOME_UNIT=(test_driver.py test_filter.py test_hook.py test_host_report.py
-    test_inventory.py test_nova_imports.py test_samples.py test_validators.py)
+SOME_UNIT=(test_driver.py test_driver_cputune.py test_driver_migration.py
+    test_driver_report.py test_driver_wake.py test_filter.py test_hook.py
+    test_host_report.py test_inventory.py test_nova_imports.py test_samples.py
+    test_validators.py)
 
 usage() {
     cat <<EOT
