@@ -146,7 +146,8 @@ class Tree:
     def _error(self, error: OSError) -> CalibrationError:
         return CalibrationError(
             f'no group for servers can be made at {self._path}: '
-            f'{error.strerror}. Root and Linux 5.15 are needed')
+            f'{error.strerror}. Needed are root, Linux 5.15 and, with cgroups '
+            'of version 2, cpu in the cgroup.subtree_control of their root')
 
 
 def _vcpu(number: int) -> str:

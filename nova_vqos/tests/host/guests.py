@@ -48,7 +48,7 @@ _XML = """
     </nova:instance>
   </metadata>
   <memory unit='MiB'>48</memory>
-  <vcpu>{vcpus}</vcpu>
+  <vcpu current='{vcpus}'>{most_vcpus}</vcpu>
   <cputune>{cputune}</cputune>
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
@@ -90,11 +90,12 @@ class Guest:
     """
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
-                 pinned_to=None):
+                 pinned_to=None, spare_vcpus=0):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
         :param pinned_to: pCPU of its first vCPU, None: it has no pin
+        :param spare_vcpus: that can be plugged in
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -110,7 +111,7 @@ class Guest:
             for name, value in (specs or {}).items())
         connect(host).createXML(_XML.format(
             name=self.name, uuid=self.uuid, vcpus=vcpus, specs=lines,
-            cputune=cputune, **_image))
+            most_vcpus=vcpus + spare_vcpus, cputune=cputune, **_image))
 
     def domain(self, host=None):
         """:returns: libvirt's domain on a host, its first by default."""
@@ -126,6 +127,20 @@ class Guest:
     def group(self, host=None, vcpu=0):
         """:returns: the group of a vCPU."""
         return (host or self.host).vcpu_cgroup(self.name, vcpu)
+
+    def thread(self, vcpu):
+        """:returns: the id of a vCPU's thread, as the machine sees it."""
+        hierarchy = self.host.hierarchy
+        name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
+        with open(hierarchy.directory('cpu', f'{self.group(vcpu=vcpu)}/{name}'
+                                      ), encoding='ascii') as threads:
+            return int(threads.read().split()[0])
+
+    @property
+    def emulator(self):
+        """The process id of its emulator, as the machine sees it."""
+        group = f'{os.path.dirname(self.group())}/emulator'
+        return next(iter(cgroups.members(self.host.hierarchy, group)))
 
     def libvirt_cap(self, host=None):
         """:returns: quota and period in force, as libvirt has them."""

@@ -1,0 +1,146 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""The probe on this kernel."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nova_vqos import fingerprint
+from nova_vqos.calibration import idle
+from nova_vqos.cmd import probe as command
+from nova_vqos.hypervisor import sched_attr
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import probe
+from nova_vqos.quantum import proof as proofs
+from nova_vqos_lab import process
+
+LIMIT_S = 60
+TRIES = 10
+GROUP = 'nova-vqos-probe-test'
+FREE = ('default', 'neutral')
+
+# Two threads for a minute, which do not depend on a pCPU that is idle.
+_WORK = f"""
+import signal
+from nova_vqos.calibration import server_groups
+from nova_vqos.cmd import probe
+from nova_vqos.quantum import spinners
+signal.signal(signal.SIGTERM, probe._exit)
+with (server_groups.Tree({GROUP!r}, is_idle=False) as tree,
+      spinners.spinning(tree, {min(os.sched_getaffinity(0))}, 'x') as pair):
+    print('at work', flush=True)
+    pair.measure(None, 60)
+"""
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, '-m', 'nova_vqos.cmd.probe', '--config-dir',
+         os.devnull, *arguments], capture_output=True, text=True,
+        check=False, timeout=LIMIT_S)
+
+
+def group(name):
+    mount, _own = idle.hierarchy('/')
+    return pathlib.Path(mount, name)
+
+
+@pytest.mark.quiet
+@pytest.mark.skipif(sched_attr.slice_us(0) is None,
+                    reason='this kernel has no slices to set')
+def test_what_this_kernel_enforces(tmp_path):
+    path = str(tmp_path / 'quantum.json')
+    for _ in range(TRIES):
+        began_s = time.monotonic()
+        done = run('--record', path, '-f', 'json')
+        spent_s = time.monotonic() - began_s
+        if done.returncode != command.NOT_MEASURED:
+            break
+        # Whatever it was that came in.
+        time.sleep(1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Two tries at most, and the start of the program.
+    assert spent_s < 4
+    found = {row['class']: row for row in json.loads(done.stdout)}
+    assert found['default']['enforced']
+    tick_us = fingerprint.tick_us()
+    for name, slice_us in classes.DEFAULT_SLICES_US.items():
+        assert found[name]['slice_us'] == slice_us
+    enforced = proofs.enforced_classes(proofs.load(path),
+                                       classes.DEFAULT_SLICES_US)
+    assert 'cache' in enforced
+    if tick_us >= 4000:
+        assert enforced == (*FREE, 'cache')
+        assert 'cannot be told from the default' in found['io']['reason']
+    assert not group(probe.NAME).exists()
+
+
+def test_a_busy_machine_is_not_measured(tmp_path):
+    path = tmp_path / 'quantum.json'
+    pcpus = sorted(os.sched_getaffinity(0))
+    # Each of them is taken from the probe, not from others.
+    busy = [subprocess.Popen(
+        [sys.executable, '-c', f'import os; os.sched_setaffinity(0, {{{pcpu}}}'
+         '); print(flush=True)\nwhile True: pass'], stdout=subprocess.PIPE)
+        for pcpu in pcpus]
+    try:
+        for spinner in busy:
+            spinner.stdout.read(1)
+        done = run('--record', str(path))
+    finally:
+        for spinner in busy:
+            spinner.kill()
+            spinner.communicate()
+    assert done.returncode == command.NOT_MEASURED, done.stderr
+    assert 'not measured: no pCPU was idle' in done.stdout
+    assert proofs.enforced_classes(
+        proofs.load(str(path)), classes.DEFAULT_SLICES_US) == FREE
+    assert not group(probe.NAME).exists()
+
+
+@pytest.mark.parametrize('number, left', [(signal.SIGTERM, False),
+                                          (signal.SIGKILL, True)])
+def test_nothing_runs_on_when_it_is_ended(number, left):
+    with subprocess.Popen([sys.executable, '-c', _WORK],
+                          stdout=subprocess.PIPE) as started:
+        assert started.stdout.readline() == b'at work\n'
+        tasks = [int(pid) for file in group(GROUP).rglob('cgroup.procs')
+                 for pid in file.read_text().split()]
+        assert len(set(tasks)) == 2
+        started.send_signal(number)
+        assert started.wait(LIMIT_S) != 0
+    process.wait_until(
+        lambda: not any(map(is_alive, tasks)), LIMIT_S,
+        'the end of what it had started')
+    assert group(GROUP).exists() is left
+    if left:
+        # The next one takes it over, and away.
+        done = subprocess.run(
+            [sys.executable, '-c', _WORK.replace('60)', '0.1)')],
+            capture_output=True, check=False, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        assert not group(GROUP).exists()
+
+
+def is_alive(pid):
+    try:
+        with open(f'/proc/{pid}/stat', encoding='ascii') as file:
+            return file.read().rpartition(')')[2].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
