@@ -17,6 +17,7 @@ systemd.py has how.
 
 import configparser
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -26,10 +27,15 @@ import sys
 
 import pytest
 
+from nova_vqos.hypervisor import sched_attr
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import probe
+from nova_vqos.quantum import proof
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_caps
+from nova_vqos.tests.host import test_pools
 from nova_vqos_lab import process
 
 UNIT = systemd.ETC / 'nova-vqos-agent.service'
@@ -40,9 +46,11 @@ MOST_EXPOSED = 2.5
 
 _GROUP = 'vqos-hardened'
 
-# Tried in the place of the agent, before it: each is to be refused.
+# Tried in the place of the agent, before it: each but the last is to be
+# refused. That one sets the slice of a process that may more than it.
 _PROBE = """
 import ctypes, glob, json, mmap, os, socket
+from nova_vqos.hypervisor import sched_attr
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,6 +91,10 @@ for name, work in {
     'code in memory': lambda: mmap.mmap(
         -1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC),
     'device': lambda: write('/dev/kmsg'),
+    'affinity': lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)),
+    'niceness': lambda: os.setpriority(os.PRIO_PROCESS, 0, 1),
+    'slice': lambda: (sched_attr.set_slice(os.getppid(), 5000),
+                      sched_attr.set_slice(os.getppid(), None)),
 }.items():
     try:
         work()
@@ -102,8 +114,10 @@ _REFUSED = {
     'namespace': errno.EPERM, 'user namespace': errno.EPERM,
     'mount': errno.EPERM, 'trace': errno.EPERM, 'module': errno.EPERM,
     'personality': errno.EPERM, 'code in memory': errno.EPERM,
-    'device': errno.ENOENT,
+    'device': errno.ENOENT, 'affinity': errno.EPERM,
+    'niceness': errno.EPERM,
 }
+_CAP_SYS_NICE = 1 << 23
 
 
 def read_unit():
@@ -136,7 +150,12 @@ class HardenedAgent(agents.Agent):
             f'log/agent-{self.host.name}.log')
         _program, *arguments = shlex.split(read_unit()['ExecStart'])
         python = shlex.quote(sys.executable)
+        before = read_unit()['ExecStartPre']
+        assert before.startswith('+-/usr/bin/nova-vqos-probe ')
         directory = systemd.write_unit(self.host, UNIT.name, [
+            'ExecStartPre=',
+            before.replace('+-/usr/bin/nova-vqos-probe',
+                           f'ExecStartPre=+-{python} -m nova_vqos.cmd.probe'),
             f'ExecStartPre={python} /{systemd.UNITS}/probe.py', 'ExecStart=',
             f'ExecStart={python} -m nova_vqos.cmd.agent '
             f'{shlex.join(arguments)}',
@@ -189,6 +208,8 @@ def hardened(lab, bus, profiles):
     foreign = pathlib.Path(lab.fast.path('etc/nova-vqos/foreign'))
     foreign.touch(mode=0o600)
     os.chown(foreign, 1, 1)
+    # As if seen before on this boot: the machine may be busy.
+    test_pools.store_proof(lab.fast)
     agent = HardenedAgent(lab.fast, bus)
     try:
         agent.wait_ready()
@@ -242,9 +263,11 @@ def test_systemd_sees_that_it_is_alive(hardened):
 def test_the_limits_are_those_of_the_unit(lab, hardened):
     unit = read_unit()
     status = hardened.status()
-    assert unit['CapabilityBoundingSet'] == ''
-    for name in ('CapBnd', 'CapEff', 'CapPrm', 'CapInh', 'CapAmb'):
-        assert int(status[name], 16) == 0, name
+    assert unit['CapabilityBoundingSet'] == 'CAP_SYS_NICE'
+    for name, held in {
+            'CapBnd': _CAP_SYS_NICE, 'CapEff': _CAP_SYS_NICE,
+            'CapPrm': _CAP_SYS_NICE, 'CapInh': 0, 'CapAmb': 0}.items():
+        assert int(status[name], 16) == held, name
     assert unit['NoNewPrivileges'] == 'yes'
     assert status['NoNewPrivs'] == '1'
     # 2: by a filter.
@@ -260,7 +283,35 @@ def test_the_limits_are_those_of_the_unit(lab, hardened):
 
     with open(lab.fast.path('run/nova-vqos/probe.json'),
               encoding='ascii') as file:
-        assert json.load(file) == _REFUSED
+        assert json.load(file) == {**_REFUSED, 'slice': 0}
+
+
+def test_it_sets_the_slices_of_a_guests_threads(lab, guest_on, hardened):
+    process.wait_until(lambda: hardened.state().get('classes'), LIMIT_S,
+                       'the classes that the host offers')
+    if classes.CACHE not in hardened.state()['classes']:
+        pytest.skip('this kernel was just seen not to enforce long slices')
+    guest = guest_on(lab.fast, specs=guests.server(
+        40, vqos_quantum_class='cache'), cap=test_caps.CAP)
+    for tid in guest.thread(0), guest.emulator:
+        process.wait_until(
+            functools.partial(has_slice, tid,
+                              classes.DEFAULT_SLICES_US[classes.CACHE]),
+            LIMIT_S, f'the slice of thread {tid}')
+
+
+def has_slice(tid, slice_us):
+    return sched_attr.slice_us(tid) == slice_us
+
+
+def test_what_the_kernel_enforces_is_seen_before_it_starts(lab, hardened):
+    """Outside of its limits: within them, it could make no group."""
+    seen = proof.load(lab.fast.path('run/nova-vqos/quantum.json'))
+    assert set(seen.outcomes) == {'default', *classes.DEFAULT_SLICES_US}
+    # Measured, or why not: the machine may be busy.
+    for outcome in seen.outcomes.values():
+        assert outcome.enforced or outcome.reason
+    assert not os.path.exists(lab.fast.hierarchy.directory('cpu', probe.NAME))
 
 
 def test_the_limits_are_about_the_agents_mounts(lab, hardened, guest_on):

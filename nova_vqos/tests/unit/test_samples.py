@@ -25,6 +25,7 @@ from nova_vqos.conf import agent
 from nova_vqos.conf import opts
 from nova_vqos.hooks import rewrite
 from nova_vqos.quantum import classes
+from nova_vqos.quantum import proof
 from nova_vqos.tests import project
 
 GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
@@ -124,6 +125,11 @@ def test_the_hook_takes_its_sample():
     ('vqosidle.slice', '[Slice]')])
 def test_the_units_are_where_the_guide_says(name, section):
     assert section in project.sample(f'etc/systemd/{name}').read_text()
+
+
+def test_what_the_kernel_enforces_is_where_the_agent_looks():
+    unit = project.sample('etc/systemd/nova-vqos-agent.service').read_text()
+    assert f'--record {proof.DEFAULT_PATH}\n' in unit
 
 
 def test_the_verification_is_where_the_driver_looks():
