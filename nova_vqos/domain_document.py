@@ -153,7 +153,7 @@ class Document:
             raise DomainXmlError(f'it is a <{path[0][:80]}>')
         if path in self._kept:
             element = Element(path, attributes,
-                               self._parser.CurrentByteIndex, self._tag_end())
+                              self._parser.CurrentByteIndex, self._tag_end())
             self._elements.setdefault(path, []).append(element)
             parent = self._open[-1] if self._open else None
             if parent is not None and parent.path == path[:-1]:

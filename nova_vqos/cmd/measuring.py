@@ -255,7 +255,7 @@ class VerifyProfile(lister.Lister):
                 known for known in against.reference.benchmarks
                 if known.weight)), _commands(parsed_args))
         effort = conditions.Effort(max_rounds=parsed_args.rounds,
-                            max_s=parsed_args.max_seconds)
+                                   max_s=parsed_args.max_seconds)
         setting = _setting(
             host_cpus.choose(profile.format_pcpus(held.pcpus)), members,
             held.fingerprint.get('emulator'),

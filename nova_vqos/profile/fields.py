@@ -106,8 +106,9 @@ class Fields:
         value = self._fields.get(key)
         try:
             # NOTE: YAML reads a list of one pCPU as a number.
-            return lists.parse_pcpus(str(value) if isinstance(value, int)
-                               else self._get(key, str, expected))
+            return lists.parse_pcpus(
+                str(value) if isinstance(value, int)
+                else self._get(key, str, expected))
         except ValueError as error:
             raise self.error(key, expected) from error
 
