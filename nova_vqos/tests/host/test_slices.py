@@ -131,7 +131,7 @@ def test_a_guest_whose_vcpus_are_plugged_in(guest, hypervisor):
 
 def test_what_a_guest_runs(guest, hypervisor):
     def runs():
-        return hypervisor.runs([guest.uuid])[guest.uuid][0]
+        return hypervisor.vcpu_runs([guest.uuid])[guest.uuid][0]
     before = runs()
     # It does nothing but work.
     process.wait_until(
@@ -141,7 +141,7 @@ def test_what_a_guest_runs(guest, hypervisor):
     assert after.runs >= before.runs
     assert after.waited_ns >= before.waited_ns
     guest.domain().destroy()
-    assert hypervisor.runs([guest.uuid]) == {}
+    assert hypervisor.vcpu_runs([guest.uuid]) == {}
 
 
 def test_a_guest_whose_vcpus_are_placed(guest, hypervisor):
