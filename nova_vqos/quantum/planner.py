@@ -21,10 +21,15 @@ them:
 * Promises: see promises. Where a socket cannot hold what was promised to its
   vCPUs, nothing is separated: the kernel then has all pCPUs to keep it with.
 * A server that spins on locks is never confined to fewer pCPUs than it has
-  vCPUs; it stays with the default pool, which is made wide enough, or else is
-  that of the whole socket.
+  vCPUs there; it stays with the default pool, which is made wide enough, if
+  need be as wide as the socket. Where a socket is too narrow, nothing is
+  separated.
 * SMT siblings stay in one pool where the numbers allow it: see core_level.
-* Stability: see seating.
+* Stability: one vCPU more, less, or of another kind moves at most twice
+  ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
+  as long as the same pools are needed, polluters are on the same sockets, and
+  no wide server that spins begins, or ceases, to fit into its pool. That is
+  what tests found, not a proof; in the other cases more have to move.
 
 Pure: who is placed, where, and what was planned before is all that matters.
 """

@@ -32,8 +32,9 @@ Where the thesis leaves it open:
   what others leave over.
 * POLLUTER vCPUs balance clusters without CACHE vCPUs first: caches of a core
   are polluted, too.
+* pCPUs that are left rather stay with the cluster that had them.
 
-Pure, and linear in vCPUs + pCPUs for a given number of quanta.
+Pure. For a given number of quanta the work grows as vCPUs + pCPUs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set

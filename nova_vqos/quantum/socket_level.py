@@ -27,12 +27,15 @@ What we add, where the thesis leaves it open:
   cache-friendly vCPUs.
 * vCPUs stay where they are as far as that allows (see seating).
 
-Pure, and linear in vCPUs + pCPUs for a given number of sockets.
+Pure. For a given number of sockets the work grows as vCPUs + pCPUs, but for
+one sorting of the pCPUs' numbers.
 """
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import itertools
+import typing as ty
 
 from nova_vqos.quantum import model
 from nova_vqos.quantum import seating
@@ -133,34 +136,44 @@ class _Groups:
                             if vcpu.kind is not model.Kind.CACHE]
 
 
+class _Had(ty.NamedTuple):
+    """How many vCPUs each socket has had, by what they are now."""
+
+    polluters: Sequence[int]
+    neutral: Sequence[int]
+    cache: Sequence[int]
+    indifferent: Sequence[int]
+
+    @classmethod
+    def of(cls, groups: _Groups, sockets: int,
+           held: Mapping[model.Key, int]) -> '_Had':
+        def counts(members: Sequence[model.Vcpu]) -> list[int]:
+            found = collections.Counter(
+                held[vcpu.key] for vcpu in members if vcpu.key in held)
+            return [found[socket] for socket in range(sockets)]
+
+        return cls(counts(groups.polluters), counts(groups.neutral),
+                   counts(groups.cache), counts(groups.indifferent))
+
+
 def _room_and_order(groups: _Groups, pcpus: Sequence[int],
                     held: Mapping[model.Key, int],
                     ) -> tuple[list[int], list[int]]:
     """The vCPUs of each socket, and the order in which sockets are filled.
 
-    Those sockets come first that have had most polluters, of the others those
-    that have had most NEUTRAL vCPUs, or fewest CACHE ones: so most stay.
-    Where that leaves polluters beside cache-friendly vCPUs, some other
-    sockets come first that can be filled without these, if there are any.
+    Where those that keep most vCPUs in place leave polluters beside cache-
+    friendly ones, others come first that can be filled without the latter, if
+    there are any.
     """
-    polluters = _counts_held(groups.polluters, pcpus, held)
-    neutral = _counts_held(groups.neutral, pcpus, held)
-    cache = _counts_held(groups.cache, pcpus, held)
+    had = _Had.of(groups, len(pcpus), held)
     least = len(groups.polluters)
     most = least + len(groups.neutral) + len(groups.indifferent)
     choices = []
-    for room in _rooms(groups, pcpus, polluters, held):
-        parts = [(-polluters[socket] / max(1, count),
-                  -neutral[socket] / max(1, count), cache[socket])
-                 for socket, count in enumerate(room)]
-        order = sorted(range(len(pcpus)), key=parts.__getitem__)
-        ends = list(itertools.accumulate(room[socket] for socket in order))
-        polluted = bisect.bisect_left(ends, least) + 1
-        order[polluted:] = sorted(
-            order[polluted:], key=[part[1:] for part in parts].__getitem__)
-        choices.append((room, order))
-        if ends[polluted - 1] <= most or not groups.polluters:
+    for room in _rooms(most + len(groups.cache), pcpus, had):
+        order, seats = _order(room, had, least)
+        if seats <= most or not least:
             return room, order
+        choices.append((room, order))
     for room, order in choices:
         sizes = [room[socket] for socket in order]
         for total in range(least, most + 1):
@@ -172,34 +185,42 @@ def _room_and_order(groups: _Groups, pcpus: Sequence[int],
     return choices[0]
 
 
-def _rooms(groups: _Groups, pcpus: Sequence[int], polluters: Sequence[int],
-           held: Mapping[model.Key, int]) -> list[list[int]]:
+def _rooms(vcpus: int, pcpus: Sequence[int],
+           had: _Had) -> Iterator[list[int]]:
     """The vCPUs of each socket, in several ways that are equally fair.
 
-    First those where sockets that hold one more than others do so again; then
-    those where sockets with most polluters, or with fewest, do.
-
-    :param polluters: how many each socket has had
+    First with sockets that hold one more than others where there has been
+    one; then with those that had most polluters, then those with fewest.
     """
-    members = [*groups.polluters, *groups.neutral, *groups.rest]
-    least = len(members) // sum(pcpus)
-    above = [(had - least * count) / max(1, count) for had, count in zip(
-        _counts_held(members, pcpus, held), pcpus, strict=True)]
-    by_polluters = sorted(range(len(pcpus)), key=polluters.__getitem__)
-    return [
-        vcpus_per_socket(len(members), pcpus, first) for first in (
-            sorted(by_polluters, key=above.__getitem__, reverse=True),
-            by_polluters[::-1], by_polluters)]
+    least = vcpus // sum(pcpus)
+    above = [(sum(counts) - least * width) / max(1, width)
+             for counts, width in zip(zip(*had, strict=True), pcpus,
+                                      strict=True)]
+    by_polluters = sorted(range(len(pcpus)), key=had.polluters.__getitem__)
+    yield vcpus_per_socket(vcpus, pcpus, sorted(
+        by_polluters, key=above.__getitem__, reverse=True))
+    yield vcpus_per_socket(vcpus, pcpus, by_polluters[::-1])
+    yield vcpus_per_socket(vcpus, pcpus, by_polluters)
 
 
-def _counts_held(members: Sequence[model.Vcpu], pcpus: Sequence[int],
-                 held: Mapping[model.Key, int]) -> list[int]:
-    """How many of these vCPUs each socket has had."""
-    counts = [0] * len(pcpus)
-    for vcpu in members:
-        if vcpu.key in held:
-            counts[held[vcpu.key]] += 1
-    return counts
+def _order(room: Sequence[int], had: _Had,
+           polluters: int) -> tuple[list[int], int]:
+    """The order of sockets that keeps most vCPUs where they are.
+
+    Those first of which polluters have had the greatest part; then, when so
+    many have seats, those of which NEUTRAL vCPUs have, or CACHE ones have had
+    fewest.
+
+    :returns: also the seats of the sockets that polluters then need
+    """
+    others = [(-neutral / max(1, count), cache) for neutral, cache, count
+              in zip(had.neutral, had.cache, room, strict=True)]
+    order = sorted(range(len(room)), key=lambda socket: (
+        -had.polluters[socket] / max(1, room[socket]), others[socket]))
+    ends = list(itertools.accumulate(room[socket] for socket in order))
+    last = bisect.bisect_left(ends, polluters)
+    order[last + 1:] = sorted(order[last + 1:], key=others.__getitem__)
+    return order, ends[last]
 
 
 def _border(sockets: Iterable[int], order: Sequence[int]) -> int | None:
@@ -220,8 +241,7 @@ def _take(count: int, room: list[int], order: Sequence[int]) -> list[int]:
 
 
 def _seat(members: Sequence[model.Vcpu], seats: Sequence[int],
-          held: Mapping[model.Key, int],
-          ) -> dict[model.Key, int]:
+          held: Mapping[model.Key, int]) -> dict[model.Key, int]:
     places = seating.seat([vcpu.server for vcpu in members], seats,
                           [held.get(vcpu.key) for vcpu in members])
     return {vcpu.key: place
