@@ -10,9 +10,11 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+
+"""From scores to a profile."""
+
 import contextlib
 import dataclasses
-import itertools
 import json
 import pathlib
 
@@ -24,40 +26,18 @@ import pytest
 from nova_vqos import profile
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import conditions
-from nova_vqos.calibration import cpu
-from nova_vqos.calibration import disturbances
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import reference as references
 from nova_vqos.calibration import runner
 from nova_vqos.calibration import scores
 from nova_vqos.tests import make_profiles
+from nova_vqos.tests.unit import calibration_host
 from nova_vqos.tests.unit import test_guest
 
-CPUINFO = 'processor\t: {}\ncpu family\t: 6\nmodel\t\t: 1\nstepping\t: 2\n'
-
-
-class ScriptedRunner(runner.Runner):
-    """Reports scores that are known beforehand, over and over."""
-
-    def __init__(self, benchmark, alone, busy, round_events=None):
-        super().__init__(benchmark)
-        self.round_events = round_events or 120
-        self.scores = {False: alone, True: busy}
-        self.measured = []
-
-    def close(self):
-        pass
-
-    def measure(self, pcpus, enough, progress):
-        self.measured.append(frozenset(pcpus))
-        return super().measure(pcpus, enough, progress)
-
-    def work(self, pcpu, report, stop):
-        for score in itertools.cycle(self.scores[len(self.measured[-1]) > 1]):
-            if stop.wait(0.001):
-                return
-            report(score * (0.5 if pcpu == 9 else 1))
+calibrate = calibration_host.calibrate
+program = calibration_host.program
+sysroot = calibration_host.sysroot
 
 
 class BrokenRunner(runner.Runner):
@@ -66,78 +46,6 @@ class BrokenRunner(runner.Runner):
 
     def work(self, pcpu, report, stop):
         raise benchmarks.CalibrationError('no such luck')
-
-
-class FakeBenchmark(benchmarks.Benchmark):
-    kind = 'integer arithmetic'
-    guest_kind = 'sysbench'
-    program = identity = None
-
-    def __init__(self, program, identity='sysbench cpu 1.0.20'):
-        self.program = str(program)
-        self.identity = identity
-
-    def argv(self, events):
-        return [self.program, str(events)]
-
-
-@pytest.fixture
-def sysroot(tmp_path):
-    """A machine of pCPUs 0, 1 and 9, of which 9 has a smaller cache."""
-    proc = tmp_path / 'proc'
-    proc.mkdir()
-    (proc / 'stat').write_text('cpu  0 0 0 0\ncpu0 1 0 1 90 0 0 0 0 0 0\n'
-                               'cpu1 1 0 1 90 0 0 0 0 0 0\n')
-    (proc / 'cpuinfo').write_text(
-        '\n'.join(CPUINFO.format(pcpu) for pcpu in (0, 1, 9)))
-    for pcpu, size in ((0, '1024K'), (1, '1024K'), (9, '512K')):
-        cache = (tmp_path / 'sys/devices/system/cpu' / f'cpu{pcpu}'
-                 / 'cache/index2')
-        cache.mkdir(parents=True)
-        (cache / 'size').write_text(f'{size}\n')
-    return str(tmp_path)
-
-
-@pytest.fixture
-def program(tmp_path):
-    path = tmp_path / 'benchmark'
-    path.write_bytes(b'this build')
-    return path
-
-
-@pytest.fixture
-def calibrate(program, sysroot, monkeypatch):
-    monkeypatch.setattr(disturbances, '_LOAD_CHECK_S', 0)
-
-    def run(pcpus, *, alone=(110.0,), busy=(100.0,), weights=None,
-            measured_in='host', beside_guests=False, opened=None,
-            guest_kernel=None, **options):
-        """Calibrate with benchmarks of these weights.
-
-        Each next one has half the score of the one before.
-
-        :param opened: a list of the runners, in their order
-        """
-        members = [
-            benchmarks.Member(name, FakeBenchmark(program), weight)
-            for name, weight in (weights or {'integer': 1.0}).items()]
-
-        def open_runner(member, round_events):
-            factor = 0.5 ** members.index(member)
-            made = ScriptedRunner(
-                member.benchmark, [score * factor for score in alone],
-                [score * factor for score in busy], round_events)
-            if opened is not None:
-                opened.append(made)
-            return made
-
-        setting = conditions.Setting(
-            frozenset(pcpus), measured_in, open_runner,
-            beside_guests=beside_guests, guest_kernel=guest_kernel,
-            sysroot=sysroot)
-        options.setdefault('effort', conditions.Effort(12, 0.02))
-        return cpu.Calibration(members, setting, **options).run()
-    return run
 
 
 def test_reference_is_100_cu_when_busy(calibrate):
@@ -304,105 +212,6 @@ def test_unlike_pcpus_with_equal_scores(calibrate, monkeypatch, caplog):
         'measured: they stay two classes']
 
 
-def add_process(sysroot, pid, comm, ticks, *threads):
-    """A process in /proc with threads on these pCPUs that used so much."""
-    process = pathlib.Path(sysroot) / 'proc' / str(pid)
-    for number, pcpus in enumerate(threads):
-        task = process / 'task' / str(pid + number)
-        task.mkdir(parents=True)
-        (task / 'status').write_text(
-            f'Name:\t{comm}\nCpus_allowed_list:\t{pcpus}\n')
-        (task / 'stat').write_text(
-            f'{pid} ({comm} 1) 2) S 1 1 1 0 -1 4 9 0 0 0 {ticks} 7 0 0 20 0')
-    (process / 'comm').write_text(f'{comm}\n')
-
-
-def test_guests_on_these_pcpus(sysroot):
-    """Of each the threads that may run there, and no others."""
-    add_process(sysroot, 100, 'qemu-system-x86', 50, '2-9', '0')
-    add_process(sysroot, 200, 'qemu-kvm', 60, '0-15')
-    add_process(sysroot, 300, 'qemu-system-x86', 70, '2-9', '9')
-    add_process(sysroot, 400, 'sysbench', 80, '0-15')
-    assert host_cpus.guest_ticks({0, 1}, sysroot) == {101: 57, 200: 67}
-
-
-def test_a_process_that_ends_meanwhile(sysroot):
-    (pathlib.Path(sysroot) / 'proc/100').mkdir()
-    assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
-    add_process(sysroot, 200, 'qemu-kvm', 60, '0')
-    (pathlib.Path(sysroot) / 'proc/200/task/200/stat').unlink()
-    assert host_cpus.guest_ticks({0, 1}, sysroot) == {}
-
-
-def test_what_guests_used():
-    """Of one that came meanwhile, what it used before is not known."""
-    assert host_cpus.guest_pcpus({1: 50, 2: 60}, {1: 80, 3: 900}, 200) == 0.15
-    assert host_cpus.guest_pcpus({}, {}, 0) == 0
-
-
-@pytest.fixture
-def guests_at_work(monkeypatch):
-    looks = itertools.count()
-    monkeypatch.setattr(host_cpus, 'guest_ticks',
-                        lambda pcpus, sysroot: {1: 60 * next(looks)})
-    totals = itertools.count(0, 200)
-    monkeypatch.setattr(host_cpus, 'cpu_times', lambda pcpus, sysroot:
-                        host_cpus.CpuTimes(next(totals), 0, 0))
-
-
-def test_guests_at_work_are_in_the_way(calibrate, guests_at_work):
-    with pytest.raises(benchmarks.CalibrationError,
-                       match='use 0.60 pCPUs of 0-1.*--beside-guests'):
-        calibrate({0, 1})
-
-
-def test_beside_guests_at_work(calibrate, guests_at_work):
-    made = calibrate({0, 1}, beside_guests=True).profile
-    assert made.provenance['guests_before_pcpus'] == '0.600'
-
-
-def write_cpu_file(sysroot, pcpu, name, text):
-    path = pathlib.Path(sysroot) / f'sys/devices/system/cpu/cpu{pcpu}' / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{text}\n')
-
-
-def test_throttling_is_counted_where_the_cpu_tells(sysroot):
-    assert host_cpus.throttle_count({0, 1}, sysroot) == 0
-    for pcpu, core, package, of_package in (
-            (0, 3, 0, 1000), (1, 4, 1, 50), (9, 100, 1, 50)):
-        for name, number in (
-                ('thermal_throttle/core_throttle_count', core),
-                ('thermal_throttle/package_throttle_count', of_package),
-                ('topology/physical_package_id', package)):
-            write_cpu_file(sysroot, pcpu, name, number)
-    assert host_cpus.throttle_count({0, 1}, sysroot) == 3 + 4 + 1000 + 50
-    # Of a package once.
-    assert host_cpus.throttle_count({1, 9}, sysroot) == 4 + 100 + 50
-
-
-def test_heat_is_told(calibrate, monkeypatch):
-    # Before and after the measurements alone and busy.
-    counts = iter((5, 5, 5, 8))
-    monkeypatch.setattr(host_cpus, 'throttle_count',
-                        lambda pcpus, sysroot: next(counts))
-    result = calibrate({0, 1})
-    assert result.profile.provenance['busy_throttled'] == '3'
-    (warning,) = [one for one in result.warnings if 'heat' in one]
-    assert 'slowed the CPUs 3 times while they were measured busy' in warning
-
-
-@pytest.mark.parametrize(('governor', 'warned'), [
-    ('performance', False), ('schedutil', True), ('powersave', True)])
-def test_a_governor_that_moves_is_told(calibrate, sysroot, governor, warned):
-    policy = pathlib.Path(sysroot, 'sys/devices/system/cpu/cpufreq/policy0')
-    policy.mkdir(parents=True)
-    (policy / 'scaling_governor').write_text(f'{governor}\n')
-    found = [one for one in calibrate({0, 1}).warnings if 'governor' in one]
-    assert bool(found) is warned
-    assert all(f'is {governor}' in one for one in found)
-
-
 @settings(deadline=None, max_examples=25)
 @given(start_s=st.floats(0.0001, 0.5), event_s=st.floats(0.0001, 2))
 def test_native_scores_are_of_events_alone(start_s, event_s):
@@ -411,7 +220,7 @@ def test_native_scores_are_of_events_alone(start_s, event_s):
         def _run(self, events):
             return start_s + events * event_s
 
-    timed = Timed(FakeBenchmark('program'))
+    timed = Timed(calibration_host.FakeBenchmark('program'))
     with contextlib.closing(timed):
         (scores,) = timed.measure(
             {0}, lambda samples: len(samples[0]) > 3, lambda samples: ''
@@ -471,7 +280,8 @@ def test_the_kernel_of_guests(calibrate, tmp_path):
 
 
 def test_broken_worker(tmp_path):
-    broken = BrokenRunner(FakeBenchmark(tmp_path / 'benchmark'))
+    broken = BrokenRunner(
+        calibration_host.FakeBenchmark(tmp_path / 'benchmark'))
     with pytest.raises(benchmarks.CalibrationError, match='no such luck'):
         broken.measure({0, 1}, lambda samples: False, lambda samples: '')
 

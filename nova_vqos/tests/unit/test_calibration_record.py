@@ -22,11 +22,11 @@ import pytest
 
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import record
-from nova_vqos.tests.unit import test_calibration
+from nova_vqos.tests.unit import calibration_host
 
-calibrate = test_calibration.calibrate
-program = test_calibration.program
-sysroot = test_calibration.sysroot
+calibrate = calibration_host.calibrate
+program = calibration_host.program
+sysroot = calibration_host.sysroot
 
 KEY = {'host': 'compute1'}
 ROUNDS = record.Rounds({0: (1.5, 2.5), 9: (3.0,)}, 0.01, 2, 120)

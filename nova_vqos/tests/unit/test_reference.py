@@ -27,12 +27,12 @@ from nova_vqos.calibration import reference as references
 from nova_vqos.cmd import calibrate as command
 from nova_vqos.tests import make_profiles
 from nova_vqos.tests.functional import host_files
-from nova_vqos.tests.unit import test_calibration
+from nova_vqos.tests.unit import calibration_host
 
 # A host of pCPUs 0 and 1, measured by scores that are known beforehand.
-calibrate = test_calibration.calibrate
-program = test_calibration.program
-sysroot = test_calibration.sysroot
+calibrate = calibration_host.calibrate
+program = calibration_host.program
+sysroot = calibration_host.sysroot
 
 BENCHMARK = make_profiles.make_benchmark()._asdict() | {'round_events': 120}
 coefficients = st.floats(min_value=0.1, max_value=10)

@@ -32,7 +32,7 @@ from nova_vqos.cmd import calibrate
 from nova_vqos.cmd import measuring
 from nova_vqos.tests import make_profiles
 from nova_vqos.tests.functional import host_files
-from nova_vqos.tests.unit import test_calibration
+from nova_vqos.tests.unit import calibration_host
 from nova_vqos.tests.unit import test_guest
 
 PCPUS = frozenset({0, 1})
@@ -127,7 +127,7 @@ def command(tmp_path, monkeypatch, capsys):
     """Runs the command on a host of two pCPUs that do so much work."""
     program = tmp_path / 'benchmark'
     program.write_bytes(b'this build')
-    benchmark = test_calibration.FakeBenchmark(program, 'integer 1.0')
+    benchmark = calibration_host.FakeBenchmark(program, 'integer 1.0')
     monkeypatch.setattr(disturbances, '_LOAD_CHECK_S', 0)
     monkeypatch.setattr(benchmarks, 'load', lambda name, commands: benchmark)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
@@ -147,7 +147,7 @@ def command(tmp_path, monkeypatch, capsys):
     def run(score, *arguments):
         monkeypatch.setattr(
             measuring.runners, 'NativeRunner', lambda benchmark:
-            test_calibration.ScriptedRunner(benchmark, None, (
+            calibration_host.ScriptedRunner(benchmark, None, (
                 score * 0.999, score, score * 1.001)))
         status = calibrate.main(['verify', path, '-f', 'json', *arguments])
         return status, *capsys.readouterr()
@@ -234,7 +234,7 @@ def test_another_kernel_of_guests_is_told(command, tmp_path, monkeypatch):
                         lambda guests, memory_mib: None)
     monkeypatch.setattr(
         measuring.in_guest, 'GuestRunner', lambda benchmark, **_options:
-        test_calibration.ScriptedRunner(benchmark, None, (
+        calibration_host.ScriptedRunner(benchmark, None, (
             1198.8, 1200.0, 1201.2)))
     held = profiles.load(command.path)
     monkeypatch.setitem(host_files.FINGERPRINT, 'emulator', '/usr/bin/qemu')
