@@ -1,0 +1,288 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""The servers of a scenario: loads in groups, and what they have done.
+
+The loads are those of nova-vqos-calibrate quantum.
+"""
+
+from collections.abc import Mapping
+from concurrent import futures
+import contextlib
+import os
+import pathlib
+import random
+import time
+import typing as ty
+
+import quantum_results
+
+from nova_vqos.calibration import server_groups
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.quantum import caches
+from nova_vqos.calibration.quantum import loads
+from nova_vqos.calibration.quantum import requests
+from nova_vqos.hypervisor import sched_attr
+from nova_vqos.hypervisor import schedstat
+from nova_vqos.quantum import model
+
+_IO = model.Kind.IO
+_SCRIPT_KINDS = {
+    _IO: 'answer', model.Kind.SPIN: 'lock', model.Kind.CACHE: 'walk',
+    model.Kind.NEUTRAL: 'walk', model.Kind.POLLUTER: 'walk'}
+# So many io servers there are at most.
+_CLIENTS = 8
+# Each request ends two turns: of who runs where it is sent, and where the
+# answer is read. There are to be few of those among all that end.
+_REQUESTS_PER_S = 20.0
+# A list that is measured alone: until it is in the caches, and then each time.
+_WALK_S = 0.2
+_WALKS = 4
+_S_NS = 1e9
+_MS_NS = 1e6
+_US_NS = 1e3
+
+
+class Setting(ty.NamedTuple):
+    """How a vCPU is to run.
+
+    :ivar slice_us: None: the kernel's own
+    """
+
+    slice_us: int | None
+    pcpus: frozenset[int]
+
+
+class Measured(ty.NamedTuple):
+    """What servers did in a while.
+
+    :ivar runs_us: how long vCPUs ran at a time, by kind
+    :ivar share: of all pCPUs' time that they had
+    """
+
+    values: Mapping[quantum_results.Metric, float]
+    runs_us: Mapping[str, float]
+    share: float
+
+
+class _Server(ty.NamedTuple):
+    name: str
+    kind: model.Kind
+    program: loads.Server
+
+
+class _Seen(ty.NamedTuple):
+    """The sums of all vCPUs of a kind."""
+
+    work: float
+    run_ns: float
+    runs: int
+
+
+class Servers(contextlib.ExitStack):
+    """All servers of a scenario; to be used in a ``with`` statement.
+
+    :ivar vcpus: name of the server, number and kind of each
+    """
+
+    def __init__(self, tree: server_groups.Tree, pcpus: int) -> None:
+        """
+        :param tree: where they get their groups
+        :param pcpus: how many there are for all of them
+        """
+        super().__init__()
+        self.vcpus: list[tuple[str, int, model.Kind]] = []
+        self._tree = tree
+        self._pcpus = pcpus
+        self._board = loads.Board()
+        self.callback(self._board.close)
+        self._servers: list[_Server] = []
+        self._clients: list[requests.Client] = []
+        self._clients_pcpus: frozenset[int] = frozenset()
+        self._executor = self.enter_context(futures.ThreadPoolExecutor(
+            _CLIENTS, initializer=_run_before_all))
+
+    def start(self, kind: model.Kind, vcpus: int, lines: int) -> None:
+        """Start one more server.
+
+        :param lines: of the list that it walks; 0: it walks none
+        :raises CalibrationError: when it does not start
+        """
+        name = f'{kind.value}{len(self._servers)}'
+        group = self._tree.server(name, vcpus)
+        options = {'lines': lines} if lines else {}
+        if kind is _IO:
+            client = requests.Client(per_second=_REQUESTS_PER_S)
+            self.callback(client.close)
+            self._clients.append(client)
+            options['socket'] = client.server.fileno()
+        program = loads.Server(self._board, _SCRIPT_KINDS[kind], vcpus=vcpus,
+                               enter=group.enter, **options)
+        self.callback(program.close)
+        for number, thread in enumerate(program.vcpu_threads()):
+            group.move_vcpu(number, thread)
+            self.vcpus.append((name, number, kind))
+        for thread in program.other_threads():
+            group.move_other(thread)
+        self._servers.append(_Server(name, kind, program))
+
+    def set_up(self, settings: Mapping[tuple[str, int], Setting]) -> None:
+        """Have vCPUs run as an arm wants.
+
+        All of them are stopped, and begin in another order each time: where
+        an arm leaves it to the kernel on which pCPU each one is, it is not to
+        be where the arm before had it.
+
+        :param settings: by name of the server, and number of the vCPU
+        :raises CalibrationError: when a server has ended
+        """
+        for server in self._servers:
+            server.program.pause()
+        # Packets of a server are moved where it runs.
+        self._clients_pcpus = frozenset().union(*(
+            settings[name, number].pcpus
+            for name, number, kind in self.vcpus if kind is _IO))
+        for server in self._servers:
+            for number, tid in enumerate(server.program.vcpu_threads()):
+                setting = settings[server.name, number]
+                sched_attr.set_slice(tid, setting.slice_us)
+                os.sched_setaffinity(tid, setting.pcpus)
+            # The shortest slice in a group wins: others get the longest.
+            longest_us = max((
+                setting.slice_us for (name, _number), setting
+                in settings.items() if name == server.name
+                and setting.slice_us is not None), default=None)
+            for tid in server.program.other_threads():
+                sched_attr.set_slice(tid, longest_us)
+        for server in random.sample(self._servers, len(self._servers)):
+            server.program.resume()
+
+    def measure(self, pause_s: float, seconds: float) -> Measured:
+        """Let them work for a while, and see what they did.
+
+        :param pause_s: how long before that
+        :raises CalibrationError: when one has ended
+        """
+        asked = [self._executor.submit(_ask, client, self._clients_pcpus,
+                                       pause_s, seconds)
+                 for client in self._clients]
+        # Not waits for anything: caches and queues are to be as this arm
+        # makes them; then the length of the measurement.
+        time.sleep(pause_s)
+        before, began_s = self._look(), time.monotonic()
+        time.sleep(seconds)
+        after, length_s = self._look(), time.monotonic() - began_s
+        waited_ns = [one for answer in asked for one in answer.result()]
+        for server in self._servers:
+            # Says so when it has ended.
+            server.program.resume()
+        values = _of_latencies(waited_ns) if waited_ns else {}
+        runs_us = {}
+        used_s = 0.0
+        for kind, seen in after.items():
+            work, run_ns, runs = (
+                late - early
+                for late, early in zip(seen, before[kind], strict=True))
+            values.update(_of_work(kind, work, run_ns / _S_NS, length_s))
+            runs_us[kind.value] = run_ns / max(1, runs) / _US_NS
+            used_s += run_ns / _S_NS
+        return Measured(values, runs_us, used_s / length_s / self._pcpus)
+
+    def _look(self) -> dict[model.Kind, _Seen]:
+        found: dict[model.Kind, _Seen] = {}
+        for server in self._servers:
+            for slot, tid in zip(server.program.vcpus,
+                                 server.program.vcpu_threads(), strict=True):
+                run = schedstat.parse(pathlib.Path(
+                    schedstat.path('/proc', tid)).read_bytes())
+                old = found.get(server.kind, _Seen(0.0, 0.0, 0))
+                found[server.kind] = _Seen(
+                    old.work + self._board.told(slot).work,
+                    old.run_ns + run.run_ns, old.runs + run.runs)
+        return found
+
+
+def measure_lists(tree: server_groups.Tree,
+                  pcpus: frozenset[int]) -> Mapping[model.Kind, int]:
+    """Find out how long the lists are to be that servers walk.
+
+    Those of kind cache on all pCPUs at a time take what the last-level cache
+    holds for one: of half of it, for of that a virtual machine gets a part.
+
+    :param pcpus: that share it
+    :returns: by kind
+    :raises CalibrationError: when no work is done, or no cache is known
+    """
+    pcpu = min(pcpus)
+    sizes = caches.of_pcpu(pcpu)
+
+    def walk_ns(lines: int) -> float:
+        group = tree.server(f'walk{lines}', 1)
+        with contextlib.ExitStack() as stack:
+            board = loads.Board()
+            stack.callback(board.close)
+            program = loads.Server(board, 'walk', enter=group.enter,
+                                   lines=lines)
+            stack.callback(program.close)
+            for thread in program.threads():
+                os.sched_setaffinity(thread, {pcpu})
+            time.sleep(_WALK_S)
+            costs_ns = []
+            for _ in range(_WALKS):
+                before = board.told(program.vcpus[0])
+                time.sleep(_WALK_S)
+                cost_ns = loads.cost_ns([before],
+                                        [board.told(program.vcpus[0])])
+                if cost_ns is not None:
+                    costs_ns.append(cost_ns)
+        if not costs_ns:
+            raise CalibrationError(f'pCPU {pcpu} had no time for a walk')
+        # Others may have had it in between, and its caches.
+        return min(costs_ns)
+
+    held = caches.held_lines(sizes, walk_ns) or 0
+    return {model.Kind.NEUTRAL: sizes.neutral_lines,
+            # What the own cache holds is what long turns save at least.
+            model.Kind.CACHE: max(held // len(pcpus),
+                                  sizes.private_bytes // loads.LINE_BYTES),
+            model.Kind.POLLUTER: sizes.beyond_lines}
+
+
+def _run_before_all() -> None:
+    """What is late is to be the server, not who measures it."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
+def _ask(client: requests.Client, pcpus: frozenset[int], pause_s: float,
+         seconds: float) -> list[int]:
+    """Send requests, from some pCPUs alone; see :class:`requests.Client`."""
+    os.sched_setaffinity(0, pcpus)
+    return client.ask(pause_s, seconds)
+
+
+def _of_latencies(waited_ns: list[int]
+                  ) -> dict[quantum_results.Metric, float]:
+    return {quantum_results.Metric(f'io, {name} of latency', 'ms',
+                                   is_time=True):
+            requests.percentile(waited_ns, share) / _MS_NS
+            for name, share in (('median', 0.5), ('p95', 0.95))}
+
+
+def _of_work(kind: model.Kind, work: float, cpu_s: float, length_s: float,
+             ) -> dict[quantum_results.Metric, float]:
+    name = 'io, own work' if kind is _IO else kind.value
+    found = {quantum_results.Metric(name, '/s'): work / length_s}
+    if cpu_s > 0:
+        found[quantum_results.Metric(f'{name} per CPU time', '/s')] = (
+            work / cpu_s)
+    return found
