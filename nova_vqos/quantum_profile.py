@@ -81,15 +81,14 @@ class Point:
         return statistics.median(self.medians_ns) if self.medians_ns else None
 
     @property
-    def spread(self) -> float | None:
-        """Half of what lies between the extremes, relative to the median.
+    def deviation(self) -> float | None:
+        """The standard deviation of the rounds, relative to their median.
 
         :returns: None: one value has none
         """
         if len(self.values_ns) < 2:
             return None
-        return ((max(self.values_ns) - min(self.values_ns)) / 2
-                / self.value_ns)
+        return statistics.stdev(self.values_ns) / self.value_ns
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.quantum import measure
 from nova_vqos.calibration.quantum import rounds
 from nova_vqos.cmd import arguments
-from nova_vqos.cmd import io
+from nova_vqos.cmd import io as io_command
 from nova_vqos.cmd import profiles
 from nova_vqos.quantum import classes
 
@@ -76,7 +76,7 @@ class CalibrateQuantum(lister.Lister):
         path = parsed_args.profile
         held = profile.load(path)
         arguments.check_writable(path, 'another PROFILE')
-        io.check_fresh(held)
+        io_command.check_fresh(held)
         default = measure.Setting(frozenset())
         setting = measure.Setting(
             _pcpus(held, parsed_args.pcpus),

@@ -12,7 +12,7 @@
 
 """Calibration of slices: from measurements to the profile's part."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import datetime
@@ -93,6 +93,8 @@ def calibrate(setting: Setting, effort: rounds.Effort) -> Result:
                 unmeasured['cache'] = (
                     'no list beyond the caches of the pCPU itself is held by '
                     'the last-level cache')
+            if not ready.kinds:
+                raise CalibrationError(_told(unmeasured))
             todo = rounds.cells(ready.kinds, setting.slices_us)
             taken = rounds.take(todo, ready.measure, dataclasses.replace(
                 effort, max_s=effort.max_s
@@ -120,7 +122,7 @@ def calibrate(setting: Setting, effort: rounds.Effort) -> Result:
                 'steal': f'{steal:.4f}',
                 'rounds': str(max(map(len, taken.values()))),
                 'seconds': f'{time.monotonic() - started_s:.0f}'}),
-        tuple(_warnings(curves, ready, steal)))
+        tuple(_warnings(curves, taken, ready, steal)))
 
 
 def check_slices() -> None:
@@ -153,13 +155,13 @@ def _told(unmeasured: Mapping[str, str]) -> str:
                      if why != 'not wanted')
 
 
-def _warnings(curves: Iterable[quantum_profile.Curve], ready: bench.Bench,
+def _warnings(curves: Sequence[quantum_profile.Curve],
+              taken: rounds.Samples, ready: bench.Bench,
               steal: float) -> list[str]:
-    curves = tuple(curves)
     found = []
-    points = [point for curve in curves for point in curve.points]
-    total = sum(len(point.values_ns) + point.disturbed for point in points)
-    disturbed = sum(point.disturbed for point in points)
+    total = sum(map(len, taken.values()))
+    disturbed = total - sum(len(rounds.quiet(samples))
+                            for samples in taken.values())
     if disturbed:
         found.append(
             f'others took time of the pCPU in {disturbed} of {total} '

@@ -19,6 +19,7 @@ shortest, which makes others wait least.
 """
 
 from collections.abc import Mapping, Sequence
+import math
 import statistics
 
 from nova_vqos import quantum_profile
@@ -26,6 +27,11 @@ from nova_vqos.quantum import classes
 
 #: Less than that is no difference, however little the rounds scatter.
 TOLERANCE = 0.03
+
+# What chance alone exceeds once in twenty times.
+_ERRORS = 2
+# A median scatters by so much more than a mean.
+_OF_MEDIAN = math.sqrt(math.pi / 2)
 
 
 def curve(kind: str,
@@ -35,12 +41,26 @@ def curve(kind: str,
     :param points: that of the kernel's default with each number of runnable
         vCPUs among them; the same slices with each
     """
-    spreads = [point.spread for point in points if point.spread is not None]
-    margin = max(TOLERANCE, statistics.median(spreads or [0.0]))
+    margin = max(TOLERANCE, _ERRORS * _standard_error(points))
     best_us, verdict = _choose(quantum_profile.CLASSES[kind],
                                quantum_profile.costs(points), margin)
     return quantum_profile.Curve(kind, best_us, verdict, round(margin, 4),
                                  tuple(points))
+
+
+def _standard_error(points: Sequence[quantum_profile.Point]) -> float:
+    """Of a slice's cost, relative to it.
+
+    That is a mean over numbers of vCPUs of quotients of medians. With few
+    rounds of each point, how they scatter is told by all points together: by
+    the median, since some are disturbed more than others.
+    """
+    deviations = [point.deviation for point in points
+                  if point.deviation is not None]
+    rounds = statistics.median(len(point.values_ns) for point in points)
+    numbers = len({point.runnable for point in points})
+    return (statistics.median(deviations or [0.0]) * _OF_MEDIAN
+            * math.sqrt(2 / numbers / rounds))
 
 
 def _choose(quantum_class: str, cost: Mapping[int | None, float],

@@ -39,22 +39,17 @@ def choose(pcpus: Collection[int], *, beside_guests: bool,
     :returns: and how busy each pCPU was
     :raises CalibrationError: when none is idle, or guests are at work
     """
-    guests_before = host_cpus.guest_ticks(pcpus, sysroot)
     before = {pcpu: host_cpus.cpu_times([pcpu], sysroot) for pcpu in pcpus}
     time.sleep(_LOOK_S)
-    busy: dict[int, float] = {}
-    ticks = 0
-    for pcpu, earlier in before.items():
-        now = host_cpus.cpu_times([pcpu], sysroot)
-        used, stolen = now.since(earlier)
-        busy[pcpu] = used + stolen
-        ticks = max(ticks, now.total - earlier.total)
-    guests = host_cpus.Load(0.0, host_cpus.guest_pcpus(
-        guests_before, host_cpus.guest_ticks(pcpus, sysroot), ticks))
+    busy = {pcpu: sum(host_cpus.cpu_times([pcpu], sysroot).since(earlier))
+            for pcpu, earlier in before.items()}
+    found = place(busy, {pcpu: _siblings(pcpu, sysroot) for pcpu in pcpus},
+                  beside_guests=beside_guests)
     if not beside_guests:
-        guests.refuse_guests(pcpus)
-    return place(busy, {pcpu: _siblings(pcpu, sysroot) for pcpu in pcpus},
-                 beside_guests=beside_guests), busy
+        # Guests that wait right now may use these all the same.
+        host_cpus.load(found.pcpus, _LOOK_S, sysroot).refuse_guests(
+            found.pcpus)
+    return found, busy
 
 
 def place(busy: Mapping[int, float], siblings: Mapping[int, Collection[int]],

@@ -135,13 +135,14 @@ def _more(taken: Samples, most: int) -> list[bench.Cell]:
         or, where there is no time for these, none
     """
     lacking = [cell for cell, samples in taken.items()
-               if len(_quiet(samples)) < LEAST_ROUNDS]
+               if len(quiet(samples)) < LEAST_ROUNDS]
     if lacking:
         return _random.sample(lacking, max(0, min(most, len(lacking))))
     return list(taken) if most >= len(taken) else []
 
 
-def _quiet(samples: Sequence[bench.Sample]) -> list[bench.Sample]:
+def quiet(samples: Sequence[bench.Sample]) -> list[bench.Sample]:
+    """Those that others took no part in."""
     return [one for one in samples if one.share >= LEAST_SHARE]
 
 
@@ -159,8 +160,8 @@ def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
                 others for other, others in taken.items()
                 if other[:2] == cell[:2]):
             continue
-        quiet = _quiet(samples)
-        kept = quiet or samples
+        undisturbed = quiet(samples)
+        kept = undisturbed or samples
         runs = [one.mean_run_us for one in kept if one.mean_run_us]
         found.append(quantum_profile.Point(
             cell.slice_us, cell.runnable,
@@ -168,7 +169,7 @@ def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
             tuple(float(f'{one.median_ns:.6g}') for one in kept
                   if one.median_ns),
             round(statistics.median(runs), 1) if runs else None,
-            len(samples) - len(quiet)))
+            len(samples) - len(undisturbed)))
     return found
 
 

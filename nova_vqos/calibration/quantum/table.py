@@ -12,11 +12,11 @@
 
 """What was measured of slices, as people read it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nova_vqos import quantum_profile
 
-COLUMNS = ('kind', 'runnable', 'slice_ms', 'cost', 'spread', 'mean_run_ms',
+COLUMNS = ('kind', 'runnable', 'slice_ms', 'cost', 'deviation', 'mean_run_ms',
            'result', 'median', 'rounds', 'best')
 
 
@@ -37,7 +37,7 @@ def _row(curve: quantum_profile.Curve,
             'default' if point.slice_us is None
             else f'{point.slice_us / 1000:g}',
             round(curve.normalised(point), 3),
-            '' if point.spread is None else f'{point.spread:.1%}',
+            '' if point.deviation is None else f'{point.deviation:.1%}',
             '' if point.mean_run_us is None
             else round(point.mean_run_us / 1000, 2),
             _result(curve.kind, point.value_ns),
@@ -71,11 +71,16 @@ def option(shown: quantum_profile.QuantumProfile) -> str | None:
 def verdict(curve: quantum_profile.Curve) -> str:
     """What follows from a curve, in words."""
     cost = quantum_profile.costs(curve.points)
-    found = curve.verdict
     if curve.best_us is not None:
-        found += (f', {curve.best_us / 1000:g} ms costs '
-                  f'{cost[curve.best_us]:.2f} of it'
-                  if curve.verdict == quantum_profile.AS_DEFAULT else
-                  f' than the default, at {curve.best_us / 1000:g} ms, '
-                  f'which costs {cost[curve.best_us]:.2f} of it')
-    return found
+        return (f'{curve.verdict}, {_cost(curve.best_us, cost)}')
+    if curve.verdict in (quantum_profile.BETTER, quantum_profile.AS_DEFAULT):
+        # Least alone is not the rule; but there is nothing to be set.
+        least_us = min(filter(None, cost), key=lambda one: cost[one])
+        return (f'{curve.verdict}, {_cost(least_us, cost)}; '
+                'its class has no slice of its own')
+    return curve.verdict
+
+
+def _cost(slice_us: int, cost: Mapping[int | None, float]) -> str:
+    return (f'{slice_us / 1000:g} ms costs {cost[slice_us]:.2f} of the '
+            'default')

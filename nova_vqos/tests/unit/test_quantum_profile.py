@@ -137,7 +137,25 @@ def test_what_scatters_has_to_differ_by_more():
     assert quiet.verdict == quantum_profile.BETTER
     noisy = make_profiles.make_curve('cache', costs_ns, spread=0.3)
     assert noisy.verdict == quantum_profile.NO_DIFFERENCE
-    assert noisy.margin == pytest.approx(0.3)
+    # Twice the standard error of a median of three.
+    assert noisy.margin == pytest.approx(
+        2 * 0.3 * 1.2533 / 3 ** 0.5, abs=1e-3)
+
+
+def test_more_rounds_tell_more():
+    def margin(rounds):
+        return make_profiles.make_curve(
+            'cache', FLAT, values_ns=(80.0, 100.0, 120.0) * rounds).margin
+
+    assert margin(12) == pytest.approx(margin(3) / 2, rel=0.1)
+
+
+def test_one_round_tells_nothing_of_its_scatter():
+    curve = make_profiles.make_curve('cache', FLAT, values_ns=(100.0,))
+    assert curve.margin == pick.TOLERANCE
+    assert table.COLUMNS[4] == 'deviation'
+    shown = make_profiles.make_quantum(curves=(curve,))
+    assert next(table.rows(shown))[4] == ''
 
 
 @pytest.mark.parametrize(('value_ns', 'result'), [
@@ -186,7 +204,7 @@ def test_the_table(quantum):
     assert len(rows) == 3 * 2 * 4
     assert rows[1] == {
         'kind': 'io', 'runnable': 2, 'slice_ms': '1', 'cost': 0.25,
-        'spread': '1.0%', 'mean_run_ms': 4.0, 'result': '1.00 ms',
+        'deviation': '1.0%', 'mean_run_ms': 4.0, 'result': '1.00 ms',
         'median': '2.00 ms', 'rounds': 3, 'best': 'best'}
     assert rows[8] | {'kind': 'cache', 'slice_ms': 'default', 'cost': 1.0,
                       'result': '10 M/s', 'median': '',
@@ -202,12 +220,15 @@ class Log(list):
 
 @pytest.mark.parametrize(('curves', 'said'), [
     ({'cache': FLAT | {90_000: 40.0}},
-     ['cache: better than the default, at 90 ms, which costs 0.40 of it',
+     ['cache: better, 90 ms costs 0.40 of the default',
       'quantum_slices = cache:90000']),
     ({'io': FLAT | {90_000: 900.0}},
-     ['io: as the default, 1 ms costs 1.00 of it',
+     ['io: as the default, 1 ms costs 1.00 of the default',
       'quantum_slices = io:1000']),
-    ({'spin': FLAT}, ['spin: no difference', 'Nothing to set']),
+    ({'spin': FLAT}, ['spin: no difference (', 'Nothing to set']),
+    ({'neutral': FLAT | {90_000: 60.0}},
+     ['neutral: better, 90 ms costs 0.60 of the default; its class has no '
+      'slice', 'Nothing to set']),
     ({'spin': {None: 10.0, 1000: 20.0}},
      ['spin: default is best', 'Nothing to set'])])
 def test_what_is_said(curves, said):
