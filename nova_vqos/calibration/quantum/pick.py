@@ -14,8 +14,9 @@
 
 As in the research, what counts is the cost relative to the kernel's default,
 with each number of vCPUs that share a pCPU alike. What is within noise of the
-best is as good as it: of these the research's own slice is taken, else the
-shortest, which makes others wait least.
+best, and not of the default unless the best is, too, is as good as it: of
+these the research's own slice is taken, else the shortest, which makes others
+wait least.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,14 +70,18 @@ def _choose(quantum_class: str, cost: Mapping[int | None, float],
     limit = min(cost.values()) * (1 + margin)
     if max(cost.values()) <= limit:
         return None, quantum_profile.NO_DIFFERENCE
-    good = [slice_us for slice_us, value in cost.items()
-            if value <= limit and slice_us is not None]
-    if not good:
+    good = {slice_us for slice_us, value in cost.items() if value <= limit}
+    if good == {None}:
         return None, quantum_profile.DEFAULT_BEST
-    verdict = (quantum_profile.AS_DEFAULT if cost[None] <= limit
-               else quantum_profile.BETTER)
+    verdict = quantum_profile.AS_DEFAULT
+    if None not in good:
+        verdict = quantum_profile.BETTER
+        # Being close to the best is not enough: the best one is that itself.
+        good = {slice_us for slice_us in good
+                if cost[slice_us] * (1 + margin) <= cost[None]}
     researched = classes.DEFAULT_SLICES_US.get(quantum_class)
     if researched is None:
         # Its class has no slice of its own that could be set.
         return None, verdict
-    return (researched if researched in good else min(good)), verdict
+    return (researched if researched in good
+            else min(filter(None, good))), verdict

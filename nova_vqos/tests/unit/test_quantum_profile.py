@@ -142,6 +142,15 @@ def test_what_scatters_has_to_differ_by_more():
         2 * 0.3 * 1.2533 / 3 ** 0.5, abs=1e-3)
 
 
+def test_what_is_called_better_is_better_than_the_default():
+    """Not only close to what is: 1 and 30 ms are close to both."""
+    curve = make_profiles.make_curve('spin', {
+        None: 100.0, 1000: 86.0, 30_000: 85.0, 60_000: 70.0, 90_000: 67.0},
+        spread=0.2)
+    assert 0.28 < curve.margin < 0.3
+    assert (curve.best_us, curve.verdict) == (60_000, 'better')
+
+
 def test_more_rounds_tell_more():
     def margin(rounds):
         return make_profiles.make_curve(
@@ -192,6 +201,8 @@ def test_no_choice_is_further_from_the_best_than_noise(
         costs = quantum_profile.costs(curve.points)
         assert costs[curve.best_us] <= min(costs.values()) * (
             1 + curve.margin + 1e-4)
+        if curve.verdict == quantum_profile.BETTER:
+            assert costs[curve.best_us] * (1 + curve.margin) <= 1.0001
     # And what was written can be read, whatever it is.
     quantum = make_profiles.make_quantum(curves=(curve,))
     assert quantum_profile.from_document(json.loads(json.dumps(
