@@ -62,8 +62,9 @@ FILTER = 'VqosFilter'
 FILTER_CLASS = 'nova_vqos.scheduler.filter.VqosFilter'
 ALL_FILTERS = 'nova.scheduler.filters.all_filters'
 # What the phases write but what is to be the same after a second run: the
-# process, and the record, logs and counters of the harness.
-CHANGING = re.compile(r'harness/.*|run/nova-vqos/agent\.(json|lock)|'
+# process, what it saw of the host, and the record, logs and counters of the
+# harness.
+CHANGING = re.compile(r'harness/.*|run/nova-vqos/.*\.(json|lock)|'
                       r'var/lib/nova-vqos/ledger\.sqlite.*')
 
 MARKS = [
@@ -221,9 +222,11 @@ def check_agent(host, cell='nova_cell1?a=1&b=2'):
     assert dict(options.vqos_agent) == dict(nova_options.vqos_agent) | {
         'libvirt_uri': 'test:///default',
         'lock_path': str(host.root / 'run/nova-vqos/agent.lock'),
-        'ledger_path': str(host.root / 'var/lib/nova-vqos/ledger.sqlite')}
+        'ledger_path': str(host.root / 'var/lib/nova-vqos/ledger.sqlite'),
+        'quantum_proof_path': str(host.root / 'run/nova-vqos/quantum.json')}
     assert 'heartbeat_rate = 3\n' in host.agent_conf.read_text()
     assert host.agent_conf.stat().st_mode & 0o007 == 0
+    assert os.path.exists(options.vqos_agent.quantum_proof_path)
     state = json.loads(pathlib.Path(options.vqos.agent_state_path).read_text())
     assert state['host'] == options.host
     assert state['pid'] == host.agent_pid()

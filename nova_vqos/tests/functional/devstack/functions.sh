@@ -212,7 +212,7 @@ function setup_develop {
     local name
     record setup_develop "$@"
     [[ -f "$1/setup.cfg" ]] || die $LINENO "$1 is no project"
-    for name in nova-vqos-agent nova-vqos-libvirt-hook; do
+    for name in nova-vqos-agent nova-vqos-libvirt-hook nova-vqos-probe; do
         ln -sfn "$PROGRAMS/$name" "$NOVA_BIN_DIR/$name"
     done
     ln -sfn "$HARNESS_DIR/calibrate.sh" "$NOVA_BIN_DIR/nova-vqos-calibrate"
