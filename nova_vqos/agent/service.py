@@ -32,13 +32,10 @@ from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
+from nova_vqos.agent import watching
 from nova_vqos.billing import ledger
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hypervisor import base
-from nova_vqos.quantum import recognition
-from nova_vqos.quantum import trace
-from nova_vqos.quantum import watch
-from nova_vqos.quantum.sources import loading
 
 LOG = logging.getLogger(__name__)
 
@@ -104,16 +101,11 @@ def make_keeper(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
                 ) -> quantum_keeper.QuantumKeeper:
     """The one who gives servers their slices, as the configuration says.
 
-    :raises OSError: when the trace of a watch cannot be made
+    :raises nova_vqos.quantum.recognition.LimitInvalid: when a limit cannot be
     """
     options = conf.vqos_agent
-    watched = watch.Watch(
-        loading.load(options.quantum_sources),
-        recognition.limits(options.quantum_limits), hypervisor.activity,
-        recorder=(trace.Recorder(options.quantum_trace_path)
-                  if options.quantum_trace_path else None))
     return quantum_keeper.QuantumKeeper(
-        hypervisor, watched,
+        hypervisor, watching.make_watch(options, hypervisor),
         quantum_keeper.Options(
             slices_us=vqos_conf.slices_us(conf),
             proof_path=options.quantum_proof_path,

@@ -28,12 +28,6 @@ from nova_vqos.quantum.sources import base
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds from one look to the next at least. The research looks each 30 ms,
-#: from within the hypervisor. Here a look asks each QEMU, which costs it and
-#: libvirt's daemon a millisecond or two; a window of four is 20 s, less than
-#: from one plan of the pools to the next.
-PERIOD_S = 5.0
-
 ReadActivities = Callable[[Collection[str]], Mapping[str, activity.Activity]]
 
 
@@ -43,13 +37,15 @@ class Watch:
     def __init__(self, sources: Mapping[str, base.Source],
                  limits: recognition.Limits, activities: ReadActivities, *,
                  recorder: trace.Recorder | None = None,
-                 period_s: float = PERIOD_S) -> None:
+                 period_s: float = 0.0) -> None:
         """
         :param sources: by name; closed with this
         :param activities: what the hypervisor counted of servers:
             :meth:`nova_vqos.hypervisor.base.Hypervisor.activity`
         :param recorder: writes down each look; closed with this
-        :param period_s: a look sooner than this after the last is none
+        :param period_s: a look sooner than this after the last is none: it
+            asks each QEMU, which costs that and libvirt's daemon a
+            millisecond or two, and sees little
         """
         self._sources = sources
         self._activities = activities
@@ -59,7 +55,6 @@ class Watch:
         self._looked_at_s: float | None = None
         self._vcpus: dict[str, tuple[int, ...]] = {}
         self._failures: dict[str, str] = {}
-        self._told: Mapping[str, str] = {}
 
     def look(self, servers: Mapping[str, Mapping[int, int]], now_s: float
              ) -> None:
@@ -90,8 +85,6 @@ class Watch:
         self._vcpus = {uuid: tuple(vcpus) for uuid, vcpus in servers.items()}
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
-        if servers:
-            self._tell()
 
     def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
         """What a vCPU does; None: not known yet, or cannot be told."""
@@ -122,15 +115,6 @@ class Watch:
             source.close()
         if self._recorder is not None:
             self._recorder.close()
-
-    def _tell(self) -> None:
-        """Log what sources lack, each time that it is something else."""
-        status = self.status()
-        for name, lacking in status.items():
-            if lacking != self._told.get(name, ''):
-                LOG.warning('What the source %s sees of servers: %s', name,
-                            lacking or 'all again')
-        self._told = status
 
     def _read_activities(self, uuids: Collection[str]
                          ) -> Mapping[str, activity.Activity]:

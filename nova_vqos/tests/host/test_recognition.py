@@ -183,13 +183,13 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
     reader.add(guest)
     made = watch.Watch(
         loading.load(), recognition.Limits(io_requests=300),
-        reader.driver.activity, period_s=1)
+        reader.driver.activity)
 
     def see(looks):
         for _ in range(looks):
             made.look({guest.uuid: reader.driver.threads(guest.uuid).vcpus},
                       time.monotonic())
-            time.sleep(1.01)
+            time.sleep(1)
         return made.kind(guest.uuid, 0)
 
     traffic = clients.load('http', guest.address, '--clients', '4',

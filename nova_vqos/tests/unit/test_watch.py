@@ -139,19 +139,6 @@ def test_an_honest_host_tells_little(case):
     assert 'libvirt 8.9' in status['spin']
 
 
-def test_what_is_missing_is_logged_once(case, caplog):
-    case.hypervisor.per_second[UUID] = ({}, {}, {0: 0})
-    case.look(2, {})
-    assert caplog.records == []
-    case.cache.missing = 'no PMU'
-    case.look(3)
-    case.cache.missing = ''
-    case.look(3)
-    assert [record.getMessage() for record in caplog.records] == [
-        'What the source cache sees of servers: no PMU',
-        'What the source cache sees of servers: all again']
-
-
 def test_a_server_that_nobody_asked_about_has_no_class(case):
     assert case.watch.quantum_class(UUID) == 'default'
     assert case.watch.kind(UUID, 0) is None
@@ -159,17 +146,14 @@ def test_a_server_that_nobody_asked_about_has_no_class(case):
     assert case.watch.quantum_class(OTHER_UUID) == 'default'
 
 
-def test_a_look_too_soon_is_none(case):
-    case.look()
+def test_a_look_too_soon_is_none():
     calls = []
-    case.watch._activities = lambda uuids: calls.append(uuids) or {}
-    case.watch.look(SERVERS, case.now_s + 4.9)
-    assert calls == []
-    case.watch.look(SERVERS, case.now_s + 5)
-    assert len(calls) == 1
+    made = watch.Watch({}, LIMITS, lambda uuids: calls.append(uuids) or {},
+                       period_s=5)
     # A clock that went back is no reason to wait for it.
-    case.watch.look(SERVERS, 3)
-    assert len(calls) == 2
+    for now_s, looks in ((100, 1), (104.9, 1), (105, 2), (3, 3), (7, 3)):
+        made.look(SERVERS, now_s)
+        assert len(calls) == looks
 
 
 @pytest.mark.parametrize('after_s', [-2000, 10_000])

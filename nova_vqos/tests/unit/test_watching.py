@@ -49,6 +49,15 @@ def test_by_default_all_sources_are_asked_and_nothing_is_written(make):
     assert set(made.status()) == {'io', 'spin', 'cache'}
 
 
+def test_a_timer_that_is_early_is_no_obstacle(make, tmp_path):
+    path = str(tmp_path / 'trace')
+    made = make(quantum_trace_path=path, quantum_sources='',
+                quantum_interval_s=10)
+    for now_s in (100, 101, 109.9, 112, 119.8):
+        made.look({UUID: {0: 1}}, now_s)
+    assert [record.at_s for record in trace.load(path)] == [100, 109.9, 119.8]
+
+
 def test_sources_are_found_by_name(make):
     made = make(quantum_sources='spin, nonsense')
     assert made.status()['nonsense'] == "no source 'nonsense' is installed"
