@@ -106,7 +106,8 @@ class QuantumKeeper:
         self._placed_at_s: dict[str, float] = {}
         self._confined: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._host_problem = ''
+        self._host_problems: list[str] = []
+        self._past_problems: list[str] = []
         self._sources: dict[str, str] = {}
         self._written = self._placed = 0
 
@@ -118,6 +119,7 @@ class QuantumKeeper:
         """
         now_s = self._clock()
         self.next_at_s = now_s + self.options.interval_s
+        self._past_problems, self._host_problems = self._host_problems, []
         self._forget_all_but(subjects)
         enforced = proofs.enforced_classes(
             proofs.load(self.options.proof_path), self.options.slices_us)
@@ -207,8 +209,16 @@ class QuantumKeeper:
             for subject in subjects if subject.pcpus is not None]
         if self.options.pool_interval_s is None or not servers:
             return pooling.NOTHING
-        return pooling.plan_host(servers, self._hypervisor.topology(),
-                                 self._slices_in_use_us, self._plan)
+        try:
+            sockets = self._hypervisor.topology()
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            # Slices do not depend on it.
+            self._complain_of_host(f'no server is kept apart: {error}')
+            return pooling.NOTHING
+        return pooling.plan_host(servers, sockets, self._slices_in_use_us,
+                                 self._plan)
 
     def _keep(self, subject: quantum_subject.Subject,
               kinds: Mapping[int, model.Kind], now_s: float) -> None:
@@ -222,7 +232,7 @@ class QuantumKeeper:
             raise
         except base.SlicesUnsupported as error:
             # It is the same for all of them: said once, by the host.
-            self._complain_of_host(str(error))
+            self._complain_of_host(f'no server gets slices: {error}')
         except (base.DomainGone, base.DomainBusy) as error:
             LOG.debug('Server %s is looked at again: %s', subject.uuid, error)
         except base.HypervisorError as error:
@@ -279,16 +289,18 @@ class QuantumKeeper:
                         subject.uuid, subject.name, problem)
 
     def _complain_of_host(self, problem: str) -> None:
-        if problem != self._host_problem:
-            LOG.warning('No server of this host gets slices: %s', problem)
-        self._host_problem = problem
+        """Log once what is wrong with all servers."""
+        if problem in self._host_problems:
+            return
+        self._host_problems.append(problem)
+        if problem not in self._past_problems:
+            LOG.warning('On this host %s', problem)
 
     def _alarms(self) -> tuple[str, ...]:
         failing = sum(map(bool, self._problems.values()))
-        return tuple(filter(None, (
-            self._host_problem and f'no server gets slices: '
-                                   f'{self._host_problem}',
-            failing and f'{failing} servers do not get their slices')))
+        return (*self._host_problems, *(
+            [f'{failing} servers do not get their slices'] if failing
+            else []))
 
     def _occupancy(self, sorts: Mapping[str, Mapping[int, model.Kind]]
                    ) -> occupancies.Occupancy:

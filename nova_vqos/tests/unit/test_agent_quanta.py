@@ -209,17 +209,21 @@ class TestFailures:
         world.tick(20)
         assert world.host.slices[fakes.UUID][0] == CACHE_US
 
-    def test_a_topology_that_cannot_be_read_costs_a_round(self, world,
-                                                          monkeypatch):
+    def test_a_topology_that_cannot_be_read_costs_no_slices(
+            self, world, monkeypatch, caplog):
         def fail():
             raise base.HypervisorError('no /sys')
         boot(world)
         monkeypatch.setattr(world.host, 'topology', fail)
         world.start()
-        assert world.host_report()['errors'] == 1
+        world.tick(20)
+        assert world.host.slices[fakes.UUID][0] == CACHE_US
+        assert caplog.text.count('no /sys') == 1
+        assert world.host_report()['alarms'] == [
+            'no server is kept apart: no /sys']
         monkeypatch.undo()
         world.tick(6)
-        assert world.report()['quantum'] is not None
+        assert world.host_report()['alarms'] == []
 
 
 class TestPools:
