@@ -66,6 +66,7 @@ import quantum_servers
 from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.quantum import loads
+from nova_vqos.hypervisor import base
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum import planner
@@ -154,7 +155,7 @@ def main() -> int:
             lists = quantum_servers.measure_lists(tree, options.pcpus)
         for scenario in options.scenarios:
             windows += run(scenario, options, lists, pools)
-    except CalibrationError as error:
+    except (CalibrationError, base.HypervisorError) as error:
         print(error, file=sys.stderr)
         return 1
     machine = {
@@ -215,6 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument('-f', '--format', choices=('table', 'json'),
                         default='table')
     options = parser.parse_args()
+    options.scenarios = list(dict.fromkeys(options.scenarios))
     options.arms = [arm for arm in ARMS if arm == quantum_results.STOCK
                     or arm in options.arms]
     if options.rounds < 1 or options.seconds <= 0 or options.pause < 0:
@@ -251,6 +253,8 @@ def run(scenario: str, options: argparse.Namespace,
     with (tree_of_ours() as tree,
           quantum_servers.Servers(tree, len(options.pcpus)) as servers):
         lab_host.say(f'{scenario}: {described(scenario, options.pcpus)}')
+        loads.check_memory(loads.LINE_BYTES * sum(
+            count * lists.get(kind, 0) for kind, count in counts.items()))
         for kind, vcpus in start_order(counts):
             servers.start(kind, vcpus, lists.get(kind, 0))
         made = arms(servers, options)

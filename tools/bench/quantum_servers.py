@@ -181,11 +181,11 @@ class Servers(contextlib.ExitStack):
         time.sleep(pause_s)
         before, began_s = self._look(), time.monotonic()
         time.sleep(seconds)
-        after, length_s = self._look(), time.monotonic() - began_s
-        waited_ns = [one for answer in asked for one in answer.result()]
         for server in self._servers:
             # Says so when it has ended.
             server.program.resume()
+        after, length_s = self._look(), time.monotonic() - began_s
+        waited_ns = [one for answer in asked for one in answer.result()]
         values = _of_latencies(waited_ns) if waited_ns else {}
         runs_us = {}
         used_s = 0.0
