@@ -159,6 +159,37 @@ def test_without_files_it_says_so(load, source):
     assert source.available() == ''
 
 
+# Root with one capability, as the agent's unit makes it, tries to count events
+# of another user's thread.
+_TRY = """
+import sys
+from nova_vqos.quantum.sources import base, cache, perf
+source = cache.CacheSource((perf.Event(1, 1), perf.Event(1, 2)))
+source.read(base.Look(1.0, {'server': {0: int(sys.argv[1])}}, {}))
+print(source.available())
+"""
+
+
+@pytest.mark.parametrize('capability, text', [
+    ('perfmon', ''), ('sys_nice', 'CAP_PERFMON')])
+def test_the_capability_that_it_takes(capability, text):
+    confine = ['setpriv', '--inh-caps=-all', '--no-new-privs',
+               f'--bounding-set=-all,+{capability}']
+    with subprocess.Popen(['setpriv', '--reuid=1', '--regid=1',
+                           '--clear-groups', 'sleep', '60']) as other:
+        try:
+            while os.stat(f'/proc/{other.pid}').st_uid != 1:
+                time.sleep(0.01)
+            done = subprocess.run(
+                [*confine, sys.executable, '-c', _TRY, str(other.pid)],
+                check=True, capture_output=True, text=True,
+                timeout=guests.LIMIT_S)
+        finally:
+            other.kill()
+    assert text in done.stdout
+    assert bool(text) == bool(done.stdout.strip())
+
+
 def test_what_this_machine_cannot_count_it_says(load):
     _process, spinning, _sleeping = load
     source = cache.CacheSource()
