@@ -42,7 +42,6 @@ _KINDS = {
     'neutral': model.Kind.NEUTRAL,
     'default': model.Kind.DEFAULT,
 }
-AUTO = 'auto'
 # The source that polluters are told by.
 _CACHE_SOURCE = 'cache'
 
@@ -138,7 +137,7 @@ class QuantumKeeper:
         self._runs = runs
         occupancy = self._occupancy(sorts)
         return Round(
-            classes=(*enforced, AUTO), occupancy=occupancy,
+            classes=(*enforced, quantum_subject.AUTO), occupancy=occupancy,
             servers={subject.uuid: reports.of_server(
                 subject, sorts[subject.uuid],
                 self._slices_us(subject, sorts[subject.uuid]),
@@ -163,7 +162,7 @@ class QuantumKeeper:
                    now_s: float) -> None:
         threads: dict[str, Mapping[int, int]] = {}
         for subject in subjects:
-            if subject.quantum_class != AUTO:
+            if subject.quantum_class != quantum_subject.AUTO:
                 continue
             try:
                 threads[subject.uuid] = self._hypervisor.threads(
@@ -192,7 +191,7 @@ class QuantumKeeper:
                ) -> dict[int, model.Kind]:
         """What each vCPU of a server is taken for."""
         numbers = sorted(subject.vcpus)
-        if subject.quantum_class == AUTO:
+        if subject.quantum_class == quantum_subject.AUTO:
             return {number: self._watch.kind(subject.uuid, number)
                     or model.Kind.DEFAULT for number in numbers}
         return dict.fromkeys(numbers, _KINDS[subject.quantum_class])

@@ -23,6 +23,7 @@ from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum import occupancy
 from nova_vqos.quantum import pooling
+from nova_vqos.quantum import recognition
 
 _PINNED = 'its vCPUs are pinned, not by this agent'
 
@@ -42,6 +43,9 @@ def of_server(subject: subjects.Subject, kinds: Mapping[int, model.Kind],
     pcpus = {} if placement is None else placement.pcpus or {}
     return {
         'class': subject.quantum_class,
+        'recognised_class': (
+            recognition.server_class(kinds.values())
+            if subject.quantum_class == subjects.AUTO else None),
         'problem': problem,
         'left_alone': (_PINNED if subject.pcpus is None
                        else plan.left_alone.get(subject.uuid, '')),

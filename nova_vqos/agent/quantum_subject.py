@@ -19,6 +19,9 @@ from nova_vqos import units
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
 
+#: The quantum class of a server whose kind of work is to be recognised.
+AUTO = 'auto'
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:

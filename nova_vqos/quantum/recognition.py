@@ -202,24 +202,23 @@ def _level(means: Cursors, kind: model.Kind | None) -> float:
     return -math.inf if level is None else level
 
 
-def server_class(kinds: Collection[model.Kind | None]) -> str:
+def server_class(kinds: Collection[model.Kind]) -> str:
     """The quantum class of a server, from the kinds of its vCPUs.
 
     That which most of its vCPUs need, of those that need one: neither vCPUs
     that are indifferent count against it, nor those that cannot be told. As
-    many of two: that with the shorter slice, since the smallest slice among a
-    server's threads wins in any case; io before spin. Is none in need of one,
-    ``neutral`` if all could be told, else ``default``.
+    many of two: io before spin before cache, since waiting hurts in this
+    order. Is none in need of one, ``neutral`` if all could be told, else
+    ``default``.
 
-    :param kinds: None: cannot be told
+    :param kinds: DEFAULT: cannot be told
     """
-    needed = collections.Counter(
-        model.QUANTUM_CLASS[kind] for kind in kinds if kind is not None)
+    needed = collections.Counter(model.QUANTUM_CLASS[kind] for kind in kinds)
     choice = max((classes.IO, classes.SPIN, classes.CACHE),
                  key=lambda name: needed[name])
     if needed[choice]:
         return choice
-    if kinds and None not in kinds:
+    if kinds and model.Kind.DEFAULT not in kinds:
         return classes.NEUTRAL
     return classes.DEFAULT
 
@@ -339,10 +338,6 @@ class Recognizer:
         """Its cursors on average over the window."""
         vcpu = self._vcpus.get(key)
         return dict.fromkeys(ORDER) if vcpu is None else vcpu.means()
-
-    def forget(self, key: Hashable) -> None:
-        """Begin anew with a vCPU; one that is not known is fine."""
-        self._vcpus.pop(key, None)
 
     def keep(self, keys: Collection[Hashable]) -> None:
         """Forget all others."""

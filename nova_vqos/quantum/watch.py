@@ -53,7 +53,6 @@ class Watch:
         self._period_s = period_s
         self._recognizer = recognition.Recognizer(limits)
         self._looked_at_s: float | None = None
-        self._vcpus: dict[str, tuple[int, ...]] = {}
         self._failures: dict[str, str] = {}
 
     def look(self, servers: Mapping[str, Mapping[int, int]], now_s: float
@@ -82,7 +81,6 @@ class Watch:
         self._recognizer.keep(threads)
         for key, thread in threads.items():
             self._recognizer.take(key, samples[key], thread)
-        self._vcpus = {uuid: tuple(vcpus) for uuid, vcpus in servers.items()}
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
 
@@ -94,20 +92,10 @@ class Watch:
         """Whether a vCPU takes the last-level cache from others."""
         return self._recognizer.pollutes((uuid, vcpu))
 
-    def quantum_class(self, uuid: str) -> str:
-        """The class of a server as a whole: see recognition.server_class."""
-        return recognition.server_class(
-            [self.kind(uuid, vcpu) for vcpu in self._vcpus.get(uuid, ())])
-
     def status(self) -> Mapping[str, str]:
         """What each source lacks, by its name; '': nothing."""
         return {name: self._failures.get(name) or source.available()
                 for name, source in self._sources.items()}
-
-    def forget(self, uuid: str) -> None:
-        """Begin anew with a server, or be done with it."""
-        for vcpu in self._vcpus.pop(uuid, ()):
-            self._recognizer.forget((uuid, vcpu))
 
     def close(self) -> None:
         """Close all sources, and the trace."""

@@ -317,6 +317,7 @@ class TestAuto:
         assert world.host.slices[fakes.UUID][0] == CACHE_US
         assert watch.looked_at[-1] == {fakes.UUID: {0: 100}}
         assert world.report()['quantum']['vcpus']['0']['kind'] == 'cache'
+        assert world.report()['quantum']['recognised_class'] == 'cache'
 
     def test_servers_of_a_class_are_not_watched(self, world, watch):
         boot(world)

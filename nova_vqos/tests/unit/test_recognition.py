@@ -264,19 +264,15 @@ class TestRecognizer:
         assert recognizer.kind(KEY) is Kind.CACHE
         recognizer.keep([])
         assert recognizer.kind(KEY) is None
-
-    def test_one_can_be_forgotten(self):
-        recognizer = fed(*[CACHE] * 4)
-        recognizer.forget(KEY)
-        recognizer.forget(KEY)
-        assert recognizer.kind(KEY) is None
         assert set(recognizer.means(KEY).values()) == {None}
 
 
 @pytest.mark.parametrize('given, expected', [
-    ([], 'default'), ([None], 'default'), ([None, Kind.NEUTRAL], 'default'),
-    ([Kind.NEUTRAL], 'neutral'), ([Kind.NEUTRAL, Kind.POLLUTER], 'neutral'),
-    ([Kind.IO, None, None], 'io'), ([Kind.NEUTRAL, Kind.CACHE], 'cache'),
+    ([], 'default'), ([Kind.DEFAULT], 'default'),
+    ([Kind.DEFAULT, Kind.NEUTRAL], 'default'), ([Kind.NEUTRAL], 'neutral'),
+    ([Kind.NEUTRAL, Kind.POLLUTER], 'neutral'),
+    ([Kind.IO, Kind.DEFAULT, Kind.DEFAULT], 'io'),
+    ([Kind.NEUTRAL, Kind.CACHE], 'cache'),
     ([Kind.IO, Kind.CACHE, Kind.CACHE], 'cache'),
     ([Kind.IO, Kind.CACHE], 'io'), ([Kind.SPIN, Kind.CACHE], 'spin'),
     ([Kind.SPIN, Kind.IO], 'io'), ([Kind.SPIN, Kind.SPIN, Kind.IO], 'spin')])

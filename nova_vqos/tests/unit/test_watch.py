@@ -116,7 +116,6 @@ def test_what_sources_see_together_tells_the_kinds(case):
     assert case.kinds() == [Kind.IO, Kind.CACHE]
     assert case.watch.pollutes(UUID, 0)
     assert not case.watch.pollutes(UUID, 1)
-    assert case.watch.quantum_class(UUID) == 'io'
     assert case.watch.status() == {'io': '', 'spin': '', 'cache': ''}
 
 
@@ -124,7 +123,6 @@ def test_locks_are_told_by_the_counters_of_each_vcpu(case):
     case.hypervisor.per_second[UUID] = ({}, {}, {0: 0, 1: 200})
     case.look(6)
     assert case.kinds() == [None, Kind.SPIN]
-    assert case.watch.quantum_class(UUID) == 'spin'
 
 
 def test_an_honest_host_tells_little(case):
@@ -132,18 +130,15 @@ def test_an_honest_host_tells_little(case):
     case.hypervisor.per_second[UUID] = ({'vda': 10}, {}, {})
     case.look(6)
     assert case.kinds() == [None, None]
-    assert case.watch.quantum_class(UUID) == 'default'
     status = case.watch.status()
     assert status['io'] == ''
     assert status['cache'] == 'no PMU'
     assert 'libvirt 8.9' in status['spin']
 
 
-def test_a_server_that_nobody_asked_about_has_no_class(case):
-    assert case.watch.quantum_class(UUID) == 'default'
+def test_a_server_that_nobody_asked_about_is_of_no_kind(case):
     assert case.watch.kind(UUID, 0) is None
-    case.look()
-    assert case.watch.quantum_class(OTHER_UUID) == 'default'
+    assert not case.watch.pollutes(UUID, 0)
 
 
 def test_a_look_too_soon_is_none():
@@ -174,10 +169,8 @@ def test_who_is_not_looked_at_is_forgotten(case):
     case.cache.seen = {(UUID, 0): recognition.Sample(references=900,
                                                      misses=0)}
     case.look(5)
-    assert case.watch.quantum_class(UUID) == 'cache'
     case.look(1, {})
     assert case.kinds() == [None, None]
-    assert case.watch.quantum_class(UUID) == 'default'
     case.look(3)
     assert case.kinds() == [None, None]
 
@@ -198,16 +191,6 @@ def test_another_thread_begins_anew(case):
     case.look(5)
     case.look(1, {UUID: {0: 100, 1: 999}})
     assert case.kinds() == [Kind.CACHE, None]
-
-
-def test_a_server_can_be_forgotten(case):
-    case.cache.seen = {(UUID, 0): recognition.Sample(references=900,
-                                                     misses=0)}
-    case.look(5)
-    case.watch.forget(UUID)
-    case.watch.forget(UUID)
-    assert case.kinds() == [None, None]
-    assert case.watch.quantum_class(UUID) == 'default'
 
 
 def test_what_a_source_tells_of_others_is_not_taken(case):
