@@ -25,8 +25,8 @@ def share_out(cores: Sequence[Sequence[int]], counts: Sequence[int],
     """The pCPUs of each pool.
 
     A pool keeps the whole cores that it has, then takes free ones that it has
-    use for as a whole, greater ones first; only then are cores divided. Of
-    cores of equal size at most one per pool is.
+    use for as a whole, greater ones first; only then are cores divided: where
+    all are of one size at most one per pool.
 
     :param cores: the pCPU numbers of each core
     :param counts: how many pCPUs each pool gets; as many as there are
@@ -34,34 +34,21 @@ def share_out(cores: Sequence[Sequence[int]], counts: Sequence[int],
     """
     pools: list[set[int]] = [set() for _ in counts]
     wanting = list(counts)
-    free = sorted(cores, key=len, reverse=True)
-
-    def give(pool: int, pcpus: Sequence[int]) -> None:
-        pools[pool].update(pcpus)
-        wanting[pool] -= len(pcpus)
-
-    for is_kept in (True, False):
-        left = []
-        for core in free:
-            pool = next(
-                (pool for pool, want in enumerate(wanting)
-                 if len(core) <= want
-                 and (not is_kept or held[pool] >= set(core))), None)
-            if pool is None:
-                left.append(core)
-            else:
-                give(pool, core)
-        free = left
-    singles = [pcpu for core in free for pcpu in core]
-    for is_kept in (True, False):
-        left_singles = []
-        for pcpu in singles:
-            pool = next(
-                (pool for pool, want in enumerate(wanting)
-                 if want and (not is_kept or pcpu in held[pool])), None)
-            if pool is None:
-                left_singles.append(pcpu)
-            else:
-                give(pool, [pcpu])
-        singles = left_singles
+    free: list[Sequence[int]] = sorted(cores, key=len, reverse=True)
+    for as_whole in (True, False):
+        if not as_whole:
+            free = [(pcpu,) for core in free for pcpu in core]
+        for to_holder in (True, False):
+            left = []
+            for part in free:
+                pool = next((
+                    pool for pool, want in enumerate(wanting)
+                    if len(part) <= want
+                    and (not to_holder or held[pool] >= set(part))), None)
+                if pool is None:
+                    left.append(part)
+                else:
+                    pools[pool].update(part)
+                    wanting[pool] -= len(part)
+            free = left
     return [frozenset(pool) for pool in pools]

@@ -25,7 +25,7 @@ them:
   need be as wide as the socket. Where a socket is too narrow, nothing is
   separated.
 * SMT siblings stay in one pool where the numbers allow it: see core_level.
-* Stability: one vCPU more, less, or of another kind moves at most twice
+* Stability: one vCPU more, less, or of another kind moves at most thrice
   ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
   as long as the same pools are needed, polluters are on the same sockets, and
   no wide server that spins begins, or ceases, to fit into its pool. That is
@@ -57,6 +57,8 @@ def plan(vcpus: Sequence[model.Vcpu], sockets: Sequence[model.Socket],
         enforce; vCPUs of other classes keep the kernel's slice
     :param before: the plan in force. What has not changed since then stays
         where it is; where nothing has, this is the answer
+    :returns: each vCPU, and each pCPU, is in one of its pools; none without
+        vCPUs
     :raises model.PlanError: when the input is such that no plan can be made
     :raises classes.SliceInvalid: when the kernel takes no such slice
     """

@@ -122,8 +122,8 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
     :param held_pcpus: by quantum how many pCPUs that pool had
     :param at_default: servers of which all vCPUs are to have the default
         quantum
-    :param least_default: pCPUs that the default cluster is to have at least,
-        where there is one; at most ``pcpus``
+    :param least_default: pCPUs that others leave to the default cluster at
+        least; at most ``pcpus``
     :returns: shortest quantum first, the default one last
     """
     wanted: dict[model.Quantum, list[model.Vcpu]] = {}
@@ -160,8 +160,8 @@ def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
     :param pcpus: of the socket, at least 1
     :param held_pcpus: by quantum how many each cluster had until now: those
         to spare rather go there
-    :param least_default: pCPUs that the default cluster is to have at least,
-        where there is one; at most ``pcpus``
+    :param least_default: pCPUs that others leave to the default cluster at
+        least; at most ``pcpus``
     :returns: by quantum, shortest first, the default one last
     """
     present = [quantum for quantum, count in wanted.items() if count]

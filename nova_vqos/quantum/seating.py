@@ -104,6 +104,21 @@ def exactly(sizes: Sequence[int], total: int) -> list[int] | None:
     return positions[::-1]
 
 
+def least_sum(sizes: Sequence[int], least: int, most: int) -> int | None:
+    """The least number in a range that some of the sizes add up to, if any.
+
+    :param least: of the range
+    :param most: of the range, at least ``least``
+    """
+    sums = 1
+    for size in sizes:
+        sums |= sums << size
+    within = sums >> least & ((1 << most - least + 1) - 1)
+    if not within:
+        return None
+    return least + (within & -within).bit_length() - 1
+
+
 def _give_up_seats(places: list[int | None], servers: Sequence[str],
                    seats: Sequence[int]) -> None:
     """Let those leave for whom a place has no seat any more.

@@ -176,12 +176,12 @@ def _room_and_order(groups: _Groups, pcpus: Sequence[int],
         choices.append((room, order))
     for room, order in choices:
         sizes = [room[socket] for socket in order]
-        for total in range(least, most + 1):
-            positions = seating.exactly(sizes, total)
-            if positions is not None:
-                first = [order[position] for position in positions]
-                return room, first + [socket for socket in order
-                                      if socket not in first]
+        seats_apart = seating.least_sum(sizes, least, most)
+        if seats_apart is not None:
+            first = [order[position] for position
+                     in seating.exactly(sizes, seats_apart) or ()]
+            return room, first + [socket for socket in order
+                                  if socket not in first]
     return choices[0]
 
 

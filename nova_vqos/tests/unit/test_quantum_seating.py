@@ -136,3 +136,13 @@ class ChooseTest(unittest.TestCase):
             return
         self.assertEqual(total, sum(sizes[place] for place in positions))
         self.assertEqual(len(positions), len(set(positions)))
+
+    @hypothesis.given(st.lists(st.integers(1, 9), max_size=8),
+                      st.integers(0, 50), st.integers(0, 20))
+    def test_the_least_sum_in_a_range(self, sizes, least, width):
+        sums = {sum(some) for count in range(len(sizes) + 1)
+                for some in itertools.combinations(sizes, count)}
+        self.assertEqual(
+            min((total for total in sums if least <= total <= least + width),
+                default=None),
+            seating.least_sum(sizes, least, least + width))
