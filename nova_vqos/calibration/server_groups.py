@@ -60,12 +60,12 @@ class Server:
         if is_unified:
             (path / 'cgroup.subtree_control').write_text('+cpu')
 
-    def enter(self) -> None:
-        """Have the calling process be in it: one that was forked just now.
+    def enter(self, process: int) -> None:
+        """Have a process be in it: one that was started just now.
 
         :raises OSError: when it cannot be
         """
-        (self._path / 'cgroup.procs').write_text('0')
+        (self._path / 'cgroup.procs').write_text(str(process))
 
     def move_vcpu(self, number: int, thread: int) -> None:
         self._move(_vcpu(number), thread)
@@ -107,7 +107,7 @@ class Tree:
         :raises CalibrationError: when it cannot be made, or is in use
         """
         try:
-            _remove(self._path)
+            _remove_soon(self._path)
             self._path.mkdir()
         except FileExistsError as error:
             raise CalibrationError(
@@ -139,9 +139,7 @@ class Tree:
     def __exit__(self, kind: type[BaseException] | None,
                  error: BaseException | None,
                  trace: types.TracebackType | None) -> None:
-        deadline_s = time.monotonic() + _REMOVE_S
-        while not _remove(self._path) and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
+        _remove_soon(self._path)
 
     def _error(self, error: OSError) -> CalibrationError:
         return CalibrationError(
@@ -152,6 +150,16 @@ class Tree:
 
 def _vcpu(number: int) -> str:
     return f'vcpu{number}'
+
+
+def _remove_soon(path: pathlib.Path) -> None:
+    """Remove a group and those in it, when nobody is in them any more.
+
+    Or not, where somebody stays.
+    """
+    deadline_s = time.monotonic() + _REMOVE_S
+    while not _remove(path) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
 
 
 def _remove(path: pathlib.Path) -> bool:

@@ -137,7 +137,7 @@ class Bench:
         self._place = place
         self._subjects: dict[str, _Running] = {}
         self._neighbours: dict[int, list[_Running]] = {}
-        self._count = 0
+        self._servers: list[loads.Server] = []
         self.caches = caches.of_pcpu(place.first)
         self.cache_lines: int | None = None
         with contextlib.ExitStack() as stack:
@@ -151,6 +151,9 @@ class Bench:
 
     def close(self) -> None:
         """End all of them, and remove their groups."""
+        # All at once: on a busy pCPU, ending takes a while.
+        for server in self._servers:
+            server.kill()
         self._stack.close()
 
     def _start(self, kinds: Collection[str]) -> None:
@@ -188,15 +191,15 @@ class Bench:
              **options: ty.Any) -> _Running:
         """Start a server, and have it stand still."""
         pcpus = pcpus or (self._place.first,)
-        self._count += 1
-        group = self._tree.server(str(self._count), len(pcpus))
+        group = self._tree.server(str(len(self._servers) + 1), len(pcpus))
 
-        def enter() -> None:
-            group.enter()
-            os.sched_setaffinity(0, pcpus)
+        def enter(process: int) -> None:
+            group.enter(process)
+            os.sched_setaffinity(process, pcpus)
 
         server = loads.Server(self._board, kind, enter=enter,
                               vcpus=len(pcpus), **options)
+        self._servers.append(server)
         self._stack.callback(server.close)
         for number, thread in enumerate(server.vcpu_threads()):
             group.move_vcpu(number, thread)

@@ -16,7 +16,7 @@ They are scripts of sysbench's, by LuaJIT: nothing has to be compiled. What is
 not measured right now is stopped, and takes no time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import importlib.resources
 import mmap
@@ -94,12 +94,12 @@ class Server:
     """
 
     def __init__(self, board: Board, kind: str, *,
-                 enter: Callable[[], None], vcpus: int = 1,
+                 enter: Callable[[int], None], vcpus: int = 1,
                  socket: int | None = None, **options: int) -> None:
         """Start it, and wait until all its vCPUs work.
 
         :param kind: of the script
-        :param enter: called in the new process before it is the program
+        :param enter: is given the new process, to put it where it belongs
         :param socket: file descriptor that requests come from
         :param options: others of the script
         :raises CalibrationError: when it cannot be started
@@ -107,32 +107,42 @@ class Server:
         self._board = board
         self.vcpus = board.take(vcpus)
         self._said = os.memfd_create('nova-vqos-said')
+        self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
         if socket is not None:
             options['socket'] = socket
         argv = [
-            benchmark.find_program('sysbench', 'sysbench'), _SCRIPT,
             f'--threads={vcpus}', '--time=0', '--events=0', f'--kind={kind}',
             f'--board={board.descriptor}', f'--slot={self.vcpus[0]}',
             f'--parent={os.getpid()}',
             *(f'--{name}={value}' for name, value in options.items()), 'run']
+        try:
+            self._start(argv, [board.descriptor, *(
+                [] if socket is None else [socket])], enter)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, argv: list[str], descriptors: list[int],
+               enter: Callable[[int], None]) -> None:
+        program = benchmark.find_program('sysbench', 'sysbench')
         with importlib.resources.as_file(
                 importlib.resources.files('nova_vqos') / 'workload'
                 / _SCRIPT) as script:
-            argv[1] = str(script)
             try:
-                self._process = subprocess.Popen(
-                    argv, preexec_fn=enter,
-                    pass_fds=[board.descriptor,
-                              *([] if socket is None else [socket])],
-                    # NOTE: sysbench tells errors there, too.
-                    stdin=subprocess.DEVNULL, stdout=self._said,
-                    stderr=subprocess.STDOUT)
-            except (OSError, subprocess.SubprocessError) as error:
-                os.close(self._said)
+                with _uninterrupted():
+                    self._process = subprocess.Popen(
+                        [program, str(script), *argv], pass_fds=descriptors,
+                        # NOTE: sysbench tells errors there, too.
+                        stdin=subprocess.DEVNULL, stdout=self._said,
+                        stderr=subprocess.STDOUT)
+                enter(self._process.pid)
+            except OSError as error:
+                if self._process is not None:
+                    self._check_alive()
                 raise CalibrationError(
-                    f'{argv[0]} cannot be started in a group of its own: '
-                    f'{error}') from error
+                    f'{program} cannot be run in a group of its own: '
+                    f'{error.strerror}') from error
             self._wait()
 
     def _wait(self) -> None:
@@ -141,19 +151,22 @@ class Server:
         :raises CalibrationError: when one does not
         """
         deadline_s = time.monotonic() + _START_S
-        try:
-            while not all(self._board.told(slot).work for slot in self.vcpus):
-                if self._process.poll() is not None:
-                    raise CalibrationError(
-                        f'sysbench ended with {self._process.returncode}: '
-                        f'{self._last_words()}')
-                if time.monotonic() > deadline_s:
-                    raise CalibrationError(
-                        f'sysbench did no work within {_START_S} s')
-                time.sleep(_POLL_S)
-        except BaseException:
-            self.close()
-            raise
+        while not all(self._board.told(slot).work for slot in self.vcpus):
+            self._check_alive()
+            if time.monotonic() > deadline_s:
+                raise CalibrationError(
+                    f'sysbench did no work within {_START_S} s')
+            time.sleep(_POLL_S)
+
+    def _check_alive(self) -> subprocess.Popen[bytes]:
+        """
+        :raises CalibrationError: when it has ended
+        """
+        if self._process is None or self._process.poll() is not None:
+            status = self._process and self._process.returncode
+            raise CalibrationError(
+                f'sysbench ended with {status}: {self._last_words()}')
+        return self._process
 
     def vcpu_threads(self) -> tuple[int, ...]:
         return tuple(map(self._board.thread, self.vcpus))
@@ -161,13 +174,13 @@ class Server:
     def threads(self) -> tuple[int, ...]:
         """All of them, also those that are no vCPUs.
 
-        :raises CalibrationError: when it is gone
+        :raises CalibrationError: when it has ended
         """
+        process = self._check_alive().pid
         try:
-            return tuple(map(int, os.listdir(
-                f'/proc/{self._process.pid}/task')))
+            return tuple(map(int, os.listdir(f'/proc/{process}/task')))
         except OSError as error:
-            raise CalibrationError('sysbench is gone') from error
+            raise CalibrationError('sysbench ended just now') from error
 
     def other_threads(self) -> tuple[int, ...]:
         """Those that are no vCPUs."""
@@ -176,17 +189,20 @@ class Server:
                      if thread not in vcpus)
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        """Have it stand still; one that has ended does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """
-        :raises CalibrationError: when it is gone
+        :raises CalibrationError: when it has ended
         """
-        if self._process.poll() is not None:
-            raise CalibrationError('sysbench ended while it was measured, '
-                                   f'with {self._process.returncode}: '
-                                   f'{self._last_words()}')
-        self._process.send_signal(signal.SIGCONT)
+        self._check_alive().send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Have it end, without waiting for that."""
+        if self._process is not None:
+            self._process.kill()
 
     def _last_words(self) -> str:
         size = os.fstat(self._said).st_size
@@ -198,10 +214,25 @@ class Server:
         if self._is_closed:
             return
         self._is_closed = True
-        self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+        self.kill()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
         os.close(self._said)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep signals that end this process until it is known what was started.
+
+    The program keeps them blocked: it is killed.
+    """
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def cpu_ns(before: Sequence[Told], after: Sequence[Told]) -> float:

@@ -337,7 +337,7 @@ def test_groups_are_as_libvirt_makes_them(cgroups):
         group = tree.server('1', vcpus=2)
         group.move_vcpu(1, 4711)
         group.move_other(4710)
-        group.enter()
+        group.enter(4709)
         threads = 'tasks' if version == 1 else 'cgroup.threads'
         threaded = {'1/cpu.shares': '2048'} if version == 1 else {
             '1/cpu.weight': '200',
@@ -347,7 +347,7 @@ def test_groups_are_as_libvirt_makes_them(cgroups):
                for name in ('vcpu0', 'vcpu1', 'emulator')}}
         assert contents(made.cpu / 'vqos-test') == {
             'cpu.idle': '1', f'1/vcpu1/{threads}': '4711',
-            f'1/emulator/{threads}': '4710', '1/cgroup.procs': '0',
+            f'1/emulator/{threads}': '4710', '1/cgroup.procs': '4709',
             **threaded}
         # What the kernel does by itself.
         for name in contents(made.cpu / 'vqos-test'):
@@ -373,7 +373,8 @@ def test_what_a_killed_run_left_is_removed(cgroups):
         (made.cpu / 'vqos-test/cpu.idle').unlink()
 
 
-def test_groups_that_somebody_is_in(cgroups):
+def test_groups_that_somebody_is_in(cgroups, monkeypatch):
+    monkeypatch.setattr(server_groups, '_REMOVE_S', 0.1)
     made, _version = cgroups
     busy = made.cpu / 'vqos-test/1'
     busy.mkdir(parents=True)

@@ -71,6 +71,18 @@ def test_what_is_to_be_set(page):
     assert any('Nothing to set' in text for text in none.texts['p'])
 
 
+def test_it_is_as_safe_as_the_rest(page):
+    assert {tag for tag, _ in page.elements} <= report_pages.TAGS
+    # Colours are the page's, so that they follow the browser.
+    drawn = re.sub('<style>.*?</style>', '', page.source, flags=re.DOTALL)
+    assert not re.search('#[0-9a-fA-F]{6}', drawn)
+    evil = page_of(make_profiles.make_quantum(
+        created_at=report_pages.EVIL, unmeasured={'io': report_pages.EVIL},
+        provenance={report_pages.EVIL: 'x'}))
+    assert report_pages.EVIL not in evil.source
+    assert report_pages.is_there(['io', report_pages.EVIL], evil)
+
+
 def test_what_was_not_measured(page):
     assert report_pages.is_there(['polluter', 'not wanted'], page)
     assert report_pages.is_there(['kernel', '6.18'], page)
