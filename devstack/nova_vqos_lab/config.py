@@ -239,6 +239,9 @@ def scheduler_with_units() -> Settings:
             'ComputeFilter', 'ComputeCapabilitiesFilter',
             'ImagePropertiesFilter', 'ServerGroupAntiAffinityFilter',
             'ServerGroupAffinityFilter', 'VqosFilter')),
+        'weight_classes': ','.join((
+            'nova.scheduler.weights.all_weighers',
+            'nova_vqos.scheduler.weigher.all_weighers')),
     }}
 
 

@@ -165,26 +165,28 @@ server starts, but nothing restores them.
 """),
     cfg.FloatOpt(
         'quantum_weight_multiplier',
-        default=2.0,
+        default=10.0,
         help="""
 How much the scheduler prefers hosts whose pools suit a server's quantum class.
 
 A positive value prefers hosts that have a pool with room for it, and keeps
 cache-friendly servers and polluters from each other; a negative one does the
-opposite; 0 switches it off. The weigher's own weights are from 0 to 1. An
-aggregate's metadata of the same name, the lowest of several, wins on its
-hosts.
+opposite; 0 switches it off. The weigher's own weights are from 0 to 1. With the
+default a pool with room counts more than Nova's own weighers of CPU, RAM and
+disk together, which spread servers, and more than best fit. An aggregate's
+metadata of the same name, the lowest of several, wins on its hosts.
 """),
     cfg.FloatOpt(
         'units_weight_multiplier',
-        default=1.0,
+        default=4.0,
         help="""
 How much the scheduler prefers hosts that a server leaves the fewest CPU units.
 
 A positive value packs servers with units (best fit), which keeps other hosts
-empty for large ones; a negative one spreads them; 0 switches it off. An
-aggregate's metadata of the same name, the lowest of several, wins on its
-hosts.
+empty for large ones; a negative one spreads them; 0 switches it off. With the
+default the emptiest host is the last one, whatever Nova's own weighers of CPU,
+RAM and disk say, which spread servers. An aggregate's metadata of the same
+name, the lowest of several, wins on its hosts.
 """),
     cfg.FloatOpt(
         'profile_max_interval',

@@ -33,6 +33,7 @@ import sys
 from nova.conf import compute as nova_compute_conf
 from nova.conf import scheduler as nova_scheduler_conf
 from nova.scheduler import filters as nova_filters
+from nova.scheduler import weights as nova_weights
 from oslo_config import cfg
 import pytest
 
@@ -61,6 +62,8 @@ NO_AGENT = {'DISABLED_SERVICES': 'vqos-agent'}
 FILTER = 'VqosFilter'
 FILTER_CLASS = 'nova_vqos.scheduler.filter.VqosFilter'
 ALL_FILTERS = 'nova.scheduler.filters.all_filters'
+WEIGHERS = 'nova_vqos.scheduler.weigher.all_weighers'
+ALL_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 # What the phases write but what is to be the same after a second run: the
 # process, what it saw of the host, and the record, logs and counters of the
 # harness.
@@ -211,6 +214,16 @@ def check_filters(host, expected):
     # As the scheduler does.
     found = nova_filters.HostFilterHandler().get_matching_classes(available)
     assert set(expected) <= {each.__name__ for each in found}
+
+
+def check_weighers(host, expected):
+    """The scheduler has these weighers, and finds ours."""
+    names = host.options(host.nova_conf).filter_scheduler.weight_classes
+    assert names == expected
+    # As the scheduler does.
+    found = nova_weights.HostWeightHandler().get_matching_classes(names)
+    assert {'VqosQuantumWeigher', 'VqosUnitsWeigher'} <= {
+        each.__name__ for each in found}
 
 
 def check_agent(host, cell='nova_cell1?a=1&b=2'):

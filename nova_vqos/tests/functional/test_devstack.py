@@ -50,6 +50,7 @@ def test_all_in_one(machine):
     assert host.options(
         host.nova_conf).vqos.servers_without_units == 'allow'
     machines.check_filters(host, [*stock_filters, machines.FILTER])
+    machines.check_weighers(host, [machines.ALL_WEIGHERS, machines.WEIGHERS])
     machines.check_agent(host)
     machines.check_hook(host)
     assert host.link.resolve() == machines.TOP / 'nova/virt/vqos'
@@ -168,6 +169,21 @@ def test_filters_that_are_set_stay(machine, enabled, available):
     host.devstack('clean')
     assert machines.enabled_filters(host.options(host.nova_conf)) == [
         name for name in names if name != machines.FILTER]
+
+
+@pytest.mark.parametrize('used', [
+    'nova.scheduler.weights.ram.RAMWeigher',
+    f'{machines.WEIGHERS}, nova.scheduler.weights.cpu.CPUWeigher'])
+def test_weighers_that_are_set_stay(machine, used):
+    host = machine(machines.CONTROLLER, NOVA_WEIGHERS=used)
+    host.devstack('stack')
+    others = [name for name in used.split(', ') if name != machines.WEIGHERS]
+    expected = (used.split(', ') if machines.WEIGHERS in used
+                else [*others, machines.WEIGHERS])
+    machines.check_weighers(host, expected)
+    host.devstack('clean')
+    assert host.options(
+        host.nova_conf).filter_scheduler.weight_classes == others
 
 
 def test_cells_without_a_bus_of_their_own(machine):

@@ -145,12 +145,12 @@ class QuantumTestCase(WeigherTestCase):
         found = self.weigh([make_host('one', 'cache:4:4 default:96:96'),
                             make_host('two', 'io:4:4 default:96:96')],
                            make_spec('neutral'), weigher.VqosQuantumWeigher)
-        self.assertAlmostEqual(0.08, found['two'] - found['one'])
+        self.assertAlmostEqual(0.4, found['two'] - found['one'])
 
     def test_the_multiplier(self):
         hosts = [make_host('one', 'io:2:1'), make_host('two', '')]
         spec = make_spec('io')
-        self.assertEqual({'one': 2.0, 'two': 0.0}, self.weigh(hosts, spec))
+        self.assertEqual({'one': 10.0, 'two': 0.0}, self.weigh(hosts, spec))
         self.flags(quantum_weight_multiplier=-0.5, group='vqos')
         self.assertEqual({'one': -0.5, 'two': 0.0}, self.weigh(hosts, spec))
         self.assertEqual('two', self.order(hosts, spec)[0])
@@ -164,7 +164,7 @@ class QuantumTestCase(WeigherTestCase):
                      'quantum_weight_multiplier': 'high'}),
                  make_host('three', '', aggregate={
                      'quantum_weight_multiplier': '9'})]
-        self.assertEqual({'one': 7.5, 'two': 2.0, 'three': 0.0},
+        self.assertEqual({'one': 7.5, 'two': 10.0, 'three': 0.0},
                          self.weigh(hosts, make_spec('io')))
 
     def test_a_flavor_that_is_invalid(self):
@@ -187,13 +187,13 @@ class UnitsTestCase(WeigherTestCase):
         self.assertEqual(['exact', 'nearly', 'half', 'empty'],
                          self.order(hosts, spec))
         found = self.weigh(hosts, spec)
-        self.assertEqual((1.0, 0.0), (found['exact'], found['empty']))
+        self.assertEqual((4.0, 0.0), (found['exact'], found['empty']))
 
     def test_stats_that_are_older_than_placement(self):
         hosts = [make_host('one', room_cu=59), make_host('two', room_cu=0),
                  make_host('three', room_cu=61)]
         found = self.weigh(hosts, make_spec(units=60))
-        self.assertEqual({'one': 1.0, 'two': 1.0, 'three': 0.0}, found)
+        self.assertEqual({'one': 4.0, 'two': 4.0, 'three': 0.0}, found)
 
     def test_hosts_that_do_not_say(self):
         hosts = [make_host('none'), test_filter.stock_host(),
@@ -206,7 +206,7 @@ class UnitsTestCase(WeigherTestCase):
         for host in hosts:
             host.aggregates = []
         found = self.weigh(hosts, make_spec(units=60))
-        self.assertEqual(1.0, found.pop('half'))
+        self.assertEqual(4.0, found.pop('half'))
         self.assertEqual({0.0}, set(found.values()))
         hosts = hosts[:3]
         self.assertEqual({0}, set(self.weigh(

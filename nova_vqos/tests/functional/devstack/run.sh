@@ -71,6 +71,9 @@ function configure_nova {
     if [[ -n "${NOVA_FILTERS:-}" ]]; then
         iniset "$NOVA_CONF" filter_scheduler enabled_filters "$NOVA_FILTERS"
     fi
+    if [[ -n "${NOVA_WEIGHERS:-}" ]]; then
+        iniset "$NOVA_CONF" filter_scheduler weight_classes "$NOVA_WEIGHERS"
+    fi
     if [[ -n "${AVAILABLE_FILTERS:-}" ]]; then
         # shellcheck disable=SC2086
         iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
