@@ -83,11 +83,13 @@ def exchanged(sockets: Sequence[Sequence[model.Vcpu]],
         return [list(members) for members in sockets]
     parts = [list(_parts(members)) for members in sockets]
     for giver, taker in itertools.permutations(range(len(parts)), 2):
+        if spare[giver] >= 0 or spare[taker] <= 0:
+            continue
         for heavy, light in _pairs(parts[giver], parts[taker]):
+            if spare[giver] >= 0:
+                break
             relief = (parts[giver][heavy].promised
                       - parts[taker][light].promised)
-            if spare[giver] >= 0 or spare[taker] <= 0:
-                break
             if 0 < relief <= spare[taker]:
                 parts[giver][heavy], parts[taker][light] = (
                     parts[taker][light], parts[giver][heavy])
