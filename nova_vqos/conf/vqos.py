@@ -171,9 +171,9 @@ How much the scheduler prefers hosts whose pools suit a server's quantum class.
 
 A positive value prefers hosts that have a pool with room for it, and keeps
 cache-friendly servers and polluters from each other; a negative one does the
-opposite; 0 switches it off. The weigher's own weights are from 0 to 1. With the
-default a pool with room counts more than Nova's own weighers of CPU, RAM and
-disk together, which spread servers, and more than best fit. An aggregate's
+opposite; 0 switches it off. The weigher's own weights are from 0 to 1. With
+the default a pool with room counts more than Nova's own weighers of CPU, RAM
+and disk together, which spread servers, and more than best fit. An aggregate's
 metadata of the same name, the lowest of several, wins on its hosts.
 """),
     cfg.FloatOpt(
