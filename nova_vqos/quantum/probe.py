@@ -42,8 +42,8 @@ _WINDOW_TURNS = 5
 # more than this from the threads is not believed.
 _IDLE_LIMIT = 0.1
 _OTHERS_LIMIT = 0.05
-# Runs that are too short are not believed when that many of them were cut.
-_INTERRUPTED_LIMIT = 0.25
+# That a slice is not enforced is not believed when so many runs were cut.
+_CUT_LIMIT = 0.25
 _MOST_TRIES = 2
 
 _Outcomes = dict[int | None, proofs.Outcome]
@@ -117,38 +117,42 @@ def _idle_pcpus(root: str) -> tuple[list[int], str]:
 def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
               tick_us: int, pcpu: int) -> _Outcomes:
     default = pair.measure(None, _window_s(0))
-    disturbed = _disturbed(default, tick_us, pcpu)
-    if disturbed:
-        return _unknown(slices_us, disturbed)
+    others = _others(default, tick_us)
+    if others > _OTHERS_LIMIT:
+        return _unknown(slices_us, f'others took {others:.0%} of pCPU {pcpu}')
     found: _Outcomes = {
         None: proofs.Outcome(None, default.mean_run_us, enforced=True)}
     for slice_us in slices_us:
         turns = pair.measure(slice_us, _window_s(slice_us))
-        found[slice_us] = _outcome(slice_us, turns, default.mean_run_us,
-                                   tick_us, pcpu)
+        others = _others(turns, tick_us)
+        found[slice_us] = (
+            _not_measured(slice_us, f'others took {others:.0%} of pCPU {pcpu}')
+            if others > _OTHERS_LIMIT
+            else _outcome(slice_us, turns, default, tick_us, pcpu))
     return found
 
 
-def _outcome(slice_us: int, turns: spinners.Turns, default_run_us: float,
+def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
              tick_us: int, pcpu: int) -> proofs.Outcome:
-    outcome = proofs.judge(slice_us, turns.mean_run_us, default_run_us,
-                           tick_us)
-    disturbed = _disturbed(turns, tick_us, pcpu)
-    # What is enforced in spite of others is enforced.
-    return (_not_measured(slice_us, disturbed)
-            if disturbed and not outcome.enforced else outcome)
+    # Whoever comes in, if for a moment, may make it the other one's turn, so
+    # that turns are cut. Of long ones there are few: one that was not will do.
+    # Short ones must be short, whoever comes in: so nearly all of them.
+    turn_us, default_turn_us = (
+        (turns.longest_us, default.longest_us)
+        if slice_us > default.mean_run_us
+        else (turns.common_us, default.common_us))
+    outcome = proofs.judge(slice_us, turns.mean_run_us, turn_us,
+                           default_turn_us, tick_us)
+    if not outcome.enforced and turns.cut > _CUT_LIMIT:
+        return _not_measured(
+            slice_us, f'others cut {turns.cut:.0%} of the runs on pCPU {pcpu}')
+    return outcome
 
 
-def _disturbed(turns: spinners.Turns, tick_us: int, pcpu: int) -> str:
-    """What others did to two threads that wanted a pCPU, '' if not much."""
+def _others(turns: spinners.Turns, tick_us: int) -> float:
+    """The share of a pCPU that others had while two threads wanted it."""
     # What one ran since the last tick is not counted yet.
-    others = 1 - (turns.run_us + tick_us) / turns.wall_us
-    if others > _OTHERS_LIMIT:
-        return f'others took {others:.0%} of pCPU {pcpu}'
-    if turns.interruptions > _INTERRUPTED_LIMIT:
-        return (f'others cut {turns.interruptions:.0%} of the runs on pCPU '
-                f'{pcpu}')
-    return ''
+    return 1 - (turns.run_us + tick_us) / turns.wall_us
 
 
 def _window_s(slice_us: int) -> float:

@@ -30,12 +30,13 @@ LOG = logging.getLogger(__name__)
 DEFAULT_PATH = '/run/nova-vqos/quantum.json'
 SCHEMA = 1
 
-#: Mean runs that differ by less than this from those by the kernel's own
-#: slice are as good as those.
+#: Runs that differ by less than this from those by the kernel's own slice are
+#: as good as those.
 LIKE_DEFAULT = 0.25
 
 # A slice is enforced when threads run for half of it to one and a half times
-# it, and up to a tick longer: the kernel looks at each tick only.
+# it, and up to a tick longer: the kernel looks at each tick only. Not so where
+# it is shorter than a tick: that is kept exactly, by timers, or not at all.
 _LEAST, _MOST = 0.5, 1.5
 
 _MOST_OUTCOMES = 64
@@ -51,7 +52,8 @@ class Outcome:
     """What came of a slice.
 
     :ivar slice_us: None: the kernel's own
-    :ivar mean_run_us: how long threads ran at a time; None: not measured
+    :ivar mean_run_us: how long threads ran on average, cut short by whoever
+        came in; None: not measured
     :ivar enforced: whether that is what was asked for, and another thing
         than by default; None: not measured
     :ivar reason: why not; '' where it is enforced
@@ -81,24 +83,25 @@ class Proof:
     outcomes: Mapping[str, Outcome]
 
 
-def judge(slice_us: int, mean_run_us: float, default_run_us: float,
-          tick_us: int) -> Outcome:
+def judge(slice_us: int, mean_run_us: float, turn_us: float,
+          default_turn_us: float, tick_us: int) -> Outcome:
     """Whether a slice was enforced, by what was measured.
 
-    :param mean_run_us: with that slice
-    :param default_run_us: with the kernel's own
+    :param mean_run_us: how long threads ran on average with that slice
+    :param turn_us: how long they ran where nobody came in
+    :param default_turn_us: the same with the kernel's own slice
     """
-    ran = f'threads ran for {mean_run_us / 1000:.1f} ms at a time'
-    if _is_like(mean_run_us, default_run_us):
-        return Outcome(
-            slice_us, mean_run_us, enforced=False,
-            reason=f'{ran}, which cannot be told from the default, '
-                   f'{default_run_us / 1000:.1f} ms: the tick is '
-                   f'{tick_us / 1000:g} ms')
-    if not (_LEAST * slice_us <= mean_run_us
-            <= _MOST * slice_us + tick_us):
-        return Outcome(slice_us, mean_run_us, enforced=False, reason=ran)
-    return Outcome(slice_us, mean_run_us, enforced=True)
+    reason = ''
+    if abs(turn_us - default_turn_us) <= LIKE_DEFAULT * default_turn_us:
+        reason = (f', which cannot be told from the default, '
+                  f'{default_turn_us / 1000:.1f} ms: the tick is '
+                  f'{tick_us / 1000:g} ms')
+    elif _LEAST * slice_us <= turn_us <= _MOST * slice_us + (
+            tick_us if slice_us >= tick_us else 0):
+        return Outcome(slice_us, mean_run_us, enforced=True)
+    return Outcome(
+        slice_us, mean_run_us, enforced=False,
+        reason=f'threads ran for {turn_us / 1000:.1f} ms at a time{reason}')
 
 
 def enforced_classes(proof: Proof | None,
@@ -106,8 +109,7 @@ def enforced_classes(proof: Proof | None,
     """The quantum classes that may be offered.
 
     Those that have no slice of their own always; of the others those that
-    were seen to be enforced with the slice that they have, and whose runs can
-    be told from the default.
+    were seen to be enforced with the slice that they have.
 
     :param slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
     """
@@ -115,8 +117,8 @@ def enforced_classes(proof: Proof | None,
     return (classes.DEFAULT, classes.NEUTRAL, *(
         name for name, slice_us in slices_us.items()
         if name in outcomes
-        and _is_proven(outcomes[name], slice_us,
-                       outcomes.get(classes.DEFAULT))))
+        and outcomes[name].enforced is True
+        and outcomes[name].slice_us == slice_us))
 
 
 def kept(found: Proof, before: Proof | None) -> Proof:
@@ -190,19 +192,6 @@ def _known(now: Outcome, before: Outcome | None) -> Outcome:
             and before.slice_us == now.slice_us):
         return before
     return now
-
-
-def _is_proven(outcome: Outcome, slice_us: int,
-               default: Outcome | None) -> bool:
-    if (outcome.enforced is not True or outcome.mean_run_us is None
-            or outcome.slice_us != slice_us):
-        return False
-    return (default is None or default.mean_run_us is None
-            or not _is_like(outcome.mean_run_us, default.mean_run_us))
-
-
-def _is_like(run_us: float, default_run_us: float) -> bool:
-    return abs(run_us - default_run_us) <= LIKE_DEFAULT * default_run_us
 
 
 def _from_fields(fields: profile.Fields) -> Proof:

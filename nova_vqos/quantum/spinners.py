@@ -36,6 +36,12 @@ _PROC = '/proc'
 _START_LIMIT_S = 1.0
 _SETTLE_S = 0.01
 
+# What both note, by its place: whose turn it is, when that began, when its
+# owner ran last, how many have ended, and how long those were.
+_OWNER, _BEGAN_NS, _LAST_NS, _TURNS, _LENGTHS_NS = range(5)
+# More than there are in a window.
+_LENGTHS = 4096
+
 
 class Turns(ty.NamedTuple):
     """What two threads did on a pCPU in some time.
@@ -43,13 +49,14 @@ class Turns(ty.NamedTuple):
     :ivar wall_us: that time
     :ivar run_us: of it, how long one or the other ran
     :ivar runs: how often one of them began to run
-    :ivar handovers: how often it was the other one that had run before
+    :ivar lengths_us: how long one was at it until the other one was, sorted;
+        what others took of it in between is part of it
     """
 
     wall_us: float
     run_us: float
     runs: int
-    handovers: int
+    lengths_us: tuple[float, ...]
 
     @property
     def mean_run_us(self) -> float:
@@ -57,9 +64,19 @@ class Turns(ty.NamedTuple):
         return self.run_us / max(1, self.runs)
 
     @property
-    def interruptions(self) -> float:
-        """The share of runs that others had a part in."""
-        return max(0, self.runs - self.handovers) / max(1, self.runs)
+    def cut(self) -> float:
+        """The share of runs that ended for others, not for the other one."""
+        return max(0, self.runs - len(self.lengths_us)) / max(1, self.runs)
+
+    @property
+    def longest_us(self) -> float:
+        """The longest turn."""
+        return self.lengths_us[-1]
+
+    @property
+    def common_us(self) -> float:
+        """What nine of ten turns do not exceed."""
+        return self.lengths_us[9 * (len(self.lengths_us) - 1) // 10]
 
 
 class Spinners:
@@ -67,8 +84,7 @@ class Spinners:
 
     def __init__(self, pids: Sequence[int], shared: memoryview) -> None:
         """
-        :param shared: which of them ran last, and how often each of them took
-            over from the other, see :func:`_spin`
+        :param shared: what they note, see :func:`_spin`
         """
         self._pids = pids
         self._shared = shared
@@ -80,7 +96,8 @@ class Spinners:
         :raises CalibrationError: when they do not
         """
         until_s = time.monotonic() + _START_LIMIT_S
-        while not (self._shared[1] and self._shared[2]):
+        # Each of them took over from the other.
+        while self._shared[_TURNS] < 2:
             if time.monotonic() > until_s:
                 raise benchmark.CalibrationError(
                     f'two processes of the probe, {self._pids}, did not begin '
@@ -93,7 +110,8 @@ class Spinners:
         :param slice_us: None: the kernel's own
         :raises nova_vqos.hypervisor.base.HypervisorError: when it cannot be
             set
-        :raises CalibrationError: when the kernel counts no runs
+        :raises CalibrationError: when the kernel counts no runs, or there
+            was no turn that ended
         """
         for pid in self._pids:
             sched_attr.set_slice(pid, slice_us)
@@ -101,15 +119,29 @@ class Spinners:
         time.sleep(_SETTLE_S + self._last_us / 1e6)
         self._last_us = slice_us or 0
         before, before_s = self._read(), time.monotonic()
+        first = self._shared[_TURNS]
         time.sleep(window_s)
         after, after_s = self._read(), time.monotonic()
         return Turns(
             wall_us=(after_s - before_s) * 1e6, run_us=after[0] - before[0],
-            runs=after[1] - before[1], handovers=after[2] - before[2])
+            runs=after[1] - before[1], lengths_us=self._lengths_us(first))
 
-    def _read(self) -> tuple[float, int, int]:
-        """How long both ran, how often, and how often one after the other."""
-        handovers = self._shared[1] + self._shared[2]
+    def _lengths_us(self, first: int) -> tuple[float, ...]:
+        """Of the turns that ended since, sorted.
+
+        :param first: number of the first one
+        """
+        ended = self._shared[_TURNS]
+        if ended == first:
+            raise benchmark.CalibrationError(
+                f'of the processes of the probe, {self._pids}, one ran all '
+                'the time: is the other one held back?')
+        return tuple(sorted(
+            self._shared[_LENGTHS_NS + number % _LENGTHS] / 1000
+            for number in range(max(first, ended - _LENGTHS), ended)))
+
+    def _read(self) -> tuple[float, int]:
+        """How long both ran, and how often."""
         found = []
         for pid in self._pids:
             try:
@@ -121,7 +153,7 @@ class Spinners:
                     f'(CONFIG_SCHED_INFO): {error}') from error
             found.append(schedstat.parse(content))
         return (sum(run.run_ns for run in found) / 1000,
-                sum(run.runs for run in found), handovers)
+                sum(run.runs for run in found))
 
 
 @contextlib.contextmanager
@@ -135,7 +167,8 @@ def spinning(tree: server_groups.Tree, pcpu: int,
         run
     """
     with contextlib.ExitStack() as stack:
-        shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast('Q')
+        shared = memoryview(mmap.mmap(-1, 8 * (
+            _LENGTHS_NS + _LENGTHS))).cast('q')
         spinners = Spinners([
             stack.enter_context(_process(
                 tree.server(f'{name}-{number}'), pcpu, shared, number))
@@ -191,7 +224,15 @@ def _work(server: server_groups.Server, pcpu: int, writer: int,
 
 
 def _spin(shared: memoryview, number: int) -> ty.NoReturn:
+    """Note whose turn it is, and how long each was when it has ended."""
+    clock_ns = time.monotonic_ns
     while True:
-        if shared[0] != number:
-            shared[0] = number
-            shared[number] += 1
+        now_ns = clock_ns()
+        if shared[_OWNER] != number:
+            ended = shared[_TURNS]
+            shared[_LENGTHS_NS + ended % _LENGTHS] = (
+                shared[_LAST_NS] - shared[_BEGAN_NS])
+            shared[_TURNS] = ended + 1
+            shared[_BEGAN_NS] = now_ns
+            shared[_OWNER] = number
+        shared[_LAST_NS] = now_ns

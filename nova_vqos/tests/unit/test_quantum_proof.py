@@ -31,13 +31,14 @@ FREE = ('default', 'neutral')
 def make_proof(**runs_us):
     """A proof by what threads ran for at a time, by class."""
     default_us = runs_us.pop('default', 3950.0)
+    tick_us = runs_us.pop('tick', TICK_US)
     return proofs.Proof(
-        kernel='6.18.1', boot_id=BOOT_ID, tick_us=TICK_US,
+        kernel='6.18.1', boot_id=BOOT_ID, tick_us=tick_us,
         measured_at='2026-11-22T09:00:00+00:00',
         outcomes={
             'default': proofs.Outcome(None, default_us, True),
-            **{name: proofs.judge(SLICES_US[name], run_us, default_us,
-                                  TICK_US)
+            **{name: proofs.judge(SLICES_US[name], run_us, run_us,
+                                  default_us, tick_us)
                for name, run_us in runs_us.items()}})
 
 
@@ -56,32 +57,39 @@ def path(tmp_path):
 
 
 class TestJudge:
-    @pytest.mark.parametrize('run_us', [45_000, 64_600, 70_100, 92_000,
-                                        139_000])
-    def test_enforced(self, run_us):
-        assert proofs.judge(90_000, run_us, 3950, TICK_US) == (
-            proofs.Outcome(90_000, run_us, True))
+    @pytest.mark.parametrize('turn_us', [45_000, 64_600, 92_000, 139_000])
+    def test_enforced(self, turn_us):
+        assert proofs.judge(90_000, 30_000, turn_us, 3950, TICK_US) == (
+            proofs.Outcome(90_000, 30_000, True))
 
-    @pytest.mark.parametrize('run_us', [8000, 44_000, 140_000])
-    def test_not_enforced(self, run_us):
-        found = proofs.judge(90_000, run_us, 3950, TICK_US)
+    @pytest.mark.parametrize('turn_us', [8000, 44_000, 140_000])
+    def test_not_enforced(self, turn_us):
+        found = proofs.judge(90_000, 7000, turn_us, 3950, TICK_US)
         assert found.enforced is False
-        assert f'{run_us / 1000:.1f} ms at a time' in found.reason
+        assert found.mean_run_us == 7000
+        assert f'{turn_us / 1000:.1f} ms at a time' in found.reason
 
     def test_like_the_default(self):
-        found = proofs.judge(1000, 3990, 3950, TICK_US)
+        found = proofs.judge(1000, 3700, 3990, 3950, TICK_US)
         assert found.enforced is False
         assert 'cannot be told from the default, 4.0 ms' in found.reason
         assert 'the tick is 4 ms' in found.reason
 
+    @pytest.mark.parametrize('turn_us, enforced', [
+        (1100, True), (1600, False), (2900, False)])
+    def test_a_slice_below_the_tick_is_exact_or_not_at_all(self, turn_us,
+                                                           enforced):
+        assert proofs.judge(1000, turn_us, turn_us, 4000,
+                            TICK_US).enforced is enforced
+
     def test_a_short_slice_on_a_short_tick(self):
-        assert proofs.judge(1000, 1990, 3950, 1000).enforced
+        assert proofs.judge(1000, 1990, 1990, 3950, 1000).enforced
 
     @given(st.integers(100, 100_000), st.floats(1, 1e6), st.floats(1, 1e6),
            st.sampled_from([1000, 4000, 10_000]))
-    def test_either_enforced_or_a_reason(self, slice_us, run_us, default_us,
+    def test_either_enforced_or_a_reason(self, slice_us, turn_us, default_us,
                                          tick_us):
-        found = proofs.judge(slice_us, run_us, default_us, tick_us)
+        found = proofs.judge(slice_us, turn_us, turn_us, default_us, tick_us)
         assert bool(found.reason) is not found.enforced
 
 
@@ -96,7 +104,7 @@ class TestClasses:
 
     def test_at_1000_hz(self):
         assert proofs.enforced_classes(
-            make_proof(io=1990.0, spin=1990.0, cache=70_100.0),
+            make_proof(tick=1000, io=1990.0, spin=1990.0, cache=70_100.0),
             SLICES_US) == (*FREE, 'io', 'spin', 'cache')
 
     def test_another_slice_than_was_measured(self):
@@ -105,8 +113,7 @@ class TestClasses:
         ) == FREE
 
     @pytest.mark.parametrize('change', [
-        {'enforced': False}, {'enforced': None}, {'mean_run_us': None},
-        {'mean_run_us': 4100.0}])
+        {'enforced': False}, {'enforced': None}, {'slice_us': None}])
     def test_one_that_was_not_seen(self, change):
         proof = make_proof(cache=70_100.0)
         outcomes = {**proof.outcomes, 'cache': dataclasses.replace(
