@@ -85,8 +85,7 @@ class Heartbeat:
         :param connected: whether the hypervisor can be reached
         :param alarms: what an operator should look at
         :param dd_billing: what of ``vqos:dd_billing`` this host does
-        :param classes: what of ``vqos:quantum_class`` this host enforces;
-            ``auto`` where it can recognise any of them
+        :param classes: what of ``vqos:quantum_class`` this host offers
         :param quantum: what its pools hold
         :raises OSError: when it cannot be written
         """
