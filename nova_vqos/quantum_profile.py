@@ -42,11 +42,11 @@ VERDICTS = (BETTER, AS_DEFAULT, NO_DIFFERENCE, DEFAULT_BEST)
 
 MAX_RUNNABLE = 64
 MAX_ROUNDS = 1000
+MAX_MARGIN = 1000.0
 
 _MOST_POINTS = 200
 _MOST_NS = 1e12
 _MOST_RUN_US = 1e9
-_MOST_MARGIN = 1000.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _curve(fields: profile.Fields) -> Curve:
     if best_us is not None and best_us not in slices:
         raise fields.error('best_us', 'the slice of one of its points')
     return Curve(kind, best_us, verdict,
-                 fields.number('margin', 0, _MOST_MARGIN), points)
+                 fields.number('margin', 0, MAX_MARGIN), points)
 
 
 def _point(fields: profile.Fields) -> Point:

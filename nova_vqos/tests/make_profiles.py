@@ -98,7 +98,8 @@ def make_point(slice_us, cost_ns, *, runnable=2, spread=0.01, **changes):
     return quantum_profile.Point(**{
         'slice_us': slice_us, 'runnable': runnable,
         'values_ns': (cost_ns * (1 - spread), cost_ns, cost_ns * (1 + spread)),
-        'medians_ns': (), 'mean_run_us': 4000.0, 'disturbed': 0} | changes)
+        'medians_ns': (), 'mean_run_us': float(slice_us or 3000),
+        'disturbed': 0} | changes)
 
 
 def make_curve(kind, costs_ns, **changes):

@@ -40,8 +40,6 @@ LOG = logging.getLogger(__name__)
 SLICES_MS = (1, 10, 30, 60, 90)
 
 _STEAL_WARNING = 0.01
-# Turns that differ by less do not differ.
-_TURN_TOLERANCE = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ def _warnings(curves: Sequence[quantum_profile.Curve],
     if steal > _STEAL_WARNING:
         found.append(f'{steal:.1%} of the time was stolen by a hypervisor '
                      'below this host')
-    if not any(map(has_effect, curves)):
+    if not any(pick.has_effect(curve.points) for curve in curves):
         found.append(
             'whatever the slice, vCPUs ran as long at a time: this kernel '
             'does not hold slices of threads in nested groups')
@@ -180,16 +178,6 @@ def _warnings(curves: Sequence[quantum_profile.Curve],
             'as the kernel tells, no more is to be had than lists of '
             f'{_kib(ready.cache_lines)} need: cache is measured with these')
     return found
-
-
-def has_effect(curve: quantum_profile.Curve) -> bool:
-    """Whether a slice made a difference in how long vCPUs ran."""
-    for runnable in curve.runnables:
-        default, *others = (point.mean_run_us for point in curve.of(runnable))
-        if default and any(run and abs(run / default - 1) > _TURN_TOLERANCE
-                           for run in others):
-            return True
-    return False
 
 
 def _kib(lines: int) -> str:

@@ -31,6 +31,8 @@ TOLERANCE = 0.03
 
 # What chance alone exceeds once in twenty times.
 _ERRORS = 2
+# Turns that differ by less do not differ.
+_TURN_TOLERANCE = 0.25
 # A median scatters by so much more than a mean.
 _OF_MEDIAN = math.sqrt(math.pi / 2)
 
@@ -42,11 +44,49 @@ def curve(kind: str,
     :param points: that of the kernel's default with each number of runnable
         vCPUs among them; the same slices with each
     """
-    margin = max(TOLERANCE, _ERRORS * _standard_error(points))
-    best_us, verdict = _choose(quantum_profile.CLASSES[kind],
-                               quantum_profile.costs(points), margin)
+    cost = quantum_profile.costs(points)
+    by_another_name = _of_no_effect(points)
+    margin = min(quantum_profile.MAX_MARGIN, max(
+        TOLERANCE, _ERRORS * _standard_error(points),
+        # What is the same work in turns of the same length costs the same.
+        *(max(cost[slice_us], 1 / cost[slice_us]) - 1
+          for slice_us in by_another_name)))
+    best_us, verdict = _choose(
+        quantum_profile.CLASSES[kind],
+        cost | dict.fromkeys(by_another_name, cost[None]), margin)
     return quantum_profile.Curve(kind, best_us, verdict, round(margin, 4),
                                  tuple(points))
+
+
+def has_effect(points: Sequence[quantum_profile.Point]) -> bool:
+    """Whether any slice made a difference in how long vCPUs ran."""
+    return False in _are_turns_alike(points).values()
+
+
+def _of_no_effect(points: Sequence[quantum_profile.Point]) -> set[int]:
+    """Slices at which vCPUs ran as long at a time as by the default.
+
+    As those do that are shorter than the tick; with each number of vCPUs.
+    """
+    alike = _are_turns_alike(points)
+    return {point.slice_us for point in points if point.slice_us} - {
+        point.slice_us for point, answer in alike.items()
+        if point.slice_us and answer is not True}
+
+
+def _are_turns_alike(points: Sequence[quantum_profile.Point],
+                     ) -> dict[quantum_profile.Point, bool | None]:
+    """Whether turns at a slice are as long as at the default.
+
+    :returns: None: that is not known
+    """
+    default_us = {point.runnable: point.mean_run_us for point in points
+                  if point.slice_us is None}
+    return {point: (
+        abs(point.mean_run_us / by_default_us - 1) <= _TURN_TOLERANCE
+        if point.mean_run_us and by_default_us else None)
+        for point in points
+        for by_default_us in (default_us[point.runnable],)}
 
 
 def _standard_error(points: Sequence[quantum_profile.Point]) -> float:

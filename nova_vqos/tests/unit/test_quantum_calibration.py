@@ -425,7 +425,7 @@ def test_a_kernel_that_holds_no_slices(mean_run_us, has):
     points = [quantum_profile.Point(slice_us, 2, (1.0,), (), run_us, 0)
               for slice_us, run_us in zip((None, 90_000), mean_run_us,
                                           strict=True)]
-    assert measure.has_effect(pick.curve('cache', points)) is has
+    assert pick.has_effect(points) is has
 
 
 def test_memory(tmp_path):

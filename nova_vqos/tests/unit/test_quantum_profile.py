@@ -151,6 +151,29 @@ def test_what_is_called_better_is_better_than_the_default():
     assert (curve.best_us, curve.verdict) == (60_000, 'better')
 
 
+@pytest.mark.parametrize(('cost_ns', 'margin'), [
+    (150.0, 0.5), (50.0, 1.0), (101.0, pick.TOLERANCE)])
+def test_what_equal_turns_differ_by_is_noise(cost_ns, margin):
+    """A slice of 1 ms on a tick of 4 ms is the default by another name."""
+    curve = pick.curve('spin', [
+        make_profiles.make_point(
+            slice_us, cost, runnable=runnable,
+            mean_run_us=float(max(4000, slice_us or 3700)))
+        for runnable in (2, 4) for slice_us, cost in (
+            (None, 100.0), (1000, cost_ns), (90_000, 80.0))])
+    assert curve.margin == pytest.approx(margin)
+    # Where the default is as good as any, so is that slice.
+    assert (curve.best_us, curve.verdict) == {
+        150.0: (None, 'no difference'), 50.0: (None, 'no difference'),
+        101.0: (90_000, 'better')}[cost_ns]
+    unknown = pick.curve('spin', [
+        make_profiles.make_point(slice_us, cost, runnable=runnable,
+                                 mean_run_us=None)
+        for runnable in (2, 4) for slice_us, cost in (
+            (None, 100.0), (1000, cost_ns))])
+    assert unknown.margin == pick.TOLERANCE
+
+
 def test_more_rounds_tell_more():
     def margin(rounds):
         return make_profiles.make_curve(
@@ -215,7 +238,7 @@ def test_the_table(quantum):
     assert len(rows) == 3 * 2 * 4
     assert rows[1] == {
         'kind': 'io', 'runnable': 2, 'slice_ms': '1', 'cost': 0.25,
-        'deviation': '1.0%', 'mean_run_ms': 4.0, 'result': '1.00 ms',
+        'deviation': '1.0%', 'mean_run_ms': 1.0, 'result': '1.00 ms',
         'median': '2.00 ms', 'rounds': 3, 'best': 'best'}
     assert rows[8] | {'kind': 'cache', 'slice_ms': 'default', 'cost': 1.0,
                       'result': '10 M/s', 'median': '',
