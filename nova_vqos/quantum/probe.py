@@ -88,8 +88,12 @@ def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
                          f'{busiest}')
         # The same one again where there is no other.
         for number, pcpu in enumerate((pcpus * _MOST_TRIES)[:_MOST_TRIES]):
-            with spinners.spinning(tree, pcpu, str(number)) as pair:
-                tried = _outcomes(pair, slices_us, tick_us, pcpu)
+            try:
+                with spinners.spinning(tree, pcpu, str(number)) as pair:
+                    tried = _outcomes(pair, slices_us, tick_us, pcpu)
+            except spinners.Starved as error:
+                # It was idle a moment ago.
+                tried = _unknown(slices_us, f'on pCPU {pcpu} {error}')
             found = {slice_us: outcome if outcome.enforced is not None
                      or found[slice_us].enforced is None else found[slice_us]
                      for slice_us, outcome in tried.items()}

@@ -12,7 +12,7 @@
 """What slices this kernel was seen to enforce, and what follows from it.
 
 ``nova-vqos-probe`` measures it at each start of the agent, and leaves it in a
-file, which is good for one boot of the host. Pure: standard library only.
+file, which is good for one boot of the host. Imports neither Nova nor libvirt.
 """
 
 from collections.abc import Mapping

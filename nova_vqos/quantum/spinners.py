@@ -43,6 +43,10 @@ _OWNER, _BEGAN_NS, _LAST_NS, _TURNS, _LENGTHS_NS = range(5)
 _LENGTHS = 4096
 
 
+class Starved(Exception):
+    """The pCPU has no time for both threads; the message says so."""
+
+
 class Turns(ty.NamedTuple):
     """What two threads did on a pCPU in some time.
 
@@ -93,15 +97,14 @@ class Spinners:
     def wait(self) -> None:
         """Wait until both of them have run.
 
-        :raises CalibrationError: when they do not
+        :raises Starved: when they do not
         """
         until_s = time.monotonic() + _START_LIMIT_S
         # Each of them took over from the other.
         while self._shared[_TURNS] < 2:
             if time.monotonic() > until_s:
-                raise benchmark.CalibrationError(
-                    f'two processes of the probe, {self._pids}, did not begin '
-                    f'to run within {_START_LIMIT_S:g} s: is the pCPU busy?')
+                raise Starved('one of two threads did not run within '
+                              f'{_START_LIMIT_S:g} s')
             time.sleep(0.001)
 
     def measure(self, slice_us: int | None, window_s: float) -> Turns:
@@ -110,8 +113,8 @@ class Spinners:
         :param slice_us: None: the kernel's own
         :raises nova_vqos.hypervisor.base.HypervisorError: when it cannot be
             set
-        :raises CalibrationError: when the kernel counts no runs, or there
-            was no turn that ended
+        :raises Starved: when there was no turn that ended
+        :raises CalibrationError: when the kernel counts no runs
         """
         for pid in self._pids:
             sched_attr.set_slice(pid, slice_us)
@@ -133,9 +136,7 @@ class Spinners:
         """
         ended = self._shared[_TURNS]
         if ended == first:
-            raise benchmark.CalibrationError(
-                f'of the processes of the probe, {self._pids}, one ran all '
-                'the time: is the other one held back?')
+            raise Starved('one of two threads did not run')
         return tuple(sorted(
             self._shared[_LENGTHS_NS + number % _LENGTHS] / 1000
             for number in range(max(first, ended - _LENGTHS), ended)))
@@ -163,8 +164,8 @@ def spinning(tree: server_groups.Tree, pcpu: int,
 
     :param tree: where the groups of two servers are made
     :param name: that those begin with
-    :raises CalibrationError: when they cannot be where they should, or do not
-        run
+    :raises CalibrationError: when they cannot be where they should
+    :raises Starved: when they do not run there
     """
     with contextlib.ExitStack() as stack:
         shared = memoryview(mmap.mmap(-1, 8 * (
@@ -212,10 +213,11 @@ def _work(server: server_groups.Server, pcpu: int, writer: int,
             # Of another policy it would have no slice.
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             os.sched_setaffinity(0, {pcpu})
-            server.enter()
+            server.enter(os.getpid())
             server.move_vcpu(0, os.getpid())
-        except (OSError, benchmark.CalibrationError) as error:
-            os.write(writer, str(error).encode())
+        except Exception as error:
+            # It is raised again in the process that waits for this one.
+            os.write(writer, f'{type(error).__name__}: {error}'.encode())
         else:
             os.close(writer)
             _spin(shared, number)

@@ -163,6 +163,17 @@ def test_where_others_come_in_another_pcpu_is_tried(host):
     assert 'others took' in host.measure().outcomes['cache'].reason
 
 
+def test_a_pcpu_that_is_busy_all_at_once(host):
+    def starve(_slice_us, _window_s):
+        raise spinners.Starved('one of two threads did not run')
+    host.pairs[0].measure = starve
+    assert host.measure().outcomes['cache'].enforced
+    assert host.tried == [0, 1]
+    host.pairs[1].measure = starve
+    assert ('not measured: on pCPU 1 one of two'
+            in host.measure().outcomes['default'].reason)
+
+
 def outcomes_known(proof):
     return {outcome.enforced for outcome in proof.outcomes.values()}
 
