@@ -88,17 +88,19 @@ class BenchHost:
         self.network.remove()
         shutil.rmtree(DIRECTORY, ignore_errors=True)
 
-    def start_agent(self, *, vqos: str = '') -> process.Process:
+    def start_agent(self, *, vqos: str = '',
+                    agent: str = '') -> process.Process:
         """Start the agent as it is on any host, but for a message bus.
 
         :param vqos: lines of this section of its configuration
+        :param agent: of the section vqos_agent
         """
         pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
                      ).write_text(
             f'[DEFAULT]\nhost = {NAME}\n'
             # The port discard, where nobody is: the bus is down.
             'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
-            f'[vqos]\n{vqos}\n')
+            f'[vqos]\n{vqos}\n[vqos_agent]\n{agent}\n')
         self.agent = self.host.popen(
             [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
              '/etc/nova-vqos/nova-vqos.conf'],

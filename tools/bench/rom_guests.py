@@ -18,7 +18,7 @@ place of a firmware it has 64 KiB of ours: an idle guest halts for good with
 its first instruction, a busy one reads its disk over and over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 import dataclasses
 import pathlib
@@ -150,10 +150,17 @@ class RomGuest:
         self._vcpus = kind.vcpus
 
     def set_billing(self, billing: str) -> None:
-        """Change its flavor, as if Nova had."""
+        """Change how it is billed, as if Nova had."""
+        self.set_flavor({policy.DD_BILLING_KEY: billing})
+
+    def set_flavor(self, specs: Mapping[str, str]) -> None:
+        """Change its flavor, as if Nova had.
+
+        :param specs: extra specs beside its units
+        """
         self.domain.setMetadata(
             libvirt.VIR_DOMAIN_METADATA_ELEMENT, ioguest.instance(
-                {**self._specs, policy.DD_BILLING_KEY: billing}, self._vcpus),
+                {**self._specs, **specs}, self._vcpus),
             'nova', ioguest.NOVA, libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
 
