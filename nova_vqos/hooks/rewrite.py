@@ -29,6 +29,7 @@ either case.
 """
 
 import os
+import re
 import sys
 import typing as ty
 
@@ -44,6 +45,8 @@ MAX_XML_BYTES = 4 * 1024 * 1024
 _SECTION = 'hook'
 _ON_ERROR = ('pass', 'refuse')
 _PERIODS = ('period_us', 'cache_max_period_us')
+# NOTE: int() takes other scripts' digits too, and raises at thousands of them.
+_PERIOD_PATTERN = re.compile('[0-9]{1,9}')
 
 
 class HookError(Exception):
@@ -103,7 +106,7 @@ def load_settings(path: str) -> Settings:
         period_us = given.pop(name, None)
         if period_us is None:
             continue
-        if period_us.isdecimal():
+        if _PERIOD_PATTERN.fullmatch(period_us):
             setattr(settings, name, int(period_us))
         else:
             settings.error = (f'{path}: {name} is {period_us!r}, it must be '

@@ -68,7 +68,8 @@ class VqosQuantumWeigher(weights.BaseHostWeigher):
         weigh = policy and _WEIGHTS.get(policy.quantum_class)
         if not weigh:
             return [0.0] * len(weighed_obj_list)
-        return [weigh(_occupancy_of(weighed.obj), policy)
+        return [weigh(_occupancy_of(weighed.obj), policy,
+                      weighed.obj.vcpus_used)
                 for weighed in weighed_obj_list]
 
     def _weigh_object(self, host_state, weight_properties):
@@ -151,7 +152,7 @@ def _left_cu(host_state, policy):
     return max(0, int(room_cu) - policy.units)
 
 
-def _weigh_like(told, policy):
+def _weigh_like(told, policy, _vcpus_used):
     """How well the pool of its class would take a server.
 
     0: there is none. From a half on: there is one, and has room for a part of
@@ -168,18 +169,21 @@ def _weigh_like(told, policy):
     return 0.5 + 0.5 * min(max(room, 0) / policy.vcpus, 1.0)
 
 
-def _weigh_cache(told, policy):
+def _weigh_cache(told, policy, vcpus_used):
     """The pool counts for a half, that there are no polluters for the other.
 
     Those that are told, and no others: what no one has recognised as a
     polluter may be none.
     """
-    vcpus = max(_vcpus(told), told.polluters or 0)
-    polluted = (told.polluters or 0) / vcpus if vcpus else 0.0
-    return (_weigh_like(told, policy) + 1.0 - polluted) / 2
+    polluters = told.polluters or 0
+    # NOTE: no pool is told of where nothing has to be separated.
+    vcpus = max(_vcpus(told), vcpus_used or 0, polluters)
+    polluted = polluters / vcpus if vcpus else 0.0
+    like = _weigh_like(told, policy, vcpus_used)
+    return (like + 1.0 - polluted) / 2
 
 
-def _weigh_neutral(told, _policy):
+def _weigh_neutral(told, _policy, vcpus_used):
     """How few of the vCPUs there are cache-friendly.
 
     A flavor's ``neutral`` stands for servers whose work fits the first two
@@ -187,7 +191,7 @@ def _weigh_neutral(told, _policy):
     it runs: so it is kept away from what a polluter would harm.
     """
     size = told.pools.get(classes.CACHE)
-    vcpus = _vcpus(told)
+    vcpus = max(_vcpus(told), vcpus_used or 0)
     return 1.0 - size.vcpus / vcpus if size is not None and vcpus else 1.0
 
 

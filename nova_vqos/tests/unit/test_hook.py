@@ -211,6 +211,8 @@ WRONG_HOSTS = [
     (lambda host: host.configure(period_us='soon'), "period_us is 'soon'"),
     (lambda host: host.configure(period_us='5'), 'period_us is 5'),
     (lambda host: host.configure(period_us='0'), 'period_us is 0'),
+    (lambda host: host.configure(period_us='٥٠٠٠٠'), 'a number of'),
+    (lambda host: host.configure(period_us='9' * 5000), 'a number of'),
     (lambda host: host.configure(cache_max_period_us='-1'),
      "cache_max_period_us is '-1'"),
     (lambda host: host.configure(cache_max_period_us='1000001'),

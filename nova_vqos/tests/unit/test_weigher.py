@@ -77,10 +77,11 @@ class WeigherTestCase(nova_case.NovaTestCase):
 
 class QuantumTestCase(WeigherTestCase):
 
-    def raw(self, pools, spec):
+    def raw(self, pools, spec, vcpus_used=0):
         """What VqosQuantumWeigher itself says of a host."""
-        return weigher.VqosQuantumWeigher()._weigh_object(
-            make_host(pools=pools), spec)
+        host = make_host(pools=pools)
+        host.vcpus_used = vcpus_used
+        return weigher.VqosQuantumWeigher()._weigh_object(host, spec)
 
     def test_a_pool_with_room_then_a_full_one_then_none(self):
         hosts = [
@@ -121,6 +122,8 @@ class QuantumTestCase(WeigherTestCase):
         # Nobody knows of any: no reason to stay away.
         self.assertEqual(1.0, self.raw('cache:2:2 default:2:6', spec))
         self.assertEqual(0.0, self.raw('polluters:7', spec))
+        # Nova knows of vCPUs where no pool is told of.
+        self.assertEqual(0.375, self.raw('polluters:7', spec, vcpus_used=28))
 
     def test_neutral_may_be_a_polluter(self):
         hosts = [make_host('cache', 'cache:4:8 polluters:0'),
@@ -131,6 +134,7 @@ class QuantumTestCase(WeigherTestCase):
         self.assertEqual([0.0, 0.5, 1.0, 1.0], [
             self.raw(pools, spec) for pools in (
                 'cache:4:8', 'cache:2:4 io:2:4', 'io:4:8', '')])
+        self.assertEqual(0.75, self.raw('cache:2:4 io:2:4', spec, 16))
 
     def test_servers_of_no_class_are_not_weighed(self):
         hosts = [make_host('one', 'io:2:1 cache:2:3 polluters:7'),
