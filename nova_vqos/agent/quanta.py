@@ -89,7 +89,7 @@ class Quanta:
             return
         if now_s < keeper.next_at_s and not any(
                 server.quantum_due
-                and quantum_subject.is_ready(server, terms)
+                and quantum_subject.is_ready(server)
                 for server in self._known.values()):
             return
         subjects = []
@@ -126,7 +126,7 @@ class Quanta:
         for subject in subjects:
             server = self._known.get(subject.uuid)
             if server is not None and server.run_id == subject.run_id:
-                server.quantum = outcome.servers[subject.uuid]
+                server.quantum = outcome.servers.get(subject.uuid)
 
     def _take_failure(self, error: Exception) -> None:
         # NOTE: as with bills: caps do not depend on it.

@@ -125,8 +125,11 @@ class QuantumKeeper:
         self._slices_in_use_us = {
             name: slice_us for name, slice_us
             in self.options.slices_us.items() if name in enforced}
-        self._recognise(subjects, now_s)
-        sorts = {subject.uuid: self._kinds(subject) for subject in subjects}
+        vcpus = self._find_vcpus(subjects)
+        subjects = [subject for subject in subjects if subject.uuid in vcpus]
+        self._recognise(subjects, vcpus, now_s)
+        sorts = {subject.uuid: self._kinds(subject, vcpus[subject.uuid])
+                 for subject in subjects}
         self._plan = self._make_plan(subjects, sorts)
         for subject in subjects:
             self._keep(subject, sorts[subject.uuid], now_s)
@@ -158,20 +161,27 @@ class QuantumKeeper:
                 del known[uuid]
         self._confined &= left
 
-    def _recognise(self, subjects: Sequence[quantum_subject.Subject],
-                   now_s: float) -> None:
-        threads: dict[str, Mapping[int, int]] = {}
+    def _find_vcpus(self, subjects: Sequence[quantum_subject.Subject]
+                    ) -> dict[str, Mapping[int, int]]:
+        """The thread of each vCPU by its number, by UUID of the server."""
+        found: dict[str, Mapping[int, int]] = {}
         for subject in subjects:
-            if subject.quantum_class != quantum_subject.AUTO:
-                continue
             try:
-                threads[subject.uuid] = self._hypervisor.threads(
+                found[subject.uuid] = self._hypervisor.threads(
                     subject.uuid).vcpus
             except base.Unavailable:
                 raise
+            except base.DomainGone as error:
+                LOG.debug('Server %s is gone: %s', subject.uuid, error)
             except base.HypervisorError as error:
-                LOG.debug('Server %s is not recognised now: %s',
-                          subject.uuid, error)
+                self._complain(subject, str(error))
+        return found
+
+    def _recognise(self, subjects: Sequence[quantum_subject.Subject],
+                   vcpus: Mapping[str, Mapping[int, int]],
+                   now_s: float) -> None:
+        threads = {subject.uuid: vcpus[subject.uuid] for subject in subjects
+                   if subject.quantum_class == quantum_subject.AUTO}
         self._watch.look(threads, now_s)
         if threads:
             self._tell_sources()
@@ -187,10 +197,10 @@ class QuantumKeeper:
                 LOG.info('Source %s of what servers do is there', name)
         self._sources = status
 
-    def _kinds(self, subject: quantum_subject.Subject
-               ) -> dict[int, model.Kind]:
+    def _kinds(self, subject: quantum_subject.Subject,
+               vcpus: Mapping[int, int]) -> dict[int, model.Kind]:
         """What each vCPU of a server is taken for."""
-        numbers = sorted(subject.vcpus)
+        numbers = sorted(vcpus)
         if subject.quantum_class == quantum_subject.AUTO:
             return {number: self._watch.kind(subject.uuid, number)
                     or model.Kind.DEFAULT for number in numbers}
@@ -203,7 +213,7 @@ class QuantumKeeper:
             pooling.Server(
                 subject.uuid, sorts[subject.uuid], subject.share,
                 subject.pcpus,
-                frozenset(number for number in subject.vcpus
+                frozenset(number for number in sorts[subject.uuid]
                           if self._watch.pollutes(subject.uuid, number)))
             for subject in subjects if subject.pcpus is not None]
         if self.options.pool_interval_s is None or not servers:

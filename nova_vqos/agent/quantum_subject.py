@@ -15,12 +15,16 @@
 import dataclasses
 from fractions import Fraction
 
+from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
 from nova_vqos import units
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
 
 #: The quantum class of a server whose kind of work is to be recognised.
 AUTO = 'auto'
+
+_NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +33,6 @@ class Subject:
 
     :ivar run_id: see :meth:`nova_vqos.hypervisor.base.Hypervisor.running`
     :ivar quantum_class: that its flavor asks for
-    :ivar vcpus: the numbers of those that are online
     :ivar share: part of a pCPU's time that each vCPU was promised
     :ivar cap: of each vCPU; None: no limit
     :ivar pcpus: all that its vCPUs may run on; None: its affinity is not for
@@ -41,37 +44,45 @@ class Subject:
     name: str
     run_id: int
     quantum_class: str
-    vcpus: frozenset[int]
     share: Fraction
     cap: units.CpuCap | None
     pcpus: frozenset[int] | None
     pinned: bool = False
 
 
-def is_ready(server: servers.Server, terms: decision.HostTerms) -> bool:
-    """Whether enough is known of a server, and its guest runs here."""
-    return (server.domain is not None and server.policy is not None
-            and server.in_force is not None and bool(server.in_force.vcpus)
-            and terms.profile is not None and not server.is_arriving)
+def is_ready(server: servers.Server) -> bool:
+    """Whether enough is known of a server, and its guest runs here.
+
+    One without units and without a class is nobody's business here.
+    """
+    return (server.domain is not None and not server.is_arriving
+            and (server.policy is not None
+                 or server.quantum_class != _NO_CLASS))
 
 
 def subject_of(server: servers.Server, terms: decision.HostTerms
                ) -> Subject | None:
     """A server as the keeper has to know it; None: not to be touched now."""
-    domain, policy, in_force = server.domain, server.policy, server.in_force
-    profile = terms.profile
-    if (not is_ready(server, terms) or domain is None or policy is None
-            or in_force is None or profile is None):
+    domain, profile = server.domain, terms.profile
+    if domain is None or not is_ready(server):
         return None
-    if policy.units is None:
-        return None
-    pcpus = decision.eligible_pcpus(domain, profile)
-    speed_cu = units.pcpu_cu(profile.slowest(pcpus or profile.pcpus))
+    pcpus = None if profile is None else decision.eligible_pcpus(
+        domain, profile)
     return Subject(
         uuid=server.uuid, name=server.name, run_id=server.run_id,
-        quantum_class=policy.quantum_class,
-        vcpus=frozenset(in_force.vcpus),
-        share=min(Fraction(1), units.cu_per_vcpu(
-            policy.units, len(in_force.vcpus)) / speed_cu),
+        quantum_class=server.quantum_class,
+        share=_share(server, profile, pcpus),
         cap=None if server.want is None else server.want.cap,
         pcpus=pcpus, pinned=domain.pinned)
+
+
+def _share(server: servers.Server, profile: profiles.Profile | None,
+           pcpus: frozenset[int] | None) -> Fraction:
+    policy = server.policy
+    if policy is None or policy.units is None or profile is None:
+        return Fraction(0)
+    vcpus = policy.vcpus
+    if server.in_force is not None:
+        vcpus = max(vcpus, len(server.in_force.vcpus))
+    return min(Fraction(1), units.cu_per_vcpu(policy.units, vcpus)
+               / units.pcpu_cu(profile.slowest(pcpus or profile.pcpus)))

@@ -67,6 +67,7 @@ class Server:
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
     :ivar dd_billing: of its flavor, also where there are no units
+    :ivar quantum_class: likewise
     :ivar billed_since_s: when billing was switched on in this run, on the
         monotonic clock; None: it was on, or is off, from the first look on
     :ivar limit_share: of the entitlement, that it is left while it pays for
@@ -99,6 +100,7 @@ class Server:
         self.domain: base.Domain | None = None
         self.policy: policies.ServerPolicy | None = None
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
+        self.quantum_class = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
         self.billed_since_s: float | None = None
         self.limit_share: float | None = None
         self.honoured = True
@@ -194,8 +196,10 @@ class Server:
             return False
         self.policy_error = ''
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
+        self.quantum_class = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
         if policy is not None:
             self.dd_billing = policy.dd_billing
+            self.quantum_class = policy.quantum_class
         if was_off and self.dd_billing != 'off':
             self.billed_since_s = now_s
         if self.dd_billing != 'charge':

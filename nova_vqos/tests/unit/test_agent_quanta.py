@@ -119,6 +119,12 @@ class TestSlices:
         world.tick(12)
         assert world.host.slices == {}
 
+    def test_one_with_a_class_alone_gets_its_slice(self, world):
+        world.host.boot(specs={'vqos:quantum_class': 'cache'}, vcpus=1)
+        world.start()
+        assert world.host.slices[fakes.UUID][0] == CACHE_US
+        assert world.host.written == []
+
     def test_what_somebody_changed_is_restored(self, world):
         boot(world)
         world.start()
