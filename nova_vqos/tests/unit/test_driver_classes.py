@@ -269,7 +269,7 @@ class EqualCpusTestCase(ClassesTestCase):
         self.stub_out('nova.virt.libvirt.driver.LibvirtDriver.'
                       'get_available_resource',
                       lambda this, nodename: {'stats': {}})
-        return self.driver.get_available_resource(test_driver.NODE)['stats']
+        return self.driver.get_available_resource(driver_case.NODE)['stats']
 
     def test_stats_tell_what_is_left(self):
         self.assertEqual('600', self.stats()['vqos_room_cu'])

@@ -94,14 +94,18 @@ def test_what_can_be_had_under_a_cap(cap, expected):
 class TestOptions:
     @pytest.fixture
     def conf(self, tmp_path):
+        conf = cfg.ConfigOpts()
+        vqos.register_opts(conf)
+
         def make(lines=''):
             path = tmp_path / 'vqos.conf'
             path.write_text(f'[vqos]\n{lines}\n')
-            conf = cfg.ConfigOpts()
-            vqos.register_opts(conf)
             conf([], default_config_files=[str(path)])
             return conf
-        return make
+        yield make
+        # NOTE: oslo.config keeps what is set in the group, which all that
+        # register it share.
+        conf.clear_override('quantum_slices', 'vqos')
 
     def test_the_defaults(self, conf):
         conf = conf()
