@@ -64,12 +64,16 @@ def has_effect(points: Sequence[quantum_profile.Point]) -> bool:
 
 
 def _of_no_effect(points: Sequence[quantum_profile.Point]) -> set[int]:
-    """Slices at which vCPUs ran as long at a time as by the default.
+    """Slices that are the default by another name, as below the tick.
 
-    As those do that are shorter than the tick; with each number of vCPUs.
+    Turns are as long as by default, and the slice is no longer than these:
+    where others cut the turns, a longer slice is still none of these.
     """
+    default_us = min(point.mean_run_us or 0.0 for point in points
+                     if point.slice_us is None)
     alike = _are_turns_alike(points)
-    return {point.slice_us for point in points if point.slice_us} - {
+    return {point.slice_us for point in points
+            if point.slice_us and point.slice_us <= default_us} - {
         point.slice_us for point, answer in alike.items()
         if point.slice_us and answer is not True}
 

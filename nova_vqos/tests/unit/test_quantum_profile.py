@@ -174,6 +174,13 @@ def test_what_equal_turns_differ_by_is_noise(cost_ns, margin):
     assert unknown.margin == pick.TOLERANCE
 
 
+def test_long_slices_that_others_cut_are_not_the_default():
+    curve = make_profiles.make_curve('cache', FLAT | {90_000: 50.0},
+                                     mean_run_us=3900.0)
+    assert (curve.best_us, curve.margin) == (90_000, pick.TOLERANCE)
+    assert not pick.has_effect(curve.points)
+
+
 def test_more_rounds_tell_more():
     def margin(rounds):
         return make_profiles.make_curve(
