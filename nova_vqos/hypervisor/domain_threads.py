@@ -97,7 +97,7 @@ class DomainThreads:
         :raises base.HypervisorError: when no slice can be set
         """
         found = self.read()
-        wanted = dict.fromkeys(found.others, others)
+        wanted: dict[int, int | None] = dict.fromkeys(found.others, others)
         wanted.update((tid, vcpus[number])
                       for number, tid in found.vcpus.items()
                       if number in vcpus)
