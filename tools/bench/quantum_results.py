@@ -147,16 +147,16 @@ def print_scenario(windows: Sequence[Window], scenario: str,
     """Print how all arms did, and how long turns were."""
     others = [arm for arm in arms if arm != STOCK]
     by_arm = {arm: ratios(windows, scenario, arm) for arm in others}
-    print(f'  {"performance":24}{STOCK:>12}    '
+    print(f'  {"performance":27}{STOCK:>12}    '
           + ''.join(f'{arm:>18}' for arm in others))
     for metric, value in medians(windows, scenario, STOCK).items():
-        print(f'  {metric.name:24}{value:12.4g} {metric.unit:3}'
+        print(f'  {metric.name:27}{value:12.4g} {metric.unit:3}'
               + ''.join(f'{by_arm[arm].get(metric, "-")!s:>18}'
                         for arm in others))
     found = {arm: runs_us(windows, scenario, arm) for arm in arms}
     print('  how long they ran at a time, ms')
     for kind, stock_us in found[STOCK].items():
-        print(f'  {kind:24}{stock_us / 1000:12.2f}    '
+        print(f'  {kind:27}{stock_us / 1000:12.2f}    '
               + ''.join(f'{found[arm][kind] / 1000:18.2f}'
                         for arm in others))
 

@@ -16,6 +16,7 @@
 The loads are those of nova-vqos-calibrate quantum.
 """
 
+import collections
 from collections.abc import Mapping
 from concurrent import futures
 import contextlib
@@ -48,6 +49,8 @@ _REQUESTS_PER_S = 20.0
 # A list that is measured alone: until it is in the caches, and then each time.
 _WALK_S = 0.2
 _WALKS = 4
+# Until all of them have begun to run.
+_SCATTER_S = 0.1
 _S_NS = 1e9
 _MS_NS = 1e6
 _US_NS = 1e3
@@ -139,9 +142,9 @@ class Servers(contextlib.ExitStack):
     def set_up(self, settings: Mapping[tuple[str, int], Setting]) -> None:
         """Have vCPUs run as an arm wants.
 
-        All of them are stopped, and begin in another order each time: where
-        an arm leaves it to the kernel on which pCPU each one is, it is not to
-        be where the arm before had it.
+        On which of its pCPUs each one begins is by lot, with as many on each:
+        where an arm leaves that to the kernel, it would be where the arm
+        before had it.
 
         :param settings: by name of the server, and number of the vCPU
         :raises CalibrationError: when a server has ended
@@ -152,20 +155,32 @@ class Servers(contextlib.ExitStack):
         self._clients_pcpus = frozenset().union(*(
             settings[name, number].pcpus
             for name, number, kind in self.vcpus if kind is _IO))
+        threads: dict[int, Setting] = {}
         for server in self._servers:
-            for number, tid in enumerate(server.program.vcpu_threads()):
-                setting = settings[server.name, number]
+            found = {tid: settings[server.name, number] for number, tid
+                     in enumerate(server.program.vcpu_threads())}
+            for tid, setting in found.items():
                 sched_attr.set_slice(tid, setting.slice_us)
-                os.sched_setaffinity(tid, setting.pcpus)
             # The shortest slice in a group wins: others get the longest.
             longest_us = max((
-                setting.slice_us for (name, _number), setting
-                in settings.items() if name == server.name
-                and setting.slice_us is not None), default=None)
+                setting.slice_us for setting in found.values()
+                if setting.slice_us is not None), default=None)
             for tid in server.program.other_threads():
                 sched_attr.set_slice(tid, longest_us)
-        for server in random.sample(self._servers, len(self._servers)):
+            threads.update(found)
+        self._scatter(threads)
+        for server in self._servers:
             server.program.resume()
+        time.sleep(_SCATTER_S)
+        for tid, setting in threads.items():
+            os.sched_setaffinity(tid, setting.pcpus)
+
+    def _scatter(self, threads: Mapping[int, Setting]) -> None:
+        begun: collections.Counter[int] = collections.Counter()
+        for tid in random.sample(list(threads), len(threads)):
+            pcpu = min(sorted(threads[tid].pcpus), key=lambda one: begun[one])
+            begun[pcpu] += 1
+            os.sched_setaffinity(tid, {pcpu})
 
     def measure(self, pause_s: float, seconds: float) -> Measured:
         """Let them work for a while, and see what they did.
