@@ -64,13 +64,18 @@ def of_server(subject: subjects.Subject, kinds: Mapping[int, model.Kind],
 
 def pools(plan: pooling.HostPlan, slices_us: Mapping[str, int]
           ) -> dict[str, occupancy.PoolSize]:
-    """How large the pools of each class are, where any are separated.
+    """How large the pools of each class are.
+
+    Where nothing is separated all is one pool, of the class that all want;
+    none where that is the kernel's own slice.
 
     :param slices_us: by quantum class, of those that are in use
     """
     sizes: dict[str, occupancy.PoolSize] = {}
     for made in plan.plans.values():
-        for pool in made.pools if made.separates else ():
+        for pool in made.pools:
+            if not made.separates and pool.slice_us is None:
+                continue
             name = _class_of(pool, slices_us)
             pcpus, vcpus = sizes.get(name, (0, 0))
             sizes[name] = occupancy.PoolSize(pcpus + len(pool.pcpus),

@@ -249,6 +249,8 @@ class TestPools:
         world.start()
         world.tick(60)
         assert world.host.pins == {}
+        # Others of their class are welcome.
+        assert state(world)['quantum'] == {'pools': {'cache': [2, 4]}}
 
     def test_what_is_left_alone_may_run_anywhere_again(self, world):
         boot(world, vcpus=2)
