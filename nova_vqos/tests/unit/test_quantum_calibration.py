@@ -15,7 +15,6 @@
 import argparse
 import contextlib
 import os
-import pathlib
 import threading
 import types
 
@@ -23,7 +22,6 @@ import pytest
 
 from nova_vqos import quantum_profile
 from nova_vqos.calibration import benchmark as benchmarks
-from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.quantum import bench
 from nova_vqos.calibration.quantum import caches
 from nova_vqos.calibration.quantum import loads
@@ -34,7 +32,6 @@ from nova_vqos.calibration.quantum import requests
 from nova_vqos.calibration.quantum import rounds
 from nova_vqos.cmd import quantum as command
 from nova_vqos.hypervisor import sched_attr
-from nova_vqos.tests.unit import test_idle
 
 MIB = 1024 ** 2
 CELLS = rounds.cells(['io', 'cache'], [1000, 90_000])
@@ -316,86 +313,6 @@ def test_no_pcpu_is_idle():
             'no pCPU of 0-1 is idle: 0 is 43% busy, 1 is 6% busy')):
         place.place(busy, siblings, beside_guests=False)
     assert place.place(busy, siblings, beside_guests=True) == bench.Place(1, 0)
-
-
-@pytest.fixture(params=[1, 2])
-def cgroups(tmp_path, request):
-    made = test_idle.Cgroups(tmp_path, request.param, '/system.slice')
-    if request.param == 2:
-        (made.cpu / 'cgroup.controllers').write_text('cpu\n')
-    return made, request.param
-
-
-def contents(directory):
-    return {str(path.relative_to(directory)): path.read_text()
-            for path in directory.rglob('*') if path.is_file()}
-
-
-def test_groups_are_as_libvirt_makes_them(cgroups):
-    made, version = cgroups
-    with server_groups.Tree('vqos-test', made.root) as tree:
-        group = tree.server('1', vcpus=2)
-        group.move_vcpu(1, 4711)
-        group.move_other(4710)
-        group.enter(4709)
-        threads = 'tasks' if version == 1 else 'cgroup.threads'
-        threaded = {'1/cpu.shares': '2048'} if version == 1 else {
-            '1/cpu.weight': '200',
-            'cgroup.subtree_control': '+cpu',
-            '1/cgroup.subtree_control': '+cpu',
-            **{f'1/{name}/cgroup.type': 'threaded'
-               for name in ('vcpu0', 'vcpu1', 'emulator')}}
-        assert contents(made.cpu / 'vqos-test') == {
-            'cpu.idle': '1', f'1/vcpu1/{threads}': '4711',
-            f'1/emulator/{threads}': '4710', '1/cgroup.procs': '4709',
-            **threaded}
-        # What the kernel does by itself.
-        for name in contents(made.cpu / 'vqos-test'):
-            (made.cpu / 'vqos-test' / name).unlink()
-    assert not (made.cpu / 'vqos-test').exists()
-
-
-def test_groups_that_compete_with_others(cgroups):
-    made, version = cgroups
-    with server_groups.Tree('vqos-test', made.root, is_idle=False):
-        found = contents(made.cpu / 'vqos-test')
-        assert found == ({} if version == 1 else {
-            'cgroup.subtree_control': '+cpu'})
-        for name in found:
-            (made.cpu / 'vqos-test' / name).unlink()
-
-
-def test_what_a_killed_run_left_is_removed(cgroups):
-    made, _version = cgroups
-    (made.cpu / 'vqos-test/1/vcpu0').mkdir(parents=True)
-    with server_groups.Tree('vqos-test', made.root):
-        assert not (made.cpu / 'vqos-test/1').exists()
-        (made.cpu / 'vqos-test/cpu.idle').unlink()
-
-
-def test_groups_that_somebody_is_in(cgroups, monkeypatch):
-    monkeypatch.setattr(server_groups, '_REMOVE_S', 0.1)
-    made, _version = cgroups
-    busy = made.cpu / 'vqos-test/1'
-    busy.mkdir(parents=True)
-    (busy / 'tasks').write_text('1\n')
-    with (pytest.raises(benchmarks.CalibrationError, match='is in use'),
-          server_groups.Tree('vqos-test', made.root)):
-        pytest.fail('it runs all the same')
-    assert busy.exists()
-
-
-def test_no_group_can_be_made(cgroups, monkeypatch):
-    made, _version = cgroups
-
-    def refuse(self, *arguments, **named):
-        raise PermissionError(13, 'Permission denied')
-
-    monkeypatch.setattr(pathlib.Path, 'mkdir', refuse)
-    with (pytest.raises(benchmarks.CalibrationError,
-                        match='Permission denied. Needed are root'),
-          server_groups.Tree('vqos-test', made.root)):
-        pytest.fail('it runs all the same')
 
 
 def test_a_kernel_without_slices(monkeypatch):
