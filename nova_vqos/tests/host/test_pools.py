@@ -90,16 +90,8 @@ def slices_us(guest):
 
 
 def vcpu_threads(guest):
-    return [thread_of(guest, vcpu)
+    return [guest.thread(vcpu)
             for vcpu in range(guest.domain().vcpusFlags())]
-
-
-def thread_of(guest, vcpu):
-    hierarchy = guest.host.hierarchy
-    name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
-    path = hierarchy.directory('cpu', f'{guest.group(vcpu=vcpu)}/{name}')
-    with open(path, encoding='ascii') as file:
-        return int(file.read().split()[0])
 
 
 def wait_apart(first, others):
@@ -130,7 +122,7 @@ def test_a_slice_that_somebody_changed_is_restored(kept, guest_of):
     cache = guest_of('cache')
     process.wait_until(lambda: slices_us(cache) == [CACHE_SLICE_US], LIMIT_S,
                        'the slice')
-    sched_attr.set_slice(thread_of(cache, 0), 5_000)
+    sched_attr.set_slice(cache.thread(0), 5_000)
     process.wait_until(lambda: slices_us(cache) == [CACHE_SLICE_US], LIMIT_S,
                        'the slice once more')
 
