@@ -268,11 +268,12 @@ class QuantumKeeper:
         placement = self._plan.placements.get(subject.uuid)
         if placement is None or subject.pcpus is None:
             return
-        wanted = placement.pcpus
-        if wanted is None:
-            if not (subject.pinned or subject.uuid in self._confined):
-                return
-            wanted = dict.fromkeys(placement.slices_us, subject.pcpus)
+        if placement.pcpus is None and not (
+                subject.pinned or subject.uuid in self._confined):
+            return
+        kept = placement.pcpus or {}
+        wanted = {number: kept.get(number, subject.pcpus)
+                  for number in placement.slices_us}
         interval_s = self.options.pool_interval_s or 0.0
         if now_s < self._placed_at_s.get(
                 subject.uuid, float('-inf')) + interval_s:

@@ -23,6 +23,7 @@ from fractions import Fraction
 
 from nova_vqos.quantum import model
 from nova_vqos.quantum import planner
+from nova_vqos.quantum import spread
 
 OVERLAP = ('other servers may run on some of its pCPUs, and on others that '
            'it may not run on')
@@ -51,8 +52,8 @@ class Placement:
     """What a plan means for one server.
 
     :ivar slices_us: of each vCPU by number; None: the kernel's default
-    :ivar pcpus: where each vCPU is to run, by number; None: anywhere that it
-        may
+    :ivar pcpus: where vCPUs are to be kept, by number; None: all anywhere
+        that they may
     """
 
     slices_us: Mapping[int, int | None]
@@ -144,11 +145,14 @@ def _vcpus(server: Server) -> Iterable[model.Vcpu]:
 
 
 def _placements(plan: model.Plan) -> dict[str, Placement]:
+    parts = spread.parts(plan.pools)
     slices_us: dict[str, dict[int, int | None]] = {}
     pcpus: dict[str, dict[int, frozenset[int]]] = {}
     for pool in plan.pools:
         for vcpu in pool.vcpus:
             slices_us.setdefault(vcpu.server, {})[vcpu.number] = pool.slice_us
-            pcpus.setdefault(vcpu.server, {})[vcpu.number] = pool.pcpus
-    return {uuid: Placement(slices, pcpus[uuid] if plan.separates else None)
+            if plan.separates or vcpu.key in parts:
+                pcpus.setdefault(vcpu.server, {})[vcpu.number] = parts.get(
+                    vcpu.key, pool.pcpus)
+    return {uuid: Placement(slices, pcpus.get(uuid))
             for uuid, slices in slices_us.items()}

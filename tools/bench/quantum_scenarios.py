@@ -71,6 +71,7 @@ from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum import planner
 from nova_vqos.quantum import pool_level
+from nova_vqos.quantum import spread
 
 _IO, _SPIN, _CACHE = model.Kind.IO, model.Kind.SPIN, model.Kind.CACHE
 _NEUTRAL, _POLLUTER = model.Kind.NEUTRAL, model.Kind.POLLUTER
@@ -115,8 +116,10 @@ def planned(vcpus: Sequence[model.Vcpu], socket: model.Socket,
             slices_us: Mapping[str, int]) -> Arm:
     """As the agent does it."""
     plan = planner.plan(vcpus, [socket], slices_us)
+    parts = spread.parts(plan.pools)
     return Arm({vcpu.key: quantum_servers.Setting(
-        pool.slice_us, pool.pcpus if plan.separates else socket.pcpus)
+        pool.slice_us, parts.get(
+            vcpu.key, pool.pcpus if plan.separates else socket.pcpus))
         for pool in plan.pools for vcpu in pool.vcpus}, plan.pools)
 
 
