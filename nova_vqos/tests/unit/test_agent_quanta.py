@@ -15,9 +15,11 @@ import dataclasses
 import datetime
 from fractions import Fraction
 import json
+import uuid
 
 import pytest
 
+from nova_vqos import profile as profiles
 from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import quantum_subject
 from nova_vqos.hypervisor import base
@@ -315,7 +317,57 @@ class TestPools:
                    for pcpus in pins.values())
 
 
+    def test_a_cpuset_that_shrinks_is_followed(self, world):
+        boot(world, vcpus=2)
+        boot(world, fakes.OTHER_UUID, 'default', run_id=2, vcpus=2)
+        world.start()
+        for uuid in (fakes.UUID, fakes.OTHER_UUID):
+            world.host.domains[uuid] = dataclasses.replace(
+                world.host.domains[uuid], cpuset=frozenset({1}), pinned=True)
+        world.loop.refresh()
+        world.tick(40)
+        assert all(pcpus == {1} for pins in world.host.pins.values()
+                   for pcpus in pins.values())
+
+    def test_five_hundred_servers(self, world):
+        pcpus = range(8)
+        profiles.store(fakes.make_profile(pcpus=pcpus),
+                       str(world.profile_path))
+        world.host.sockets = (
+            model.Socket(0, tuple((pcpu,) for pcpu in pcpus)),)
+        uuids = [str(uuid.UUID(int=number)) for number in range(500)]
+        for number, server in enumerate(uuids):
+            boot(world, server, ('cache', 'default')[number % 2],
+                 run_id=number + 1, units='1')
+        world.start()
+        world.tick(2)
+        slices = [world.host.slices[server][0] for server in uuids]
+        assert slices == [CACHE_US, None] * 250
+        pins = world.host.pins
+        assert {pins[server][0] for server in uuids[::2]}.isdisjoint(
+            pins[server][0] for server in uuids[1::2])
+        before = world.host_report()['quantum']
+        world.tick(60)
+        after = world.host_report()['quantum']
+        assert after['slices_written'] == before['slices_written']
+        assert after['servers_placed'] == before['servers_placed']
+
+
 class TestAuto:
+    def test_kinds_that_change_all_the_time_move_nobody_often(self, world,
+                                                              watch):
+        boot(world, quantum_class='auto', vcpus=2)
+        boot(world, fakes.OTHER_UUID, 'default', run_id=2, vcpus=2)
+        world.start()
+        placed = world.host_report()['quantum']['servers_placed']
+        for number in range(60):
+            for vcpu in (0, 1):
+                watch.kinds[fakes.UUID, vcpu] = (
+                    model.Kind.CACHE, model.Kind.IO)[number % 2]
+            world.tick(1)
+        # Two servers, a minute, and half a minute from one move to the next.
+        assert world.host_report()['quantum']['servers_placed'] <= placed + 4
+
     def test_what_is_recognised_counts(self, world, watch):
         boot(world, quantum_class='auto')
         world.start()
