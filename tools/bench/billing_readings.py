@@ -98,19 +98,19 @@ def measure(rounds: int, libvirtd: int) -> dict:
         hypervisor.host_usage()
 
     def reading_with_disks() -> None:
-        hypervisor._disk_schedule.keep(())
+        hypervisor._usages._disk_schedule.keep(())
         reading()
 
-    connection = hypervisor._connected()
+    connection = hypervisor._session.connected()
     records = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_INTERFACE)
     domains = [domain for domain, _found in records]
     works = {
         TICK: tick, READING: reading, ALL_ASKED: reading_with_disks,
-        DISKS: lambda: hypervisor._read_disks(domains),
+        DISKS: lambda: hypervisor._usages._read_disks(domains),
         INTERFACES: lambda: connection.getAllDomainStats(
             libvirt.VIR_DOMAIN_STATS_INTERFACE,
             libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE),
-        CPU_TIME: lambda: [hypervisor._read_usage(*record)
+        CPU_TIME: lambda: [hypervisor._usages._read_usage(*record)
                            for record in records],
         WHOLE_HOST: hypervisor.host_usage}
     costs = {name: Cost(libvirtd) for name in works}

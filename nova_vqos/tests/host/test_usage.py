@@ -191,7 +191,8 @@ def test_another_run_has_another_name(start, reader):
     guest.domain.reset()
     # The guest boots anew; its emulator does not.
     assert reader.read(guest).run == before.run
-    gone = reader.driver._lookup(guest.uuid)
+    lookup, usages = reader.driver._session.lookup, reader.driver._usages
+    gone = lookup(guest.uuid)
     guest.destroy()
     with pytest.raises(KeyError):
         reader.read(guest)
@@ -199,8 +200,8 @@ def test_another_run_has_another_name(start, reader):
     reader.add(again)
     assert reader.read(again).run != before.run
     # One that ends while others are read does not hinder that.
-    there = reader.driver._lookup(again.uuid)
-    assert set(reader.driver._read_disks([gone, there])) == {again.uuid}
+    there = lookup(again.uuid)
+    assert set(usages._read_disks([gone, there])) == {again.uuid}
 
 
 def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
@@ -248,7 +249,7 @@ def migrate_slowly(guest, lab):
 
 
 def test_a_qemu_that_hangs_hides_disks_once(start, reader):
-    reader.driver._disk_io = iostats.BulkReader(1.0)
+    reader.driver._usages._disk_io = iostats.BulkReader(1.0)
     hanging, other = start(), start()
     for guest in hanging, other:
         reader.add(guest)
