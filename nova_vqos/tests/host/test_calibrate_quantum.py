@@ -130,9 +130,12 @@ def test_one_kind(path, mark):
 @contextlib.contextmanager
 def at_work(mark, path):
     """A run, while its servers are started."""
+    # NOTE: where a shell runs the tests in the background, it has them, and
+    # all that they start, ignore SIGINT.
     with subprocess.Popen(
-            [PROGRAM, 'quantum', path, *SHORT], stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env=environment(mark)) as process:
+            ['env', '--default-signal=INT', PROGRAM, 'quantum', path, *SHORT],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=environment(mark)) as process:
         deadline_s = time.monotonic() + TIMEOUT_S
         while len(marked(mark)) < 4:
             assert process.poll() is None
