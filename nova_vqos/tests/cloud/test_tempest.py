@@ -23,6 +23,7 @@ from nova_vqos_lab import tempest
 
 LAB = os.path.join(conftest.TOP, 'devstack', 'lab')
 TIMEOUT_S = 1500
+SPEED_TESTS = 'nova_vqos_tempest_plugin.tests.scenario.test_speed.'
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
@@ -32,9 +33,13 @@ def ran(lab, told):
     """What a run of all of them printed, and its status."""
     assert lab.is_deployed, told.checks[-1]
     tempest.prepare(lab)
+    return run('nova_vqos')
+
+
+def run(regex):
     done = subprocess.run(
         # The hosts have a pCPU each: room for the servers of one worker.
-        [LAB, 'tempest', 'run', '--regex', 'nova_vqos', '--serial'],
+        [LAB, 'tempest', 'run', '--regex', regex, '--serial'],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=TIMEOUT_S, check=False)
     print(done.stdout)
@@ -42,6 +47,17 @@ def ran(lab, told):
 
 
 def test_passed(ran):
+    """All did; a speed that was wrong is measured once more.
+
+    Guests measure it by the clock, on a machine that may be slower for a
+    while: by 40 % for a minute was seen, and not again when it was repeated.
+    What is wrong by our fault is wrong again.
+    """
+    failed = re.findall(r'^\{\d+\} (\S+) \[\S+\] \.\.\. FAILED$',
+                        ran.stdout, re.MULTILINE)
+    if ran.returncode and failed and all(
+            test.startswith(SPEED_TESTS) for test in failed):
+        ran = run(SPEED_TESTS)
     assert ran.returncode == 0, ran.stdout[-8000:]
 
 
