@@ -15,7 +15,7 @@ import dataclasses
 import datetime
 from fractions import Fraction
 import json
-import uuid
+import uuid as uuids
 
 import pytest
 
@@ -335,17 +335,17 @@ class TestPools:
                        str(world.profile_path))
         world.host.sockets = (
             model.Socket(0, tuple((pcpu,) for pcpu in pcpus)),)
-        uuids = [str(uuid.UUID(int=number)) for number in range(500)]
-        for number, server in enumerate(uuids):
+        servers = [str(uuids.UUID(int=number)) for number in range(500)]
+        for number, server in enumerate(servers):
             boot(world, server, ('cache', 'default')[number % 2],
                  run_id=number + 1, units='1')
         world.start()
         world.tick(2)
-        slices = [world.host.slices[server][0] for server in uuids]
+        slices = [world.host.slices[server][0] for server in servers]
         assert slices == [CACHE_US, None] * 250
         pins = world.host.pins
-        assert {pins[server][0] for server in uuids[::2]}.isdisjoint(
-            pins[server][0] for server in uuids[1::2])
+        assert {pins[server][0] for server in servers[::2]}.isdisjoint(
+            pins[server][0] for server in servers[1::2])
         before = world.host_report()['quantum']
         world.tick(60)
         after = world.host_report()['quantum']
