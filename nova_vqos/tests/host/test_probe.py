@@ -67,16 +67,12 @@ def test_what_this_kernel_enforces(tmp_path):
     path = str(tmp_path / 'quantum.json')
     until_s = time.monotonic() + LIMIT_S
     while time.monotonic() < until_s:
-        began_s = time.monotonic()
         done = run('--record', path, '-f', 'json')
-        spent_s = time.monotonic() - began_s
         if done.returncode != command.NOT_MEASURED:
             break
         # Whatever it was that came in. What is known by now stays.
         time.sleep(1)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Two tries at most, and the start of the program.
-    assert spent_s < 4
     found = {row['class']: row for row in json.loads(done.stdout)}
     assert found['default']['enforced']
     tick_us = fingerprint.tick_us()

@@ -66,6 +66,11 @@ def watch():
 
 @pytest.fixture
 def world(tmp_path, watch, monkeypatch):
+    return make_world(tmp_path, watch, monkeypatch)
+
+
+def make_world(tmp_path, watch, monkeypatch, **options):
+    """:param options: of the keeper"""
     monkeypatch.setattr(proof, 'boot_id', lambda root='/': BOOT_ID)
     host = fakes.FakeHypervisor()
     clock = []
@@ -73,7 +78,7 @@ def world(tmp_path, watch, monkeypatch):
         tmp_path, hypervisor=host, keeper=quantum_keeper.QuantumKeeper(
             host, watch, quantum_keeper.Options(
                 slices_us=classes.DEFAULT_SLICES_US,
-                proof_path=str(tmp_path / 'proof.json')),
+                proof_path=str(tmp_path / 'proof.json'), **options),
             clock=lambda: clock[0].now_s))
     clock.append(made)
     made.proof_path = tmp_path / 'proof.json'
@@ -253,6 +258,14 @@ class TestPools:
         assert world.host.pins == {}
         # Others of their class are welcome.
         assert state(world)['quantum'] == {'pools': {'cache': [2, 4]}}
+
+    def test_they_can_be_switched_off(self, tmp_path, watch, monkeypatch):
+        world = make_world(tmp_path, watch, monkeypatch, pool_interval_s=None)
+        boot(world, vcpus=2)
+        boot(world, fakes.OTHER_UUID, 'default', run_id=2, vcpus=2)
+        world.start()
+        assert world.host.pins == {}
+        assert world.host.slices[fakes.UUID][0] == CACHE_US
 
     def test_what_is_left_alone_may_run_anywhere_again(self, world):
         boot(world, vcpus=2)
