@@ -14,7 +14,7 @@
 import contextlib
 import json
 import os
-import time
+import types
 
 import pytest
 
@@ -71,7 +71,9 @@ def host(tmp_path, monkeypatch):
         file.write_text(text)
     made = Host(tmp_path)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _pid: {0, 1, 2, 3})
-    monkeypatch.setattr(time, 'sleep', made.pass_time)
+    # Of this module alone: threads that earlier tests left sleep, too.
+    monkeypatch.setattr(probe.host_cpus, 'time', types.SimpleNamespace(
+        sleep=made.pass_time))
     monkeypatch.setattr(probe.fingerprint, 'tick_us', lambda: TICK_US)
     monkeypatch.setattr(probe.server_groups, 'Tree', made.make_tree)
     monkeypatch.setattr(probe.spinners, 'spinning', made.spin)
