@@ -10,11 +10,20 @@
 # License for the specific language governing permissions and limitations
 # under the License.
 
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
+
 project = 'nova_vqos'
 copyright = 'nova_vqos developers'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
-              'reno.sphinxext']
+              'reno.sphinxext',
+              # Ours, see doc/ext.
+              'navigation']
 html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
 openstackdocs_pdf_link = False
 exclude_patterns = []
+html_static_path = ['_static']
+html_css_files = ['nova_vqos.css']
