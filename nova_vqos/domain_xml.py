@@ -115,6 +115,8 @@ class Domain:
     :ivar virt_type: what runs it, such as ``kvm``
     :ivar extra_specs: of the flavor, as Nova left them in the metadata; None
         when there is no flavor: not a server of Nova
+    :ivar flavor_name: of the flavor, '' where Nova did not leave it
+    :ivar flavor_id: that of Nova's API, likewise
     :ivar vcpus: of the flavor; of the domain where the flavor does not say
     :ivar vcpus_online: of the domain, those that the guest starts with
     :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
@@ -127,16 +129,17 @@ class Domain:
     :ivar disks: by the name in the guest
     """
 
-    __slots__ = ('cpuset', 'disks', 'extra_specs', 'interfaces', 'name',
-                 'pcpus', 'pinned', 'pinned_by_others', 'project_id', 'uuid',
-                 'vcpus', 'vcpus_online', 'virt_type')
+    __slots__ = ('cpuset', 'disks', 'extra_specs', 'flavor_id', 'flavor_name',
+                 'interfaces', 'name', 'pcpus', 'pinned', 'pinned_by_others',
+                 'project_id', 'uuid', 'vcpus', 'vcpus_online', 'virt_type')
 
     def __init__(self, name: str, uuid: str, virt_type: str,
                  extra_specs: dict[str, str] | None, vcpus: int | None,
                  vcpus_online: int | None, pcpus: frozenset[int] | None, *,
                  cpuset: frozenset[int] | None, pinned: bool,
                  pinned_by_others: bool, interfaces: dict[str, Interface],
-                 disks: dict[str, Disk], project_id: str) -> None:
+                 disks: dict[str, Disk], project_id: str, flavor_name: str,
+                 flavor_id: str) -> None:
         self.name = name
         self.uuid = uuid
         self.virt_type = virt_type
@@ -148,6 +151,8 @@ class Domain:
         self.pinned = pinned
         self.pinned_by_others = pinned_by_others
         self.project_id = project_id
+        self.flavor_name = flavor_name
+        self.flavor_id = flavor_id
         self.interfaces = interfaces
         self.disks = disks
 
@@ -179,8 +184,9 @@ def read(xml: bytes | str) -> Domain:
                     if (name := element.attribute('target', 'dev'))},
         disks={element.attribute('target', 'dev'): Disk(element)
                for element in document.all(_DISK)},
-        project_id=('' if project is None
-                    else project.attributes.get('uuid', '')[:_MAX_ID]))
+        project_id=_text_of(project, 'uuid'),
+        flavor_name=_text_of(flavor, 'name'),
+        flavor_id=_text_of(flavor, 'id'))
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
@@ -280,6 +286,12 @@ def _extra_specs(elements: list[domain_document.Element]) -> dict[str, str]:
             raise DomainXmlError(f'the flavor has {name} twice')
         extra_specs[name] = ''.join(element.chunks)
     return extra_specs
+
+
+def _text_of(element: domain_document.Element | None, name: str) -> str:
+    """An attribute, '' where there is none; no longer than Nova's are."""
+    return ('' if element is None
+            else element.attributes.get(name, '')[:_MAX_ID])
 
 
 def _number(element: domain_document.Element | None) -> int | None:

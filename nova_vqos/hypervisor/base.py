@@ -122,6 +122,8 @@ class Domain:
 
     :ivar name: the hypervisor's name of the domain
     :ivar extra_specs: of its flavor; None: not a server of Nova
+    :ivar flavor_name: of its flavor; '' where unknown
+    :ivar flavor_id: of its flavor in Nova's API; '' where unknown
     :ivar vcpus: of its flavor; 0 where unknown
     :ivar pcpus: those that its vCPUs may run on; None: all
     :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
@@ -152,6 +154,8 @@ class Domain:
     disks: Mapping[str, usage.DiskKind] = dataclasses.field(
         default_factory=dict)
     incoming: bool | None = None
+    flavor_name: str = ''
+    flavor_id: str = ''
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

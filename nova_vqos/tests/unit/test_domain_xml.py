@@ -282,6 +282,14 @@ def test_a_flavor_without_extra_specs():
     found = domain_xml.read(domain(metadata=FLAVOR.format('')))
     assert found.extra_specs == {}
     assert found.vcpus == 2
+    # As older releases of Nova left it.
+    assert (found.flavor_name, found.flavor_id) == (">'", '')
+
+
+def test_the_name_and_the_id_of_a_flavor_that_nova_34_leaves():
+    found = domain_xml.read(MIGRATABLE)
+    assert (found.flavor_name, found.flavor_id) == ('vqos.60', 'f1')
+    assert domain_xml.read(domain()).flavor_id == ''
 
 
 def test_values_of_extra_specs_are_taken_to_the_letter():

@@ -72,7 +72,7 @@ class TestLibvirt:
             <domain type='test'><name>a</name><uuid>{fakes.UUID}</uuid>
             <metadata><n:instance
                xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
-             <n:flavor name='f'><n:vcpus>2</n:vcpus><n:extraSpecs>
+             <n:flavor name='f' id='7'><n:vcpus>2</n:vcpus><n:extraSpecs>
               <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'
                 >60</n:extraSpec></n:extraSpecs></n:flavor>
             </n:instance></metadata>
@@ -83,7 +83,7 @@ class TestLibvirt:
                 uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
                 cpuset=frozenset({1}),
                 extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'},
-                incoming=False)
+                flavor_name='f', flavor_id='7', incoming=False)
         finally:
             domain.destroy()
 
