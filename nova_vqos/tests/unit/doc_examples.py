@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""The examples that the guides print, as their readers would type them."""
+
+from collections.abc import Iterator
+import re
+import shlex
+import typing as ty
+
+from nova_vqos.tests import project
+
+PROGRAMS = ('nova-vqos-agent', 'nova-vqos-calibrate',
+            'nova-vqos-libvirt-hook', 'nova-vqos-manage', 'nova-vqos-probe',
+            'nova-vqos-status')
+
+# What may stand before a command: a prompt, and who or where runs it.
+_PREFIX = re.compile(
+    r'(?:[$#] |sudo |(?:devstack/)?lab (?:exec|on \S+) |\S*/(?=nova-vqos-))*')
+_INLINE = re.compile(r'``((?:%s) [^`]+)``' % '|'.join(PROGRAMS))
+
+
+class Example(ty.NamedTuple):
+    """A command of a guide.
+
+    :ivar where: page and line, for whoever has to mend it
+    :ivar words: as a shell splits it, without prompt and wrapper
+    :ivar whole: of a literal block, so complete; else named in a sentence
+    """
+
+    where: str
+    words: tuple[str, ...]
+    whole: bool
+
+
+def pages() -> list[str]:
+    """The guides, by their paths below the top of the checkout."""
+    return sorted(str(path.relative_to(project.TOP)) for path in (
+        project.TOP / 'README.rst',
+        *(project.TOP / 'doc/source').rglob('*.rst')))
+
+
+def examples(page: str) -> Iterator[Example]:
+    """The commands of a page, in their order."""
+    text = (project.TOP / page).read_text()
+    for number, line in _literal_lines(text):
+        words = _split(_PREFIX.sub('', line, count=1))
+        if words:
+            yield Example(f'{page}:{number}', words, whole=True)
+    for found in _INLINE.finditer(text):
+        number = text.count('\n', 0, found.start()) + 1
+        yield Example(f'{page}:{number}', _split(found[1]), whole=False)
+
+
+def _literal_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of the literal blocks, continued ones put together.
+
+    :returns: pairs of line number and line, without indentation
+    """
+    begun = 0
+    indent = None
+    joined = ''
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if indent is None:
+            if _opens_block(stripped):
+                indent = len(line) - len(line.lstrip())
+            continue
+        if stripped and len(line) - len(line.lstrip()) <= indent:
+            indent = (len(line) - len(line.lstrip())
+                      if _opens_block(stripped) else None)
+            continue
+        begun = begun if joined else number
+        joined += stripped.removesuffix('\\')
+        if not stripped.endswith('\\'):
+            yield begun, joined
+            joined = ''
+
+
+def _opens_block(stripped: str) -> bool:
+    if stripped.startswith('.. '):
+        return stripped.startswith('.. code-block::')
+    return stripped.endswith('::')
+
+
+def _split(line: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(line, comments=True))
+    except ValueError:
+        # The last line of a quoted script, or prose with an apostrophe.
+        return tuple(line.replace("'", ' ').replace('"', ' ').split())

@@ -1,0 +1,208 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What the guides tell readers to type is what the programs take."""
+
+import argparse
+import re
+
+from cliff import commandmanager
+from oslo_config import cfg
+import pytest
+
+from nova_vqos import policy as policies
+from nova_vqos.cmd import agent
+from nova_vqos.cmd import calibrate
+from nova_vqos.cmd import probe
+from nova_vqos.conf import opts
+from nova_vqos.hooks import install
+from nova_vqos.tests import project
+from nova_vqos.tests.unit import doc_examples
+
+pytestmark = project.needs_checkout
+
+PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
+# Those of openstackclient that our guides call, and what osc-placement adds.
+OPENSTACK = ('openstack.cli', 'openstack.common', 'openstack.compute.v2',
+             'openstack.identity.v3', 'openstack.image.v2',
+             'openstack.placement.v1')
+
+
+class _Taken(BaseException):
+    """A program took its arguments, and was about to go on."""
+
+
+def _stop(*_arguments, **_options):
+    raise _Taken
+
+
+def examples(*programs, whole=None):
+    """The examples of some programs, as parameters of a test."""
+    return [
+        pytest.param(example, id=example.where)
+        for page in PAGES for example in doc_examples.examples(page)
+        if example.words[0] in programs and whole in (None, example.whole)]
+
+
+# 1. Flavors.
+
+def properties(words):
+    """The properties that a command gives."""
+    given = [words[number + 1] for number, word in enumerate(words)
+             if word == '--property']
+    return dict(one.split('=', 1) for one in given)
+
+
+def flavors(page):
+    """Each flavor that a page makes, or changes, as it then is.
+
+    :returns: list of (where, vcpus, extra specs)
+    """
+    made = {}
+    found = []
+    for example in doc_examples.examples(page):
+        words = example.words
+        if words[0] != 'openstack' or 'flavor' not in words:
+            continue
+        command = words[words.index('flavor') + 1]
+        if command not in ('create', 'set'):
+            continue
+        (name,) = positionals(words[words.index(command) + 1:])
+        vcpus, specs = made.get(name, (1, {}))
+        if command == 'create':
+            vcpus, specs = int(words[words.index('--vcpus') + 1]), {}
+        made[name] = vcpus, {**specs, **properties(words)}
+        found.append((example.where, *made[name]))
+    return found
+
+
+def positionals(words):
+    """All options of the flavor commands that we use take a value."""
+    return [word for number, word in enumerate(words)
+            if not word.startswith('--') and (
+                number == 0 or not words[number - 1].startswith('--'))]
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_flavors_promise_what_they_say(page):
+    for where, vcpus, specs in flavors(page):
+        ours = [key for key in specs if 'vqos' in key.lower()
+                and not key.startswith('trait:')]
+        policy = policies.parse(specs, vcpus)
+        assert (policy is not None) == bool(ours), where
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_single_properties_are_valid(page):
+    for example in doc_examples.examples(page):
+        for key, value in properties(example.words).items():
+            policies.check_value(key, value)
+
+
+def test_a_flavor_is_read_as_its_page_tells_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, 'TOP', tmp_path)
+    (tmp_path / 'page.rst').write_text("""
+Make one::
+
+    $ openstack flavor create web --vcpus 2 --ram 2048 \\
+        --property resources:CUSTOM_VQOS_CPU_UNIT=120
+
+and change it::
+
+    openstack flavor set web --property vqos:cap=floor   # it may have more
+""")
+    assert flavors('page.rst') == [
+        ('page.rst:4', 2, {'resources:CUSTOM_VQOS_CPU_UNIT': '120'}),
+        ('page.rst:9', 2, {'resources:CUSTOM_VQOS_CPU_UNIT': '120',
+                           'vqos:cap': 'floor'})]
+
+
+# 2. Commands.
+
+def cliff_parser(manager, words):
+    """The parser of a command, and what is left for it.
+
+    :raises ValueError: when there is no such command
+    """
+    factory, _name, rest = manager.find_command(list(words))
+    command = factory(argparse.Namespace(NAME='', command_options=[]), None)
+    return command.get_parser(''), rest
+
+
+def known_options(parser):
+    return {option for action in parser._actions
+            for option in action.option_strings}
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-calibrate'))
+def test_calibrate(example):
+    manager = calibrate.CalibrateApp().command_manager
+    parser, rest = cliff_parser(manager, example.words[1:])
+    if example.whole:
+        parser.parse_args(rest)
+    else:
+        # In a sentence options are named without their values.
+        given = {word for word in rest if word.startswith('--')}
+        assert given <= known_options(parser)
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-libvirt-hook'))
+def test_hook(example, monkeypatch):
+    monkeypatch.setattr(install, 'install', _stop)
+    monkeypatch.setattr(install, 'uninstall', _stop)
+    with pytest.raises(_Taken):
+        install.main(example.words[1:])
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-probe'))
+def test_probe(example, monkeypatch):
+    monkeypatch.setattr(probe.arguments, 'check_writable',
+                        lambda *_arguments: None)
+    monkeypatch.setattr(probe.probe, 'measure', _stop)
+    with pytest.raises(_Taken):
+        probe.main(list(example.words[1:]))
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-agent'))
+def test_agent(example, monkeypatch):
+    monkeypatch.setattr(agent.cfg, 'CONF', cfg.ConfigOpts())
+    monkeypatch.setattr(agent.service, 'launch', _stop)
+    with pytest.raises(_Taken):
+        agent.main(list(example.words[1:]))
+
+
+@pytest.mark.parametrize('example', examples('openstack'))
+def test_openstack(example):
+    pytest.importorskip('openstackclient')
+    words = list(example.words[1:])
+    while words[0].startswith('--os-'):
+        words = words[2:]
+    for namespace in OPENSTACK:
+        try:
+            parser, rest = cliff_parser(
+                commandmanager.CommandManager(namespace), words)
+        except ValueError:
+            continue
+        parser.parse_args(rest)
+        return
+    pytest.fail(f'{example.where}: no such command: {" ".join(words)}')
+
+
+# 3. Options of the configuration.
+
+@pytest.mark.parametrize('page', PAGES)
+def test_options_exist(page):
+    known = {(str(group), option.name.replace('-', '_'))
+             for group, options in opts.list_opts() for option in options}
+    text = (project.TOP / page).read_text()
+    named = set(re.findall(r'\[(vqos\w*)\]\s+(\w+)', text))
+    assert named <= known
