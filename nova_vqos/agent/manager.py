@@ -61,7 +61,7 @@ def _checked(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.1."""
+    """The RPC endpoint of a host's agent, version 1.2."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 

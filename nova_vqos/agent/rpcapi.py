@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.1'
+VERSION = '1.2'
 # What is asked of an agent that may be older than the one who asks.
 _LEAST_VERSION = '1.0'
 
@@ -47,7 +47,7 @@ class UnknownServer(AgentError):
 
 
 class AgentAPI:
-    """Client side of the agent's RPC, version 1.1.
+    """Client side of the agent's RPC, version 1.2.
 
     The context is always empty: the agent needs none, and a context of Nova
     would carry the user's token to it.

@@ -13,10 +13,12 @@
 """All options, for oslo-config-generator."""
 
 from nova_vqos.conf import agent
+from nova_vqos.conf import manage
 from nova_vqos.conf import vqos
 
 
 def list_opts():
     """Pairs of a group and its options."""
     return [(None, agent.HOST_OPTS),
-            (vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS)]
+            (vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS),
+            (manage.GROUP, manage.OPTS)]
