@@ -17,7 +17,7 @@
 set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
-LEVELS=(lint unit functional package host cloud)
+LEVELS=(lint docs unit functional package host cloud)
 ON_REQUEST=(versions upstream)
 
 usage() {
@@ -28,6 +28,7 @@ Installs what it needs (packages of the distribution, as root or by sudo, and
 a virtual environment in .venv), then runs these levels, by default these:
 
   lint        ruff, hacking, codespell, doc8, bandit, mypy, shellcheck
+  docs        the documentation, with warnings as errors, and its own links
   unit        arithmetic, policy, profile, hook, agent: no host is touched
   functional  real Nova and Placement in one process, a fake libvirt
   package     sdist and wheel, installed into clean environments beside Nova 33
@@ -110,6 +111,8 @@ skip() {
 run_lint() {
     "$VENV/bin/pre-commit" run --all-files --show-diff-on-failure --color never
 }
+
+run_docs() { "$TOP/tools/docs.sh"; }
 
 run_unit() { run_pytest unit "$@"; }
 

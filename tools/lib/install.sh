@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 #
-# What tools/demo.sh and tools/test.sh need on the machine, from the
+# What tools/demo.sh, tools/docs.sh and tools/test.sh need on the machine, from the
 # distribution's packages and from PyPI: sourced, never run. Everything is
 # idempotent: a second call costs a second.
 #
@@ -99,6 +99,8 @@ if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
 fi
 # What is put into the guests of tests, lab and calibration.
 GUEST_PACKAGES=(busybox-static cpio sysbench)
+# What draws the diagrams of the documentation.
+DOC_PACKAGES=(graphviz)
 # What the lab's controller runs, and what guests of its command kinds run.
 CLOUD_PACKAGES=(mariadb-server rabbitmq-server perl-base sqlite3)
 
