@@ -16,6 +16,7 @@ import gc
 
 from nova import objects
 from nova_vqos.scheduler import filter as vqos_filter
+from nova_vqos.scheduler import fitness
 from nova_vqos.tests.unit import nova_case
 from nova_vqos.tests.unit import test_filter
 
@@ -140,8 +141,8 @@ class SeveralServersTestCase(nova_case.NovaTestCase):
 
     def test_stats_are_parsed_once(self):
         parsed = []
-        stock = vqos_filter._Classes
-        self.stub_out('nova_vqos.scheduler.filter._Classes',
+        stock = fitness.Classes
+        self.stub_out('nova_vqos.scheduler.fitness.Classes',
                       lambda *args: parsed.append(args) or stock(*args))
         self.schedule([make_host(), make_host('second')], 60, 5)
         self.assertEqual(2, len(parsed))
