@@ -120,6 +120,18 @@ def _share_of(cap: units.CpuCap, limit_share: float,
                               tick_us=tick_us, period_us=cap.period_us)
 
 
+def coefficient(domain: base.Domain, profile: profiles.Profile) -> float:
+    """That of the slowest pCPU that a domain may run on.
+
+    Of all pCPUs where it may run on one that was not measured.
+    """
+    try:
+        return profile.slowest(
+            profile.pcpus if domain.pcpus is None else domain.pcpus)
+    except profiles.ProfileError:
+        return profile.slowest(profile.pcpus)
+
+
 def floats(domain: base.Domain, profile: profiles.Profile) -> bool:
     """Whether a domain may run on several classes of pCPUs, by no one's wish.
 

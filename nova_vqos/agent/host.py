@@ -15,6 +15,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import datetime
 import typing as ty
 
 from nova_vqos import tuning
@@ -25,6 +26,8 @@ from nova_vqos.agent import profile_watch
 from nova_vqos.agent import quanta as slicing
 from nova_vqos.agent import rounds as billing
 from nova_vqos.agent import server as servers
+from nova_vqos.agent import snapshot
+from nova_vqos.agent import state
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import occupancy as occupancies
 
@@ -51,6 +54,7 @@ class Host:
         self._periods = periods
         self._reserved_cu = reserved_cu
         self._allocation_ratio = allocation_ratio
+        self._started_at = state.utc()
 
     def terms(self) -> decision.HostTerms:
         """What a server's tuning depends on besides the server, now."""
@@ -98,10 +102,18 @@ class Host:
         """All that is of use to others, in primitives."""
         looked_after = [server for server in self._known.values()
                         if server.policy is not None]
+        profile = self._profiles.profile
         return {
+            'at': state.utc(),
+            'started_at': self._started_at,
             'connected': self.connected,
             'cgroup_version': self._hypervisor.cgroup_version,
             'profile_id': self.profile_id,
+            'profile': snapshot.of_profile(
+                profile, datetime.datetime.now(datetime.UTC)),
+            'problem': self._profiles.problem,
+            'units': snapshot.of_units(profile, self.terms(), looked_after),
+            'proof': snapshot.of_proof(self._quanta.proof),
             'alarms': list(self.alarms),
             'domains': len(self._known),
             'servers': sorted(server.uuid for server in looked_after),

@@ -27,6 +27,7 @@ from nova_vqos import version
 from nova_vqos.agent import hand_over as hand_overs
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent import state
 from nova_vqos.billing import account as accounts
 
 _Answer = ty.TypeVar('_Answer')
@@ -80,30 +81,64 @@ class AgentManager:
     def get_host(self, _context: object) -> dict[str, ty.Any]:
         """How the agent and its host are.
 
-        :returns: host, version, pid; connected, cgroup_version, profile_id,
-            alarms; domains (all that run), servers and wrong (UUIDs of those
-            with units, and of those whose cap is not as wanted); ticks,
-            last_tick_ms, writes, restored, policy_errors, errors (counted
-            since the agent started); bills (rounds of billing), dd_billing
-            (what of it works here), capacity (None, or where the CPU time of
-            the host goes, see the guide to billing); quantum_classes (that
-            work here), quantum (None, or pools, sources and counts, see the
-            guide to quantum classes)
+        :returns: host, version, pid; at, started_at (of the agent; ISO 8601,
+            UTC); connected, cgroup_version, profile_id, alarms; profile (None,
+            or id, reference, measured_at, age_s); problem (what is wrong with
+            the profile, '' if nothing); units (None without a profile, or
+            capacity_cu, of all pCPUs in it; reserved_cu, allocation_ratio;
+            used_cu, entitlements of all servers; slowest_cu and fastest_cu
+            of one pCPU); proof (None, or kernel, measured_at and by quantum
+            class enforced, True, False or None: not measured, reason,
+            slice_us, mean_run_us); domains (all that run), servers and wrong
+            (UUIDs of those with units, and of those whose cap is not as
+            wanted); ticks, last_tick_ms, writes, restored, policy_errors,
+            errors (counted since the agent started); bills (rounds of
+            billing), dd_billing (what of it works here), capacity (None, or
+            where the CPU time of the host goes, see the guide to billing);
+            quantum_classes (that work here), quantum (None, or pools, sources
+            and counts, see the guide to quantum classes)
         """
         return {'host': self._host, 'version': version.version(),
                 'pid': os.getpid(), **self._loop.host_report()}
+
+    @_checked
+    def list_servers(self, _context: object) -> dict[str, ty.Any]:
+        """What the agent knows of all servers that run here.
+
+        Nothing is read for it: counters and rates are as of the last time
+        that they were, see ``[vqos_agent] sample_interval_s``.
+
+        :returns: host; at (ISO 8601, UTC); servers, sorted by server_uuid:
+            name (the hypervisor's), project_id and flavor ('' where it is
+            nobody's of Nova's), origin (found, booted, migrated, restored or
+            another word of the hypervisor's for how it came to run here);
+            policy (None without units), entitled_cu (None without);
+            quantum_class and dd_billing in force; right (whether its cap is
+            as wanted, None without units); problem; coefficient (of the
+            slowest pCPU that it may run on, None without a profile);
+            vcpu_s and throttled_s (CPU time of its vCPUs since its emulator
+            started, and for how long they were held back, together; None
+            where not yet known); rates (None, or of about the last minute
+            over_s; delivered_cu, None without a profile; throttled, the part
+            of the time for which each vCPU was held back on average); bill
+            (None, or what it used and owes, see the guide to billing);
+            quantum (None, or its class, the kind, slice and mean run of each
+            vCPU and where it is kept, see the guide to quantum classes);
+            last_recap (None, or when its cap was last set: at, ISO 8601, UTC;
+            reason; wrong_ms, for how long another one was in force before,
+            None where unknown). What is not understood of one server is None
+        """
+        return {'host': self._host, 'at': state.utc(),
+                'servers': self._loop.servers_report()}
 
     @_checked
     def get_server(self, _context: object,
                    server_uuid: object) -> dict[str, ty.Any]:
         """What the agent knows of a server.
 
-        :returns: name, origin; policy, policy_error, problem; wanted,
-            in_force (by vCPU), right; right_at_first_sight, wrong_ms (for how
-            long it ran here before its cap was right); writes, tamperings;
-            bill: None, or what it used and owes, see the guide to billing;
-            quantum: None, or its class, the kind, slice and mean run of each
-            vCPU and where it is kept, see the guide to quantum classes
+        :returns: what list_servers has of it, and policy_error; wanted,
+            in_force (by vCPU); right_at_first_sight, wrong_ms (for how long
+            it ran here before its cap was right); writes, tamperings
         :raises UnknownServer: when it does not run here
         """
         checked = _uuid(server_uuid)

@@ -58,6 +58,11 @@ class ProfileWatch:
         """What is wrong, one text each."""
         return tuple(filter(None, (self._problem, *self._stale)))
 
+    @property
+    def problem(self) -> str:
+        """What is wrong, in one text; '': nothing is."""
+        return '; '.join(self.alarms)
+
     def poll(self, now_s: float) -> bool:
         """Look whether the file changed.
 

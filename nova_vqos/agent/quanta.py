@@ -26,6 +26,7 @@ from nova_vqos.agent import quantum_subject
 from nova_vqos.agent import server as servers
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import occupancy as occupancies
+from nova_vqos.quantum import proof as proofs
 
 LOG = logging.getLogger(__name__)
 
@@ -76,6 +77,11 @@ class Quanta:
         """What the pools of this host hold."""
         return (occupancies.UNKNOWN if self._last is None
                 else self._last.occupancy)
+
+    @property
+    def proof(self) -> proofs.Proof | None:
+        """What the kernel was seen to do; None: nobody looked."""
+        return None if self._last is None else self._last.proof
 
     @property
     def report(self) -> dict[str, ty.Any] | None:

@@ -64,13 +64,15 @@ class Options:
 class Round:
     """What a round found and did.
 
-    :ivar classes: that this host was seen to enforce
+    :ivar proof: what its kernel was seen to do; None: nobody looked
+    :ivar classes: that it was seen to enforce
     :ivar occupancy: what the pools hold
     :ivar servers: by UUID, a report in primitives
     :ivar host: a report in primitives
     :ivar alarms: what an operator should look at
     """
 
+    proof: proofs.Proof | None
     classes: tuple[str, ...]
     occupancy: occupancies.Occupancy
     servers: Mapping[str, dict[str, ty.Any]]
@@ -120,8 +122,8 @@ class QuantumKeeper:
         self.next_at_s = now_s + self.options.interval_s
         self._past_problems, self._host_problems = self._host_problems, []
         self._forget_all_but(subjects)
-        enforced = proofs.enforced_classes(
-            proofs.load(self.options.proof_path), self.options.slices_us)
+        proof = proofs.load(self.options.proof_path)
+        enforced = proofs.enforced_classes(proof, self.options.slices_us)
         self._slices_in_use_us = {
             name: slice_us for name, slice_us
             in self.options.slices_us.items() if name in enforced}
@@ -140,7 +142,8 @@ class QuantumKeeper:
         self._runs = runs
         occupancy = self._occupancy(sorts)
         return Round(
-            classes=(*enforced, quantum_subject.AUTO), occupancy=occupancy,
+            proof=proof, classes=(*enforced, quantum_subject.AUTO),
+            occupancy=occupancy,
             servers={subject.uuid: reports.of_server(
                 subject, sorts[subject.uuid],
                 self._slices_us(subject, sorts[subject.uuid]),

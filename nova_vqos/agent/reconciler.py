@@ -45,6 +45,7 @@ from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import rounds
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import signs
+from nova_vqos.agent import snapshot
 from nova_vqos.agent import state
 from nova_vqos.hypervisor import base
 
@@ -200,8 +201,17 @@ class Reconciler:
         """
         def read() -> dict[str, ty.Any] | None:
             server = self._known.get(uuid)
-            return None if server is None else server.report()
+            return None if server is None else snapshot.in_detail(
+                server, self._moment())
         return self._mailbox.ask(read)
+
+    def servers_report(self) -> list[dict[str, ty.Any]]:
+        """What is known of each server that runs here.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(lambda: snapshot.of_servers(
+            self._known.values(), self._moment()))
 
     def host_report(self) -> dict[str, ty.Any]:
         """What is known of the host and the loop.
@@ -321,6 +331,9 @@ class Reconciler:
             server.lifted_until_s = self._clock() + for_s
             server.reconsider = True
             server.stop_backing_off()
+
+    def _moment(self) -> snapshot.Moment:
+        return snapshot.Moment(self._host.terms(), self._clock())
 
     def _reconsider_all(self) -> None:
         for server in self._known.values():

@@ -118,6 +118,17 @@ class AgentAPI:
         """
         return self._call(host, timeout, 'get_server', server_uuid=server_uuid)
 
+    def list_servers(self, host: str, timeout: float = 10) -> dict[str, Any]:
+        """Ask the agent of a host about all servers that run there.
+
+        :param host: CONF.host of the agent
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.list_servers
+        :raises oslo_messaging.RemoteError: of an agent older than 1.2
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(host, timeout, 'list_servers', version='1.2')
+
     def lift_limits(self, host: str, server_uuid: str,
                     timeout: float = 3) -> bool:
         """Have the limits on a server's I/O taken away before it migrates.
@@ -177,8 +188,10 @@ class AgentAPI:
         """
         return self._call(host, timeout, 'forget', server_uuid=server_uuid)
 
-    def _call(self, host: str, timeout: float, method: str,
+    def _call(self, host: str, timeout: float, method: str, *,
+              version: str = _LEAST_VERSION,
               **arguments: Any) -> dict[str, Any]:
-        client = self._client.prepare(server=host, timeout=timeout)
+        client = self._client.prepare(server=host, timeout=timeout,
+                                      version=version)
         answer: dict[str, Any] = client.call({}, method, **arguments)
         return answer

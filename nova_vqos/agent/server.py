@@ -12,7 +12,6 @@
 
 """What the agent remembers of one server, in memory only."""
 
-import dataclasses
 import logging
 import typing as ty
 
@@ -20,6 +19,7 @@ from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos.agent import decision
+from nova_vqos.agent import samples
 from nova_vqos.agent import tampering
 from nova_vqos.hypervisor import base
 
@@ -80,6 +80,8 @@ class Server:
     :ivar billed_at_s: when it was last billed, on the monotonic clock; None:
         not yet
     :ivar unread: why nobody bills it, though it is to be billed
+    :ivar untold: fields of it that could not be told to others
+    :ivar history: what its vCPUs used lately
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar quantum: what was last told of its slices; None: nothing
     :ivar quantum_due: whether its slices are to be looked at soon
@@ -108,6 +110,8 @@ class Server:
         self.bill: dict[str, ty.Any] | None = None
         self.billed_at_s: float | None = None
         self.unread = ''
+        self.untold: set[str] = set()
+        self.history = samples.History()
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
@@ -323,37 +327,3 @@ class Server:
         LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
                     'corrected to %s', self.uuid, self.name, self.origin,
                     window, self.in_force)
-
-    def report(self) -> dict[str, ty.Any]:
-        """All that is of use to others, in primitives."""
-        return {
-            'server_uuid': self.uuid,
-            'name': self.name,
-            'origin': self.origin,
-            'policy': None if self.policy is None else self.policy.to_dict(),
-            'policy_error': self.policy_error,
-            'problem': self.problem or self.unread,
-            'wanted': None if self.want is None else {
-                'quota_us': (None if self.want.cap is None
-                             else self.want.cap.quota_us),
-                'period_us': (None if self.want.cap is None
-                              else self.want.cap.period_us),
-                'shares': self.want.shares,
-                'domain': (None if self.want.domain is None
-                           else self.want.domain._asdict()),
-            },
-            'in_force': None if self.in_force is None else {
-                'vcpus': {str(number): dataclasses.asdict(limit)
-                          for number, limit in self.in_force.vcpus.items()},
-                'shares': self.in_force.shares,
-                'domain': dataclasses.asdict(self.in_force.domain),
-            },
-            'right': self.right,
-            'right_at_first_sight': self.right_at_first_sight,
-            'wrong_ms': self.wrong_ms,
-            'writes': self.writes,
-            'bill': self.bill,
-            'quantum': self.quantum,
-            'tamperings': [dataclasses.asdict(changed)
-                           for changed in self.tampering.past],
-        }

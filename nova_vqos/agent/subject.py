@@ -14,7 +14,6 @@
 
 import dataclasses
 
-from nova_vqos import profile as profiles
 from nova_vqos.agent import decision
 from nova_vqos.agent import server as servers
 from nova_vqos.billing import meter
@@ -58,15 +57,11 @@ def subject_of(server: servers.Server,
     if charged and server.limit_share is None and server.honoured:
         # The loop has yet to look at it.
         return None
-    try:
-        coefficient = profile.slowest(
-            profile.pcpus if domain.pcpus is None else domain.pcpus)
-    except profiles.ProfileError:
-        coefficient = profile.slowest(profile.pcpus)
     return Subject(
         uuid=server.uuid, name=server.name, project_id=domain.project_id,
         billing=server.dd_billing, origin=server.origin,
-        began_s=server.runs_since_s, coefficient=coefficient,
+        began_s=server.runs_since_s,
+        coefficient=decision.coefficient(domain, profile),
         entitlement_cu=(None if server.policy is None
                         else server.policy.units),
         limit_share=server.limit_share if charged else None,

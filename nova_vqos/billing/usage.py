@@ -19,6 +19,7 @@ emulator; another run begins anew.
 
 from collections.abc import Mapping
 import dataclasses
+import typing as ty
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,6 +107,20 @@ class Usage:
     interfaces: Mapping[str, InterfaceCounters]
     disks: Mapping[str, DiskCounters] | None
     wakes: int = 0
+
+
+class VcpuTime(ty.NamedTuple):
+    """The CPU time of a domain's vCPUs at one moment.
+
+    :ivar run: as that of :class:`Usage`, and so the next three
+    :ivar vcpus: how many are online
+    """
+
+    run: str
+    read_at_s: float
+    vcpu_ns: int
+    throttled_ns: int
+    vcpus: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

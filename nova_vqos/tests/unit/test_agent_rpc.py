@@ -83,6 +83,20 @@ class TestRpc:
         assert answer['profile_id'] == fakes.make_profile().id
         assert answer['servers'] == []
 
+    def test_all_servers_are_told_of(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        agent.host.boot(fakes.OTHER_UUID, run_id=2)
+        agent.api.wake('host', fakes.UUID, None)
+        wait_until(lambda: agent.limits() == {agent_world.RIGHT})
+        answer = agent.api.list_servers('host', timeout=LIMIT_S)
+        assert answer['host'] == 'host'
+        assert answer['at'].endswith('+00:00')
+        first, second = answer['servers']
+        assert (first['server_uuid'], first['entitled_cu'],
+                first['right']) == (fakes.UUID, 60, True)
+        assert (second['server_uuid'], second['entitled_cu'],
+                second['right']) == (fakes.OTHER_UUID, None, None)
+
     def test_a_wake_up_has_the_domain_read_at_once(self, agent):
         agent.host.boot(specs=fakes.make_specs())
         # No event, and the clock of the loop stands still: no tick.
@@ -143,6 +157,7 @@ class TestRpc:
         ('get_server', {}),
         ('get_server', {'server_uuid': fakes.UUID, 'more': 1}),
         ('get_host', {'server_uuid': fakes.UUID}),
+        ('list_servers', {'server_uuid': fakes.UUID}),
         ('forget', {'server_uuid': 17}),
         ('apply_policy', {'server_uuid': fakes.UUID}),
         ('apply_policy', {'server_uuid': 'x', 'policy': None}),
