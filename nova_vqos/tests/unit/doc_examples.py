@@ -12,7 +12,7 @@
 
 """The examples that the guides print, as their readers would type them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import re
 import shlex
 import typing as ty
@@ -26,7 +26,8 @@ PROGRAMS = ('nova-vqos-agent', 'nova-vqos-calibrate',
 # What may stand before a command: a prompt, and who or where runs it.
 _PREFIX = re.compile(
     r'(?:[$#] |sudo |(?:devstack/)?lab (?:exec|on \S+) |\S*/(?=nova-vqos-))*')
-_INLINE = re.compile(r'``((?:%s) [^`]+)``' % '|'.join(PROGRAMS))
+_INLINE = re.compile(
+    r'``((?:%s) [^`]+)``' % '|'.join((*PROGRAMS, 'openstack')))
 
 
 class Example(ty.NamedTuple):
@@ -59,6 +60,43 @@ def examples(page: str) -> Iterator[Example]:
     for found in _INLINE.finditer(text):
         number = text.count('\n', 0, found.start()) + 1
         yield Example(f'{page}:{number}', _split(found[1]), whole=False)
+
+
+def properties(words: Sequence[str]) -> dict[str, str]:
+    """The properties that a command gives."""
+    given = [words[number + 1] for number, word in enumerate(words)
+             if word == '--property']
+    return dict(one.split('=', 1) for one in given)
+
+
+def flavors(page: str) -> list[tuple[str, str, int, dict[str, str]]]:
+    """Each flavor that a page makes, or changes, as it then is.
+
+    :returns: list of (where, name, vcpus, extra specs)
+    """
+    made: dict[str, tuple[int, dict[str, str]]] = {}
+    found = []
+    for example in examples(page):
+        words = example.words
+        if words[0] != 'openstack' or 'flavor' not in words:
+            continue
+        command = words[words.index('flavor') + 1]
+        if command not in ('create', 'set'):
+            continue
+        (name,) = _positionals(words[words.index(command) + 1:])
+        vcpus, specs = made.get(name, (1, {}))
+        if command == 'create':
+            vcpus, specs = int(words[words.index('--vcpus') + 1]), {}
+        made[name] = vcpus, {**specs, **properties(words)}
+        found.append((example.where, name, *made[name]))
+    return found
+
+
+def _positionals(words: Sequence[str]) -> list[str]:
+    """All options of the flavor commands that we use take a value."""
+    return [word for number, word in enumerate(words)
+            if not word.startswith('--') and (
+                number == 0 or not words[number - 1].startswith('--'))]
 
 
 def _literal_lines(text: str) -> Iterator[tuple[int, str]]:
