@@ -45,6 +45,7 @@ _PERIOD_US = '100000'
 # nova-compute's own directory on a host: at the same path on all of them,
 # since a domain's XML names files below it and migrates with them.
 STATE_PATH = paths.COMPUTE_STATE_PATH
+_COMPUTE_STATE = f'{STATE_PATH}/vqos.json'
 
 # The kernel's command line of a guest that does nothing, and says so much of
 # its boot that there is something to read; see guest.command_line for the
@@ -312,7 +313,7 @@ def agent_and_hook(host: str) -> tuple[Settings, Settings]:
         'DEFAULT': {
             'host': host, 'transport_url': transport_url(),
             'log_file': paths.log(f'nova-vqos-agent-{host}')},
-        'vqos': period,
+        'vqos': {'compute_state_path': _COMPUTE_STATE, **period},
     }, {'hook': period}
 
 
@@ -324,6 +325,7 @@ def compute_with_units(allocation_ratio: float, profile_max_interval: float,
         'vqos': {'allocation_ratio': str(allocation_ratio),
                  'profile_max_interval': str(profile_max_interval),
                  'servers_without_units': servers_without_units,
+                 'compute_state_path': _COMPUTE_STATE,
                  'period_us': str(period_us())},
     }
 

@@ -22,6 +22,7 @@ import uuid
 
 import oslo_messaging
 
+from nova_vqos import compute_state
 from nova_vqos import policy as policies
 from nova_vqos import version
 from nova_vqos.agent import hand_over as hand_overs
@@ -67,14 +68,17 @@ class AgentManager:
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
     def __init__(self, loop: reconciler.Reconciler, host: str,
-                 hand_over: hand_overs.HandOver | None = None) -> None:
+                 hand_over: hand_overs.HandOver | None = None,
+                 compute_state_path: str = '') -> None:
         """Answer for a loop.
 
         :param host: name of this host
         :param hand_over: hears what other hosts say; None: nobody is billed
+        :param compute_state_path: see :mod:`nova_vqos.compute_state`
         """
         self._loop = loop
         self._hand_over = hand_over
+        self._compute_state_path = compute_state_path
         self._host = host
 
     @_checked
@@ -96,10 +100,13 @@ class AgentManager:
             billing), dd_billing (what of it works here), capacity (None, or
             where the CPU time of the host goes, see the guide to billing);
             quantum_classes (that work here), quantum (None, or pools, sources
-            and counts, see the guide to quantum classes)
+            and counts, see the guide to quantum classes); stats, stats_at,
+            terms, stats_problem (what the compute service told the scheduler,
+            see :func:`nova_vqos.compute_state.told`)
         """
         return {'host': self._host, 'version': version.version(),
-                'pid': os.getpid(), **self._loop.host_report()}
+                'pid': os.getpid(), **self._loop.host_report(),
+                **compute_state.told(self._compute_state_path)}
 
     @_checked
     def list_servers(self, _context: object) -> dict[str, ty.Any]:

@@ -162,7 +162,8 @@ class AgentService(service.Service):
         self._loop_thread.start()
         self._rpc = RpcServer(
             conf,
-            manager.AgentManager(self._loop, conf.host, biller.hand_over),
+            manager.AgentManager(self._loop, conf.host, biller.hand_over,
+                                 conf.vqos.compute_state_path),
             self._messenger)
         self._rpc.start()
         if threading.current_thread() is threading.main_thread():

@@ -18,6 +18,7 @@ import typing as ty
 from oslo_config import cfg
 from oslo_config import types
 
+from nova_vqos import compute_state
 from nova_vqos import profile
 from nova_vqos import tuning
 from nova_vqos import units
@@ -57,6 +58,18 @@ units; running ones keep their caps.
 Path of the file in which the agent leaves its signs of life.
 
 The agent writes it, the compute driver reads it.
+"""),
+    cfg.StrOpt(
+        'compute_state_path',
+        default=compute_state.DEFAULT_PATH,
+        help="""
+Path of the file in which the compute service leaves what it told the
+scheduler.
+
+The compute driver writes it, each time that it reports the host's resources;
+the agent reads it, so that ``nova-vqos-manage flavor check`` and ``migration
+check`` go by what the scheduler does. Give it beside the ``[DEFAULT]
+state_path`` of nova.conf where that is another one.
 """),
     cfg.StrOpt(
         'verification_path',

@@ -26,6 +26,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_log import log as logging
 
 from nova import exception
+from nova_vqos import compute_state
 from nova_vqos import host_report
 from nova_vqos import policy as policies
 from nova_vqos.conf import agent as agent_conf
@@ -64,6 +65,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_returning = set()
         self._vqos_classes = classkeeper.ClassKeeper(
             lambda: self._host.list_guests(only_running=False))
+        self._vqos_teller = compute_state.Keeper(CONF.vqos.compute_state_path)
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
         """Add inventory of CPU units and traits to what the host has.
@@ -93,18 +95,22 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler filter asks for."""
         resources = super().get_available_resource(nodename)
+        terms = {}
         try:
             report = self._vqos_report()
             stats = report.stats(self._vqos_classes.all_rooms(report))
             # Without a profile the host is stock Nova's, unless servers with
             # units may have been sold on it before the profile was lost.
             sells_units = report.present or bool(self._vqos_sells_units)
+            terms = compute_state.terms_of(report.profile,
+                                           vqos_conf.periods(CONF))
         except Exception as error:
             LOG.exception('The state of CPU units is not known')
             stats = {'vqos_profile': f'it cannot be told: {error}'[:255]}
             sells_units = self._vqos_sells_units is not False
         stats['vqos_sells_units'] = str(sells_units)
         resources.setdefault('stats', {}).update(stats)
+        self._vqos_teller.keep(stats, terms)
         return resources
 
     def check_can_live_migrate_destination(

@@ -159,12 +159,13 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
 
     def start_compute(self, hostname, *args, **kwargs):
         # All computes of this process share one configuration. The driver
-        # reads these two when it is made, and keeps them: here they are set
+        # reads these when it is made, and keeps them: here they are set
         # to this host's files for just that, also at a restart.
         files = self.host_files[hostname]
         self.flags(profile_path=files.profile_path,
                    agent_state_path=files.agent_state_path,
-                   verification_path=files.verification_path, group='vqos')
+                   verification_path=files.verification_path,
+                   compute_state_path=files.compute_state_path, group='vqos')
         return super().start_compute(hostname, *args, **kwargs)
 
     def hook(self, hostname, xml):

@@ -50,6 +50,7 @@ class HostFiles(fixtures.Fixture):
     :ivar profile_path: where its profile is, or would be
     :ivar agent_state_path: where its agent's sign of life is, or would be
     :ivar verification_path: where its last verification is, or would be
+    :ivar compute_state_path: where its compute service's stats are
     """
 
     def __init__(self, hostname):
@@ -63,6 +64,7 @@ class HostFiles(fixtures.Fixture):
         self.profile_path = str(self.directory / 'profile.yaml')
         self.agent_state_path = str(self.directory / 'agent.json')
         self.verification_path = str(self.directory / 'verification.json')
+        self.compute_state_path = str(self.directory / 'vqos.json')
 
     def calibrate(self, coefficients, **kwargs):
         """Store a profile, see :func:`make_profile`."""

@@ -65,6 +65,7 @@ class DriverTestCase(nova_case.NovaTestCase):
         self.flags(profile_path=self.files.profile_path,
                    agent_state_path=self.files.agent_state_path,
                    verification_path=self.files.verification_path,
+                   compute_state_path=self.files.compute_state_path,
                    group='vqos')
         self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
 

@@ -20,6 +20,7 @@ import oslo_messaging
 from oslo_messaging import conffixture
 import pytest
 
+from nova_vqos import compute_state
 from nova_vqos import policy
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
@@ -53,7 +54,9 @@ def agent(tmp_path):
         conf, allowed_remote_exmods=[rpcapi.__name__])
     world = agent_world.World(tmp_path)
     world.start()
-    world.manager = manager.AgentManager(world.loop, 'host')
+    world.compute_state_path = str(tmp_path / 'vqos.json')
+    world.manager = manager.AgentManager(
+        world.loop, 'host', compute_state_path=world.compute_state_path)
     rpc = service.RpcServer(conf, world.manager)
     rpc.start()
     stopping = threading.Event()
@@ -76,6 +79,16 @@ def agent(tmp_path):
 
 
 class TestRpc:
+    def test_what_the_scheduler_was_told_is_told(self, agent):
+        answer = agent.api.get_host('host', timeout=LIMIT_S)
+        assert answer['stats'] is None
+        assert 'vqos.json' in answer['stats_problem']
+        compute_state.Keeper(agent.compute_state_path).keep(
+            {'vqos_profile': 'valid'}, {'tick_us': 4000})
+        answer = agent.api.get_host('host', timeout=LIMIT_S)
+        assert answer['stats'] == {'vqos_profile': 'valid'}
+        assert answer['terms'] == {'tick_us': 4000}
+
     def test_the_host_is_told_of(self, agent):
         answer = agent.api.get_host('host', timeout=LIMIT_S)
         assert answer['host'] == 'host'

@@ -21,6 +21,7 @@ from oslo_utils import uuidutils
 
 from nova import exception
 from nova.virt import fake
+from nova_vqos import compute_state
 from nova_vqos.tests.unit import driver_case
 from nova_vqos.virt import driver
 
@@ -143,6 +144,23 @@ class StatsTestCase(driver_case.DriverTestCase):
         with open(self.files.agent_state_path) as file:
             self.assertEqual(json.load(file)['seen_at'],
                              stats['vqos_agent_seen_at'])
+
+    def test_the_agent_can_tell_what_the_scheduler_was_told(self):
+        stats = self.stats()
+        told = compute_state.told(self.files.compute_state_path)
+        self.assertEqual({key: value for key, value in stats.items()
+                          if key.startswith('vqos_')}, told['stats'])
+        self.assertEqual((4000, 50000), (told['terms']['tick_us'],
+                                         told['terms']['plain_us']))
+        self.lose_profile()
+        self.stats()
+        told = compute_state.told(self.files.compute_state_path)
+        self.assertNotEqual('valid', told['stats']['vqos_profile'])
+        self.assertEqual({}, told['terms'])
+
+    def test_a_file_that_cannot_be_left_costs_nothing(self):
+        self.files.directory.joinpath('vqos.json').mkdir()
+        self.assertEqual('valid', self.stats()['vqos_profile'])
 
     def test_scalars_only_and_always_the_same_keys(self):
         keys = self.stats().keys()

@@ -42,6 +42,7 @@ NOVA_DIR=$DEST/nova
 NOVA_BIN_DIR=$ROOT/usr/local/bin
 NOVA_CONF=$ROOT/etc/nova/nova.conf
 NOVA_CPU_CONF=$ROOT/etc/nova/nova-cpu.conf
+NOVA_STATE_PATH=$ROOT/data/nova
 VIRT_DRIVER=${VIRT_DRIVER:-libvirt}
 LIBVIRT_TYPE=${LIBVIRT_TYPE:-kvm}
 LIBVIRT_DAEMON=libvirtd
