@@ -25,6 +25,7 @@ from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import quanta as slicing
 from nova_vqos.agent import rounds as billing
+from nova_vqos.agent import sampling
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import snapshot
 from nova_vqos.agent import state
@@ -38,7 +39,8 @@ class Host:
     def __init__(self, hypervisor: base.Hypervisor,
                  profiles_in_use: profile_watch.ProfileWatch,
                  connection: connections.Connection, rounds: billing.Rounds,
-                 quanta: slicing.Quanta, known: Mapping[str, servers.Server],
+                 quanta: slicing.Quanta, samples: sampling.Sampling,
+                 known: Mapping[str, servers.Server],
                  *, periods: tuning.Periods, reserved_cu: int,
                  allocation_ratio: float) -> None:
         """
@@ -50,6 +52,7 @@ class Host:
         self._connection = connection
         self._rounds = rounds
         self._quanta = quanta
+        self._sampling = samples
         self._known = known
         self._periods = periods
         self._reserved_cu = reserved_cu
@@ -95,7 +98,7 @@ class Host:
     def alarms(self) -> tuple[str, ...]:
         """What an operator should look at, one text each."""
         return (*self._profiles.alarms, *self._rounds.alarms,
-                *self._quanta.alarms)
+                *self._quanta.alarms, *self._sampling.alarms)
 
     def report(self, counts: counting.Counts,
                last_tick_ms: float) -> dict[str, ty.Any]:
@@ -127,5 +130,5 @@ class Host:
             'quantum': self._quanta.report,
             **dataclasses.asdict(counts),
             'errors': (counts.errors + self._rounds.errors
-                       + self._quanta.errors),
+                       + self._quanta.errors + self._sampling.errors),
         }

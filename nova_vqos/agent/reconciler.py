@@ -43,6 +43,7 @@ from nova_vqos.agent import profile_watch
 from nova_vqos.agent import quanta
 from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import rounds
+from nova_vqos.agent import sampling
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import signs
 from nova_vqos.agent import snapshot
@@ -71,6 +72,7 @@ class Reconciler:
                  biller: billers.Biller | None = None,
                  keeper: quantum_keeper.QuantumKeeper | None = None,
                  tick_interval_s: float = 1.0,
+                 sample_interval_s: float = 10.0,
                  heartbeat_interval_s: float = 10.0,
                  executor: futures.Executor | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,9 +108,12 @@ class Reconciler:
                                      post)
         self._quanta = quanta.Quanta(keeper, self._known, self._executor,
                                      post)
+        self._sampling = sampling.Sampling(
+            hypervisor, self._known, self._executor, post,
+            interval_s=sample_interval_s)
         self._host = host.Host(
             hypervisor, profiles_in_use, self._connection, self._rounds,
-            self._quanta, self._known, periods=periods,
+            self._quanta, self._sampling, self._known, periods=periods,
             reserved_cu=reserved_cu,
             allocation_ratio=allocation_ratio)
         self._signs = signs.SignsOfLife(self._host, heartbeat,
@@ -250,6 +255,8 @@ class Reconciler:
             self._reconsider_all()
         if not self._connection.up:
             self._connection.make(now_s)
+            # What was read before can be read all the same.
+            self._sampling.begin(now_s)
             return
         try:
             running = self._hypervisor.running()
@@ -266,6 +273,7 @@ class Reconciler:
         terms = self._host.terms()
         self._rounds.begin(now_s, terms)
         self._quanta.begin(now_s, terms)
+        self._sampling.begin(now_s)
 
     def _consider(self, server: servers.Server, now_s: float) -> None:
         try:
@@ -303,7 +311,7 @@ class Reconciler:
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not (
                     self._rounds.working or self._quanta.working
-                    or self._jobs.working):
+                    or self._sampling.working or self._jobs.working):
                 return
             self._mailbox.wait(left_s)
 

@@ -21,6 +21,7 @@ from nova_vqos import tuning
 from nova_vqos.agent import decision
 from nova_vqos.agent import samples
 from nova_vqos.agent import tampering
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -36,6 +37,9 @@ _ARRIVAL_INTERVAL_S = 60.0
 # on at every tick: five at once, then one in ten seconds.
 _WRITES_AT_ONCE = 5
 _WRITE_INTERVAL_S = 10.0
+
+#: Readings in a row that have to fail before it is told.
+SAMPLES_MISSED = 3
 
 
 class WriteAllowance:
@@ -82,6 +86,7 @@ class Server:
     :ivar unread: why nobody bills it, though it is to be billed
     :ivar untold: fields of it that could not be told to others
     :ivar history: what its vCPUs used lately
+    :ivar samples_missed: how often that could not be read, one after another
     :ivar pinned_to: pCPUs that it was pinned to since it was last described
     :ivar quantum: what was last told of its slices; None: nothing
     :ivar quantum_due: whether its slices are to be looked at soon
@@ -112,6 +117,7 @@ class Server:
         self.unread = ''
         self.untold: set[str] = set()
         self.history = samples.History()
+        self.samples_missed = 0
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
@@ -238,6 +244,24 @@ class Server:
         elif self.unread and not reason:
             LOG.info('Server %s (%s) is billed again', self.uuid, self.name)
         self.unread = reason
+
+    def take_sample(self, reading: usage.VcpuTime | None) -> None:
+        """Learn what its vCPUs used.
+
+        :param reading: None: it could not be read
+        """
+        if reading is None:
+            self.samples_missed += 1
+            # One that stops is met in between once.
+            if self.samples_missed == SAMPLES_MISSED:
+                LOG.warning('Server %s (%s): what its vCPUs use cannot be '
+                            'read', self.uuid, self.name)
+            return
+        if self.samples_missed >= SAMPLES_MISSED:
+            LOG.info('Server %s (%s): what its vCPUs use can be read again',
+                     self.uuid, self.name)
+        self.samples_missed = 0
+        self.history.add(reading)
 
     def complain(self, problem: str) -> bool:
         """Log a problem once; an empty text ends it.

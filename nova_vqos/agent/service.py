@@ -156,6 +156,7 @@ class AgentService(service.Service):
             biller=biller,
             keeper=make_keeper(conf, hypervisor),
             tick_interval_s=options.tick_interval_s,
+            sample_interval_s=options.sample_interval_s,
             heartbeat_interval_s=options.heartbeat_interval_s)
         self._loop_thread = threading.Thread(
             target=self._loop.run, name='reconciler', daemon=True)

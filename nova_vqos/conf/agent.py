@@ -73,6 +73,18 @@ latest. Events of libvirt are followed at once, whatever this is. The cost of
 the agent is nearly proportional to its inverse.
 """),
     cfg.FloatOpt(
+        'sample_interval_s',
+        default=10.0,
+        min=1.0,
+        max=60.0,
+        help="""
+Seconds from one reading of what all servers used to the next.
+
+What operators are told of servers (CPU time, and the speed and the throttling
+of the last minute) is as of the last reading. It is made at a tick, so never
+more often than ``tick_interval_s``; bills and caps do not depend on it.
+"""),
+    cfg.FloatOpt(
         'heartbeat_interval_s',
         default=10.0,
         min=0.1,

@@ -18,7 +18,7 @@ counts what they and those that are gone used together. All is read from files
 that are kept open: no call to libvirt, no walk through /proc.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 import contextlib
 import os
 import re
@@ -49,6 +49,23 @@ class CpuTime(ty.NamedTuple):
     migration_ns: int
     throttled_ns: int
     wakes: int
+
+
+class VcpuTime(ty.NamedTuple):
+    """CPU time of a domain's vCPUs: fields of :class:`usage.VcpuTime`."""
+
+    vcpu_ns: int
+    throttled_ns: int
+    vcpus: int
+
+
+class _Parts(ty.NamedTuple):
+    """What cgroups alone tell; emulator_ns is of all of its threads."""
+
+    vcpu_ns: int
+    emulator_ns: int
+    iothread_ns: int
+    throttled_ns: int
 
 
 class DomainAccount:
@@ -111,29 +128,33 @@ class DomainAccount:
         :raises CgroupError: when the cgroup is gone or not understood
         """
         with self._reading():
-            # NOTE: the link count of a cgroup's directory is that of its
-            # children: another one means that one came or went.
-            links = os.fstat(self._directory).st_nlink
-            if links != self._links:
-                self._links = links if self._open_children() else -1
+            self._look_at_children()
             # Each before what it is a part of: no difference is negative.
             separate = self._threads.read()
-            emulator_ns = self._time_ns(self._emulator.read())
-            iothread_ns = self._iothread_tally.update(
-                self._read_all(self._iothreads, self._time_ns))
-            total_ns = self._time_ns(self._total.read())
-            throttled_ns = self._throttled_tally.update(
-                self._read_all(self._throttled, self._throttled_ns))
+            parts = self._read_parts()
             wakes = self._threads.vhost_wakes + self._main_wakes()
         self._last = CpuTime(*map(max, self._last, CpuTime(
-            # What a vCPU used that was unplugged is in the sum for ever.
-            vcpu_ns=total_ns - emulator_ns - iothread_ns,
-            emulator_ns=emulator_ns - sum(separate.values()),
-            iothread_ns=iothread_ns,
+            vcpu_ns=parts.vcpu_ns,
+            emulator_ns=parts.emulator_ns - sum(separate.values()),
+            iothread_ns=parts.iothread_ns,
             vhost_ns=separate[threads.VHOST],
             migration_ns=separate[threads.MIGRATION],
-            throttled_ns=throttled_ns, wakes=wakes)))
+            throttled_ns=parts.throttled_ns, wakes=wakes)))
         return self._last
+
+    def read_vcpus(self) -> VcpuTime:
+        """Read no more than what its vCPUs used: a third of the files.
+
+        :raises CgroupError: as :meth:`read`
+        """
+        with self._reading():
+            self._look_at_children()
+            parts = self._read_parts()
+        self._last = self._last._replace(
+            vcpu_ns=max(self._last.vcpu_ns, parts.vcpu_ns),
+            throttled_ns=max(self._last.throttled_ns, parts.throttled_ns))
+        return VcpuTime(self._last.vcpu_ns, self._last.throttled_ns,
+                        sum(map(bool, self._throttled)))
 
     def close(self) -> None:
         """Close the files."""
@@ -142,6 +163,25 @@ class DomainAccount:
                 file.close()
             files.clear()
         self._stack.close()
+
+    def _look_at_children(self) -> None:
+        # NOTE: the link count of a cgroup's directory is that of its
+        # children: another one means that one came or went.
+        links = os.fstat(self._directory).st_nlink
+        if links != self._links:
+            self._links = links if self._open_children() else -1
+
+    def _read_parts(self) -> _Parts:
+        # As in read(): parts first.
+        emulator_ns = self._time_ns(self._emulator.read())
+        iothread_ns = self._iothread_tally.update(
+            self._read_all(self._iothreads, self._time_ns))
+        total_ns = self._time_ns(self._total.read())
+        throttled_ns = self._throttled_tally.update(
+            self._read_all(self._throttled, self._throttled_ns))
+        # What a vCPU used that was unplugged is in the sum for ever.
+        return _Parts(total_ns - emulator_ns - iothread_ns, emulator_ns,
+                      iothread_ns, throttled_ns)
 
     def _main_wakes(self) -> int:
         """How often QEMU's main thread began to run.
@@ -216,64 +256,6 @@ class DomainAccount:
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return cgroup.reading(self._path, self.close)
-
-
-class AccountReader:
-    """Finds and reads the accounts of domains."""
-
-    def __init__(self, root: str = '/',
-                 budget: counters.Budget | None = None) -> None:
-        """Prepare; nothing is opened yet.
-
-        :param root: where /proc and /sys are looked for, for tests
-        """
-        self._root = root
-        self._budget = budget or counters.Budget()
-        self._accounts: dict[str, tuple[int, DomainAccount]] = {}
-
-    def read(self, uuid: str, number: int, pid: Callable[[], int]
-             ) -> tuple[str, CpuTime]:
-        """The counters of a domain.
-
-        :param number: that another run of it does not have
-        :param pid: finds its emulator, where that is not known yet
-        :returns: what names its run, and the counters
-        :raises CgroupError: when they cannot be found or read
-        """
-        known, account = self._accounts.get(uuid, (number, None))
-        if known != number:
-            self.forget(uuid)
-            account = None
-        if account is None:
-            account = DomainAccount(self._root, pid(),
-                                    cgroup.host_version(self._root),
-                                    self._budget)
-            self._accounts[uuid] = number, account
-        try:
-            return account.run, account.read()
-        except cgroup.CgroupError:
-            del self._accounts[uuid]
-            raise
-
-    def tops(self) -> frozenset[str]:
-        """The topmost cgroups that domains were found below."""
-        return frozenset(
-            account.top for _number, account in self._accounts.values())
-
-    def keep(self, uuids: Collection[str]) -> None:
-        """Forget all other domains."""
-        for uuid in self._accounts.keys() - uuids:
-            self.forget(uuid)
-
-    def forget(self, uuid: str) -> None:
-        """Close the files of a domain."""
-        _number, account = self._accounts.pop(uuid, (0, None))
-        if account is not None:
-            account.close()
-
-    def close(self) -> None:
-        """Close all files."""
-        self.keep(())
 
 
 def time_ns(content: bytes, version: int) -> int:

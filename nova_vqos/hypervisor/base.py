@@ -291,6 +291,19 @@ class Hypervisor(abc.ABC):
         """
         return {}
 
+    def vcpu_times(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.VcpuTime]:
+        """Read what the vCPUs of domains used so far, a few files of each.
+
+        Also while the hypervisor cannot be reached, of those that were read
+        before. Of one that is new it may be asked: not for a thread that
+        others wait for.
+
+        :param run_ids: of all domains that run, as :meth:`running` has them
+        :returns: by UUID; a domain that cannot be read now is left out
+        """
+        return {}
+
     def activity(self, uuids: Collection[str]
                  ) -> Mapping[str, activity.Activity]:
         """Read what tells which kind of work domains do, in one bulk call.

@@ -160,6 +160,10 @@ class LibvirtHypervisor(base.Hypervisor):
     def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
         return self._usages.read(uuids)
 
+    def vcpu_times(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.VcpuTime]:
+        return self._usages.read_vcpus(run_ids)
+
     def activity(self, uuids: Collection[str]
                  ) -> Mapping[str, activity.Activity]:
         return self._activity.read(uuids)

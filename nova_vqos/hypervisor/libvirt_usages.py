@@ -23,7 +23,7 @@ import typing as ty
 import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos.billing import usage
-from nova_vqos.hypervisor import accounting
+from nova_vqos.hypervisor import account_reader
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor import counters
 from nova_vqos.hypervisor import host_account
@@ -45,7 +45,7 @@ class UsageReader:
         :param root: where /proc and /sys are looked for
         """
         self._session = session
-        self._accounts = accounting.AccountReader(root, budget)
+        self._accounts = account_reader.AccountReader(root, budget)
         self._accounts_lock = threading.Lock()
         self._host_account = host_account.HostAccount(root)
         self._unreadable: set[str] = set()
@@ -87,6 +87,29 @@ class UsageReader:
                 self._disk_schedule.note(uuid, *_moment(known[uuid]))
         return known
 
+    def read_vcpus(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.VcpuTime]:
+        """As :meth:`base.Hypervisor.vcpu_times`."""
+        with self._accounts_lock:
+            self._accounts.keep(run_ids)
+            new = [uuid for uuid, run_id in run_ids.items()
+                   if not self._accounts.knows(uuid, run_id)]
+        # Before others have to wait for it: a daemon may hang.
+        pids = {uuid: self._find_pid(uuid) for uuid in new}
+        found = {}
+        with self._accounts_lock:
+            for uuid, run_id in run_ids.items():
+                try:
+                    run, vcpu_time = self._accounts.read_vcpus(
+                        uuid, run_id, functools.partial(_known, pids, uuid))
+                except base.HypervisorError as error:
+                    LOG.debug('What the vCPUs of domain %s used cannot be '
+                              'read: %s', uuid, error)
+                    continue
+                found[uuid] = usage.VcpuTime(run, time.monotonic(),
+                                             *vcpu_time)
+        return found
+
     def read_host(self) -> usage.HostUsage:
         """As :meth:`base.Hypervisor.host_usage`."""
         with self._accounts_lock:
@@ -96,6 +119,14 @@ class UsageReader:
         """Close all files."""
         with self._accounts_lock:
             self._accounts.close()
+
+    def _find_pid(self, uuid: str) -> int | base.HypervisorError:
+        """The process id of a domain's emulator, or why it is unknown."""
+        try:
+            return self._session.pid(
+                self._session.call(self._session.lookup(uuid).name))
+        except base.HypervisorError as error:
+            return error
 
     def _read_disks(self, domains: list[ty.Any]) -> Mapping[
             str, Mapping[str, usage.DiskCounters] | None]:
@@ -130,6 +161,17 @@ class UsageReader:
         return usage.Usage(
             run=run, read_at_s=time.monotonic(), disks=None,
             interfaces=iostats.interfaces(statistics), **cpu_time._asdict())
+
+
+def _known(pids: Mapping[str, int | base.HypervisorError], uuid: str) -> int:
+    """A process id that was looked for before.
+
+    :raises base.HypervisorError: when it was not found
+    """
+    pid = pids.get(uuid)
+    if not isinstance(pid, int):
+        raise pid or base.HypervisorError('its files were closed meanwhile')
+    return pid
 
 
 def _moment(reading: usage.Usage) -> tuple[str, float, int]:

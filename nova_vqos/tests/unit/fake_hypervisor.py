@@ -16,6 +16,7 @@ from concurrent import futures
 import dataclasses
 
 from nova_vqos import policy
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import model
 from nova_vqos.tests import make_profiles
@@ -85,6 +86,9 @@ class FakeHypervisor(base.Hypervisor):
     :ivar pins: by UUID, the pCPUs of each vCPU by its number
     :ivar ran: by UUID, what each vCPU ran, by its number
     :ivar sockets: of the host
+    :ivar vcpu_used: by UUID, what a domain's vCPUs used; None: that cannot be
+        read; nothing where a test does not say
+    :ivar sampled: what was asked of it, in order
     :ivar usage_reads: sets of UUIDs whose usage was read, in order
     """
 
@@ -103,6 +107,8 @@ class FakeHypervisor(base.Hypervisor):
         self.used = {}
         self.host_used = None
         self.usage_reads = []
+        self.vcpu_used = {}
+        self.sampled = []
         self.slices = {}
         self.refuse_slices = {}
         self.pins = {}
@@ -195,6 +201,14 @@ class FakeHypervisor(base.Hypervisor):
         self.usage_reads.append(set(uuids))
         return {uuid: self.used[uuid] for uuid in uuids
                 if uuid in self.used and uuid in self.runs}
+
+    def vcpu_times(self, run_ids):
+        self.sampled.append(dict(run_ids))
+        nothing = usage.VcpuTime('run', 0.0, 0, 0, 2)
+        found = {uuid: self.vcpu_used.get(uuid, nothing) for uuid in run_ids
+                 if uuid in self.runs}
+        return {uuid: used for uuid, used in found.items()
+                if used is not None}
 
     def host_usage(self):
         if self.host_used is None:

@@ -12,6 +12,7 @@
 
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
+import os
 import queue
 import threading
 import time
@@ -185,6 +186,15 @@ class Statistics:
         self.calls = 0
         self.asked = []
 
+    def lookupByUUIDString(self, uuid):
+        for domain in self.domains:
+            if domain[0] == uuid:
+                return StatisticsDomain(*domain)
+        raise libvirt.libvirtError('no such domain')
+
+    def isAlive(self):
+        return 1
+
     def getAllDomainStats(self, kinds, flags):
         self.calls += 1
         assert kinds == libvirt.VIR_DOMAIN_STATS_INTERFACE
@@ -255,6 +265,48 @@ class TestUsages:
             vhost_ns=0, migration_ns=0, throttled_ns=2_000_000,
             interfaces={'tap0': usage.InterfaceCounters(4, 0, 0, 0, 0)},
             disks={'vda': usage.DiskCounters(6, 0, 0, 0)})
+
+    def test_what_vcpus_used(self, reader, statistics, host):
+        before_s = time.monotonic()
+        found = reader.vcpu_times({fakes.UUID: 7})[fakes.UUID]
+        assert before_s <= found.read_at_s <= time.monotonic()
+        assert found == usage.VcpuTime(
+            'boot-1/42/1234', found.read_at_s, 30_000_000, 2_000_000, 1)
+        # Whoever bills has the same files.
+        opened = len(os.listdir('/proc/self/fd'))
+        reader.usages([fakes.UUID])
+        assert reader.vcpu_times({fakes.UUID: 7})
+        assert len(os.listdir('/proc/self/fd')) == opened
+
+    def test_libvirt_is_asked_for_new_domains_alone(self, reader, statistics):
+        reader.vcpu_times({fakes.UUID: 7})
+        statistics.lookupByUUIDString = None
+        assert reader.vcpu_times({fakes.UUID: 7})
+
+    def test_what_vcpus_used_is_read_without_libvirt(self, reader, statistics,
+                                                     monkeypatch):
+        reader.vcpu_times({fakes.UUID: 7})
+
+        def lost(_self):
+            raise base.Unavailable('not connected')
+        monkeypatch.setattr(libvirt_session.Session, 'connected', lost)
+        assert set(reader.vcpu_times(
+            {fakes.UUID: 7, fakes.OTHER_UUID: 8})) == {fakes.UUID}
+
+    def test_vcpus_that_cannot_be_read_are_left_out(self, reader, statistics):
+        statistics.domains.append((fakes.OTHER_UUID, 'no such process', 8))
+        absent = '00000000-2222-4333-8444-555555555555'
+        assert set(reader.vcpu_times({
+            fakes.OTHER_UUID: 8, absent: 9, fakes.UUID: 7})) == {fakes.UUID}
+
+    def test_another_run_of_a_domain_begins_anew(self, reader, statistics,
+                                                 host):
+        reader.vcpu_times({fakes.UUID: 7})
+        host.start('5678')
+        host.time('', 1)
+        host.time('emulator', 0)
+        assert reader.vcpu_times({fakes.UUID: 8})[fakes.UUID][::2] == (
+            'boot-1/42/5678', 1_000_000, 1)
 
     def test_nothing_is_asked_where_nothing_is_wanted(self, reader,
                                                       statistics):
