@@ -162,6 +162,7 @@ class Caps:
         LOG.debug('Wrote to server %s: %s', server.uuid, changes)
         if server.policy is None:
             server.complain('')
+            server.recaps.note_released()
             return
         now_s = self._clock()
         # Read back before anything else is decided.
@@ -170,6 +171,7 @@ class Caps:
             left = plan.pending(server, self._terms(), in_force)
         except decision.Unenforceable:
             # It is looked at next, as all that was written to.
+            server.recaps.note_released()
             return
         except base.HypervisorError as error:
             self._failures.take(error, server)

@@ -132,8 +132,10 @@ class AgentManager:
             quantum (None, or its class, the kind, slice and mean run of each
             vCPU and where it is kept, see the guide to quantum classes);
             last_recap (None, or when its cap was last set: at, ISO 8601, UTC;
-            reason; wrong_ms, for how long another one was in force before,
-            None where unknown). What is not understood of one server is None
+            reason: its origin, for the first here; else flavor, profile,
+            pcpus, vcpus, lifted, debt, tampered, released or other; wrong_ms,
+            for how long another one was in force before, None where
+            unknown). What is not understood of one server is None
         """
         return {'host': self._host, 'at': state.utc(),
                 'servers': self._loop.servers_report()}

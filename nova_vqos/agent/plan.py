@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from nova_vqos import cpu_classes
 from nova_vqos import units
 from nova_vqos.agent import decision
+from nova_vqos.agent import recap
 from nova_vqos.agent import server as servers
 from nova_vqos.hypervisor import base
 
@@ -54,6 +55,10 @@ def pending(server: servers.Server, terms: decision.HostTerms,
                                            server.limit_share, terms)
     else:
         server.limit_share = None
+    server.grounds = recap.Grounds(
+        server.policy, '' if terms.profile is None else terms.profile.id,
+        server.domain.pcpus, len(in_force.vcpus),
+        server.lifted_until_s is not None, server.limit_share)
     return decision.changes(server.want, in_force)
 
 

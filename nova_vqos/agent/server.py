@@ -19,6 +19,7 @@ from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos.agent import decision
+from nova_vqos.agent import recap
 from nova_vqos.agent import samples
 from nova_vqos.agent import tampering
 from nova_vqos.billing import usage
@@ -91,6 +92,7 @@ class Server:
     :ivar quantum: what was last told of its slices; None: nothing
     :ivar quantum_due: whether its slices are to be looked at soon
     :ivar choose_at_s: when a class is looked for again, on the monotonic clock
+    :ivar grounds: what the wanted tuning follows from
     :ivar entitled: what was last wanted, were there no limit on its I/O
     :ivar enforced: the tuning that was last seen in force as wanted
     :ivar right: whether the tuning in force is the wanted one
@@ -121,6 +123,7 @@ class Server:
         self.policy_error = ''
         self.problem = ''
         self.want: tuning.Tune | None = None
+        self.grounds: recap.Grounds | None = None
         self.entitled: tuning.Tune | None = None
         self.enforced: tuning.Tune | None = None
         self.in_force: base.InForce | None = None
@@ -129,6 +132,7 @@ class Server:
         self.wrong_ms: float | None = None
         self.last_right_s = 0.0
         self.tampering = tampering.TamperWatch()
+        self.recaps = recap.RecapWatch()
         self.allowance = WriteAllowance()
         self.pin_allowance = WriteAllowance()
         self.pinned_to: frozenset[int] | None = None
@@ -317,6 +321,10 @@ class Server:
                 for change in changes)
         self.right = False
         self.in_force = in_force
+        tampered = self.tampering.open is not None
+        self.recaps.note_wrong(
+            self.grounds, self.last_right_s if tampered else now_s,
+            self.writes, tampered=tampered)
 
     def note_right(self, in_force: base.InForce, now_s: float) -> None:
         """The wanted tuning is in force."""
@@ -327,8 +335,10 @@ class Server:
         self.last_right_s = now_s
         self.stop_backing_off()
         self.complain('')
+        self.recaps.note_right(self.grounds, now_s, self.writes)
         if first:
             self._adopt(now_s)
+            self.recaps.note_first(self.origin, self.wrong_ms, self.writes)
         changed = self.tampering.end()
         if changed is not None:
             LOG.warning(

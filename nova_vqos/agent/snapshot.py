@@ -156,6 +156,12 @@ def _rates(server: servers.Server, moment: Moment
     return None if rates is None else rates._asdict()
 
 
+def _last_recap(server: servers.Server, _moment: Moment
+                ) -> dict[str, ty.Any] | None:
+    last = server.recaps.last
+    return None if last is None else last._asdict()
+
+
 def _wanted(server: servers.Server, _moment: Moment
             ) -> dict[str, ty.Any] | None:
     want = server.want
@@ -216,7 +222,7 @@ _FIELDS: Mapping[str, _Field] = {
     'rates': _rates,
     'bill': lambda server, _: server.bill,
     'quantum': lambda server, _: server.quantum,
-    'last_recap': lambda _server, _: None,
+    'last_recap': _last_recap,
 }
 
 #: Of one that is asked for.
