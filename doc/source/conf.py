@@ -18,12 +18,24 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
 project = 'nova_vqos'
 copyright = 'nova_vqos developers'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
-              'reno.sphinxext',
+              'reno.sphinxext', 'sphinx.ext.graphviz',
               # Ours, see doc/ext.
-              'navigation']
+              'host_names', 'navigation', 'profile_fields', 'program_help',
+              'rpc_methods']
 html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
 openstackdocs_pdf_link = False
 exclude_patterns = []
 html_static_path = ['_static']
 html_css_files = ['nova_vqos.css']
+# Options of programs begin with two dashes, not with a long one.
+smartquotes_action = 'qe'
+# What docstrings name is in the code, not in these pages.
+nitpick_ignore_regex = [('py:.*', '.*')]
+graphviz_output_format = 'svg'
+autoprogram_cliff_app_dist_name = 'nova_vqos'
+# Of how answers are printed: the same for all commands.
+autoprogram_cliff_ignored = [
+    '--help', '--format', '--column', '--quote', '--noindent', '--max-width',
+    '--fit-width', '--print-empty', '--sort-column', '--sort-ascending',
+    '--sort-descending', '--prefix', '--variable']

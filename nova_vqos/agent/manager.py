@@ -59,7 +59,9 @@ def _checked(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
         except TimeoutError as error:
             raise rpcapi.AgentError(
                 'the agent waits for the hypervisor, try again') from error
-    return oslo_messaging.expected_exceptions(rpcapi.AgentError)(wrapper)
+    # NOTE: oslo.messaging's own wrapper has neither name nor docstring.
+    return functools.wraps(method)(
+        oslo_messaging.expected_exceptions(rpcapi.AgentError)(wrapper))
 
 
 class AgentManager:

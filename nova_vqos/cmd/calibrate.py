@@ -19,6 +19,8 @@ import typing as ty
 from cliff import app
 from cliff import commandmanager
 
+from nova_vqos import version
+
 
 class CalibrateApp(app.App):
     """The program."""
@@ -26,7 +28,7 @@ class CalibrateApp(app.App):
     def __init__(self) -> None:
         super().__init__(
             description='Measure this host and write its profile.',
-            version='1',
+            version=version.version(),
             command_manager=commandmanager.CommandManager(
                 'nova_vqos.calibrate'),
             deferred_help=True)

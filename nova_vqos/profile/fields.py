@@ -81,7 +81,8 @@ class Fields:
         return bool(self._fields[key])
 
     def numbers(self, key: str, least: int, most: int) -> tuple[float, ...]:
-        expected = f'a list of {least} to {most} positive numbers'
+        count = least if least == most else f'{least} to {most}'
+        expected = f'a list of {count} positive numbers'
         values = self._get(key, list, expected)
         # NOTE: no Python for each number: the hook waits for thousands. A sum
         # is as finite as its parts.

@@ -202,7 +202,7 @@ def test_fields_that_are_wrong(changes, says):
     ({'coefficient': float('nan')}, 'a number from'),
     ({'coefficient': '1.0'}, 'a number from'),
     ({'interval': [1.3, 1.4]}, 'around the coefficient'),
-    ({'interval': [1.2]}, 'a list of 2 to 2'),
+    ({'interval': [1.2]}, 'a list of 2 positive'),
     ({'scores': []}, 'a list of 1 to 20'),
 ])
 def test_measurements_that_are_wrong(changes, says):

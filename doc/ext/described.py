@@ -1,0 +1,108 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A Sphinx directive: names that the code has, each with what a page says.
+
+The page describes each name, the code says which there are, and what else is
+known of them. A name without a description, or a description without a name,
+is an error of the documentation's build.
+"""
+
+import re
+
+from sphinx.util import docutils
+
+_LINE = re.compile(r':(\S+): +(\S.*)')
+
+
+class Described(docutils.SphinxDirective):
+    """A table of names, of which a page says something.
+
+    Its content is a list as of fields::
+
+        :name: what it is, which may
+            go on in the next line
+
+    :cvar columns: the heads of the table, first that of names, last that of
+        what the page says
+    :cvar widths: of the columns, in percent
+    """
+
+    has_content = True
+    columns = ()
+    widths = ()
+
+    def facts(self):
+        """What the code knows.
+
+        :returns: by name, in the order of the table: the cells between the
+            first column and the last, in reST
+        """
+        raise NotImplementedError
+
+    def run(self):
+        try:
+            facts = self.facts()
+            words = described(self.content)
+            check(facts, words)
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        rows = [(f'``{name}``', *cells, words[name])
+                for name, cells in facts.items()]
+        return self.parse_text_to_nodes(table(self.columns, self.widths, rows))
+
+
+def described(lines):
+    """:returns: what is said, by name
+
+    :raises ValueError: when a line belongs to none, or a name comes twice
+    """
+    words = {}
+    name = None
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found:
+            name = found[1]
+            if name in words:
+                raise ValueError(f'{name} is described twice')
+            words[name] = found[2]
+        elif name is not None and line.startswith(' '):
+            words[name] += f' {line.strip()}'
+        elif line:
+            raise ValueError(f'{line!r} describes nothing: it begins neither '
+                             'with :NAME: nor with a blank')
+    return words
+
+
+def check(names, words):
+    """Compare what there is with what is described.
+
+    :raises ValueError: when these differ
+    """
+    missing = [name for name in names if name not in words]
+    unknown = [name for name in words if name not in names]
+    if missing or unknown:
+        raise ValueError('; '.join(
+            f'{", ".join(found)}: {what}' for found, what in (
+                (missing, 'not described'), (unknown, 'there is no such'))
+            if found))
+
+
+def table(columns, widths, rows):
+    """:returns: a table in reST, of cells of one line each"""
+    lines = ['.. list-table::', '   :header-rows: 1',
+             f'   :widths: {" ".join(map(str, widths))}', '']
+    for row in (columns, *rows):
+        lines += [f'   {" " if number else "*"} - {cell}'
+                  for number, cell in enumerate(row)]
+    return '\n'.join(lines)

@@ -1,0 +1,84 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Sphinx directives: what programs say when they are asked for help."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+
+from cliff import sphinxext
+from docutils import nodes
+from sphinx.util import docutils
+
+# A process of its own: some programs choose how all of it is to run.
+_START = """\
+import sys
+sys.argv[0] = {program!r}
+from {module} import {function}
+sys.exit({function}())
+"""
+
+
+class ProgramHelp(docutils.SphinxDirective):
+    """The help of the program that the argument names."""
+
+    required_arguments = 1
+
+    def run(self):
+        program, = self.arguments
+        points = importlib.metadata.entry_points(
+            group='console_scripts', name=program)
+        if not points:
+            raise self.error(f'there is no program {program}')
+        point, *_ = points
+        done = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', _START.format(
+                program=program, module=point.module, function=point.attr),
+             '--help'],
+            env={**os.environ, 'COLUMNS': '79'}, capture_output=True,
+            text=True, timeout=60)
+        if done.returncode:
+            raise self.error(f'{program} has no help: {done.stderr}')
+        block = nodes.literal_block(done.stdout, done.stdout)
+        block['language'] = 'none'
+        return [block]
+
+
+class CommandHelp(sphinxext.AutoprogramCliffDirective):
+    """All commands of a program made with cliff.
+
+    cliff's own directive leaves defaults as %(default)s, and gives commands
+    of several programs on a page the same anchors.
+    """
+
+    def _drop_ignored_options(self, parser, ignored_opts):
+        super()._drop_ignored_options(parser, ignored_opts)
+        formatter = parser._get_formatter()
+        for action in parser._actions:
+            if action.help:
+                action.help = formatter._expand_help(action)
+
+    def _generate_nodes_per_command(self, title, command_name, *others):
+        section, = super()._generate_nodes_per_command(
+            command_name, command_name, *others)
+        section[0] = nodes.title(text=title)
+        return [section]
+
+
+def setup(app):
+    app.setup_extension('cliff.sphinxext')
+    app.add_directive('autoprogram-cliff', CommandHelp, override=True)
+    app.add_directive('program-help', ProgramHelp)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}

@@ -1,0 +1,97 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""Sphinx directives: the agent's RPC, from the code of both of its sides."""
+
+import inspect
+import re
+from unittest import mock
+
+import described
+
+from nova_vqos.agent import manager
+from nova_vqos.agent import rpcapi
+
+_WORDS = {'call': 'asked', 'cast': 'told'}
+
+
+class RpcMethods(described.Described):
+    """All methods, with the version that brought them, and who uses them."""
+
+    columns = ('Method', 'How', 'Since', 'By whom')
+    widths = (20, 16, 10, 54)
+
+    def facts(self):
+        found = asked()
+        described.check(methods(), found)
+        return {name: found[name] for name in methods()}
+
+
+class RpcAnswers(described.docutils.SphinxDirective):
+    """What each method takes, does and returns, by its docstring."""
+
+    def run(self):
+        text = []
+        for name, method in methods().items():
+            arguments = list(inspect.signature(method).parameters)[2:]
+            text += ['', f'.. py:function:: {name}({", ".join(arguments)})',
+                     '   :no-index:', '',
+                     *(f'   {line}' for line in
+                       inspect.getdoc(method).splitlines())]
+        return self.parse_text_to_nodes('\n'.join(text))
+
+
+def methods():
+    """:returns: methods of the agent's side, by name"""
+    return dict(inspect.getmembers(
+        manager.AgentManager,
+        lambda member: inspect.isfunction(member)
+        and not member.__name__.startswith('_')))
+
+
+def asked():
+    """What is sent by each method of the side of those who ask.
+
+    :returns: by the name of the agent's method: how it is sent, and the
+        version that an agent has to have
+    """
+    return dict(_sent_by(name) for name, member in inspect.getmembers(
+        rpcapi.AgentAPI, inspect.isfunction) if not name.startswith('_'))
+
+
+def _sent_by(name):
+    with mock.patch.object(rpcapi.oslo_messaging, 'get_rpc_client') as made:
+        api = rpcapi.AgentAPI(None)
+    method = getattr(api, name)
+    client = made.return_value
+    method(*map(_value, inspect.signature(method).parameters.values()))
+    prepared, = client.prepare.call_args_list
+    sent, = client.prepare.return_value.method_calls
+    how = f'all are {_WORDS[sent[0]]}' if prepared.kwargs.get(
+        'fanout') else f'one is {_WORDS[sent[0]]}'
+    least = made.call_args.args[1].version
+    return sent.args[1], (how, prepared.kwargs.get('version') or least)
+
+
+def _value(parameter):
+    """An argument that goes through; nobody looks at it."""
+    kind = str(parameter.annotation)
+    if 'Mapping' in kind:
+        return {}
+    return 1 if re.search(r'\b(int|float)\b', kind) else 'x'
+
+
+def setup(app):
+    app.add_directive('rpc-methods', RpcMethods)
+    app.add_directive('rpc-answers', RpcAnswers)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}
