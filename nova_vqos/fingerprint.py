@@ -82,7 +82,7 @@ def _cpuinfo(path: pathlib.Path) -> dict[str, str]:
     found = dict.fromkeys(_CPUINFO_FIELDS.values(), 'unknown')
     try:
         text = path.read_text()
-    except OSError:
+    except (OSError, ValueError):
         return found
     for line in text.split('\n\n', 1)[0].splitlines():
         name, _, value = line.partition(':')
@@ -94,7 +94,7 @@ def _cpuinfo(path: pathlib.Path) -> dict[str, str]:
 def _first_line(path: pathlib.Path) -> str:
     try:
         return path.read_text().split('\n', 1)[0].strip() or 'unknown'
-    except OSError:
+    except (OSError, ValueError):
         return 'unknown'
 
 
@@ -106,7 +106,7 @@ def _kernel_option(root: pathlib.Path, kernel: str, option: str) -> str:
         try:
             with read(path, 'rt') as file:
                 match = re.search(rf'^{option}=(\w+)$', file.read(), re.M)
-        except OSError:
+        except (OSError, ValueError, EOFError):
             continue
         return match.group(1) if match else 'n'
     return 'unknown'

@@ -23,6 +23,7 @@ import argparse
 from collections.abc import Sequence
 import os
 import pathlib
+import re
 import shlex
 import sys
 
@@ -31,7 +32,7 @@ from nova_vqos.hooks import rewrite
 
 DEFAULT_HOOKS_DIR = '/etc/libvirt/hooks'
 # Late in the order: ours is the last word on the cap.
-_NAME = 'qemu.d/90-nova-vqos'
+NAME = 'qemu.d/90-nova-vqos'
 _MARK = '# Written by nova-vqos-libvirt-hook --install'
 
 _SCRIPT = """\
@@ -86,8 +87,19 @@ def installed_path(hooks_dir: str = DEFAULT_HOOKS_DIR) -> pathlib.Path | None:
 
     For the driver, which tells the scheduler of it.
     """
-    path = pathlib.Path(hooks_dir, _NAME)
+    path = pathlib.Path(hooks_dir, NAME)
     return path if _is_ours(path) and os.access(path, os.X_OK) else None
+
+
+def config_of(content: str) -> str | None:
+    """The configuration that an installed script goes by.
+
+    :returns: None where it is no script of ours
+    """
+    if _MARK not in content:
+        return None
+    found = re.search('^ *grep .* && exit 1$', content, re.MULTILINE)
+    return shlex.split(found[0])[3] if found else None
 
 
 def install(hooks_dir: str, config: str) -> bool:
@@ -101,7 +113,7 @@ def install(hooks_dir: str, config: str) -> bool:
     error = rewrite.load_settings(config).error
     if error:
         raise InstallError(error)
-    path = pathlib.Path(hooks_dir, _NAME)
+    path = pathlib.Path(hooks_dir, NAME)
     _check_not_foreign(path)
     content = script(config)
     if installed_path(hooks_dir) and path.read_text() == content:
@@ -126,7 +138,7 @@ def uninstall(hooks_dir: str) -> bool:
     :raises InstallError: when a foreign file is in its place
     :raises OSError: when it cannot be removed
     """
-    path = pathlib.Path(hooks_dir, _NAME)
+    path = pathlib.Path(hooks_dir, NAME)
     _check_not_foreign(path)
     there = path.exists()
     path.unlink(missing_ok=True)
@@ -151,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
                         help='configuration of the hook, which need not '
                         'exist (%(default)s)')
     options = parser.parse_args(arguments)
-    path = pathlib.Path(options.hooks_dir, _NAME)
+    path = pathlib.Path(options.hooks_dir, NAME)
     try:
         if options.uninstall:
             state = 'removed' if uninstall(options.hooks_dir) else 'not there'
