@@ -13,6 +13,7 @@
 """What the agent answers over RPC. Arguments are not trusted."""
 
 from collections.abc import Callable
+import datetime
 import functools
 import math
 import os
@@ -24,10 +25,12 @@ import oslo_messaging
 
 from nova_vqos import compute_state
 from nova_vqos import policy as policies
+from nova_vqos import profile as profiles
 from nova_vqos import version
 from nova_vqos.agent import hand_over as hand_overs
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent import snapshot
 from nova_vqos.agent import state
 from nova_vqos.billing import account as accounts
 
@@ -158,6 +161,29 @@ class AgentManager:
             raise rpcapi.UnknownServer(
                 f'server {checked} does not run on {self._host}')
         return report
+
+    @_checked
+    def get_profile(self, _context: object,
+                    document: object) -> dict[str, ty.Any]:
+        """What this host was calibrated to be.
+
+        :param document: whether all of the profile is wanted
+        :returns: host; alarms (what is wrong with the profile); profile
+            (None, or id, reference, measured_at, age_s; measured_on: the
+            host that was measured; is_reference; cpu_classes: pcpus, and
+            alone and busy, each with coefficient and its interval's low and
+            high); document (None, or its text: 4 MiB at the most)
+        :raises InvalidArgument: when document is neither True nor False
+        """
+        if not isinstance(document, bool):
+            raise rpcapi.InvalidArgument('document must be True or False')
+        profile, alarms = self._loop.profile_in_use()
+        return {
+            'host': self._host, 'alarms': list(alarms),
+            'profile': snapshot.of_calibration(
+                profile, datetime.datetime.now(datetime.UTC)),
+            'document': (profiles.dumps(profile)
+                         if document and profile is not None else None)}
 
     @_checked
     def apply_policy(self, _context: object, server_uuid: object,

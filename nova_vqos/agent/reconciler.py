@@ -28,6 +28,7 @@ import logging
 import time
 import typing as ty
 
+from nova_vqos import profile as profiles
 from nova_vqos import tuning
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import caps
@@ -225,6 +226,15 @@ class Reconciler:
         """
         return self._mailbox.ask(
             lambda: self._host.report(self._counts, self._tick_ms))
+
+    def profile_in_use(self) -> tuple[profiles.Profile | None,
+                                      tuple[str, ...]]:
+        """The host's profile, if there is one, and what is wrong with it.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(
+            lambda: (self._profiles.profile, self._profiles.alarms))
 
     def on_event(self, event: base.Event) -> None:
         """Take an event of the hypervisor."""

@@ -102,6 +102,28 @@ def of_profile(profile: profiles.Profile | None,
             'age_s': _age_s(profile.created_at, now)}
 
 
+def of_calibration(profile: profiles.Profile | None,
+                   now: datetime.datetime) -> dict[str, ty.Any] | None:
+    """The profile in use with its figures; None: there is none.
+
+    See :meth:`nova_vqos.agent.manager.AgentManager.get_profile`.
+
+    :param now: UTC
+    """
+    told = of_profile(profile, now)
+    if told is None or profile is None:
+        return None
+    return {
+        **told, 'measured_on': profile.host,
+        'is_reference': profile.is_reference,
+        'cpu_classes': [{
+            'pcpus': profiles.format_pcpus(one.pcpus),
+            **{name: {'coefficient': found.coefficient,
+                      'low': found.interval_low, 'high': found.interval_high}
+               for name, found in (('alone', one.alone), ('busy', one.busy))},
+        } for one in profile.cpu_classes]}
+
+
 def of_proof(proof: proofs.Proof | None) -> dict[str, ty.Any] | None:
     """Which slices the kernel was seen to enforce; None: nobody looked."""
     if proof is None:

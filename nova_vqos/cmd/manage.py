@@ -36,7 +36,7 @@ from nova_vqos.cmd import arguments
 from nova_vqos.manage import connections
 
 # They tell of what a command says in its own words, at times with a secret.
-_TALKATIVE = ('oslo_messaging', 'oslo_config', 'amqp', 'kombu', 'openstack',
+_TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'openstack',
               'keystoneauth', 'urllib3', 'stevedore')
 
 

@@ -30,7 +30,6 @@ DEFAULT_CONFIG = '/etc/nova-vqos/nova-vqos.conf'
 DEFAULT_CELL = 'default'
 
 _RABBIT = 'oslo_messaging_rabbit'
-_COMPUTE = 'nova-compute'
 
 
 class Connections:
@@ -73,15 +72,8 @@ class Connections:
         :raises ManageError: when there are no credentials
         """
         if self._cloud is None:
-            # It takes a second, which those do not wait for who need none.
-            import openstack
-            from openstack import exceptions
-            try:
-                self._cloud = openstack.connect(cloud=self._os_cloud)
-            except exceptions.SDKException as error:
-                raise errors.ManageError(
-                    f'Nova cannot be asked: {error}. Give credentials by '
-                    'OS_* or --os-cloud') from error
+            from nova_vqos.manage import nova
+            self._cloud = nova.connect(self._os_cloud)
         return self._cloud
 
     def hosts(self, given: Iterable[str] = ()) -> dict[str, str]:
@@ -92,11 +84,10 @@ class Connections:
         """
         cells = self.fleet().cells
         cell = cells[0] if len(cells) == 1 else fleets.ANY_CELL
-        names = list(given) or [
-            service.host
-            for service in self.cloud().compute.services(binary=_COMPUTE)]
+        names = list(given)
         if not names:
-            raise errors.ManageError('Nova has no compute services')
+            from nova_vqos.manage import nova
+            names = nova.compute_hosts(self.cloud())
         return dict.fromkeys(names, cell)
 
     def _load(self) -> cfg.ConfigOpts:

@@ -15,3 +15,8 @@
 
 class ManageError(Exception):
     """What was asked for cannot be done; says why, and what to do."""
+
+
+def one_line(error: Exception) -> str:
+    """What an exception says, whatever its layout."""
+    return ' '.join(str(error).split()) or type(error).__name__

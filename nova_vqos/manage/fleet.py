@@ -29,7 +29,9 @@ _VERSION = '1.2'
 # NOTE: oslo.messaging waits for a bus that is down without a limit when it
 # begins to listen for answers. The threads that hang so are left behind.
 _GRACE_S = 5.0
-_NO_AGENT = 'no agent has ever been reached by this name'
+# What is said of those that give no answer.
+TOO_OLD = f'the agent is older than {_VERSION}: upgrade it'
+NO_AGENT = 'the bus knows no agent by this name'
 
 
 class Answer(ty.NamedTuple):
@@ -154,10 +156,10 @@ class Fleet:
         if isinstance(error, oslo_messaging.MessagingTimeout):
             return self._silence()
         if isinstance(error, oslo_messaging.MessageUndeliverable):
-            return _NO_AGENT
+            return NO_AGENT
         kind = getattr(error, 'exc_type', None) or type(error).__name__
         if kind.startswith(('UnsupportedVersion', 'NoSuchMethod')):
-            return f'the agent is older than {_VERSION}: upgrade it'
+            return TOO_OLD
         return str(getattr(error, 'value', None) or error)
 
 
@@ -190,7 +192,7 @@ def _best(answers: ty.Sequence[Answer]) -> Answer:
     for one in answers:
         if one.value is not None:
             return one
-    heard = [one for one in answers if one.error != _NO_AGENT]
+    heard = [one for one in answers if one.error != NO_AGENT]
     best = (heard or answers)[0]
     return best if len(answers) == 1 else best._replace(
         cell=best.cell if heard else ANY_CELL)

@@ -117,7 +117,11 @@ def run(*arguments, config=None, cloud=None):
     :param cloud: in place of Nova
     """
     out, err = io.StringIO(), io.StringIO()
-    app = manage.ManageApp(cfg.ConfigOpts(), stdout=out, stderr=err)
+    conf = cfg.ConfigOpts()
+    # oslo.messaging registers some options with cfg.CONF alone.
+    options = conffixture.ConfFixture(conf)
+    options.setUp()
+    app = manage.ManageApp(conf, stdout=out, stderr=err)
     if cloud is not None:
         class Connections(connections.Connections):
             def cloud(self):
@@ -130,5 +134,6 @@ def run(*arguments, config=None, cloud=None):
     except SystemExit as error:
         status = error.code
     finally:
+        options.cleanUp()
         logging.root.handlers[:] = handlers
     return Ran(status, out.getvalue(), err.getvalue())

@@ -171,6 +171,8 @@ class TestRpc:
         ('get_server', {'server_uuid': fakes.UUID, 'more': 1}),
         ('get_host', {'server_uuid': fakes.UUID}),
         ('list_servers', {'server_uuid': fakes.UUID}),
+        ('get_profile', {}),
+        ('get_profile', {'document': 1}),
         ('forget', {'server_uuid': 17}),
         ('apply_policy', {'server_uuid': fakes.UUID}),
         ('apply_policy', {'server_uuid': 'x', 'policy': None}),
