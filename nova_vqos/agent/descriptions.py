@@ -17,6 +17,7 @@ from collections.abc import Callable
 import functools
 import logging
 
+from nova_vqos import pushed
 from nova_vqos.agent import counts as counting
 from nova_vqos.agent import failures as failing
 from nova_vqos.agent import jobs as jobbing
@@ -29,15 +30,18 @@ class Descriptions:
 
     def __init__(self, hypervisor: base.Hypervisor, jobs: jobbing.Jobs,
                  failures: failing.Failures, counts: counting.Counts,
-                 clock: Callable[[], float]) -> None:
+                 clock: Callable[[], float],
+                 overrides: Callable[[], pushed.Overrides]) -> None:
         """
         :param clock: monotonic, in seconds
+        :param overrides: gives what was pushed
         """
         self._hypervisor = hypervisor
         self._jobs = jobs
         self._failures = failures
         self._counts = counts
         self._clock = clock
+        self._overrides = overrides
 
     def look_at(self, server: servers.Server, now_s: float) -> bool:
         """Have a server described, if it is time to.
@@ -60,10 +64,9 @@ class Descriptions:
         return functools.partial(self._take, self._hypervisor.describe(uuid))
 
     def _take(self, domain: base.Domain, server: servers.Server) -> None:
-        before = server.policy_error
-        if (not server.take_description(domain, self._clock())
-                and server.policy_error != before):
-            self._counts.policy_errors += 1
+        before = server.policy_errors
+        server.take_description(domain, self._clock(), self._overrides())
+        self._counts.policy_errors += len(server.policy_errors - before)
 
     def _take_failure(self, error: Exception, server: servers.Server) -> None:
         server.undescribed = True

@@ -23,6 +23,7 @@ from nova_vqos.agent import connection as connections
 from nova_vqos.agent import counts as counting
 from nova_vqos.agent import decision
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import pushed_store
 from nova_vqos.agent import quanta as slicing
 from nova_vqos.agent import rounds as billing
 from nova_vqos.agent import sampling
@@ -41,10 +42,12 @@ class Host:
                  connection: connections.Connection, rounds: billing.Rounds,
                  quanta: slicing.Quanta, samples: sampling.Sampling,
                  known: Mapping[str, servers.Server],
-                 *, periods: tuning.Periods, reserved_cu: int,
+                 store: pushed_store.PushedStore | None = None, *,
+                 periods: tuning.Periods, reserved_cu: int,
                  allocation_ratio: float) -> None:
         """
         :param known: the loop's servers by UUID
+        :param store: has what was pushed of flavors; None: nothing was
         :param periods: see :class:`decision.HostTerms`, as the next two
         """
         self._hypervisor = hypervisor
@@ -54,6 +57,7 @@ class Host:
         self._quanta = quanta
         self._sampling = samples
         self._known = known
+        self._store = store
         self._periods = periods
         self._reserved_cu = reserved_cu
         self._allocation_ratio = allocation_ratio
@@ -97,8 +101,10 @@ class Host:
     @property
     def alarms(self) -> tuple[str, ...]:
         """What an operator should look at, one text each."""
+        unkept = '' if self._store is None else self._store.problem
         return (*self._profiles.alarms, *self._rounds.alarms,
-                *self._quanta.alarms, *self._sampling.alarms)
+                *self._quanta.alarms, *self._sampling.alarms,
+                *filter(None, [unkept]))
 
     def report(self, counts: counting.Counts,
                last_tick_ms: float) -> dict[str, ty.Any]:

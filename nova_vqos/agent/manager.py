@@ -26,8 +26,10 @@ import oslo_messaging
 from nova_vqos import compute_state
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
+from nova_vqos import pushed
 from nova_vqos import version
 from nova_vqos.agent import hand_over as hand_overs
+from nova_vqos.agent import pushing as pushings
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import snapshot
@@ -74,17 +76,20 @@ class AgentManager:
 
     def __init__(self, loop: reconciler.Reconciler, host: str,
                  hand_over: hand_overs.HandOver | None = None,
+                 pushing: pushings.Pushing | None = None,
                  compute_state_path: str = '') -> None:
         """Answer for a loop.
 
         :param host: name of this host
         :param hand_over: hears what other hosts say; None: nobody is billed
+        :param pushing: takes what is pushed; None: nothing can be
         :param compute_state_path: see :mod:`nova_vqos.compute_state`
         """
         self._loop = loop
         self._hand_over = hand_over
         self._compute_state_path = compute_state_path
         self._host = host
+        self._pushing = pushing
 
     @_checked
     def get_host(self, _context: object) -> dict[str, ty.Any]:
@@ -121,16 +126,19 @@ class AgentManager:
         that they were, see ``[vqos_agent] sample_interval_s``.
 
         :returns: host; at (ISO 8601, UTC); servers, sorted by server_uuid:
-            name (the hypervisor's), project_id and flavor ('' where it is
-            nobody's of Nova's), origin (found, booted, migrated, restored or
-            another word of the hypervisor's for how it came to run here);
-            policy (None without units), entitled_cu (None without);
-            quantum_class and dd_billing in force; right (whether its cap is
-            as wanted, None without units); problem; coefficient (of the
-            slowest pCPU that it may run on, None without a profile);
-            vcpu_s and throttled_s (CPU time of its vCPUs since its emulator
-            started, and for how long they were held back, together; None
-            where not yet known); rates (None, or of about the last minute
+            name (the hypervisor's), project_id, flavor and flavor_id ('' where
+            it is nobody's of Nova's), origin (found, booted, migrated,
+            restored or another word of the hypervisor's for how it came to run
+            here); policy (None without units), entitled_cu (None without);
+            policy_source (by field: flavor as booted, or pushed), booted (by
+            field that can be pushed, as the flavor had it), pushed (None, or
+            what was last pushed of its flavor, and pushed_at), push_error (why
+            it does not follow it); quantum_class and dd_billing in force;
+            right (whether its cap is as wanted, None without units); problem;
+            coefficient (of the slowest pCPU that it may run on, None without a
+            profile); vcpu_s and throttled_s (CPU time of its vCPUs since its
+            emulator started, and for how long they were held back, together;
+            None where not yet known); rates (None, or of about the last minute
             over_s; delivered_cu, None without a profile; throttled, the part
             of the time for which each vCPU was held back on average); bill
             (None, or what it used and owes, see the guide to billing);
@@ -254,6 +262,69 @@ class AgentManager:
             raise rpcapi.InvalidArgument(str(error)) from error
         if self._hand_over is not None:
             self._hand_over.take_statement(checked)
+
+    @_checked
+    def push_policies(self, _context: object, generation: object,
+                      flavors: object) -> dict[str, ty.Any]:
+        """Have running servers follow flavors as they are now.
+
+        Their quantum class and billing, never units or cap. Of each flavor
+        what has the largest generation holds, in whatever order pushes come,
+        until another is pushed, and also after a restart of the agent.
+
+        :param generation: of this push: microseconds since 1970, or one more
+            than the largest there is
+        :param flavors: by id of the flavor: name, vcpus, units (or None),
+            quantum_class, dd_billing; 1500 at most
+        :returns: host; generation (the largest here); state: applied (some
+            of it was new), same (it was known), older (newer ones hold);
+            stored, problem (whether, and why not, it outlives the agent);
+            servers (how many have another policy now), and what get_pushed
+            has of servers
+        :raises InvalidArgument: when it is no push, or its generation lies
+            more than a day ahead of this host's clock
+        """
+        try:
+            return {'host': self._host,
+                    **self._taker().push(generation, flavors)}
+        except pushed.PushInvalid as error:
+            raise rpcapi.InvalidArgument(str(error)) from error
+
+    @_checked
+    def get_pushed(self, _context: object) -> dict[str, ty.Any]:
+        """What was pushed, and how servers follow it.
+
+        :returns: host; generation (the largest; 0: nothing was pushed),
+            pushed_at (ISO 8601, UTC, or ''); flavors (as push_policies takes
+            them, each with its generation); problem (of keeping them);
+            following (how many servers do), other_units (how many of these
+            were booted with other units), refused (how many cannot follow),
+            unmatched (how many have a flavor that was made anew),
+            not_following (of the latter two: server_uuid, flavor, reason; a
+            hundred at most)
+        """
+        return {'host': self._host, **self._taker().report()}
+
+    @_checked
+    def compare_pushed(self, _context: object,
+                       digest: object) -> dict[str, ty.Any]:
+        """Tell another agent what was pushed, if it holds anything else.
+
+        :param digest: of what it holds
+        :returns: host; flavors (as get_pushed has them, None: they are the
+            same)
+        :raises InvalidArgument: when it is no digest
+        """
+        try:
+            return {'host': self._host,
+                    'flavors': self._taker().differing(digest)}
+        except pushed.PushInvalid as error:
+            raise rpcapi.InvalidArgument(str(error)) from error
+
+    def _taker(self) -> pushings.Pushing:
+        if self._pushing is None:
+            raise rpcapi.AgentError('this agent takes no pushes')
+        return self._pushing
 
     @_checked
     def forget(self, _context: object,

@@ -53,11 +53,11 @@ class Subject:
 def is_ready(server: servers.Server) -> bool:
     """Whether enough is known of a server, and its guest runs here.
 
-    One without units and without a class is nobody's business here.
+    One without units that never had a class is nobody's business here.
     """
     return (server.domain is not None and not server.is_arriving
             and (server.policy is not None
-                 or server.quantum_class != _NO_CLASS))
+                 or server.quantum_class != _NO_CLASS or server.had_class))
 
 
 def subject_of(server: servers.Server, terms: decision.HostTerms

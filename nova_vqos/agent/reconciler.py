@@ -29,6 +29,7 @@ import time
 import typing as ty
 
 from nova_vqos import profile as profiles
+from nova_vqos import pushed
 from nova_vqos import tuning
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import caps
@@ -37,10 +38,12 @@ from nova_vqos.agent import counts
 from nova_vqos.agent import descriptions
 from nova_vqos.agent import events
 from nova_vqos.agent import failures
+from nova_vqos.agent import followers
 from nova_vqos.agent import host
 from nova_vqos.agent import jobs
 from nova_vqos.agent import mailbox
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import pushed_store
 from nova_vqos.agent import quanta
 from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import rounds
@@ -72,6 +75,7 @@ class Reconciler:
                  allocation_ratio: float = 1.0,
                  biller: billers.Biller | None = None,
                  keeper: quantum_keeper.QuantumKeeper | None = None,
+                 store: pushed_store.PushedStore | None = None,
                  tick_interval_s: float = 1.0,
                  sample_interval_s: float = 10.0,
                  heartbeat_interval_s: float = 10.0,
@@ -82,9 +86,12 @@ class Reconciler:
         :param reserved_cu: see :class:`decision.HostTerms`, as the next one
         :param biller: bills servers for their I/O; None: nobody does
         :param keeper: gives servers their slices; None: nobody does
+        :param store: has what was pushed of flavors; None: nothing was
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
         """
+        def overrides() -> pushed.Overrides:
+            return pushed.NOTHING if store is None else store.overrides
         self._hypervisor = hypervisor
         self._profiles = profiles_in_use
         self._manager = manager
@@ -114,7 +121,7 @@ class Reconciler:
             interval_s=sample_interval_s)
         self._host = host.Host(
             hypervisor, profiles_in_use, self._connection, self._rounds,
-            self._quanta, self._sampling, self._known, periods=periods,
+            self._quanta, self._sampling, self._known, store, periods=periods,
             reserved_cu=reserved_cu,
             allocation_ratio=allocation_ratio)
         self._signs = signs.SignsOfLife(self._host, heartbeat,
@@ -123,7 +130,9 @@ class Reconciler:
         failed = failures.Failures(self._counts, clock,
                                    self._connection.lose)
         self._descriptions = descriptions.Descriptions(
-            hypervisor, self._jobs, failed, self._counts, clock)
+            hypervisor, self._jobs, failed, self._counts, clock, overrides)
+        self._followers = followers.Followers(self._known, overrides,
+                                              self._counts, clock)
         self._caps = caps.Caps(
             hypervisor, self._known, self._jobs, failed, self._counts,
             self._host.terms, clock)
@@ -188,6 +197,22 @@ class Reconciler:
             return server is None or server.want is None or (
                 server.want.domain is None and server.right)
         return self._mailbox.ask(look)
+
+    def follow_pushed(self) -> dict[str, ty.Any]:
+        """Have all servers follow what was pushed, from now on.
+
+        :returns: see :meth:`nova_vqos.agent.followers.Followers.follow`
+        :raises TimeoutError: when the loop is held up; it does so later
+        """
+        return self._mailbox.ask(self._followers.follow)
+
+    def pushed_report(self) -> dict[str, ty.Any]:
+        """How servers follow what was pushed.
+
+        :returns: see :meth:`nova_vqos.agent.followers.Followers.report`
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(self._followers.report)
 
     def forget(self, uuid: str) -> bool:
         """Drop what is remembered of a server.

@@ -176,6 +176,47 @@ class AgentAPI:
         self._client.prepare(server=host, version='1.1').cast(
             {}, 'hand_over', statement=dict(statement))
 
+    def push_policies(self, host: str, generation: int,
+                      flavors: Mapping[str, Mapping[str, Any]],
+                      timeout: float = 10) -> dict[str, Any]:
+        """Have the servers of a host follow flavors as they are now.
+
+        :param host: CONF.host of the agent
+        :param generation: of this push, see AgentManager.push_policies
+        :param flavors: by id, see AgentManager.push_policies
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.push_policies
+        :raises InvalidArgument: when it is no push
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(
+            host, timeout, 'push_policies', version='1.2',
+            generation=generation,
+            flavors={flavor_id: dict(fields)
+                     for flavor_id, fields in flavors.items()})
+
+    def get_pushed(self, host: str, timeout: float = 10) -> dict[str, Any]:
+        """Ask the agent of a host what was pushed to it.
+
+        :param host: CONF.host of the agent
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.get_pushed
+        :raises oslo_messaging.MessagingTimeout: when the agent is down
+        """
+        return self._call(host, timeout, 'get_pushed', version='1.2')
+
+    def compare_pushed(self, digest: str,
+                       timeout: float = 10) -> dict[str, Any]:
+        """Ask any agent, whichever the bus gives it to, what was pushed.
+
+        :param digest: of what is known already
+        :param timeout: seconds to wait for the answer
+        :returns: see AgentManager.compare_pushed
+        :raises oslo_messaging.MessagingTimeout: when nobody answers
+        """
+        return self._call(None, timeout, 'compare_pushed', version='1.2',
+                          digest=digest)
+
     def forget(self, host: str, server_uuid: str,
                timeout: float = 10) -> dict[str, Any]:
         """Make the agent of a host drop what it remembers of a server.
@@ -188,7 +229,7 @@ class AgentAPI:
         """
         return self._call(host, timeout, 'forget', server_uuid=server_uuid)
 
-    def _call(self, host: str, timeout: float, method: str, *,
+    def _call(self, host: str | None, timeout: float, method: str, *,
               version: str = _LEAST_VERSION,
               **arguments: Any) -> dict[str, Any]:
         client = self._client.prepare(server=host, timeout=timeout,

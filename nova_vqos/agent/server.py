@@ -12,13 +12,16 @@
 
 """What the agent remembers of one server, in memory only."""
 
+from collections.abc import Set
 import logging
 import typing as ty
 
 from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
+from nova_vqos import pushed
 from nova_vqos import tuning
 from nova_vqos.agent import decision
+from nova_vqos.agent import following
 from nova_vqos.agent import recap
 from nova_vqos.agent import samples
 from nova_vqos.agent import tampering
@@ -26,6 +29,8 @@ from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
+
+_NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 
 _LONGEST_BACKOFF_S = 30.0
 _FIRST_BACKOFF_S = 0.5
@@ -71,7 +76,8 @@ class Server:
     :ivar runs_since_s: when its guest began to run here, on the monotonic
         clock; None where unknown
     :ivar policy: the last good one; None: nothing to be enforced
-    :ivar dd_billing: of its flavor, also where there are no units
+    :ivar following: what of it was pushed
+    :ivar dd_billing: that holds, also where there are no units
     :ivar quantum_class: likewise
     :ivar billed_since_s: when billing was switched on in this run, on the
         monotonic clock; None: it was on, or is off, from the first look on
@@ -108,8 +114,9 @@ class Server:
         self.runs_since_s: float | None = None
         self.domain: base.Domain | None = None
         self.policy: policies.ServerPolicy | None = None
+        self.following = following.Following()
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
-        self.quantum_class = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
+        self.quantum_class = _NO_CLASS
         self.billed_since_s: float | None = None
         self.limit_share: float | None = None
         self.honoured = True
@@ -175,13 +182,37 @@ class Server:
                 and self.policy.dd_billing == 'charge'
                 and self.policy.cap == 'hard')
 
-    def take_description(self, domain: base.Domain, now_s: float) -> bool:
+    @property
+    def policy_errors(self) -> Set[str]:
+        """What of its flavor, as booted or pushed, cannot be honoured."""
+        return {self.policy_error, self.following.error} - {''}
+
+    @property
+    def had_class(self) -> bool:
+        """Whether its threads may still have the slices of a class.
+
+        What is pushed can take the class of a server away while it runs.
+        """
+        return (self.quantum is not None or self.following.booted(
+            self.domain)['quantum_class'] != _NO_CLASS)
+
+    @property
+    def has_other_units(self) -> bool:
+        """Whether its flavor had others when it was pushed.
+
+        It keeps those that it was booted with: another number is a resize.
+        """
+        applied = self.following.applied
+        return applied is not None and applied.units != (
+            None if self.policy is None else self.policy.units)
+
+    def take_description(self, domain: base.Domain, now_s: float,
+                         overrides: pushed.Overrides = pushed.NOTHING
+                         ) -> None:
         """Learn what its policy follows from.
 
-        A policy that cannot be understood leaves the last good one.
-
         :param now_s: on the monotonic clock
-        :returns: False where the policy could not be understood
+        :param overrides: what was pushed
         """
         pinned_to, self.pinned_to = self.pinned_to, None
         if pinned_to is not None and domain.pcpus != pinned_to:
@@ -190,16 +221,49 @@ class Server:
                 self.uuid, domain.name, profiles.format_pcpus(pinned_to),
                 'all' if domain.pcpus is None
                 else profiles.format_pcpus(domain.pcpus))
-        was_off = self.domain is not None and self.dd_billing == 'off'
-        self.domain = domain
+        known, self.domain = self.domain is not None, domain
         # Whatever made it worth a description may have made threads.
         self.quantum_due = True
         self.describe_at_s = now_s + _ARRIVAL_INTERVAL_S
         if self.origin == 'found' and self.is_arriving:
             self.origin = 'migrated'
+        self._take_policy(domain, overrides, now_s, known=known)
+
+    def follow(self, overrides: pushed.Overrides, now_s: float) -> bool:
+        """Have its policy follow what was pushed, as of now.
+
+        One that was never described does so once it is.
+
+        :param now_s: on the monotonic clock
+        :returns: whether it has another policy now
+        """
+        if self.domain is None:
+            return False
+        before = self.policy, self.quantum_class, self.dd_billing
+        self._take_policy(self.domain, overrides, now_s, known=True)
+        if before == (self.policy, self.quantum_class, self.dd_billing):
+            return False
+        LOG.info('Server %s (%s) follows its flavor %s as it was pushed: '
+                 'quantum class %s, billing %s; before %s, %s', self.uuid,
+                 self.name, self.domain.flavor_name, self.quantum_class,
+                 self.dd_billing, *before[1:])
+        self.reconsider = self.quantum_due = True
+        self.stop_backing_off()
+        return True
+
+    def _take_policy(self, domain: base.Domain, overrides: pushed.Overrides,
+                     now_s: float, *, known: bool) -> None:
+        """Have a policy hold from now on.
+
+        One that cannot be understood leaves the last good one.
+
+        :param known: whether it had one before
+        """
+        was_off = known and self.dd_billing == 'off'
         try:
-            policy = (None if domain.extra_specs is None else
-                      policies.parse(domain.extra_specs, domain.vcpus))
+            policy = self.following.policy_of(domain, overrides)
+        except following.KeepLast:
+            return
         except policies.PolicyError as error:
             if str(error) != self.policy_error:
                 self.policy_error = str(error)
@@ -207,10 +271,10 @@ class Server:
                     'The flavor of server %s cannot be honoured: %s. %s',
                     self.uuid, error, 'Its last good policy stays'
                     if self.policy is not None else 'Its cap is left as it is')
-            return False
+            return
         self.policy_error = ''
         self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
-        self.quantum_class = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
+        self.quantum_class = _NO_CLASS
         if policy is not None:
             self.dd_billing = policy.dd_billing
             self.quantum_class = policy.quantum_class

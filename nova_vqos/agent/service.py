@@ -27,7 +27,10 @@ import stevedore
 from nova_vqos.agent import biller as billers
 from nova_vqos.agent import manager
 from nova_vqos.agent import messenger
+from nova_vqos.agent import peers
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import pushed_store
+from nova_vqos.agent import pushing
 from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import reconciler
 from nova_vqos.agent import rpcapi
@@ -128,6 +131,7 @@ class AgentService(service.Service):
         self._loop_thread: threading.Thread | None = None
         self._rpc: RpcServer | None = None
         self._messenger: messenger.Messenger | None = None
+        self._peers: peers.Peers | None = None
         self._manager = state.ServiceManager()
 
     def start(self) -> None:
@@ -144,6 +148,8 @@ class AgentService(service.Service):
         self._start_notifications(self._messenger)
         self._messenger.start()
         biller = make_biller(conf, hypervisor, self._messenger)
+        store = pushed_store.PushedStore(options.pushed_path)
+        store.load()
         self._loop = reconciler.Reconciler(
             hypervisor,
             profile_watch.ProfileWatch(conf.vqos.profile_path,
@@ -155,17 +161,20 @@ class AgentService(service.Service):
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
             keeper=make_keeper(conf, hypervisor),
+            store=store,
             tick_interval_s=options.tick_interval_s,
             sample_interval_s=options.sample_interval_s,
             heartbeat_interval_s=options.heartbeat_interval_s)
         self._loop_thread = threading.Thread(
             target=self._loop.run, name='reconciler', daemon=True)
         self._loop_thread.start()
+        taker = pushing.Pushing(store, self._loop)
+        self._peers = peers.Peers(taker, conf.host, options.pushed_interval_s)
         self._rpc = RpcServer(
             conf,
             manager.AgentManager(self._loop, conf.host, biller.hand_over,
-                                 conf.vqos.compute_state_path),
-            self._messenger)
+                                 taker, conf.vqos.compute_state_path),
+            self._messenger, self._peers)
         self._rpc.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda _number, _frame: self.reset())
@@ -192,6 +201,8 @@ class AgentService(service.Service):
         A server that paid for its I/O gets its whole entitlement back.
         """
         self._manager.stopping()
+        if self._peers is not None:
+            self._peers.stop()
         if self._rpc is not None:
             self._rpc.stop()
         if self._loop is not None and self._loop_thread is not None:
@@ -223,14 +234,21 @@ class AgentService(service.Service):
             return None
 
 
+class BusUser(ty.Protocol):
+    """Who reaches other agents."""
+
+    def use_bus(self, api: rpcapi.AgentAPI) -> None:
+        """Reach them from now on."""
+
+
 class RpcServer:
     """Answers RPC as soon as, and as long as, there is a message bus."""
 
     def __init__(self, conf: cfg.ConfigOpts, endpoint: ty.Any,
-                 told: messenger.Messenger | None = None) -> None:
+                 *told: BusUser) -> None:
         """Prepare; nothing is connected yet.
 
-        :param told: reaches other agents as soon as there is a bus
+        :param told: reach other agents as soon as there is a bus
         """
         self._conf = conf
         self._told = told
@@ -252,8 +270,8 @@ class RpcServer:
         options = self._conf.vqos_agent
         try:
             transport = oslo_messaging.get_rpc_transport(self._conf)
-            if self._told is not None:
-                self._told.use_bus(rpcapi.AgentAPI(
+            for told in self._told:
+                told.use_bus(rpcapi.AgentAPI(
                     transport, exchange=options.exchange,
                     topic=options.topic))
             self._server = oslo_messaging.get_rpc_server(

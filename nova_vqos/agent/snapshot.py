@@ -230,7 +230,13 @@ _FIELDS: Mapping[str, _Field] = {
     'origin': lambda server, _: server.origin,
     'flavor': lambda server, _: (
         '' if server.domain is None else server.domain.flavor_name),
+    'flavor_id': lambda server, _: (
+        '' if server.domain is None else server.domain.flavor_id),
     'policy': _policy,
+    'policy_source': lambda server, _: server.following.sources(),
+    'booted': lambda server, _: server.following.booted(server.domain),
+    'pushed': lambda server, _: server.following.told(),
+    'push_error': lambda server, _: server.following.problem,
     'entitled_cu': lambda server, _: (
         None if server.policy is None else server.policy.units),
     'quantum_class': lambda server, _: server.quantum_class,

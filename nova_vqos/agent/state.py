@@ -59,6 +59,12 @@ class HostLock:
         os.close(self._handle)
 
 
+def utc_at(at_s: float) -> str:
+    """A time in seconds since 1970, ISO 8601, UTC, whole seconds."""
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).isoformat(
+        timespec='seconds')
+
+
 def utc(ago_s: float = 0.0) -> str:
     """The time some seconds ago, ISO 8601, UTC, whole seconds."""
     then = (datetime.datetime.now(datetime.UTC)

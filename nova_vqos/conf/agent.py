@@ -16,6 +16,7 @@ import socket
 
 from oslo_config import cfg
 
+from nova_vqos.agent import pushed_store
 from nova_vqos.billing import ledger
 from nova_vqos.quantum import proof
 from nova_vqos.quantum.sources import loading
@@ -134,6 +135,29 @@ an interval or two later only: in simulations the worst 30 seconds were 2.7 %
 above the entitlement with modelled I/O of two tenths of it, 4.3 % with five
 tenths, 9.1 % with eight tenths, and 23 % with as much as all of it. With a
 longer interval it is more.
+"""),
+    cfg.StrOpt(
+        'pushed_path',
+        default=pushed_store.DEFAULT_PATH,
+        help="""
+Path of the file in which the agent keeps what ``nova-vqos-manage policy push``
+told it of flavors.
+
+It must belong to root or to the agent's user, and must not be writable by
+anybody else: else it is ignored, with an alarm, until the next push.
+"""),
+    cfg.FloatOpt(
+        'pushed_interval_s',
+        default=300.0,
+        min=1.0,
+        max=86_400.0,
+        help="""
+Seconds, on average, from one time to the next at which the agent asks another
+one of its cell whether it missed a push.
+
+It asks for the first time within 10 seconds of its start. One that was down
+while a push was made follows it after that, or after a few times, where the
+other one missed it too.
 """),
     cfg.StrOpt(
         'quantum_proof_path',

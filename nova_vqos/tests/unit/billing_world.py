@@ -31,7 +31,11 @@ WHOLE = base.Limit(30_000, 50_000)
 class World(agent_world.World):
     """A host whose servers may be billed."""
 
-    def __init__(self, directory, **options):
+    def __init__(self, directory, store=None, **options):
+        """
+        :param store: has what was pushed
+        :param options: of the biller
+        """
         self.path = directory / 'lib' / 'ledger.sqlite'
         self.told = billing_host.Told()
 
@@ -39,7 +43,7 @@ class World(agent_world.World):
             return billers.Biller(
                 host, ledgers.Ledger(str(self.path)), self.told,
                 billers.Options(**options), host='host', clock=clock)
-        super().__init__(directory, make_biller=make_biller)
+        super().__init__(directory, make_biller=make_biller, store=store)
 
     def boot(self, uuid=fakes.UUID, *, dd_billing='charge', **others):
         specs = others.pop('specs', None) or fakes.make_specs(

@@ -121,14 +121,18 @@ class FakeHypervisor(base.Hypervisor):
     def boot(self, uuid=UUID, *, specs=None, vcpus=2, online=None, run_id=1,
              quota_us=None, period_us=100_000, shares=1024, pcpus=None,
              pinned_by_others=False, interfaces=None, disks=None,
-             incoming=None, cpuset=None, pinned=False):
-        """Let a domain run, with what is in force for it."""
+             incoming=None, cpuset=None, pinned=False, flavor=('small', 'f1')):
+        """Let a domain run, with what is in force for it.
+
+        :param flavor: its name and id
+        """
         self.runs[uuid] = run_id
         self.domains[uuid] = base.Domain(
             uuid=uuid, name=f'instance-{run_id}', extra_specs=specs,
             vcpus=vcpus, pcpus=pcpus, pinned_by_others=pinned_by_others,
             interfaces=interfaces or {}, disks=disks or {},
-            incoming=incoming, cpuset=cpuset, pinned=pinned)
+            incoming=incoming, cpuset=cpuset, pinned=pinned,
+            flavor_name=flavor[0], flavor_id=flavor[1])
         limit = base.Limit(quota_us, period_us)
         self.tunes[uuid] = base.InForce(
             vcpus=dict.fromkeys(range(online or vcpus), limit),

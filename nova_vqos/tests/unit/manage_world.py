@@ -49,15 +49,17 @@ class Agents:
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
-    def add(self, host, endpoint=None):
+    def add(self, host, endpoint=None, world=None):
         """Start the agent of a host.
 
         :param endpoint: answers in place of the agent's own
+        :param world: None: one is made
         :returns: its world
         """
-        directory = self._directory / host
-        directory.mkdir()
-        world = agent_world.World(directory)
+        if world is None:
+            directory = self._directory / host
+            directory.mkdir()
+            world = agent_world.World(directory)
         world.start()
         conf = self._make_conf(host)
         rpc = service.RpcServer(

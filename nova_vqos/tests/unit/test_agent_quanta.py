@@ -69,13 +69,17 @@ def world(tmp_path, watch, monkeypatch):
     return make_world(tmp_path, watch, monkeypatch)
 
 
-def make_world(tmp_path, watch, monkeypatch, **options):
-    """:param options: of the keeper"""
+def make_world(tmp_path, watch, monkeypatch, store=None, **options):
+    """
+    :param store: has what was pushed
+    :param options: of the keeper
+    """
     monkeypatch.setattr(proof, 'boot_id', lambda root='/': BOOT_ID)
     host = fakes.FakeHypervisor()
     clock = []
     made = agent_world.World(
-        tmp_path, hypervisor=host, keeper=quantum_keeper.QuantumKeeper(
+        tmp_path, hypervisor=host, store=store,
+        keeper=quantum_keeper.QuantumKeeper(
             host, watch, quantum_keeper.Options(
                 slices_us=classes.DEFAULT_SLICES_US,
                 proof_path=str(tmp_path / 'proof.json'), **options),

@@ -43,6 +43,7 @@ def conf(tmp_path):
                          'vqos')
     for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
+                        ('pushed_path', str(tmp_path / 'pushed.json')),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),
                         ('tick_interval_s', 0.1),

@@ -56,6 +56,10 @@ class TestServer:
         assert found == {
             'server_uuid': fakes.UUID, 'name': 'instance-1',
             'project_id': 'p', 'origin': 'booted', 'flavor': 'm1',
+            'flavor_id': '', 'policy_source': dict.fromkeys(
+                ('units', 'cap', 'quantum_class', 'dd_billing'), 'flavor'),
+            'booted': {'quantum_class': 'io', 'dd_billing': 'account'},
+            'pushed': None, 'push_error': '',
             'entitled_cu': 60, 'quantum_class': 'io',
             'dd_billing': 'account', 'right': False, 'problem': '',
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
