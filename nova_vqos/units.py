@@ -36,7 +36,7 @@ MAX_PERIOD_US = 1_000_000
 
 # A shorter period gives less CPU away at each write of a quota, a longer one
 # has less overrun and a better open-loop tail:
-# doc/source/contributor/internals.rst.
+# doc/source/contributor/decisions.rst.
 DEFAULT_PERIOD_US = 50_000
 
 # Of a server that is to run for long at a time: enough for a slice of 90 ms at

@@ -33,6 +33,18 @@ smartquotes_action = 'qe'
 # What docstrings name is in the code, not in these pages.
 nitpick_ignore_regex = [('py:.*', '.*')]
 graphviz_output_format = 'svg'
+# One look for all diagrams: dark on light, whatever the page is shown on. The
+# font is a wide one, so that any other fits its boxes.
+graphviz_dot_args = [
+    '-Gbgcolor=white', '-Gfontname=DejaVu Sans,sans-serif', '-Gfontsize=11',
+    '-Gpad=0.15', '-Gnodesep=0.35', '-Granksep=0.45', '-Gcolor=#8fa3b0',
+    '-Gfontcolor=#2a4e68', '-Gstyle=rounded',
+    '-Nshape=box', '-Nstyle=filled', '-Nfillcolor=#ecf2f7',
+    '-Ncolor=#2a4e68', '-Nfontcolor=#1a1a1a',
+    '-Nfontname=DejaVu Sans,sans-serif', '-Nfontsize=10.5',
+    '-Nmargin=0.12,0.07', '-Nheight=0.3',
+    '-Ecolor=#2a4e68', '-Efontcolor=#333333', '-Earrowsize=0.7',
+    '-Efontname=DejaVu Sans,sans-serif', '-Efontsize=9.5']
 autoprogram_cliff_app_dist_name = 'nova_vqos'
 # Of how answers are printed: the same for all commands.
 autoprogram_cliff_ignored = [
