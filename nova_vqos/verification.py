@@ -18,6 +18,7 @@ no new servers with units.
 """
 
 from collections.abc import Mapping, Sequence
+import dataclasses
 import datetime
 import json
 
@@ -51,22 +52,50 @@ def store(path: str, profile_id: str, verdict: str,
         'findings': list(findings)}, indent=2) + '\n', path)
 
 
-def why_stale(path: str, profile_id: str) -> str:
-    """Why a profile does not hold, as far as was measured.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verification:
+    """What the last verification of a profile found.
 
-    :returns: '' where it holds, where nothing was measured since it was made,
-        and where what was found cannot be read: the profile itself is valid
+    :ivar verdict: of the profile as a whole
+    :ivar verified_at: ISO 8601, UTC
+    :ivar drifts: of the coefficient, relative to the profile's, by the pCPUs
+        of each class of equal ones, written as libvirt writes them
+    """
+
+    verdict: str
+    verified_at: str
+    drifts: Mapping[str, float]
+
+
+def load(path: str, profile_id: str) -> Verification | None:
+    """What was found of a profile.
+
+    :returns: None where nothing was measured since it was made, and where
+        what was found cannot be read
     """
     try:
         fields = profiles.Fields(json.loads(profiles.read(path)), '')
         if (fields.number('schema', 0, 1e9) != SCHEMA
-                or fields.text('profile_id') != profile_id
-                or fields.text('verdict') != STALE):
-            return ''
-        found = ', '.join(
-            f'pCPUs {one.text("pcpus")} have drifted by {one.text("drift")}'
-            for one in fields.children('findings', _MOST_CLASSES))
-        return (f'measured again at {fields.text("verified_at")}, {found}: '
-                'calibrate this host again')
+                or fields.text('profile_id') != profile_id):
+            return None
+        return Verification(
+            fields.text('verdict'), fields.text('verified_at'),
+            {one.text('pcpus'): float(one.text('drift').rstrip('%')) / 100
+             for one in fields.children('findings', _MOST_CLASSES)})
     except (profiles.ProfileError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def why_stale(path: str, profile_id: str) -> str:
+    """Why a profile does not hold, as far as was measured.
+
+    :returns: '' where it holds, and where nothing is known of it: the profile
+        itself is valid
+    """
+    found = load(path, profile_id)
+    if found is None or found.verdict != STALE:
         return ''
+    drifts = ', '.join(f'pCPUs {pcpus} have drifted by {drift:+.1%}'
+                       for pcpus, drift in found.drifts.items())
+    return (f'measured again at {found.verified_at}, {drifts}: '
+            'calibrate this host again')

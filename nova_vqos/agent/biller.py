@@ -285,9 +285,14 @@ class Biller:
             'billing': subject.billing,
             'used_cu_s': {name: accounts.cu_s(used) for name, used
                           in account.total_cu_us.items()},
+            'used_here_cu_s': {name: accounts.cu_s(used) for name, used
+                               in account.own_cu_us.items()},
             'used_lately_cu': dict(book.lately),
             'debt_cu_s': accounts.cu_s(account.debt_cu_us),
             'written_off_cu_s': accounts.cu_s(account.written_off_cu_us),
+            'written_off_here_cu_s': accounts.cu_s(max(
+                0, account.written_off_cu_us
+                - account.inherited.written_off_cu_us)),
             'entitlement_cu': subject.entitlement_cu,
             'limit_cu': (
                 None if control is None or subject.entitlement_cu is None

@@ -147,8 +147,8 @@ class QuantumKeeper:
             servers={subject.uuid: reports.of_server(
                 subject, sorts[subject.uuid],
                 self._slices_us(subject, sorts[subject.uuid]),
-                means_us.get(subject.uuid, {}), self._plan,
-                self._problems.get(subject.uuid, ''))
+                means_us.get(subject.uuid, {}), runs.get(subject.uuid, {}),
+                self._plan, self._problems.get(subject.uuid, ''))
                 for subject in subjects},
             host=self._host_report(occupancy), alarms=self._alarms())
 

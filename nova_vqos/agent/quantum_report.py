@@ -30,13 +30,15 @@ _PINNED = 'its vCPUs are pinned, not by this agent'
 
 def of_server(subject: subjects.Subject, kinds: Mapping[int, model.Kind],
               slices_us: Mapping[int, int | None],
-              means_us: Mapping[int, float], plan: pooling.HostPlan,
-              problem: str) -> dict[str, ty.Any]:
+              means_us: Mapping[int, float],
+              runs: Mapping[int, schedstat.ThreadRun],
+              plan: pooling.HostPlan, problem: str) -> dict[str, ty.Any]:
     """What is told of one server.
 
     :param kinds: what each vCPU is taken for, by its number; so the next two
     :param slices_us: that they are to have
     :param means_us: how long they ran at a time, where that is known
+    :param runs: their threads' counters, where they could be read
     :param problem: why it does not get its slices; '': it does
     """
     placement = plan.placements.get(subject.uuid)
@@ -56,6 +58,8 @@ def of_server(subject: subjects.Subject, kinds: Mapping[int, model.Kind],
                 'obtainable_us': _obtainable_us(slices_us.get(number),
                                                 subject.cap),
                 'mean_run_us': means_us.get(number),
+                'waited_s': (runs[number].waited_ns / 1e9
+                             if number in runs else None),
                 'pcpus': (profiles.format_pcpus(pcpus[number])
                           if number in pcpus else None),
             } for number, kind in kinds.items()},

@@ -39,6 +39,8 @@ from nova_vqos.agent import watching
 from nova_vqos.billing import ledger
 from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.hypervisor import base
+from nova_vqos.metrics import collector
+from nova_vqos.metrics import exporter
 
 LOG = logging.getLogger(__name__)
 
@@ -116,6 +118,22 @@ def make_keeper(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
             pool_interval_s=options.pool_interval_s or None))
 
 
+def make_exporter(conf: cfg.ConfigOpts, endpoint: manager.AgentManager
+                  ) -> exporter.Exporter | None:
+    """What tells Prometheus of the agent; None where that is not wanted."""
+    if not conf.vqos_agent.metrics_port:
+        return None
+
+    def question() -> collector.Snapshot:
+        try:
+            return collector.Snapshot(endpoint.get_host({}),
+                                      endpoint.list_servers({}))
+        except oslo_messaging.ExpectedException as error:
+            # What RPC would answer.
+            raise error.exc_info[1] from error
+    return exporter.Exporter(conf, question)
+
+
 class AgentService(service.Service):
     """One per host. Everything is made in start(), nothing before."""
 
@@ -130,6 +148,7 @@ class AgentService(service.Service):
         self._loop: reconciler.Reconciler | None = None
         self._loop_thread: threading.Thread | None = None
         self._rpc: RpcServer | None = None
+        self._exporter: exporter.Exporter | None = None
         self._messenger: messenger.Messenger | None = None
         self._peers: peers.Peers | None = None
         self._manager = state.ServiceManager()
@@ -170,12 +189,14 @@ class AgentService(service.Service):
         self._loop_thread.start()
         taker = pushing.Pushing(store, self._loop)
         self._peers = peers.Peers(taker, conf.host, options.pushed_interval_s)
-        self._rpc = RpcServer(
-            conf,
-            manager.AgentManager(self._loop, conf.host, biller.hand_over,
-                                 taker, conf.vqos.compute_state_path),
-            self._messenger, self._peers)
+        endpoint = manager.AgentManager(
+            self._loop, conf.host, biller.hand_over, taker,
+            conf.vqos.compute_state_path)
+        self._rpc = RpcServer(conf, endpoint, self._messenger, self._peers)
         self._rpc.start()
+        self._exporter = make_exporter(conf, endpoint)
+        if self._exporter is not None:
+            self._exporter.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda _number, _frame: self.reset())
         self._manager.ready()
@@ -205,6 +226,8 @@ class AgentService(service.Service):
             self._peers.stop()
         if self._rpc is not None:
             self._rpc.stop()
+        if self._exporter is not None:
+            self._exporter.stop()
         if self._loop is not None and self._loop_thread is not None:
             self._loop.stop()
             self._loop_thread.join(_STOP_TIMEOUT_S)

@@ -18,6 +18,7 @@ from oslo_config import cfg
 
 from nova_vqos.agent import pushed_store
 from nova_vqos.billing import ledger
+from nova_vqos.conf import metrics
 from nova_vqos.quantum import proof
 from nova_vqos.quantum.sources import loading
 
@@ -294,6 +295,7 @@ It is begun anew at each start of the agent, ends at 64 MiB, and can be read
 by the agent's user alone. It must be where the agent's unit lets it write, as
 below /var/lib/nova-vqos. Empty: nothing is written.
 """),
+    *metrics.OPTS,
 ]
 
 

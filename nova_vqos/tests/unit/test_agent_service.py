@@ -44,6 +44,7 @@ def conf(tmp_path):
     for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
                         ('pushed_path', str(tmp_path / 'pushed.json')),
+                        ('metrics_port', 0),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),
                         ('tick_interval_s', 0.1),
@@ -123,6 +124,9 @@ class TestService:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             signal.signal(signal.SIGUSR1, handler)
         assert handled == [signal.SIGUSR1]
+
+    def test_no_metrics_where_they_are_not_wanted(self, conf):
+        assert service.make_exporter(conf, None) is None
 
     def test_an_unknown_hypervisor_is_named(self, conf):
         conf.set_override('hypervisor', 'abacus', 'vqos_agent')

@@ -81,6 +81,15 @@ class TestHandOver:
         assert billed.report['debt_cu_s'] == 100
         assert billed.report['inherited'] is True
 
+    def test_what_a_host_counts_is_what_was_used_there(self, host, there):
+        """Else a counter of that host would jump when the account comes."""
+        host.run(emulator_ns=10**9)
+        host.round()
+        self.move(host, there)
+        report = there.use(emulator_ns=10**9).report
+        assert report['used_cu_s']['emulator'] == 200
+        assert report['used_here_cu_s']['emulator'] == 100
+
     def test_it_waits_for_the_server_to_end_here(self, host, there):
         host.run(emulator_ns=10**9)
         host.round()

@@ -1,0 +1,238 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where Prometheus finds the metrics: a small HTTP server in the agent.
+
+Whoever asks can hold up neither the agent's loop nor its memory: a few
+requests at a time, each within a time, and the page is made at most once a
+second.
+"""
+
+from collections.abc import Callable, Iterable
+import gzip
+import http
+import logging
+import socket
+import socketserver
+import sys
+import threading
+import time
+import typing as ty
+from wsgiref import simple_server
+
+import prometheus_client
+from prometheus_client import registry
+
+LOG = logging.getLogger(__name__)
+
+PATH = '/metrics'
+# What all versions of Prometheus read.
+CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
+RETRY_S = 30.0
+
+_MOST_REQUESTS = 8
+_LONGEST_REQUEST_S = 15.0
+_KEEP_S = 1.0
+# Little of the gain takes most of the time.
+_GZIP_LEVEL = 3
+
+
+class Page:
+    """The metrics as text, made anew when they are older than a second."""
+
+    def __init__(self, metrics: registry.Collector,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        :param metrics: all that is shown
+        :param clock: in seconds
+        """
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._made_at_s = float('-inf')
+        self._plain = self._zipped = b''
+
+    def read(self, *, zipped: bool) -> bytes:
+        """The page; whoever comes while it is made waits for it."""
+        with self._lock:
+            if self._clock() - self._made_at_s >= _KEEP_S:
+                self._plain = prometheus_client.generate_latest(self._metrics)
+                self._zipped = gzip.compress(self._plain, _GZIP_LEVEL)
+                self._made_at_s = self._clock()
+            return self._zipped if zipped else self._plain
+
+
+class Application:
+    """Answers requests for the page, as WSGI has it."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._fails = False
+
+    def __call__(self, environ: dict[str, ty.Any],
+                 start_response: ty.Any) -> Iterable[bytes]:
+        """Answer one request."""
+        status, headers, body = self._answer(environ)
+        start_response(f'{status.value} {status.phrase}', [
+            *headers, ('Content-Length', str(len(body)))])
+        return [body]
+
+    def _answer(self, environ: dict[str, ty.Any]) -> tuple[
+            http.HTTPStatus, list[tuple[str, str]], bytes]:
+        if environ['PATH_INFO'] != PATH:
+            return http.HTTPStatus.NOT_FOUND, [], b''
+        if environ['REQUEST_METHOD'] != 'GET':
+            return (http.HTTPStatus.METHOD_NOT_ALLOWED, [('Allow', 'GET')],
+                    b'')
+        zipped = 'gzip' in environ.get('HTTP_ACCEPT_ENCODING', '')
+        try:
+            body = self._page.read(zipped=zipped)
+            self._fails = False
+        except Exception:
+            if not self._fails:
+                LOG.exception('Metrics cannot be told')
+            self._fails = True
+            return http.HTTPStatus.INTERNAL_SERVER_ERROR, [], b''
+        return (http.HTTPStatus.OK, [
+            ('Content-Type', CONTENT_TYPE),
+            *([('Content-Encoding', 'gzip')] if zipped else [])], body)
+
+
+class Endpoint:
+    """Listens as soon as, and as long as, it can."""
+
+    def __init__(self, application: Application, address: str,
+                 port: int, retry_s: float = RETRY_S) -> None:
+        """Prepare; nothing is opened yet.
+
+        :param address: of this host, IPv4 or IPv6
+        :param retry_s: after which it is tried again to listen
+        """
+        self._application = application
+        self._address = address
+        self._port = port
+        self._retry_s = retry_s
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._thread = threading.Thread(
+            target=self._run, name='metrics', daemon=True)
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        with self._lock:
+            self._stopping.set()
+            server = self._server
+        if server is not None:
+            server.shutdown()
+        self._thread.join()
+
+    def _run(self) -> None:
+        failure = ''
+        while not self._stopping.is_set():
+            try:
+                server = _Server(self._address, self._port)
+            except OSError as error:
+                if str(error) != failure:
+                    LOG.error('Metrics cannot be had on %s, port %d, which '
+                              'is tried again every %g s: %s', self._address,
+                              self._port, self._retry_s, error)
+                failure = str(error)
+                self._stopping.wait(self._retry_s)
+                continue
+            self._serve(server)
+            return
+
+    def _serve(self, server: '_Server') -> None:
+        with server:
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                # From now on it is to be shut down, which waits for its end.
+                self._server = server
+            LOG.info('Metrics are on %s, port %d', self._address, self._port)
+            server.set_app(self._application)
+            server.serve_forever()
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    # For each byte that is waited for.
+    timeout = 5.0
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing: a scrape is no event."""
+
+
+class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    """Serves a few at a time, none of them for long."""
+
+    daemon_threads = True
+    request_queue_size = 16
+
+    def __init__(self, address: str, port: int) -> None:
+        """Listen.
+
+        :raises OSError: when it cannot
+        """
+        self.address_family = (
+            socket.AF_INET6 if ':' in address else socket.AF_INET)
+        self._until_s: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__((address, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Without looking up the host's name, which may take for ever."""
+        socketserver.TCPServer.server_bind(self)
+        address, self.server_port = self.server_address[:2]
+        self.server_name = str(address)
+        self.setup_environ()
+
+    def process_request(self, request: ty.Any, client_address: ty.Any
+                        ) -> None:
+        """Answer in a thread of its own, or not at all."""
+        with self._lock:
+            accepted = len(self._until_s) < _MOST_REQUESTS
+            if accepted:
+                self._until_s[request] = (
+                    time.monotonic() + _LONGEST_REQUEST_S)
+        if accepted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: ty.Any) -> None:
+        """Close a connection, whether it was answered or not."""
+        with self._lock:
+            self._until_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long; called twice a second."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [request for request, until_s in self._until_s.items()
+                    if now_s > until_s]
+            for request in late:
+                try:
+                    request.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    # It has gone by itself.
+                    continue
+
+    def handle_error(self, request: ty.Any, client_address: ty.Any) -> None:
+        """Whoever hangs up is nobody's concern."""
+        LOG.debug('A scrape by %s ended early: %r', client_address,
+                  sys.exception())

@@ -1,0 +1,242 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""Where metrics are had from: real requests to a real server."""
+
+import gzip
+import logging
+import socket
+import threading
+import time
+import urllib.request
+
+from prometheus_client import registry
+import pytest
+
+from nova_vqos.agent import service
+from nova_vqos.metrics import endpoint
+from nova_vqos.tests.unit import metrics_case as case
+from nova_vqos.tests.unit import test_agent_rpc
+from nova_vqos.tests.unit import test_agent_service
+
+LIMIT_S = 20
+
+
+def free_port(address='127.0.0.1'):
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.socket(family) as found:
+        found.bind((address, 0))
+        return found.getsockname()[1]
+
+
+class Slow(registry.Collector):
+    """Something that takes its time to tell."""
+
+    def __init__(self):
+        self.release = threading.Event()
+        self.asked = 0
+
+    def collect(self):
+        self.asked += 1
+        self.release.wait(LIMIT_S)
+        return ()
+
+
+@pytest.fixture
+def agent(tmp_path):
+    return case.Agent(tmp_path)
+
+
+def listens(port, address='127.0.0.1'):
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.socket(family) as tried:
+        return tried.connect_ex((address, port)) == 0
+
+
+@pytest.fixture
+def serve():
+    """Starts an endpoint; it is stopped after the test."""
+    started = []
+
+    def start(metrics, port=None, address='127.0.0.1', wait=True):
+        port = port or free_port(address)
+        made = endpoint.Endpoint(
+            endpoint.Application(endpoint.Page(metrics)), address, port,
+            retry_s=0.05)
+        made.start()
+        started.append(made)
+        if wait:
+            test_agent_rpc.wait_until(lambda: listens(port, address))
+        return port
+    yield start
+    for one in started:
+        one.stop()
+
+
+class TestAnswers:
+    def test_the_page(self, agent, serve):
+        status, headers, body = fetch(serve(agent.registry))
+        assert status == 200
+        assert headers['Content-Type'].startswith('text/plain; version=0.0.4')
+        assert case.parse(body.decode()) == agent.scrape()
+
+    def test_zipped_where_that_is_understood(self, agent, serve):
+        _, headers, body = fetch(
+            serve(agent.registry), **{'Accept-Encoding': 'gzip, br'})
+        assert headers['Content-Encoding'] == 'gzip'
+        assert gzip.decompress(body).decode() == agent.text()
+
+    def test_by_ipv6(self, agent, serve):
+        try:
+            port = free_port('::1')
+        except OSError:
+            pytest.skip('this machine has no IPv6')
+        serve(agent.registry, port, '::1')
+
+
+class TestThoseWhoAsk:
+    def test_more_than_a_few_at_once_are_turned_away(self, serve):
+        asked = Slow()
+        port = serve(asked)
+        answers = []
+
+        def ask():
+            try:
+                answers.append(fetch(port)[0])
+            except OSError:
+                answers.append(None)
+        threads = [threading.Thread(target=ask) for _ in range(40)]
+        before = threading.active_count()
+        for thread in threads:
+            thread.start()
+        test_agent_rpc.wait_until(lambda: answers.count(None) >= 24)
+        # Ours, that of the answers, and no more than a few.
+        assert threading.active_count() - before <= len(threads) + 8
+        asked.release.set()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert 1 <= answers.count(200) <= 16
+        assert fetch(port)[0] == 200
+
+    def test_who_says_nothing_is_cut_off(self, agent, serve, monkeypatch):
+        monkeypatch.setattr(endpoint, '_LONGEST_REQUEST_S', 0.2)
+        port = serve(agent.registry)
+        silent = [socket.create_connection(('127.0.0.1', port))
+                  for _ in range(8)]
+        for one in silent:
+            one.sendall(b'GET ')
+        for one in silent:
+            one.settimeout(LIMIT_S)
+            # An end, or a reset: not a wait for ever.
+            try:
+                assert one.recv(1000)[:5] in (b'', b'HTTP/')
+            except ConnectionResetError:
+                pass
+            one.close()
+        test_agent_rpc.wait_until(lambda: answers(port))
+
+    def test_who_hangs_up(self, agent, serve):
+        port = serve(agent.registry)
+        for _ in range(20):
+            with socket.create_connection(('127.0.0.1', port)) as one:
+                one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
+        test_agent_rpc.wait_until(lambda: answers(port))
+
+    def test_garbage(self, agent, serve):
+        port = serve(agent.registry)
+        for text in (b'\x00\xff' * 100 + b'\r\n\r\n', b'\r\n\r\n',
+                     b'GET /' + b'x' * 70_000 + b' HTTP/1.0\r\n\r\n'):
+            with socket.create_connection(('127.0.0.1', port)) as one:
+                one.settimeout(LIMIT_S)
+                try:
+                    one.sendall(text)
+                    one.recv(100)
+                except ConnectionError:
+                    continue
+        test_agent_rpc.wait_until(lambda: answers(port))
+
+
+def fetch(port, **headers):
+    """:returns: status, headers and body of an answer; errors are raised."""
+    request = urllib.request.Request(
+        f'http://127.0.0.1:{port}{endpoint.PATH}', headers=headers)
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+        return answer.status, answer.headers, answer.read()
+
+
+def answers(port):
+    try:
+        return fetch(port)[0] == 200
+    except OSError:
+        return False
+
+
+class TestPort:
+    def test_one_that_is_taken_is_said_once_and_tried_again(
+            self, agent, serve, caplog):
+        with socket.socket() as taken:
+            taken.bind(('127.0.0.1', 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            serve(agent.registry, port, wait=False)
+            test_agent_rpc.wait_until(lambda: caplog.records)
+            time.sleep(0.2)
+        (record,) = caplog.records
+        assert record.levelno == logging.ERROR
+        assert str(port) in record.getMessage()
+        test_agent_rpc.wait_until(lambda: answers(port))
+
+    def test_an_address_of_another_host(self, agent, serve, caplog):
+        serve(agent.registry, address='192.0.2.1', port=free_port(),
+              wait=False)
+        test_agent_rpc.wait_until(lambda: '192.0.2.1' in caplog.text)
+
+    def test_it_ends_at_once_however_early(self, agent):
+        for _ in range(20):
+            port = free_port()
+            made = endpoint.Endpoint(endpoint.Application(
+                endpoint.Page(agent.registry)), '127.0.0.1', port)
+            made.start()
+            made.stop()
+            assert not listens(port)
+
+
+conf = test_agent_service.conf
+
+
+class TestService:
+    @pytest.fixture
+    def agent(self, conf):
+        conf.set_override('metrics_port', free_port(), 'vqos_agent')
+        started = service.AgentService(conf)
+        started.start()
+        yield started
+        started.stop()
+
+    @staticmethod
+    def scrape(conf):
+        port = conf.vqos_agent.metrics_port
+        test_agent_rpc.wait_until(lambda: answers(port))
+        return case.parse(fetch(port)[2].decode())
+
+    def test_metrics_are_had_until_it_stops(self, conf, agent):
+        found = self.scrape(conf)
+        assert case.values(found, 'nova_vqos_agent_up') == [1]
+        assert case.values(found, 'process_start_time_seconds')
+        agent.stop()
+        assert not listens(conf.vqos_agent.metrics_port)
+
+    def test_an_agent_that_is_held_up(self, conf, agent, monkeypatch):
+        def hold_up():
+            raise TimeoutError
+        monkeypatch.setattr(agent._loop, 'host_report', hold_up)
+        assert case.values(self.scrape(conf), 'nova_vqos_agent_up') == [0]
