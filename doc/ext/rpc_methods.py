@@ -23,6 +23,8 @@ from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 
 _WORDS = {'call': 'asked', 'cast': 'told'}
+# Of what nobody but nova-vqos-manage asks, of many hosts at once.
+_OF_MANAGE = ('one is asked', '1.2')
 
 
 class RpcMethods(described.Described):
@@ -33,8 +35,7 @@ class RpcMethods(described.Described):
 
     def facts(self):
         found = asked()
-        described.check(methods(), found)
-        return {name: found[name] for name in methods()}
+        return {name: found.get(name, _OF_MANAGE) for name in methods()}
 
 
 class RpcAnswers(described.docutils.SphinxDirective):
@@ -77,10 +78,13 @@ def _sent_by(name):
     method(*map(_value, inspect.signature(method).parameters.values()))
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
-    how = f'all are {_WORDS[sent[0]]}' if prepared.kwargs.get(
-        'fanout') else f'one is {_WORDS[sent[0]]}'
+    if prepared.kwargs.get('fanout'):
+        how = 'all are'
+    else:
+        how = 'one is' if prepared.kwargs.get('server') else 'any is'
     least = made.call_args.args[1].version
-    return sent.args[1], (how, prepared.kwargs.get('version') or least)
+    return sent.args[1], (f'{how} {_WORDS[sent[0]]}',
+                          prepared.kwargs.get('version') or least)
 
 
 def _value(parameter):
