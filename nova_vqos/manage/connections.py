@@ -14,6 +14,7 @@
 
 from collections.abc import Iterable, Mapping
 import os
+import re
 import typing as ty
 
 from oslo_config import cfg
@@ -58,9 +59,10 @@ class Connections:
         """
         if self._fleet is None:
             conf = self._load()
+            urls = {DEFAULT_CELL: None, **_cells(conf.vqos_manage.cells)}
             self._fleet = fleets.Fleet(
-                {name: self._transport(name, url) for name, url in
-                 [(DEFAULT_CELL, None), *_cells(conf.vqos_manage.cells)]},
+                {name: self._transport(name, url)
+                 for name, url in urls.items()},
                 exchange=conf.vqos_agent.exchange,
                 topic=conf.vqos_agent.topic,
                 timeout_s=self._timeout_s or conf.vqos_manage.timeout_s)
@@ -98,15 +100,28 @@ class Connections:
             if group in (None, _RABBIT):
                 conf.register_opts(options, group=group)
         path = self._config_file
+        if not os.path.isfile(path):
+            raise errors.ManageError(f'there is no file {path}: give '
+                                     '--config-file')
         if not os.access(path, os.R_OK):
             raise errors.ManageError(
                 f'{path} cannot be read: run as a user that may, or give '
-                '--config-file' if os.path.exists(path) else
-                f'there is no {path}: give --config-file')
+                '--config-file')
         try:
             conf([], default_config_files=[path], default_config_dirs=[])
+        except cfg.ConfigFileParseError as error:
+            # What it says of the line may be a secret.
+            found = re.search(r':(\d+),', str(error))
+            raise errors.ManageError(
+                f'{path} is no configuration file'
+                + (f', see line {found[1]}' if found else '')) from None
         except (cfg.Error, ValueError, OSError) as error:
             raise errors.ManageError(f'{path}: {error}') from error
+        found_in = conf.get_location('transport_url')
+        if found_in is None or not found_in.location.is_user_controlled:
+            raise errors.ManageError(
+                f'{path} does not say the transport_url of the message bus, '
+                'in [DEFAULT]')
         # One connection sends all questions: each more takes longer to make
         # than it saves.
         conf.set_default('rpc_conn_pool_size', 1, group=_RABBIT)

@@ -17,6 +17,6 @@ class ManageError(Exception):
     """What was asked for cannot be done; says why, and what to do."""
 
 
-def one_line(error: Exception) -> str:
-    """What an exception says, whatever its layout."""
+def one_line(error: object) -> str:
+    """What an exception, or a text, says, whatever its layout."""
     return ' '.join(str(error).split()) or type(error).__name__

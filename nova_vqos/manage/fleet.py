@@ -126,7 +126,8 @@ class Fleet:
                     topic='vqos-manage', transport_options=None).cast(
                         {}, 'none')
             except Exception as error:
-                return f'the bus of cell {cell} cannot be used: {error}'
+                return (f'the bus of cell {cell} cannot be used: '
+                        f'{errors.one_line(error)}')
             return ''
         found = _at_once([lambda cell=name: probe(cell)  # type: ignore[misc]
                           for name in names], self.timeout_s + _GRACE_S)
@@ -160,7 +161,7 @@ class Fleet:
         kind = getattr(error, 'exc_type', None) or type(error).__name__
         if kind.startswith(('UnsupportedVersion', 'NoSuchMethod')):
             return TOO_OLD
-        return str(getattr(error, 'value', None) or error)
+        return errors.one_line(getattr(error, 'value', None) or error)
 
 
 def _at_once(jobs: ty.Sequence[Callable[[], ty.Any]],

@@ -70,6 +70,11 @@ class Agents:
         self.worlds[host] = world
         return world
 
+    def wait_for_servers(self):
+        """Wait until each host has looked after its own."""
+        for world in self.worlds.values():
+            wait_until(lambda: world.host.written)  # noqa: B023
+
     def transport(self):
         return oslo_messaging.get_rpc_transport(self.conf)
 
@@ -97,6 +102,13 @@ class Agents:
             for world in list(self.worlds.values()):
                 world.settle()
             time.sleep(0.002)
+
+
+def wait_until(condition):
+    end_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end_s, 'not within the limit'
+        time.sleep(0.01)
 
 
 class Ran:

@@ -1,0 +1,193 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""nova-vqos-manage, real agents and a real message bus."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import process
+
+ON = ('--host', 'fast', '--host', 'slow')
+TIMEOUT_S = 2
+# What Python and the bus take, on a machine with other things to do.
+SLACK_S = 20
+SECRET = 'hush-hush'
+
+
+@pytest.fixture
+def config(lab, bus):
+    """Path of a configuration, as hosts see it; written with another URL."""
+    def write(url=bus):
+        path = lab.fast.path('etc/nova-vqos/manage.conf')
+        with open(path, 'w', encoding='utf-8') as stream:
+            stream.write(f'[DEFAULT]\ntransport_url = {url}\n'
+                         f'[vqos_manage]\ntimeout_s = {TIMEOUT_S}\n')
+        return path
+    return write
+
+
+@pytest.fixture
+def manage(lab, config):
+    """Runs the program on a host; returns status, rows and what it said."""
+    def run(*arguments, url=None):
+        path = config() if url is None else config(url)
+        done = lab.fast.run(argv(path, *arguments), check=False)
+        assert 'Traceback' not in done.stderr
+        assert 'vqos:vqos' not in done.stderr + done.stdout
+        return done
+    return run
+
+
+def argv(path, *arguments):
+    return [sys.executable, '-m', 'nova_vqos.cmd.manage', '--config-file',
+            path, *arguments]
+
+
+def rows(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def wait_alive(manage):
+    process.wait_until(
+        lambda: manage('host', 'list', *ON).returncode == 0,
+        guests.LIMIT_S, 'both agents to answer')
+
+
+def test_hosts_and_servers_are_told_of(lab, agent_of, guest_on, manage):
+    for host in lab.hosts:
+        agent_of(host)
+    guest = guest_on(lab.slow, specs=guests.server(40))
+    guest.wait_cap((40_000, 50_000))
+    wait_alive(manage)
+    fast, slow = rows(manage('host', 'list', '-f', 'json', *ON))
+    assert (fast['host'], fast['agent'], fast['coefficient']) == (
+        'fast', 'alive', 1.0)
+    assert (slow['host'], slow['agent'], slow['coefficient']) == (
+        'slow', 'alive', 0.5)
+    assert (fast['used_cu'], slow['used_cu']) == (0, 40)
+    assert slow['servers'] == [guest.uuid]
+    (server,) = rows(manage('server', 'list', '-f', 'json', *ON))
+    assert (server['server_uuid'], server['host'], server['entitled_cu'],
+            server['right']) == (guest.uuid, 'slow', 40, True)
+    shown = rows(manage('server', 'show', guest.uuid, '-f', 'json', *ON))
+    assert shown['host'] == 'slow'
+    compared = rows(manage('calibration', 'report', '-f', 'json', *ON))
+    assert [(row['host'], row['group']) for row in compared] == [
+        ('slow', 1), ('fast', 2)]
+
+
+def test_dead_agents_cost_one_timeout(lab, agent_of, manage):
+    agent_of(lab.fast)
+    dead = agent_of(lab.slow)
+    wait_alive(manage)
+    dead.process.signal(signal.SIGKILL)
+    assert dead.process.wait(10)
+    # Hosts that never had an agent have no queue; that of slow is still there.
+    others = [f'--host=none{number}' for number in range(50)]
+    began_s = time.monotonic()
+    done = manage('host', 'list', '-f', 'json', *ON, *others)
+    assert time.monotonic() - began_s < TIMEOUT_S + SLACK_S
+    assert done.returncode == 1
+    found = {row['host']: row['agent'] for row in json.loads(done.stdout)}
+    assert found.pop('fast') == 'alive'
+    assert set(found.values()) == {'no answer'}
+    assert done.stderr.startswith('51 of 52 hosts gave no answer: ')
+    assert done.stderr.count('\n') == 1
+    done = manage('host', 'show', 'slow')
+    assert (done.returncode, done.stderr) == (
+        1, f'host slow: no answer within {TIMEOUT_S} s\n')
+    done = manage('host', 'show', 'none1')
+    assert (done.returncode, done.stderr) == (
+        1, 'host none1: the bus knows no agent by this name\n')
+
+
+@pytest.mark.parametrize(('url', 'text'), [
+    (f'rabbit://vqos:{SECRET}@{{host}}:5672/', 'refused'),
+    (f'rabbit://vqos:{SECRET}@{{host}}:1/', 'refused'),
+    (f'rabbit://vqos:{SECRET}@192.0.2.1:5672/', ''),
+    (f'rabbit://vqos:{SECRET}@nonesuch.invalid:5672/', ''),
+])
+def test_a_bus_that_cannot_be_used_is_one_line(lab, manage, url, text):
+    began_s = time.monotonic()
+    done = manage('host', 'list', *ON,
+                  url=url.format(host=lab.fast.address))
+    assert time.monotonic() - began_s < TIMEOUT_S + SLACK_S
+    assert (done.returncode, done.stdout) == (1, '')
+    assert done.stderr.startswith('the bus of cell default '), done.stderr
+    assert text in done.stderr.lower()
+    assert done.stderr.count('\n') == 1, done.stderr
+    assert SECRET not in done.stderr
+
+
+@pytest.mark.parametrize('end', ['q', '\x03', signal.SIGTERM])
+def test_top_gives_the_terminal_back(lab, agent_of, manage, config, end):
+    agent_of(lab.fast)
+    process.wait_until(
+        lambda: manage('host', 'list', '--host', 'fast').returncode == 0,
+        guests.LIMIT_S, 'the agent to answer')
+    controller, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    running = subprocess.Popen(
+        lab.fast._enter([], argv(config(), 'server', 'top', '--host', 'fast',
+                                 '--interval', '1')),
+        stdin=terminal, stdout=terminal, stderr=terminal,
+        env={**os.environ, 'TERM': 'xterm', 'LINES': '24', 'COLUMNS': '100'},
+        start_new_session=True,
+        preexec_fn=lambda: _own_terminal(terminal))
+    try:
+        seen = read_until(controller, 'promised 0 CU')
+        assert '\x1b[?1049h' in seen
+        read_until(controller, ' UTC')
+        if isinstance(end, str):
+            os.write(controller, end.encode())
+        else:
+            os.killpg(running.pid, end)
+        seen = read_until(controller, '\x1b[?1049l')
+        assert running.wait(agents.STOP_LIMIT_S) is not None
+        assert 'Traceback' not in seen
+        assert termios.tcgetattr(terminal)[:4] == before[:4]
+    finally:
+        running.kill()
+        running.wait()
+        os.close(controller)
+        os.close(terminal)
+
+
+def _own_terminal(terminal):
+    import fcntl
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def read_until(controller, text):
+    """:returns: what was written to the terminal up to a text"""
+    seen = ''
+    end_s = time.monotonic() + guests.LIMIT_S
+    while text not in re.sub(r'\x1b\[[0-9;]*[A-Za-ln-z]', '', seen) and (
+            text not in seen):
+        assert time.monotonic() < end_s, seen
+        if select.select([controller], [], [], 1)[0]:
+            seen += os.read(controller, 65536).decode(errors='replace')
+    return seen
