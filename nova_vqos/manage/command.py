@@ -125,12 +125,13 @@ def host_name(text: str) -> str:
     return text
 
 
-def add_hosts(parser: argparse.ArgumentParser) -> None:
+def add_hosts(parser: argparse.ArgumentParser, help: str = (
+        'ask this host alone, and not Nova; may be given more than once')
+        ) -> None:
     """Add --host, which ManageCommand.hosts() follows."""
     parser.add_argument(
         '--host', action='append', dest='hosts', default=[], metavar='HOST',
-        type=host_name,
-        help='ask this host alone, and not Nova; may be given more than once')
+        type=host_name, help=help)
 
 
 def _names(silent: Sequence[fleets.Answer]) -> str:

@@ -13,7 +13,7 @@
 """nova-vqos-manage server: what servers are promised, and what they get."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import typing as ty
 import uuid
 
@@ -68,7 +68,8 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        server_uuid, host = self._locate(parsed_args)
+        server_uuid, host = locate(self, parsed_args.server,
+                                   parsed_args.hosts)
         if host:
             # It may be on its way to another.
             answer = self._ask({host}, server_uuid)
@@ -82,18 +83,6 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         return zip(*rows.fields(rows.Placed(answer.host, answer.value)),
                    strict=True)
 
-    def _locate(self, parsed_args: argparse.Namespace) -> tuple[str, str]:
-        """:returns: a server's UUID, and its host as Nova knows it, or ''"""
-        given = parsed_args.server
-        if parsed_args.hosts:
-            if not is_uuid(given):
-                raise errors.ManageError(
-                    f'{given!r} is no UUID: leave --host away, and Nova is '
-                    'asked for the server of this name')
-            return str(uuid.UUID(given)), ''
-        from nova_vqos.manage import nova
-        return nova.server(self.cloud(), given)
-
     def _ask(self, hosts: Iterable[str],
              server_uuid: str) -> fleets.Answer | None:
         """:returns: of the host that has it; None: none does"""
@@ -105,6 +94,26 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         silent = [one for one in answers if 'does not run on' not in one.error]
         self.tell_silent(silent, len(answers))
         return None
+
+
+def locate(asking: command.ManageCommand, given: str,
+           hosts: Sequence[str]) -> tuple[str, str]:
+    """Find a server.
+
+    :param asking: the command that asks Nova
+    :param given: its UUID; its name where Nova is asked
+    :param hosts: those of --host; none: Nova is asked
+    :returns: its UUID, and its host as Nova knows it, or ''
+    :raises ManageError: when there is none
+    """
+    if hosts:
+        if not is_uuid(given):
+            raise errors.ManageError(
+                f'{given!r} is no UUID: leave --host away, and Nova is '
+                'asked for the server of this name')
+        return str(uuid.UUID(given)), ''
+    from nova_vqos.manage import nova
+    return nova.server(asking.cloud(), given)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
