@@ -226,6 +226,11 @@ class Client:
     def get_server(self, host, guest):
         return self.ask('get_server', host.name, guest.uuid)
 
+    def list_servers(self, host):
+        """:returns: what the agent of a host tells of servers, by UUID."""
+        return {server['server_uuid']: server for server in self.ask(
+            'list_servers', host.name)['servers']}
+
     def call(self, host, method, timeout=10, **arguments):
         """Call anything, as a client that nobody has checked would."""
         def work():

@@ -135,8 +135,8 @@ def profiles(lab):
 def agent_of(lab, bus, profiles):
     """Starts the agent of a host; all are stopped after the test."""
     with contextlib.ExitStack() as started:
-        def start(host):
-            agent = agents.Agent(host, bus)
+        def start(host, **options):
+            agent = agents.Agent(host, bus, **options)
             # Last of all, for pytest to show with a test that failed.
             started.callback(agent.print_log)
             started.callback(agent.stop)
