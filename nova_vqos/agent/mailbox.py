@@ -20,7 +20,7 @@ import threading
 import typing as ty
 
 # How long RPC waits for the loop, which a hanging daemon can hold up.
-_ASK_TIMEOUT_S = 20.0
+ASK_TIMEOUT_S = 20.0
 
 _Answer = ty.TypeVar('_Answer')
 
@@ -40,9 +40,11 @@ class Mailbox:
         self._messages.put(message)
         self._wake.set()
 
-    def ask(self, question: Callable[[], _Answer]) -> _Answer:
+    def ask(self, question: Callable[[], _Answer],
+            timeout_s: float = ASK_TIMEOUT_S) -> _Answer:
         """Have a question answered by the owner.
 
+        :param timeout_s: for how long to wait for it
         :raises TimeoutError: when the owner is held up
         """
         answer: futures.Future[_Answer] = futures.Future()
@@ -53,7 +55,7 @@ class Mailbox:
             except Exception as error:
                 answer.set_exception(error)
         self.post(reply)
-        return answer.result(_ASK_TIMEOUT_S)
+        return answer.result(timeout_s)
 
     def wake(self) -> None:
         """End the owner's wait."""

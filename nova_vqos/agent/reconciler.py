@@ -236,21 +236,26 @@ class Reconciler:
                 server, self._moment())
         return self._mailbox.ask(read)
 
-    def servers_report(self) -> list[dict[str, ty.Any]]:
+    def servers_report(self, timeout_s: float = mailbox.ASK_TIMEOUT_S
+                       ) -> list[dict[str, ty.Any]]:
         """What is known of each server that runs here.
 
+        :param timeout_s: for how long to wait for the loop
         :raises TimeoutError: when the loop is held up
         """
         return self._mailbox.ask(lambda: snapshot.of_servers(
-            self._known.values(), self._moment()))
+            self._known.values(), self._moment()), timeout_s)
 
-    def host_report(self) -> dict[str, ty.Any]:
+    def host_report(self, timeout_s: float = mailbox.ASK_TIMEOUT_S
+                    ) -> dict[str, ty.Any]:
         """What is known of the host and the loop.
 
+        :param timeout_s: for how long to wait for the loop
         :raises TimeoutError: when the loop is held up
         """
         return self._mailbox.ask(
-            lambda: self._host.report(self._counts, self._tick_ms))
+            lambda: self._host.report(self._counts, self._tick_ms),
+            timeout_s)
 
     def profile_in_use(self) -> tuple[profiles.Profile | None,
                                       tuple[str, ...]]:

@@ -33,6 +33,7 @@ from nova_vqos.agent import pushed_store
 from nova_vqos.agent import pushing
 from nova_vqos.agent import quantum_keeper
 from nova_vqos.agent import reconciler
+from nova_vqos.agent import reports
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import state
 from nova_vqos.agent import watching
@@ -151,6 +152,7 @@ class AgentService(service.Service):
         self._exporter: exporter.Exporter | None = None
         self._messenger: messenger.Messenger | None = None
         self._peers: peers.Peers | None = None
+        self._reports: reports.Reports | None = None
         self._manager = state.ServiceManager()
 
     def start(self) -> None:
@@ -197,6 +199,10 @@ class AgentService(service.Service):
         self._exporter = make_exporter(conf, endpoint)
         if self._exporter is not None:
             self._exporter.start()
+        self._reports = reports.Reports(conf, {
+            'Host': self._loop.host_report,
+            'Servers': self._loop.servers_report})
+        self._reports.start()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda _number, _frame: self.reset())
         self._manager.ready()
@@ -233,6 +239,8 @@ class AgentService(service.Service):
             self._loop_thread.join(_STOP_TIMEOUT_S)
         if self._messenger is not None:
             self._messenger.stop()
+        if self._reports is not None:
+            self._reports.stop()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -75,7 +75,10 @@ class Agent:
     """nova-vqos-agent, running on a host.
 
     :ivar process: the process
+    :cvar more: of its configuration, groups of their own
     """
+
+    more = ''
 
     def __init__(self, host, bus, **options):
         """:param options: of its configuration, by name."""
@@ -89,7 +92,7 @@ class Agent:
                 f'[vqos_agent]\ntick_interval_s = {TICK_S}\n'
                 'heartbeat_interval_s = 0.5\n' + ''.join(
                     f'{name} = {value}\n'
-                    for name, value in options.items()))
+                    for name, value in options.items()) + self.more)
         # The sign of life of one that was killed would be taken for ours.
         if os.path.exists(self._state_path):
             os.unlink(self._state_path)

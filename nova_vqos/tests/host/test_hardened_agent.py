@@ -23,7 +23,9 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import sys
+import time
 
 import pytest
 
@@ -43,6 +45,9 @@ LIMIT_S = guests.LIMIT_S
 # What systemd-analyze gives the unit, from 0 (confined) to 10; each release
 # has its own idea of it.
 MOST_EXPOSED = 2.5
+
+# Where a report on the agent goes: among what it may write to, what lasts.
+STATE_DIRECTORY = '/var/lib/nova-vqos'
 
 _GROUP = 'vqos-hardened'
 
@@ -138,6 +143,8 @@ def read_unit():
 
 class HardenedAgent(agents.Agent):
     """nova-vqos-agent, run by a systemd on a host, by the unit."""
+
+    more = f'[oslo_reports]\nlog_dir = {STATE_DIRECTORY}\n'
 
     def __init__(self, host, bus):
         super().__init__(host, bus)
@@ -312,6 +319,68 @@ def test_what_the_kernel_enforces_is_seen_before_it_starts(lab, hardened):
     for outcome in seen.outcomes.values():
         assert outcome.enforced or outcome.reason
     assert not os.path.exists(lab.fast.hierarchy.directory('cpu', probe.NAME))
+
+
+def test_it_reports_on_a_signal(lab, guest_on, hardened, bus):
+    """Into a file; where it cannot, into the journal."""
+    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP,
+                     shares=test_caps.SHARES)
+    guest.wait_cap(test_caps.CAP)
+    state = pathlib.Path(lab.fast.path(STATE_DIRECTORY.lstrip('/')))
+    report = ask_report(hardened, new_files(state))
+    assert '"connected": true' in report
+    assert guest.uuid in report
+    assert '"entitled_cu": 40' in report
+    # Where its threads are, and what it was told; but no password.
+    assert 'nova_vqos/agent/reconciler.py' in report
+    assert 'transport_url = ***' in report
+    assert bus not in report
+
+    # It has no right to what its directory does not let it do.
+    mode = state.stat().st_mode
+    state.chmod(0o555)
+    try:
+        report = ask_report(hardened, lambda: [
+            part for part in [hardened.log()] if '"connected"' in part])
+    finally:
+        state.chmod(mode)
+    assert 'goes to stderr' in report
+    assert guest.uuid in report
+    assert bus not in report
+
+
+def test_it_reports_while_its_loop_hangs(lab, hardened):
+    """A daemon of libvirt that does not answer holds the loop up."""
+    daemon = lab.fast.libvirtd
+    daemon.signal(signal.SIGSTOP)
+    try:
+        # The call of the next tick does not come back.
+        time.sleep(2 * agents.TICK_S)
+        began_s = time.monotonic()
+        state = pathlib.Path(lab.fast.path(STATE_DIRECTORY.lstrip('/')))
+        report = ask_report(hardened, new_files(state))
+        assert time.monotonic() - began_s < 15
+    finally:
+        daemon.signal(signal.SIGCONT)
+    assert 'The loop did not answer within 2 s' in report
+    assert 'in running' in report
+
+
+def new_files(directory):
+    """:returns: what reads the reports that were not there yet"""
+    pattern = 'nova-vqos-agent_gurumeditation_*'
+    there = set(directory.glob(pattern))
+    return lambda: [path.read_text()
+                    for path in set(directory.glob(pattern)) - there]
+
+
+def ask_report(hardened, find):
+    """:returns: what is found once it is whole"""
+    hardened.control('kill', '--kill-who=main', '-s', 'USR2', UNIT.name)
+    found = process.wait_until(
+        lambda: [one for one in find() if one.rstrip().endswith((']', '.'))],
+        LIMIT_S, 'a report on the agent')
+    return found[0]
 
 
 def test_the_limits_are_about_the_agents_mounts(lab, hardened, guest_on):

@@ -83,10 +83,9 @@ class TestMailbox:
             mailbox.ask(question)
         owner.join(10)
 
-    def test_an_owner_that_is_held_up(self, mailbox, monkeypatch):
-        monkeypatch.setattr(mailboxes, '_ASK_TIMEOUT_S', 0.01)
+    def test_an_owner_that_is_held_up(self, mailbox):
         with pytest.raises(TimeoutError):
-            mailbox.ask(lambda: 7)
+            mailbox.ask(lambda: 7, timeout_s=0.01)
 
 
 class TestJobs:
