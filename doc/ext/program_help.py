@@ -15,6 +15,7 @@
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 
@@ -59,22 +60,29 @@ class ProgramHelp(docutils.SphinxDirective):
 class CommandHelp(sphinxext.AutoprogramCliffDirective):
     """All commands of a program made with cliff.
 
-    cliff's own directive leaves defaults as %(default)s, and gives commands
-    of several programs on a page the same anchors.
+    cliff's own directive leaves defaults as %(default)s, makes one long dash
+    of the two that options begin with, and gives commands of several programs
+    on a page the same anchors.
     """
 
     def _drop_ignored_options(self, parser, ignored_opts):
         super()._drop_ignored_options(parser, ignored_opts)
+        parser.description = _with_options(parser.description or '')
         formatter = parser._get_formatter()
         for action in parser._actions:
             if action.help:
-                action.help = formatter._expand_help(action)
+                action.help = _with_options(formatter._expand_help(action))
 
     def _generate_nodes_per_command(self, title, command_name, *others):
         section, = super()._generate_nodes_per_command(
             command_name, command_name, *others)
         section[0] = nodes.title(text=title)
         return [section]
+
+
+def _with_options(text):
+    """A text of help, with the options that it names as code."""
+    return re.sub(r'(?<![\w`-])--[a-z][a-z-]*', r'``\g<0>``', text)
 
 
 def setup(app):

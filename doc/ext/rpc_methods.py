@@ -48,8 +48,31 @@ class RpcAnswers(described.docutils.SphinxDirective):
             text += ['', f'.. py:function:: {name}({", ".join(arguments)})',
                      '   :no-index:', '',
                      *(f'   {line}' for line in
-                       inspect.getdoc(method).splitlines())]
+                       with_lists(inspect.getdoc(method)).splitlines())]
         return self.parse_text_to_nodes('\n'.join(text))
+
+
+def with_lists(docstring):
+    """A docstring whose answer is a list, as far as it has several parts.
+
+    Docstrings have it as a sentence, which is longer than a reader's breath:
+    parts are divided by semicolons, but for those within brackets.
+    """
+    def as_list(found):
+        words = ' '.join(found[1].split())
+        parts = re.findall(r'(?:[^;(]|\((?:[^()]|\([^()]*\))*\))+', words)
+        if len(parts) == 1:
+            return f':returns: {_marked(words)}\n'
+        items = '\n'.join(f'    * {_marked(part.strip())}' for part in parts)
+        return f':returns:\n{items}\n'
+    return re.sub(r':returns:((?:.+\n)(?:    .*\n)*)', as_list,
+                  f'{docstring}\n')
+
+
+def _marked(words):
+    """With names of fields as code, unless they are marked already."""
+    return re.sub(r'(`+[^`]+`+)|\b([a-z]+(?:_[a-z]+)+)\b',
+                  lambda found: found[1] or f'``{found[2]}``', words)
 
 
 def methods():

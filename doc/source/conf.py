@@ -28,8 +28,6 @@ openstackdocs_pdf_link = False
 exclude_patterns = []
 html_static_path = ['_static']
 html_css_files = ['nova_vqos.css']
-# Options of programs begin with two dashes, not with a long one.
-smartquotes_action = 'qe'
 # What docstrings name is in the code, not in these pages.
 nitpick_ignore_regex = [('py:.*', '.*')]
 graphviz_output_format = 'svg'
