@@ -110,6 +110,20 @@ class TestRpc:
         assert (second['server_uuid'], second['entitled_cu'],
                 second['right']) == (fakes.OTHER_UUID, None, None)
 
+    def test_one_server_of_many_that_is_broken_does_not_cost_the_answer(
+            self, agent):
+        uuids = [fakes.UUID[:-3] + f'{number:03}' for number in range(200)]
+        for number, uuid in enumerate(uuids):
+            agent.host.boot(uuid, specs=fakes.make_specs(), run_id=number + 1)
+        agent.api.wake('host', uuids[0], None)
+        wait_until(lambda: len(agent.api.list_servers(
+            'host', timeout=LIMIT_S)['servers']) == len(uuids))
+        agent.loop._known[uuids[17]].history = None
+        servers = agent.api.list_servers('host', timeout=LIMIT_S)['servers']
+        assert [server['server_uuid'] for server in servers] == uuids
+        assert servers[17]['vcpu_s'] is servers[17]['rates'] is None
+        assert servers[17]['origin'] == servers[18]['origin'] == 'found'
+
     def test_a_wake_up_has_the_domain_read_at_once(self, agent):
         agent.host.boot(specs=fakes.make_specs())
         # No event, and the clock of the loop stands still: no tick.

@@ -13,6 +13,7 @@
 
 import datetime
 import json
+import time
 
 import pytest
 
@@ -118,6 +119,31 @@ class TestServer:
         # Each field of it once, however often it is asked for.
         assert len(caplog.records) == len(
             {record.getMessage() for record in caplog.records})
+
+
+class TestMany:
+    MANY = 200
+
+    @staticmethod
+    def used_ns(known, moment):
+        """CPU time of one answer about all servers, the least of some."""
+        found_ns = []
+        for _ in range(10):
+            began_ns = time.thread_time_ns()
+            snapshot.of_servers(known, moment)
+            found_ns.append(time.thread_time_ns() - began_ns)
+        return min(found_ns)
+
+    def test_an_answer_costs_no_more_for_each_where_there_are_many(self):
+        known = [make_server(uuid=fakes.UUID[:-3] + f'{number:03}')
+                 for number in range(self.MANY)]
+        for server in known:
+            server.history.add(reading(40.0, 10))
+            server.history.add(reading(90.0, 20))
+        moment = make_moment(fakes.make_profile())
+        few = known[:self.MANY // 10]
+        assert self.used_ns(known, moment) < 30 * self.used_ns(few, moment)
+        assert len(snapshot.of_servers(known, moment)) == self.MANY
 
 
 class TestHost:
