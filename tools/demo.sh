@@ -20,7 +20,7 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 
 usage() {
     cat <<EOT
-usage: tools/demo.sh [--json FILE] [--keep] [--embedded]
+usage: tools/demo.sh [--json FILE] [--keep] [--cloud] [--embedded]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
 a virtual environment in .venv), makes an OpenStack with two hosts of unlike
@@ -29,6 +29,8 @@ what was promised and delivered, and removes the cloud again.
 
   --json FILE  also write measurements and checks to FILE
   --keep       leave the cloud running, with the commands to use it
+  --cloud      tell no story: make the cloud, calibrate its hosts, deploy
+               nova_vqos, and leave it running
   --embedded   tell the story without hosts: Nova's services with a fake
                libvirt, and Placement, in one process; no speed is measured.
                Chosen by itself where root, namespaces or cgroups are missing
@@ -39,6 +41,7 @@ EOT
 
 json=()
 keep=
+cloud=
 embedded=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -49,6 +52,7 @@ while [ $# -gt 0 ]; do
             json=(--json "$(realpath -m -- "$2")")
             shift ;;
         --keep) keep=1 ;;
+        --cloud) cloud=1 ;;
         --embedded) embedded=1 ;;
         *) usage >&2
            printf "error: '%s' is no option\n" "$1" >&2
@@ -104,6 +108,7 @@ if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
 fi
 lacking=$(missing_requirements)
 if [ -n "$lacking" ]; then
+    [ -z "$cloud" ] || die "no two-host cloud can be made here: $lacking"
     say "no two-host cloud can be made here ($lacking):" \
         "the story is told embedded, without measured speed"
     run_embedded
@@ -111,4 +116,9 @@ fi
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+if [ -n "$cloud" ]; then
+    lab up
+    trap - EXIT
+    exit
+fi
 lab demo ${json[@]+"${json[@]}"}
