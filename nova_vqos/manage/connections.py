@@ -31,6 +31,7 @@ DEFAULT_CONFIG = '/etc/nova-vqos/nova-vqos.conf'
 DEFAULT_CELL = 'default'
 
 _RABBIT = 'oslo_messaging_rabbit'
+_QUEUE_TTL_S = 60
 
 
 class Connections:
@@ -126,6 +127,9 @@ class Connections:
         # than it saves.
         conf.set_default('rpc_conn_pool_size', 1, group=_RABBIT)
         conf.set_default('conn_pool_min_size', 1, group=_RABBIT)
+        # The queue of its answers stays behind: half an hour by default.
+        conf.set_default('rabbit_transient_queues_ttl', _QUEUE_TTL_S,
+                         group=_RABBIT)
         return conf
 
     def _transport(self, cell: str, url: str | None) -> ty.Any:

@@ -12,8 +12,10 @@
 
 """Many agents asked at once, over oslo.messaging's in-memory transport."""
 
+import threading
 import time
 
+import oslo_messaging
 import pytest
 
 from nova_vqos.manage import errors
@@ -48,7 +50,6 @@ def test_all_answer_and_are_sorted(agents, fleet):
 
 def test_however_many_are_dead_cost_one_timeout(agents, fleet):
     agents.add('alive')
-    fleet.timeout_s = 1.0
     fleet = fleets.Fleet({'default': agents.transport()}, timeout_s=1.0)
     began_s = time.monotonic()
     answers = fleet.ask(
@@ -74,3 +75,68 @@ def test_nobody_is_asked_where_there_is_nobody(fleet):
 def test_a_cell_that_is_unknown_is_refused(fleet):
     with pytest.raises(errors.ManageError, match="no cell 'x'"):
         fleet.ask({'a': 'x'}, 'get_host')
+
+
+class Bus:
+    """A transport whose calls do something else; casts do nothing."""
+
+    def __init__(self, transport, work):
+        self.conf = transport.conf
+        self._work = work
+
+    def _require_driver_features(self, **_features):
+        pass
+
+    def _send(self, *_arguments, wait_for_reply=None, retry=None, **_others):
+        # None would try for ever.
+        assert retry == 0
+        return self._work() if wait_for_reply else None
+
+
+def test_a_bus_that_hangs_holds_nobody_up(agents, monkeypatch):
+    """As oslo.messaging does when it goes down before it is listened to."""
+    monkeypatch.setattr(fleets, '_GRACE_S', 0.2)
+    hanging = threading.Event()
+    fleet = fleets.Fleet({'x': Bus(agents.transport(), hanging.wait)},
+                         timeout_s=0.2)
+    try:
+        answers = fleet.ask({'a': 'x', 'b': fleets.ANY_CELL}, 'get_host')
+    finally:
+        hanging.set()
+    assert [(one.host, one.error) for one in answers] == [
+        ('a', 'no answer within 0.2 s'), ('b', 'no answer within 0.2 s')]
+
+
+def test_a_bus_that_is_down_is_told_of_its_hosts(agents, fleet):
+    def fail():
+        raise AssertionError('it was asked')
+
+    class Dead(Bus):
+        def _send(self, *_arguments, **_options):
+            raise oslo_messaging.MessageDeliveryFailure('no way')
+
+    agents.add('a')
+    fleet = fleets.Fleet({'default': agents.transport(),
+                          'north': Dead(agents.transport(), fail)},
+                         timeout_s=5.0)
+    one, other, third = fleet.ask(
+        {'a': fleets.ANY_CELL, 'b': 'north', 'c': 'north'}, 'get_host')
+    assert (one.cell, one.value['host']) == ('default', 'a')
+    assert other.error == 'the bus of cell north cannot be used: no way'
+    assert third.error == other.error
+
+
+def test_an_answer_is_preferred_to_what_others_say(agents):
+    def undeliverable():
+        raise oslo_messaging.MessageUndeliverable(None, None, None, None)
+
+    def refuse():
+        raise oslo_messaging.RemoteError('AgentError', 'not now', '')
+
+    transport = agents.transport()
+    fleet = fleets.Fleet({'first': Bus(transport, undeliverable),
+                          'second': Bus(transport, refuse)}, timeout_s=5.0)
+    (answer,) = fleet.ask({'a': fleets.ANY_CELL}, 'get_host')
+    assert (answer.cell, answer.error) == ('second', 'not now')
+    (answer,) = fleet.ask({'a': 'first'}, 'get_host')
+    assert (answer.cell, answer.error) == ('first', fleets.NO_AGENT)
