@@ -20,8 +20,8 @@ copyright = 'nova_vqos developers'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
               'reno.sphinxext', 'sphinx.ext.graphviz',
               # Ours, see doc/ext.
-              'host_names', 'navigation', 'profile_fields', 'program_help',
-              'rpc_methods']
+              'host_names', 'metric_families', 'navigation', 'profile_fields',
+              'program_help', 'rpc_methods']
 html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
 openstackdocs_pdf_link = False

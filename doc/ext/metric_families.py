@@ -1,0 +1,46 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+
+"""A Sphinx directive: the metrics of the agent."""
+
+import described
+
+from nova_vqos.metrics import families
+
+
+class Metrics(described.docutils.SphinxDirective):
+    """All metrics whose names begin with the argument."""
+
+    required_arguments = 1
+
+    def run(self):
+        prefix, = self.arguments
+        found = [one for one in families.ALL if one.name.startswith(prefix)]
+        if not found:
+            raise self.error(f'no metric begins with {prefix}')
+        return self.parse_text_to_nodes(described.table(
+            ('Metric', 'Type', 'What it is'), (42, 10, 48),
+            [(f'``{one.name}``', one.kind, _with_labels(one))
+             for one in found]))
+
+
+def _with_labels(family):
+    """What a metric is, and by what; those of all servers are said once."""
+    own = [f'``{label}``' for label in family.labels
+           if label not in families.SERVER_LABELS]
+    return f'{family.help}; by {", ".join(own)}' if own else family.help
+
+
+def setup(app):
+    app.add_directive('metrics', Metrics)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}
