@@ -14,6 +14,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import curses
 import datetime
 import queue
@@ -87,7 +88,12 @@ class TopServers(command.ManageCommand):
         if first.problem:
             raise errors.ManageError(first.problem)
         if parsed_args.number is None and self.app.stdout.isatty():
-            curses.wrapper(_Screen(look, first, parsed_args).run)
+            try:
+                curses.wrapper(_Screen(look, first, parsed_args).run)
+            except curses.error as error:
+                raise errors.ManageError(
+                    f'this terminal cannot be drawn on ({error}): give '
+                    '--once') from error
             return
         number = parsed_args.number or 1
         for left in reversed(range(number)):
@@ -132,11 +138,10 @@ class _Screen:
 
     def run(self, window: ty.Any) -> None:
         """Draw until somebody quits; curses.wrapper gives the screen back."""
-        # Not every terminal can hide its cursor.
-        try:
+        # Not every terminal has colours, or can hide its cursor.
+        with contextlib.suppress(curses.error):
+            curses.use_default_colors()
             curses.curs_set(0)
-        except curses.error:
-            pass
         window.timeout(_KEYS_INTERVAL_MS)
         threading.Thread(target=self._ask, daemon=True).start()
         try:
@@ -183,8 +188,8 @@ def lines(view: View, sort: str) -> list[str]:
     promised = sum(one.brief.get('entitled_cu') or 0 for one in found)
     delivered = sum(rows.delivered_cu(one) or 0.0 for one in found)
     return [
-        f'{view.at:%H:%M:%S} UTC  {view.hosts} hosts, {view.silent} of them '
-        f'gave no answer; {len(found)} servers, {wrong} wrong; sorted by '
+        f'{view.at:%H:%M:%S} UTC  hosts: {view.hosts}, no answer: '
+        f'{view.silent}; servers: {len(found)}, wrong: {wrong}; sorted by '
         f'{sort}',
         view.problem or f'promised {promised} CU, delivered '
         f'{delivered:.0f} CU',

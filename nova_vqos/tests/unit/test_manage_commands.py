@@ -254,7 +254,7 @@ def test_top_prints_where_there_is_no_terminal(agents, config):
     ran = manage_world.run('server', 'top', *ON, config=config)
     assert ran.status == 0
     first, second, header, *servers = ran.out.splitlines()
-    assert '2 hosts, 0 of them gave no answer; 2 servers, 0 wrong' in first
+    assert 'hosts: 2, no answer: 0; servers: 2, wrong: 0;' in first
     assert second.startswith('promised 120 CU')
     assert header.split()[:2] == ['server_uuid', 'host']
     assert {line.split()[0] for line in servers} == {
