@@ -45,7 +45,9 @@ class AgentWaker:
         try:
             policy = policies.parse(instance.flavor.extra_specs,
                                     instance.flavor.vcpus)
-            if (policy is None or policy.dd_billing != 'charge'
+            # Who pays may have been pushed since: the flavor does not tell.
+            if (policy is None or policy.units is None
+                    or policy.cap != 'hard'
                     or time.monotonic() < self._silent_until_s):
                 return
             rpcapi.AgentAPI(

@@ -140,9 +140,15 @@ class WakeTestCase(driver_case.DriverTestCase):
         self.stub_out(
             'nova.virt.libvirt.driver.LibvirtDriver.live_migration',
             lambda *args: calls.append('migrate'))
-        for dd_billing, expected in (
-                ('charge', [UUID, 'migrate']), ('account', ['migrate'])):
-            self.instance.flavor.extra_specs['vqos:dd_billing'] = dd_billing
+        units = {'resources:CUSTOM_VQOS_CPU_UNIT': '60'}
+        for specs, expected in (
+                ({**units, 'vqos:dd_billing': 'charge'}, [UUID, 'migrate']),
+                # It may have been pushed that it pays.
+                (units, [UUID, 'migrate']),
+                ({**units, 'vqos:cap': 'floor'}, ['migrate']),
+                ({'vqos:dd_billing': 'account'}, ['migrate']),
+                ({}, ['migrate'])):
+            self.instance.flavor.extra_specs = specs
             calls.clear()
             self.driver.live_migration(None, self.instance, 'there', None,
                                        None)
