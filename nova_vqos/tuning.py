@@ -79,18 +79,34 @@ def tune(policy: policies.ServerPolicy, profile: profiles.Profile,
     """
     if policy.units is None:
         return None
-    # Also for a floor: a pCPU that is too slow cannot give it either.
-    coefficient = profile.slowest(pcpus)
+    return Tune(
+        cap=cap_of(policy, profile.slowest(pcpus), tick_us=profile.tick_us,
+                   periods=periods),
+        shares=units.shares(policy.units, cgroup_version))
+
+
+def cap_of(policy: policies.ServerPolicy, coefficient: float, *,
+           tick_us: int, periods: Periods) -> units.CpuCap | None:
+    """The cap of each vCPU of a server on pCPUs of one speed.
+
+    :param policy: with units
+    :param coefficient: of the slowest pCPU that the server may run on
+    :param tick_us: length of the kernel's scheduler tick
+    :returns: None where the policy is a floor
+    :raises nova_vqos.units.HostTooSlow: when a vCPU needs a faster pCPU
+    :raises nova_vqos.units.ShareTooSmall: when a vCPU is too slow for a quota
+    """
+    cu = ty.cast(int, policy.units)
     period_us = periods.plain_us
     if policy.quantum_class == classes.CACHE:
         period_us = units.holding_period_us(
-            units.share(policy.units, policy.vcpus, coefficient),
+            units.share(cu, policy.vcpus, coefficient),
             periods.cache_slice_us, periods.plain_us,
             periods.cache_longest_us)
-    cap = units.cap(policy.units, policy.vcpus, coefficient,
-                    tick_us=profile.tick_us, period_us=period_us)
-    return Tune(cap=cap if policy.cap == 'hard' else None,
-                shares=units.shares(policy.units, cgroup_version))
+    # Also for a floor: a pCPU that is too slow cannot give it either.
+    cap = units.cap(cu, policy.vcpus, coefficient, tick_us=tick_us,
+                    period_us=period_us)
+    return cap if policy.cap == 'hard' else None
 
 
 def host_cgroup_version() -> int:

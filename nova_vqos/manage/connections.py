@@ -24,6 +24,7 @@ from oslo_messaging import opts as messaging_opts
 from nova_vqos.agent import rpcapi
 from nova_vqos.conf import agent as agent_conf
 from nova_vqos.conf import manage as manage_conf
+from nova_vqos.conf import vqos as vqos_conf
 from nova_vqos.manage import errors
 from nova_vqos.manage import fleet as fleets
 
@@ -69,6 +70,14 @@ class Connections:
                 timeout_s=self._timeout_s or conf.vqos_manage.timeout_s)
         return self._fleet
 
+    def options(self) -> cfg.ConfigOpts:
+        """The options of the configuration file.
+
+        :raises ManageError: when it cannot be read
+        """
+        self.fleet()
+        return self._conf
+
     def cloud(self) -> ty.Any:
         """An openstack.connection.Connection to Nova.
 
@@ -97,6 +106,7 @@ class Connections:
         conf = self._conf
         agent_conf.register_opts(conf)
         manage_conf.register_opts(conf)
+        vqos_conf.register_opts(conf)
         for group, options in messaging_opts.list_opts():
             if group in (None, _RABBIT):
                 conf.register_opts(options, group=group)

@@ -148,12 +148,13 @@ class Judge:
                 if (reason := check(stats, host))]
 
     def speed_cu(self, stats: _Stats) -> str:
-        """The speed of the pCPUs that count for a server with units.
+        """The speed of the pCPUs that count for a server.
 
         :param stats: of a host
         :returns: '' where that cannot be told
         """
-        if self._in_one_class and stats.get('vqos_classes'):
+        if (self._policy.units is not None and self._in_one_class
+                and stats.get('vqos_classes')):
             try:
                 return Classes(stats['vqos_classes']).speed_cu(self._policy)
             except (ValueError, InvalidOperation):

@@ -49,11 +49,13 @@ class Agents:
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
-    def add(self, host, endpoint=None, world=None):
+    def add(self, host, endpoint=None, world=None,
+            compute_state_path=''):
         """Start the agent of a host.
 
         :param endpoint: answers in place of the agent's own
         :param world: None: one is made
+        :param compute_state_path: where its compute service leaves its stats
         :returns: its world
         """
         if world is None:
@@ -63,7 +65,8 @@ class Agents:
         world.start()
         conf = self._make_conf(host)
         rpc = service.RpcServer(
-            conf, endpoint or manager.AgentManager(world.loop, host))
+            conf, endpoint or manager.AgentManager(
+                world.loop, host, compute_state_path=compute_state_path))
         rpc.start()
         rpc._started.wait(LIMIT_S)
         self._servers.append(rpc)

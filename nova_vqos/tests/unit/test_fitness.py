@@ -94,6 +94,11 @@ def test_the_speed_that_counts(classes, units, in_one_class, speed_cu):
     assert judge.speed_cu({}) == ''
 
 
+def test_without_units_the_slowest_pcpu_counts():
+    stats = make_stats(vqos_classes='80:100:0.1 200:400:1')
+    assert judge_of(policies.ServerPolicy(1)).speed_cu(stats) == '60'
+
+
 def make_report(draw):
     """A host of one or two classes, and what servers left of them."""
     classes = [make_profiles.make_class(

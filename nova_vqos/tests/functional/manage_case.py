@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""nova-vqos-manage beside the cloud in one process.
+
+openstacksdk talks HTTP to Nova's and Placement's real APIs, of which only
+Keystone is faked; agents answer over a bus in memory, real but for their
+hypervisors.
+"""
+
+import pathlib
+
+import fixtures
+from keystoneauth1 import access
+from keystoneauth1 import fixture as token_fixture
+from keystoneauth1 import session
+from keystoneauth1.identity import base as identity
+import openstack
+
+from nova_vqos.tests.functional import base
+from nova_vqos.tests.unit import manage_world
+
+
+class _Keystone(identity.BaseIdentityPlugin):
+    """Gives a token without a Keystone."""
+
+    def __init__(self, token, endpoints):
+        super().__init__(auth_url='http://keystone.test')
+        self._token = token
+        self._endpoints = endpoints
+
+    def get_auth_ref(self, session, **kwargs):
+        body = token_fixture.V3Token()
+        body.set_project_scope()
+        for service_type, url in self._endpoints.items():
+            body.add_service(service_type).add_standard_endpoints(
+                public=url, region='RegionOne')
+        return access.create(body=body, auth_token=self._token)
+
+
+class ManageTestCase(base.VqosTestCase):
+    """Hosts have agents, see :meth:`start_agent`."""
+
+    def setUp(self):
+        super().setUp()
+        directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.agents = manage_world.Agents(directory)
+        self.addCleanup(self.agents.stop)
+        self.config = directory / 'nova-vqos.conf'
+        self.config.write_text('[DEFAULT]\ntransport_url = fake://\n'
+                               '[vqos_manage]\ntimeout_s = 2\n')
+
+    def cloud(self):
+        """An openstack.connection.Connection, as an administrator."""
+        placement = self.placement.fixture
+        keystone = _Keystone(placement.token, {
+            'compute': self.api_fixture.base_url,
+            'placement': placement.endpoint})
+        # What Nova's fixture has in place of Keystone's middleware.
+        headers = {'X-Auth-User': 'admin', 'X-User-Id': 'admin',
+                   'X-Auth-Project-Id': self.api.project_id,
+                   'X-Roles': 'admin,member,reader'}
+        return openstack.connection.Connection(session=session.Session(
+            auth=keystone, additional_headers=headers))
+
+    def start_agent(self, hostname):
+        """Start the agent of a host, which must have been started."""
+        self.agents.add(hostname, compute_state_path=self.host_files[
+            hostname].compute_state_path)
+
+    def run_manage(self, *arguments):
+        """:returns: see :class:`manage_world.Ran`"""
+        return manage_world.run(*arguments, config=self.config,
+                                cloud=self.cloud())
+
+    def check(self, *arguments):
+        """What a check says, by host."""
+        ran = self.run_manage(*arguments, '-f', 'json')
+        self.assertTrue(ran.out, ran.err)
+        rows = {row['host']: row for row in ran.json}
+        self.assertEqual(
+            0 if any(row['fits'] == 'yes' for row in rows.values()) else 1,
+            ran.status, ran.err)
+        return rows

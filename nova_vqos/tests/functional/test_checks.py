@@ -1,0 +1,197 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+"""What checks tell is what the scheduler and the driver then do."""
+
+from nova.tests.functional.api import client as api_client
+import testtools.matchers
+
+from nova_vqos.tests.functional import base
+from nova_vqos.tests.functional import manage_case
+
+# By host, what is wrong with it for a server of 90 CU per vCPU.
+OBSTACLES = {
+    'fast': [],
+    'slow': ['its slowest pCPU has 80 CU'],
+    'full': ['it has 50 CU left, 90 are asked for'],
+    'stale': ['the profile is stale'],
+    'silent': ['its agent was last seen at'],
+    'disabled': ['its compute service is disabled: new disks'],
+    'hybrid': ['no class of its pCPUs is fast enough and has room: 320 CU '
+               'left on pCPUs of 80 CU, 40 CU left on pCPUs of 200 CU'],
+    'stock': ['profile.yaml does not exist'],
+    'charging': [],
+}
+
+
+class ChecksTestCase(manage_case.ManageTestCase):
+    """Hosts of all kinds, see OBSTACLES; each has an agent that answers."""
+
+    def setUp(self):
+        super().setUp()
+        self.hook_path = '/etc/libvirt/hooks/qemu.d/nova-vqos'
+        self.migrations.hook = self.hook
+        for host, coefficient, pcpus in (
+                ('fast', 2.0, 4), ('slow', 0.8, 4), ('full', 1.4, 1),
+                ('stale', 2.0, 4), ('silent', 2.0, 4), ('disabled', 2.0, 4),
+                ('stock', None, 4), ('charging', 1.0, 4)):
+            self.start_host(host, coefficient, pcpus=pcpus)
+        files = self.useFixture(base.host_files.HostFiles('hybrid'))
+        files.calibrate({'0-1': 2.0, '2-5': 0.8})
+        self.start_host('hybrid', None, pcpus=6, files=files)
+        self.boot(self.make_flavor(90), 'full')
+        self.boot(self.make_flavor(360, vcpus=2), 'hybrid')
+        self.host_files['stale'].calibrate(
+            {'0-3': 2.0}, fingerprint={'cpu_model': 'another'})
+        self.host_files['silent'].agent_lives(age_s=1000)
+        self.host_files['charging'].agent_lives(
+            classes=('default', 'io'), dd_billing=('off', 'charge'))
+        self._run_periodics()
+        self.api.put_service(
+            self.api.get_services(host='disabled', binary='nova-compute')
+            [0]['id'], {'status': 'disabled', 'disabled_reason': 'new disks'})
+        for host in OBSTACLES:
+            self.start_agent(host)
+
+    def assert_reasons(self, rows, expected):
+        self.assertEqual(sorted(expected), sorted(rows))
+        for host, texts in expected.items():
+            row = rows[host]
+            self.assertEqual('no' if texts else 'yes', row['fits'], row)
+            self.assertThat(row['reasons'],
+                            testtools.matchers.HasLength(len(texts)), row)
+            for text, reason in zip(texts, row['reasons'], strict=True):
+                self.assertIn(text, reason)
+
+    def assert_boots_alike(self, flavor, rows):
+        """A server boots where one fits, and nowhere else."""
+        for host, row in rows.items():
+            state = 'ACTIVE' if row['fits'] == 'yes' else 'ERROR'
+            used = self.used(host)
+            server = self.boot(flavor, host, expected_state=state)
+            self._delete_server(server)
+            self.wait_until_used(host, used)
+
+    def check_flavor(self, *args, **kwargs):
+        flavor = self.make_flavor(*args, **kwargs)
+        rows = self.check('flavor', 'check', flavor)
+        self.assert_boots_alike(flavor, rows)
+        return rows
+
+
+class FlavorTestCase(ChecksTestCase):
+
+    def test_speed(self):
+        rows = self.check_flavor(90)
+        self.assert_reasons(rows, OBSTACLES)
+        self.assertEqual((800, 200), (rows['fast']['free_cu'],
+                                      rows['fast']['speed_cu']))
+        self.assertEqual((None, None), (rows['stock']['free_cu'],
+                                        rows['stock']['speed_cu']))
+
+    def test_room_in_the_slow_class_alone(self):
+        rows = self.check_flavor(60)
+        self.assertEqual('yes', rows['hybrid']['fits'])
+        self.assertEqual((360, 80), (rows['hybrid']['free_cu'],
+                                     rows['hybrid']['speed_cu']))
+
+    def test_what_is_offered_beside_units(self):
+        rows = self.check_flavor(60, specs={
+            'vqos:quantum_class': 'io', 'vqos:dd_billing': 'charge'})
+        self.assert_reasons(
+            {host: rows[host] for host in ('fast', 'charging')},
+            {'fast': ['it offers vqos:quantum_class default',
+                      'it offers vqos:dd_billing off'], 'charging': []})
+
+    def test_traits(self):
+        rows = self.check_flavor(60, specs={
+            'trait:CUSTOM_VQOS_SPEED_100': 'required',
+            'trait:CUSTOM_VQOS_SPEED_150': 'forbidden'})
+        self.assert_reasons(
+            {host: rows[host] for host in ('fast', 'slow', 'charging')}, {
+                'fast': ['it has the trait CUSTOM_VQOS_SPEED_150'],
+                'slow': ['it has no trait CUSTOM_VQOS_SPEED_100'],
+                'charging': []})
+
+    def test_without_units(self):
+        rows = self.check_flavor()
+        self.assertEqual({'stock'}, {host for host, row in rows.items()
+                                     if row['fits'] == 'yes'})
+        self.assert_reasons({'slow': rows['slow']}, {
+            'slow': ['it is kept for servers with units']})
+
+    def test_too_much_for_all(self):
+        flavor = self.make_flavor(2000, vcpus=2)
+        rows = self.check('flavor', 'check', flavor)
+        self.assertEqual({'no'}, {row['fits'] for row in rows.values()})
+        self.assertEqual(
+            1, self.run_manage('flavor', 'check', flavor).status)
+
+
+class MigrationTestCase(ChecksTestCase):
+
+    def _migrates(self, server, host):
+        """Whether a server can be live-migrated; it is back afterwards."""
+        before = len(self.migrations.arrived)
+        try:
+            self.api.post_server_action(server['id'], {'os-migrateLive': {
+                'host': host, 'block_migration': 'auto'}})
+        except api_client.OpenStackApiException:
+            return False
+        self._wait_for_server_parameter(
+            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.wait_for(
+            lambda: all(one['status'] in ('completed', 'error')
+                        for one in self.api.api_get(
+                            '/os-migrations').body['migrations']),
+            lambda: 'migrations end')
+        if self.host_of(server) != host:
+            self.assertEqual(before, len(self.migrations.arrived))
+            return False
+        self._live_migrate(server, host='fast')
+        return True
+
+    def test_to_each_host(self):
+        server = self.boot(self.make_flavor(90), 'fast')
+        rows = self.check('migration', 'check', server['id'])
+        self.assert_reasons(rows, {host: texts for host, texts
+                                   in OBSTACLES.items() if host != 'fast'})
+        for host, row in rows.items():
+            self.assertEqual(row['fits'] == 'yes',
+                             self._migrates(server, host), row)
+
+    def test_what_its_cap_would_be(self):
+        server = self.boot(self.make_flavor(60, vcpus=2), 'fast')
+        for host in ('slow', 'charging', 'hybrid'):
+            row = self.check('migration', 'check', server['id'], host)[host]
+            self.assertEqual(('yes', True, 30, []), (
+                row['fits'], row['as_fast'], row['cap_cu'], row['notes']))
+            self._live_migrate(server, host=host)
+            self.assertEqual((row['quota_us'], row['period_us']),
+                             self.tunables(server)[:2])
+            self._live_migrate(server, host='fast')
+
+    def test_one_host_and_what_is_wrong_with_it(self):
+        server = self.boot(self.make_flavor(90), 'fast')
+        rows = self.check('migration', 'check', server['id'], 'slow')
+        self.assert_reasons(rows, {'slow': OBSTACLES['slow']})
+        rows = self.check('migration', 'check', server['id'], 'fast')
+        self.assert_reasons(rows, {'fast': ['the server is there already']})
+        ran = self.run_manage('migration', 'check', server['id'], 'nowhere')
+        self.assertEqual(1, ran.status)
+        self.assertIn('no compute service on a host nowhere', ran.err)
+
+    def test_a_server_that_does_not_run(self):
+        server = self.boot(self.make_flavor(60), 'fast')
+        self._stop_server(server)
+        rows = self.check('migration', 'check', server['id'], 'charging')
+        self.assert_reasons(rows, {'charging': ['the server is SHUTOFF']})
+        self.assertFalse(self._migrates(server, 'charging'))
