@@ -143,7 +143,7 @@ class DomainAccount:
         return self._last
 
     def read_vcpus(self) -> VcpuTime:
-        """Read no more than what its vCPUs used: a third of the files.
+        """Read no more than what its vCPUs used, for a third of the cost.
 
         :raises CgroupError: as :meth:`read`
         """
