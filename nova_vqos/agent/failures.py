@@ -59,5 +59,5 @@ class Failures:
         else:
             self._counts.errors += 1
             if server.complain(f'unexpected: {error!r}'):
-                LOG.error('A job on server %s failed', server.uuid,
-                          exc_info=error)
+                LOG.error('A job on server %s (%s) failed', server.uuid,
+                          server.name, exc_info=error)

@@ -189,8 +189,9 @@ class HandOver:
         account = account.handed_over(host, self._utc())
         self._books.keep(account)
         self._others.hand_over(host, account.statement())
-        LOG.info('Handed the account of server %s over to host %s',
-                 account.server_uuid, host)
+        LOG.info('Handed the account of server %s over to host %s, with %.3f '
+                 'CU seconds of debt', account.server_uuid, host,
+                 accounts.cu_s(account.debt_cu_us))
 
 
 def _to_ask(book: bookkeeping.Book) -> tuple[float, ...]:

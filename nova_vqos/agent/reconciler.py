@@ -322,7 +322,8 @@ class Reconciler:
             # One server that is not understood must not cost the others.
             self._counts.errors += 1
             if server.complain(f'unexpected: {error!r}'):
-                LOG.exception('Looking at server %s failed', server.uuid)
+                LOG.exception('Looking at server %s (%s) failed',
+                              server.uuid, server.name)
 
     def _look_at(self, server: servers.Server, now_s: float) -> None:
         """Look at one server, and have done what is to be done."""

@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 
 _NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 
+# Fields of recap.Grounds whose changes are rare.
+_TOLD_REASONS = ('flavor', 'profile', 'pcpus', 'vcpus')
+
 _LONGEST_BACKOFF_S = 30.0
 _FIRST_BACKOFF_S = 0.5
 
@@ -268,8 +271,8 @@ class Server:
             if str(error) != self.policy_error:
                 self.policy_error = str(error)
                 LOG.error(
-                    'The flavor of server %s cannot be honoured: %s. %s',
-                    self.uuid, error, 'Its last good policy stays'
+                    'The flavor of server %s (%s) cannot be honoured: %s. %s',
+                    self.uuid, domain.name, error, 'Its last good policy stays'
                     if self.policy is not None else 'Its cap is left as it is')
             return
         self.policy_error = ''
@@ -287,8 +290,9 @@ class Server:
         if policy is not None and policy.units is None:
             policy = None
         if self.policy is not None and policy is None:
-            LOG.warning('Server %s has no units any more: its cap is left as '
-                        'it is', self.uuid)
+            LOG.warning('Server %s (%s), which had %d CU, has no units any '
+                        'more: its cap is left as it is, %s', self.uuid,
+                        self.name, self.policy.units, self.in_force)
         self.policy = policy
         return True
 
@@ -399,7 +403,10 @@ class Server:
         self.last_right_s = now_s
         self.stop_backing_off()
         self.complain('')
+        last = self.recaps.last
         self.recaps.note_right(self.grounds, now_s, self.writes)
+        if self.recaps.last is not last:
+            self._tell_of(self.recaps.last)
         if first:
             self._adopt(now_s)
             self.recaps.note_first(self.origin, self.wrong_ms, self.writes)
@@ -415,13 +422,32 @@ class Server:
         if self.right_at_first_sight is not False:
             self.right_at_first_sight = True
             self.wrong_ms = 0.0
-            LOG.info('Server %s (%s, %s) has the right cap: %s', self.uuid,
-                     self.name, self.origin, self.in_force)
+            LOG.info('Server %s (%s, %s) has the right cap for %s: %s',
+                     self.uuid, self.name, self.origin, self._promise,
+                     self.in_force)
             return
         window = 'an unknown time'
         if self.runs_since_s is not None:
             self.wrong_ms = (now_s - self.runs_since_s) * 1000
             window = f'{self.wrong_ms:.0f} ms'
         LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
-                    'corrected to %s', self.uuid, self.name, self.origin,
-                    window, self.in_force)
+                    'corrected for %s: %s', self.uuid, self.name, self.origin,
+                    window, self._promise, self.in_force)
+
+    def _tell_of(self, last: recap.Recap | None) -> None:
+        """Log a cap that follows from something else than the one before.
+
+        Not what its I/O leaves it, which changes all the time; and who else
+        changed it is told where that is known.
+        """
+        if last is not None and last.reason in _TOLD_REASONS:
+            LOG.info('Server %s (%s) has another cap for %s, since its %s '
+                     'changed: %s, after %.0f ms', self.uuid, self.name,
+                     self._promise, last.reason, self.in_force, last.wrong_ms)
+
+    @property
+    def _promise(self) -> str:
+        policy = self.policy
+        return 'no units' if policy is None else (
+            f'{policy.units} CU ({policy.cap}), class {policy.quantum_class}, '
+            f'billing {policy.dd_billing}')

@@ -41,6 +41,10 @@ from nova_vqos.conf import vqos as vqos_options
 
 LOG = python_logging.getLogger(__name__)
 
+# As oslo.log's default.
+_LINE = ('%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [-] '
+         '%(instance)s%(message)s')
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run until stopped.
@@ -55,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     agent_options.register_host_opts(conf)
     conf(sys.argv[1:] if argv is None else argv, project='nova-vqos',
          version=version.version())
+    conf.set_default('logging_default_format_string', log_line(conf.host))
     logging.setup(conf, 'nova_vqos')
     try:
         # One process: a second one would double the memory, and systemd
@@ -66,6 +71,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f'nova-vqos-agent: {error}', file=sys.stderr)
         return 1
     return 0
+
+
+def log_line(host: str) -> str:
+    """The format of a line of the log, with the host in it.
+
+    Logs of many hosts are read in one place.
+    """
+    # Where others name the request, of which the agent has none.
+    return _LINE.replace('[-]', f'[{host.replace("%", "%%")}]')
 
 
 if __name__ == '__main__':

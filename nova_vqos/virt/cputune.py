@@ -82,11 +82,12 @@ def of_returning(uuid, policy, report, pcpus, *, periods):
     return tune
 
 
-def apply(tune, guest):
+def apply(tune, guest, policy):
     """Write a tuning into a guest's configuration.
 
     :param tune: None: nothing to write
     :param guest: LibvirtConfigGuest
+    :param policy: that the tuning is of
     """
     if tune is None:
         return
@@ -96,3 +97,9 @@ def apply(tune, guest):
     if tune.cap is not None:
         guest.cputune.quota = tune.cap.quota_us
         guest.cputune.period = tune.cap.period_us
+    LOG.info('Server %(uuid)s starts with %(cap)s for its %(units)d CPU units '
+             'on %(vcpus)d vCPUs, shares %(shares)d',
+             {'uuid': guest.uuid, 'units': policy.units,
+              'vcpus': policy.vcpus, 'shares': tune.shares,
+              'cap': 'no cap' if tune.cap is None else
+              f'a cap of {tune.cap.quota_us}/{tune.cap.period_us} us'})

@@ -220,7 +220,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             except admission.CannotServe as error:
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
-        cputune.apply(tune, guest)
+        cputune.apply(tune, guest, policy)
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         """Tell the agent of the new guest: every guest is made here."""

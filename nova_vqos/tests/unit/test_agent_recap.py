@@ -111,10 +111,16 @@ class TestLater:
         self.change(running, extra_specs=fakes.make_specs('80'))
         assert recap_of(running) == ('flavor', 0.0)
 
-    def test_another_profile(self, running):
+    def test_another_profile(self, running, caplog):
+        caplog.set_level('INFO')
         profiles.store(fakes.make_profile(1.25), str(running.profile_path))
         running.tick()
         assert recap_of(running) == ('profile', 0.0)
+        running.tick(5)
+        assert caplog.text.count(
+            'has another cap for 60 CU (hard), class default, billing off, '
+            'since its profile changed: vCPUs 12000/50000 us, shares 614, '
+            'after 0 ms') == 1
 
     def test_a_profile_that_changes_no_cap_is_no_reason(self, running):
         profiles.store(fakes.make_profile(1.0, pcpus=(0, 1, 2)),
@@ -151,7 +157,8 @@ class TestLater:
 
 
 class TestCharged:
-    def test_what_its_io_leaves_it(self, tmp_path):
+    def test_what_its_io_leaves_it(self, tmp_path, caplog):
+        caplog.set_level('INFO')
         world = billing_world.World(tmp_path)
         world.boot()
         world.start()
@@ -163,6 +170,8 @@ class TestCharged:
         world.tick(32)
         assert world.domain().quota_us is not None
         assert recap_of(world) == ('debt', 0.0)
+        # No line for each: it changes all the time.
+        assert 'has another cap' not in caplog.text
 
     def test_where_it_cannot_be_told_the_limit_is_released(self, tmp_path):
         world = billing_world.World(tmp_path)

@@ -49,6 +49,15 @@ class CpuTuneTestCase(driver_case.DriverTestCase):
         self.assertEqual((None, None, 614), self.cputune(
             {policy.UNITS_KEY: '60', policy.CAP_KEY: 'floor'}))
 
+    def test_what_it_starts_with_is_logged(self):
+        with self.assertLogs('nova_vqos.virt.cputune', 'INFO') as logged:
+            self.cputune({policy.UNITS_KEY: '60'})
+            self.cputune({policy.UNITS_KEY: '60', policy.CAP_KEY: 'floor'})
+        for cap, line in zip(('a cap of 20000/50000 us', 'no cap'),
+                             logged.output, strict=True):
+            self.assertIn(f'starts with {cap} for its 60 CPU units on '
+                          '1 vCPUs, shares 614', line)
+
     def test_another_period(self):
         self.flags(period_us=100_000, group='vqos')
         self.assertEqual((40_000, 100_000, 614),
