@@ -15,7 +15,7 @@
 Prometheus' conventions: base units in the name, ``_total`` for what only ever
 grows, ``_info`` for texts. A CPU unit is one of ours, see
 :mod:`nova_vqos.units`: an amount is in CPU units, work in CPU unit seconds.
-The guide to metrics has this table; a test compares them.
+The reference of the documentation is made from this table.
 """
 
 import typing as ty

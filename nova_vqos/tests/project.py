@@ -31,8 +31,10 @@ def sample(name):
     """
     if IS_CHECKOUT:
         return TOP / name
-    # A wheel puts etc/systemd where no system reads it by itself.
-    installed = name.replace('etc/systemd/', 'share/nova-vqos/')
+    # A wheel puts these where no system reads them by itself.
+    installed = name
+    for source in 'systemd', 'prometheus', 'grafana':
+        installed = installed.replace(f'etc/{source}/', 'share/nova-vqos/')
     (found,) = [file for file in importlib.metadata.files('nova_vqos')
                 if str(file).endswith(installed)]
     return pathlib.Path(found.locate())

@@ -93,7 +93,9 @@ HOST_PACKAGES=(
 # agent under its unit in one of them, what translates addresses while the cost
 # of I/O is measured, and a way to show a newer kernel this
 # machine's files. Debian 12 has virtiofsd within QEMU.
-HOST_TEST_PACKAGES=(debian-archive-keyring nftables rabbitmq-server systemd)
+HOST_TEST_PACKAGES=(
+    debian-archive-keyring nftables prometheus rabbitmq-server systemd
+)
 if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
     HOST_TEST_PACKAGES+=(virtiofsd)
 fi

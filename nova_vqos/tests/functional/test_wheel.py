@@ -150,8 +150,10 @@ def test_every_file_is_in_it_and_no_other(checkout, wheel):
     assert data == {'etc/nova-vqos/hook.conf',
                     'etc/nova-vqos/nova-vqos.conf.sample',
                     *(f'share/nova-vqos/{name}' for name in (
-                        'nova-vqos-agent.service', 'nova-vqos-verify.service',
-                        'nova-vqos-verify.timer', 'vqosidle.slice'))}
+                        'nova-vqos-agent.service', 'nova-vqos-cloud.json',
+                        'nova-vqos-host.json', 'nova-vqos-server.json',
+                        'nova-vqos-verify.service', 'nova-vqos-verify.timer',
+                        'nova-vqos.rules.yml', 'vqosidle.slice'))}
     assert {f'{SHIM}/__init__.py', f'{SHIM}/driver.py'} <= found
 
 

@@ -1,0 +1,194 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""A real Prometheus scrapes real agents: panels, rules, and what they say."""
+
+import contextlib
+import os
+import subprocess
+
+import pytest
+
+from nova_vqos import profile as profiles
+from nova_vqos import verification
+from nova_vqos.tests import dashboards
+from nova_vqos.tests import monitoring
+from nova_vqos.tests import project
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import conftest
+from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_pools
+from nova_vqos_lab import process
+
+# Where the CPU time of a host goes is read once a minute, and told from the
+# second time on.
+LIMIT_S = 150
+CAP = (20_000, 50_000)
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def promtool(*arguments, text=None):
+    """:returns: what it prints, once it has found nothing wrong"""
+    if why := monitoring.missing():
+        if os.environ.get('CI') == 'true':
+            pytest.fail(why)
+        pytest.skip(why)
+    done = subprocess.run(
+        ['promtool', *arguments], input=text, capture_output=True, text=True,
+        timeout=60, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+def test_alerts_fire_when_they_should():
+    promtool('test', 'rules', str(
+        project.TOP / 'nova_vqos/tests/host/rules_test.yml'))
+
+
+def test_prometheus_takes_the_rules():
+    promtool('check', 'rules', str(project.sample(dashboards.RULES)))
+
+
+class Monitored:
+    """Two hosts with agents, a guest on one, and who watches them.
+
+    :ivar fast: what Prometheus calls the agent of the host fast
+    :ivar slow: likewise; it is gone in the end
+    """
+
+    def __init__(self, lab, bus, started):
+        self.fast, self.slow = (
+            f'{host.address}:{monitoring.PORT}' for host in lab.hosts)
+        for host, coefficient in ((lab.fast, 1.0), (lab.slow, 0.5)):
+            agents.store_profile(host, coefficient)
+            test_pools.store_proof(host)
+            store_verification(host)
+        self.agents = {}
+        for host in lab.hosts:
+            agent = agents.Agent(host, bus, metrics_address=host.address,
+                                 sample_interval_s=1, quantum_interval_s=1)
+            started.callback(agent.print_log)
+            started.callback(agent.stop)
+            self.agents[host.name] = agent
+        for agent in self.agents.values():
+            agent.wait_ready()
+        self.prometheus = started.enter_context(monitoring.Prometheus(
+            f'{conftest.ROOT}/prometheus', lab.network.controller,
+            (self.fast, self.slow)))
+        started.callback(guests.destroy_all, lab.fast)
+        self.guest = guests.Guest(lab.fast, specs=guests.server(
+            40, vqos_dd_billing='charge', vqos_quantum_class='cache'))
+        self.guest.wait_cap(CAP)
+
+    def wait(self, condition, what):
+        """:returns: what the condition does, once that is something"""
+        return process.wait_until(condition, LIMIT_S, what, interval_s=0.5)
+
+    def wait_firing(self, name):
+        """:returns: an alert, once it fires"""
+        return self.wait(lambda: self.prometheus.firing().get(name),
+                         f'the alert {name}')[0]
+
+
+def store_verification(host):
+    path = host.path('var/lib/nova-vqos/verification.json')
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    verification.store(
+        path, profiles.load(agents.profile_path(host)).id, 'ok',
+        [{'pcpus': profiles.format_pcpus(host.pcpus), 'drift': '+0.5%'}])
+
+
+@pytest.fixture(scope='module')
+def monitored(lab, bus):
+    if why := monitoring.missing():
+        if os.environ.get('CI') == 'true':
+            pytest.fail(why)
+        pytest.skip(why)
+    with contextlib.ExitStack() as started:
+        yield Monitored(lab, bus, started)
+
+
+@pytest.mark.parametrize('dashboard', dashboards.DASHBOARDS)
+def test_every_panel_shows_something(monitored, dashboard):
+    lacking = None
+
+    def complete():
+        nonlocal lacking
+        lacking = monitored.prometheus.without_data(
+            dashboard, host=monitored.fast, server=monitored.guest.uuid)
+        return not lacking
+    with contextlib.suppress(process.LabError):
+        monitored.wait(complete, f'all panels of {dashboard}')
+    assert lacking == []
+
+
+def test_what_is_promised_is_delivered(monitored):
+    """By the metrics alone, as an operator would see it."""
+    found = monitored.wait(lambda: monitored.prometheus.query(
+        'rate(nova_vqos_server_vcpu_cpu_unit_seconds_total[30s]) / '
+        'nova_vqos_server_entitled_cpu_units > 0.9 < 1.1'),
+        'what was promised to be delivered')
+    assert found[0]['metric']['server_uuid'] == monitored.guest.uuid
+
+
+def test_every_rule_can_be_evaluated(monitored):
+    rules = monitored.wait(
+        lambda: [rule for rule in monitored.prometheus.rules()
+                 if rule['health'] != 'unknown'], 'rules to be evaluated')
+    assert len(rules) == len(monitored.prometheus.rules())
+    for rule in rules:
+        assert rule['health'] == 'ok', rule
+
+
+def test_names_follow_the_conventions(monitored):
+    text = monitored.prometheus.fetch(f'http://{monitored.fast}/metrics')
+    assert monitored.guest.uuid in text
+    assert promtool('check', 'metrics', text=text) == ''
+
+
+def test_nothing_is_the_matter(monitored):
+    """But for what has to be so: a guest that does I/O alone owes nothing."""
+    firing = monitored.prometheus.firing()
+    assert set(firing) <= {'NovaVqosReservedTooSmall',
+                           'NovaVqosUnattributedLarge'}, firing
+
+
+def test_tampering_is_told(monitored):
+    monitored.guest.meddle(45_000)
+    alert = monitored.wait_firing('NovaVqosTampering')
+    assert alert['labels']['instance'] == monitored.fast
+    assert monitored.fast in alert['annotations']['summary']
+    monitored.guest.wait_cap(CAP)
+
+
+def test_a_host_that_is_slower_than_its_profile_is_told(monitored, lab):
+    path = lab.slow.path('var/lib/nova-vqos/verification.json')
+    verification.store(
+        path, profiles.load(agents.profile_path(lab.slow)).id, 'stale',
+        [{'pcpus': '0', 'drift': '-20.0%'}])
+    alert = monitored.wait_firing('NovaVqosProfileDrifted')
+    assert alert['labels']['instance'] == monitored.slow
+
+
+def test_a_class_that_is_not_enforced_is_told(monitored, lab):
+    guest = guests.Guest(lab.fast, specs=guests.server(
+        20, vqos_quantum_class='io'))
+    alert = monitored.wait_firing('NovaVqosClassNotEnforced')
+    assert alert['labels']['server_uuid'] == guest.uuid
+
+
+def test_an_agent_that_is_gone_is_told(monitored):
+    monitored.agents['slow'].stop()
+    alert = monitored.wait_firing('NovaVqosAgentGone')
+    assert alert['labels']['instance'] == monitored.slow

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What a scrape of an agent's metrics costs, by how many servers there are.
+
+Takes no host: the answers of the agent are made up, with all that can be told
+of a server (charged, of a class, two vCPUs). Prints series and bytes for each
+server, plain and zipped, which are exact, and what it takes to make a page,
+relative to one without servers, in the median: of the time only ratios are of
+use, for the rest is the machine's.
+
+  tools/bench/metrics.py --servers 0 100 1000
+"""
+
+import argparse
+import gzip
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+from nova_vqos.metrics import endpoint
+from nova_vqos.tests.unit import metrics_case
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=(
+        argparse.RawDescriptionHelpFormatter))
+    parser.add_argument('--servers', type=int, nargs='+',
+                        default=[0, 1, 10, 100, 1000])
+    parser.add_argument('--rounds', type=int, default=15)
+    options = parser.parse_args()
+    print('servers  series  each  bytes each  zipped each  time, none = 1  '
+          'CPU seconds')
+    nothing: tuple[int, int, int, float] | None = None
+    for count in sorted({0, *options.servers}):
+        found = measure(count, options.rounds)
+        nothing = nothing or found
+        series, plain, zipped, cpu_s = found
+        each = [(now - then) / max(1, count) for now, then in zip(
+            found[:3], nothing[:3], strict=True)]
+        print(f'{count:7}{series:8}{each[0]:6.1f}{each[1]:12.0f}'
+              f'{each[2]:13.1f}{cpu_s / nothing[3]:16.1f}{cpu_s:13.4f}')
+    return 0
+
+
+def measure(count: int, rounds: int) -> tuple[int, int, int, float]:
+    """:returns: series, bytes plain and zipped, CPU seconds of a page."""
+    with tempfile.TemporaryDirectory() as directory:
+        agent = metrics_case.Agent(pathlib.Path(directory))
+        agent.servers = [metrics_case.make_server(
+            server_uuid=str(uuid.uuid4()), name=f'instance-{number:08x}')
+            for number in range(count)]
+        took_s = []
+        for _ in range(rounds):
+            # What makes it at each scrape, without what it remembers.
+            page = endpoint.Page(agent.registry)
+            began_s = time.thread_time()
+            plain = page.read(zipped=False)
+            took_s.append(time.thread_time() - began_s)
+        return (len(metrics_case.parse(plain.decode())), len(plain),
+                len(gzip.compress(plain, 3)), statistics.median(took_s))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
