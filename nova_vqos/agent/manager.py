@@ -105,10 +105,11 @@ class AgentManager:
             class enforced, True, False or None: not measured, reason,
             slice_us, mean_run_us); domains (all that run), servers and wrong
             (UUIDs of those with units, and of those whose cap is not as
-            wanted); ticks, last_tick_ms, writes, restored, policy_errors,
-            errors (counted since the agent started); bills (rounds of
-            billing), dd_billing (what of it works here), capacity (None, or
-            where the CPU time of the host goes, see the guide to billing);
+            wanted); ticks, last_tick_ms, writes, pins, restored,
+            policy_errors, errors (counted since the agent started); bills
+            (rounds of billing), dd_billing (what of it works here), capacity
+            (None, or where the CPU time of the host goes, see the guide to
+            billing);
             quantum_classes (that work here), quantum (None, or pools, sources
             and counts, see the guide to quantum classes); stats, stats_at,
             terms, stats_problem (what the compute service told the scheduler,

@@ -17,6 +17,7 @@ More of it is made from the code itself while the documentation is built, see
 doc/ext: here is what is written by hand.
 """
 
+import inspect
 import json
 import re
 import textwrap
@@ -24,10 +25,13 @@ import textwrap
 import pytest
 
 from nova_vqos import profile
+from nova_vqos.agent import manager
 from nova_vqos.agent import messenger
 from nova_vqos.conf import opts
 from nova_vqos.tests import project
+from nova_vqos.tests.unit import agent_world
 from nova_vqos.tests.unit import billing_host
+from nova_vqos.tests.unit import fake_hypervisor as fakes
 
 pytestmark = project.needs_checkout
 
@@ -77,6 +81,36 @@ class TestNotifications:
         left_out = set(re.findall('``(.+?)``', page.partition('without')[2]))
         event, = host.told.events
         assert set(event) == set(host.told.usages[0]) - left_out
+
+
+class TestRpc:
+    """The page has the docstrings of the agent's methods."""
+
+    @pytest.fixture
+    def world(self, tmp_path):
+        world = agent_world.World(tmp_path)
+        world.host.boot(specs=fakes.make_specs())
+        world.start()
+        world.manager = manager.AgentManager(world.loop, 'host')
+        return world
+
+    @staticmethod
+    def words(method):
+        return set(re.findall(r'\w+', inspect.getdoc(method)))
+
+    def test_all_of_a_host_is_explained(self, world):
+        answer = world.ask(lambda: world.manager.get_host({}))
+        told = set(answer) | set(answer['units']) | set(answer['profile'])
+        assert told <= self.words(manager.AgentManager.get_host)
+
+    def test_all_of_servers_is_explained(self, world):
+        answer = world.ask(lambda: world.manager.list_servers({}))
+        server, = answer['servers']
+        words = self.words(manager.AgentManager.list_servers)
+        assert set(answer) | set(server) <= words
+        one = world.ask(lambda: world.manager.get_server(
+            {}, server_uuid=server['server_uuid']))
+        assert set(one) <= words | self.words(manager.AgentManager.get_server)
 
 
 def test_the_example_of_a_profile_is_one():
