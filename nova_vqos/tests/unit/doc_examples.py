@@ -17,6 +17,7 @@ import re
 import shlex
 import typing as ty
 
+from nova_vqos import policy as policies
 from nova_vqos.tests import project
 
 PROGRAMS = ('nova-vqos-agent', 'nova-vqos-calibrate',
@@ -72,6 +73,9 @@ def properties(words: Sequence[str]) -> dict[str, str]:
 def flavors(page: str) -> list[tuple[str, str, int, dict[str, str]]]:
     """Each flavor that a page makes, or changes, as it then is.
 
+    One that the page changes and has not made is left out, unless it is given
+    units: nobody knows what it was.
+
     :returns: list of (where, name, vcpus, extra specs)
     """
     made: dict[str, tuple[int, dict[str, str]]] = {}
@@ -84,6 +88,9 @@ def flavors(page: str) -> list[tuple[str, str, int, dict[str, str]]]:
         if command not in ('create', 'set'):
             continue
         (name,) = _positionals(words[words.index(command) + 1:])
+        if command == 'set' and name not in made and (
+                policies.UNITS_KEY not in properties(words)):
+            continue
         vcpus, specs = made.get(name, (1, {}))
         if command == 'create':
             vcpus, specs = int(words[words.index('--vcpus') + 1]), {}
