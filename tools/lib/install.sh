@@ -161,7 +161,8 @@ install_venv() {
         "$python" -m venv --upgrade-deps "$VENV"
         install_beside_nova "$VENV/bin/pip" "$NOVA_VERSION" \
             -r "$TOP/lab-requirements.txt"
-        "$VENV/bin/pip" install -q --no-deps -e "$TOP"
+        # Twice: newer pips print all that setuptools warns of.
+        "$VENV/bin/pip" install -q -q --no-deps -e "$TOP"
         printf '%s' "$wanted" >"$VENV/.wanted"
     fi
     link_shim

@@ -17,7 +17,6 @@ import re
 import shlex
 import typing as ty
 
-from nova_vqos import policy as policies
 from nova_vqos.tests import project
 
 PROGRAMS = ('nova-vqos-agent', 'nova-vqos-calibrate',
@@ -37,11 +36,13 @@ class Example(ty.NamedTuple):
     :ivar where: page and line, for whoever has to mend it
     :ivar words: as a shell splits it, without prompt and wrapper
     :ivar whole: of a literal block, so complete; else named in a sentence
+    :ivar refused: whether it shows what is not taken: marked ``# refused``
     """
 
     where: str
     words: tuple[str, ...]
     whole: bool
+    refused: bool = False
 
 
 def pages() -> list[str]:
@@ -57,7 +58,8 @@ def examples(page: str) -> Iterator[Example]:
     for number, line in _literal_lines(text):
         words = _split(_PREFIX.sub('', line, count=1))
         if words:
-            yield Example(f'{page}:{number}', words, whole=True)
+            yield Example(f'{page}:{number}', words, whole=True,
+                          refused=line.endswith('# refused'))
     for found in _INLINE.finditer(text):
         number = text.count('\n', 0, found.start()) + 1
         yield Example(f'{page}:{number}', _split(found[1]), whole=False)
@@ -71,10 +73,10 @@ def properties(words: Sequence[str]) -> dict[str, str]:
 
 
 def flavors(page: str) -> list[tuple[str, str, int, dict[str, str]]]:
-    """Each flavor that a page makes, or changes, as it then is.
+    """Each flavor that a page makes, and changes then, as it then is.
 
-    One that the page changes and has not made is left out, unless it is given
-    units: nobody knows what it was.
+    One that the page changes and has not made is left out: nobody knows what
+    it was.
 
     :returns: list of (where, name, vcpus, extra specs)
     """
@@ -82,18 +84,18 @@ def flavors(page: str) -> list[tuple[str, str, int, dict[str, str]]]:
     found = []
     for example in examples(page):
         words = example.words
-        if words[0] != 'openstack' or 'flavor' not in words:
+        if (words[0] != 'openstack' or 'flavor' not in words
+                or example.refused):
             continue
         command = words[words.index('flavor') + 1]
         if command not in ('create', 'set'):
             continue
         (name,) = _positionals(words[words.index(command) + 1:])
-        if command == 'set' and name not in made and (
-                policies.UNITS_KEY not in properties(words)):
-            continue
-        vcpus, specs = made.get(name, (1, {}))
         if command == 'create':
-            vcpus, specs = int(words[words.index('--vcpus') + 1]), {}
+            made[name] = int(words[words.index('--vcpus') + 1]), {}
+        elif name not in made:
+            continue
+        vcpus, specs = made[name]
         made[name] = vcpus, {**specs, **properties(words)}
         found.append((example.where, name, *made[name]))
     return found
@@ -139,7 +141,8 @@ def _opens_block(stripped: str) -> bool:
 
 def _split(line: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(line, comments=True))
+        words = shlex.split(line, comments=True)
+        return tuple(words[:words.index('|')] if '|' in words else words)
     except ValueError:
         # The last line of a quoted script, or prose with an apostrophe.
         return tuple(line.replace("'", ' ').replace('"', ' ').split())

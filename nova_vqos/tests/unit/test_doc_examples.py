@@ -22,7 +22,9 @@ import pytest
 from nova_vqos import policy as policies
 from nova_vqos.cmd import agent
 from nova_vqos.cmd import calibrate
+from nova_vqos.cmd import manage
 from nova_vqos.cmd import probe
+from nova_vqos.cmd import status
 from nova_vqos.conf import opts
 from nova_vqos.hooks import install
 from nova_vqos.tests import project
@@ -35,6 +37,10 @@ PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
 OPENSTACK = ('openstack.cli', 'openstack.common', 'openstack.compute.v2',
              'openstack.identity.v3', 'openstack.image.v2',
              'openstack.placement.v1')
+
+
+CLIFF = {'nova-vqos-calibrate': calibrate.CalibrateApp,
+         'nova-vqos-manage': manage.ManageApp}
 
 
 class _Taken(BaseException):
@@ -67,7 +73,12 @@ def test_flavors_promise_what_they_say(page):
 @pytest.mark.parametrize('page', PAGES)
 def test_single_properties_are_valid(page):
     for example in doc_examples.examples(page):
-        for key, value in doc_examples.properties(example.words).items():
+        given = doc_examples.properties(example.words)
+        if example.refused:
+            with pytest.raises(policies.PolicyError):
+                policies.parse(given, 1)
+            continue
+        for key, value in given.items():
             policies.check_value(key, value)
 
 
@@ -120,10 +131,11 @@ def check(example, manager, words):
         assert given <= known_options(parser)
 
 
-@pytest.mark.parametrize('example', examples('nova-vqos-calibrate'))
-def test_calibrate(example):
-    check(example, calibrate.CalibrateApp().command_manager,
-          example.words[1:])
+@pytest.mark.parametrize('example', examples(*CLIFF))
+def test_programs_of_many_commands(example):
+    app = CLIFF[example.words[0]]()
+    _options, words = app.parser.parse_known_args(example.words[1:])
+    check(example, app.command_manager, words)
 
 
 @pytest.mark.parametrize('example', examples('nova-vqos-libvirt-hook'))
@@ -149,6 +161,13 @@ def test_agent(example, monkeypatch):
     monkeypatch.setattr(agent.service, 'launch', _stop)
     with pytest.raises(_Taken):
         agent.main(list(example.words[1:]))
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-status'))
+def test_status(example, monkeypatch):
+    monkeypatch.setattr(status.catalogue.Commands, 'check', _stop)
+    with pytest.raises(_Taken):
+        status.main(example.words[1:])
 
 
 @pytest.mark.parametrize('example', examples('openstack'))
