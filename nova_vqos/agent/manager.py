@@ -130,11 +130,13 @@ class AgentManager:
             name (the hypervisor's), project_id, flavor and flavor_id ('' where
             it is nobody's of Nova's), origin (found, booted, migrated,
             restored or another word of the hypervisor's for how it came to run
-            here); policy (None without units), entitled_cu (None without);
-            policy_source (by field: flavor as booted, or pushed), booted (by
-            field that can be pushed, as the flavor had it), pushed (None, or
-            what was last pushed of its flavor, and pushed_at), push_error (why
-            it does not follow it); quantum_class and dd_billing in force;
+            here), arriving (whether its guest has yet to begin to run here:
+            another host tells of it as well); policy (None without units),
+            entitled_cu (None without); policy_source (by field: flavor as
+            booted, or pushed), booted (by field that can be pushed, as the
+            flavor had it), pushed (None, or what was last pushed of its
+            flavor, and pushed_at), push_error (why it does not follow it);
+            quantum_class and dd_billing in force;
             right (whether its cap is as wanted, None without units); problem;
             coefficient (of the slowest pCPU that it may run on, None without a
             profile); vcpu_s and throttled_s (CPU time of its vCPUs since its

@@ -228,6 +228,7 @@ _FIELDS: Mapping[str, _Field] = {
     'project_id': lambda server, _: (
         '' if server.domain is None else server.domain.project_id),
     'origin': lambda server, _: server.origin,
+    'arriving': lambda server, _: server.is_arriving,
     'flavor': lambda server, _: (
         '' if server.domain is None else server.domain.flavor_name),
     'flavor_id': lambda server, _: (

@@ -12,6 +12,7 @@
 
 """The agent's RPC: real calls over oslo.messaging's in-memory transport."""
 
+import re
 import threading
 import time
 
@@ -123,6 +124,24 @@ class TestRpc:
         assert [server['server_uuid'] for server in servers] == uuids
         assert servers[17]['vcpu_s'] is servers[17]['rates'] is None
         assert servers[17]['origin'] == servers[18]['origin'] == 'found'
+
+    def test_all_that_is_told_is_documented(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        agent.api.wake('host', fakes.UUID, None)
+        wait_until(lambda: agent.limits() == {agent_world.RIGHT})
+        methods = manager.AgentManager
+        told = {
+            methods.get_host: agent.api.get_host('host', timeout=LIMIT_S),
+            methods.list_servers: agent.api.list_servers(
+                'host', timeout=LIMIT_S)['servers'][0],
+            methods.get_server: agent.api.get_server(
+                'host', fakes.UUID, timeout=LIMIT_S)}
+        known = set(re.findall(r'\w+', methods.list_servers.__doc__))
+        for method, answer in told.items():
+            words = set(re.findall(r'\w+', method.__doc__))
+            if method is methods.get_server:
+                words |= known
+            assert answer.keys() - words == set(), method.__name__
 
     def test_a_wake_up_has_the_domain_read_at_once(self, agent):
         agent.host.boot(specs=fakes.make_specs())

@@ -56,7 +56,7 @@ class TestServer:
         assert found.pop('policy')['units'] == 60
         assert found == {
             'server_uuid': fakes.UUID, 'name': 'instance-1',
-            'project_id': 'p', 'origin': 'booted', 'flavor': 'm1',
+            'project_id': 'p', 'origin': 'booted', 'arriving': False, 'flavor': 'm1',
             'flavor_id': '', 'policy_source': dict.fromkeys(
                 ('units', 'cap', 'quantum_class', 'dd_billing'), 'flavor'),
             'booted': {'quantum_class': 'io', 'dd_billing': 'account'},
@@ -66,6 +66,13 @@ class TestServer:
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
             'rates': None, 'bill': None, 'quantum': None,
             'last_recap': None}
+
+    def test_one_that_comes_is_told_of_by_two_hosts(self):
+        server = servers.Server(fakes.UUID, 1, 'migrated')
+        server.take_description(base.Domain(
+            uuid=fakes.UUID, name='instance-1', vcpus=2, pcpus=None,
+            extra_specs=fakes.make_specs(), incoming=True), 1.0)
+        assert snapshot.of_server(server, make_moment())['arriving'] is True
 
     def test_a_domain_that_is_no_server(self):
         found = snapshot.of_server(make_server(units=None), make_moment())
