@@ -56,7 +56,8 @@ class TestServer:
         assert found.pop('policy')['units'] == 60
         assert found == {
             'server_uuid': fakes.UUID, 'name': 'instance-1',
-            'project_id': 'p', 'origin': 'booted', 'arriving': False, 'flavor': 'm1',
+            'project_id': 'p', 'origin': 'booted', 'arriving': False,
+            'flavor': 'm1',
             'flavor_id': '', 'policy_source': dict.fromkeys(
                 ('units', 'cap', 'quantum_class', 'dd_billing'), 'flavor'),
             'booted': {'quantum_class': 'io', 'dd_billing': 'account'},
