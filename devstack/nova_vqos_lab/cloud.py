@@ -157,7 +157,8 @@ class Lab:
             return
         with stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
-                for_agent, for_hook = config.agent_and_hook(name)
+                for_agent, for_hook = config.agent_and_hook(
+                    name, host.address)
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
                                  for_hook)
                 host.run([f'{services.BIN}/nova-vqos-libvirt-hook',

@@ -306,14 +306,21 @@ def period_us() -> int:
     return int(text)
 
 
-def agent_and_hook(host: str) -> tuple[Settings, Settings]:
-    """:returns: nova-vqos.conf and hook.conf of a host."""
+def agent_and_hook(host: str, address: str) -> tuple[Settings, Settings]:
+    """The settings of nova_vqos on a host.
+
+    :param host: its name
+    :param address: its address in the lab's network
+    :returns: nova-vqos.conf and hook.conf
+    """
     period = {'period_us': str(period_us())}
     return {
         'DEFAULT': {
             'host': host, 'transport_url': transport_url(),
             'log_file': paths.log(f'nova-vqos-agent-{host}')},
         'vqos': {'compute_state_path': _COMPUTE_STATE, **period},
+        # For a Prometheus on the controller.
+        'vqos_agent': {'metrics_address': address},
     }, {'hook': period}
 
 

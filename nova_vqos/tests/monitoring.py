@@ -21,6 +21,8 @@ import urllib.request
 
 import yaml
 
+from nova_vqos import profile as profiles
+from nova_vqos import verification
 from nova_vqos.tests import dashboards
 from nova_vqos_lab import daemons
 from nova_vqos_lab import netns
@@ -39,6 +41,16 @@ def missing():
     return '; '.join(
         f'{name} is missing: install the package prometheus'
         for name in _PROGRAMS if shutil.which(name) is None)
+
+
+def store_verification(host, verdict='ok', drift='+0.5%'):
+    """Let the profile of a host have been verified just now."""
+    path = host.path('var/lib/nova-vqos/verification.json')
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    verification.store(
+        path, profiles.load(host.path('etc/nova-vqos/profile.yaml')).id,
+        verdict, [{'pcpus': profiles.format_pcpus(host.pcpus),
+                   'drift': drift}])
 
 
 class Prometheus:
@@ -105,11 +117,6 @@ class Prometheus:
     def query(self, expression):
         """:returns: what it answers now: a list of series"""
         return self._ask('query', query=expression)['result']
-
-    def query_range(self, expression, start_s, end_s, step_s=1.0):
-        """:returns: what it was from a time to another, UTC since 1970"""
-        return self._ask('query_range', query=expression, start=start_s,
-                         end=end_s, step=step_s)['result']
 
     def rules(self):
         """:returns: all rules with their state"""

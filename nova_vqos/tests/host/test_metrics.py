@@ -18,8 +18,6 @@ import subprocess
 
 import pytest
 
-from nova_vqos import profile as profiles
-from nova_vqos import verification
 from nova_vqos.tests import dashboards
 from nova_vqos.tests import monitoring
 from nova_vqos.tests import project
@@ -73,7 +71,7 @@ class Monitored:
         for host, coefficient in ((lab.fast, 1.0), (lab.slow, 0.5)):
             agents.store_profile(host, coefficient)
             test_pools.store_proof(host)
-            store_verification(host)
+            monitoring.store_verification(host)
         self.agents = {}
         for host in lab.hosts:
             agent = agents.Agent(host, bus, metrics_address=host.address,
@@ -99,14 +97,6 @@ class Monitored:
         """:returns: an alert, once it fires"""
         return self.wait(lambda: self.prometheus.firing().get(name),
                          f'the alert {name}')[0]
-
-
-def store_verification(host):
-    path = host.path('var/lib/nova-vqos/verification.json')
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    verification.store(
-        path, profiles.load(agents.profile_path(host)).id, 'ok',
-        [{'pcpus': profiles.format_pcpus(host.pcpus), 'drift': '+0.5%'}])
 
 
 @pytest.fixture(scope='module')
@@ -173,10 +163,7 @@ def test_tampering_is_told(monitored):
 
 
 def test_a_host_that_is_slower_than_its_profile_is_told(monitored, lab):
-    path = lab.slow.path('var/lib/nova-vqos/verification.json')
-    verification.store(
-        path, profiles.load(agents.profile_path(lab.slow)).id, 'stale',
-        [{'pcpus': '0', 'drift': '-20.0%'}])
+    monitoring.store_verification(lab.slow, 'stale', '-20.0%')
     alert = monitored.wait_firing('NovaVqosProfileDrifted')
     assert alert['labels']['instance'] == monitored.slow
 
