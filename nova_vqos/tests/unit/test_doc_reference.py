@@ -28,6 +28,8 @@ from nova_vqos import profile
 from nova_vqos.agent import manager
 from nova_vqos.agent import messenger
 from nova_vqos.conf import opts
+from nova_vqos.hooks import libvirt
+from nova_vqos.manage import connections
 from nova_vqos.tests import project
 from nova_vqos.tests.unit import agent_world
 from nova_vqos.tests.unit import billing_host
@@ -126,3 +128,17 @@ def test_all_groups_of_options_are_explained():
     for group, _options in opts.list_opts():
         if group is not None:
             assert f'``[{group.name}]``' in page
+
+
+def test_all_files_are_explained():
+    page = read('files.rst')
+    paths = [option.default for _group, options in opts.list_opts()
+             for option in options if str(option.default).startswith('/')]
+    for path in (*paths, libvirt.DEFAULT_CONFIG, connections.DEFAULT_CONFIG):
+        assert path in page
+
+
+def test_the_first_page_says_a_word_of_each_page():
+    text = (project.TOP / 'doc/source/index.rst').read_text()
+    named = re.findall(r'^\* :doc:`(.+?)`: \S', text, re.MULTILINE)
+    assert named == re.findall(r'^   (\w+(?:/\w+)?)$', text, re.MULTILINE)
