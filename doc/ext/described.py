@@ -18,11 +18,8 @@ known of them. A name without a description, or a description without a name,
 is an error of the documentation's build.
 """
 
-import re
-
+import descriptions
 from sphinx.util import docutils
-
-_LINE = re.compile(r':(\S+): +(\S.*)')
 
 
 class Described(docutils.SphinxDirective):
@@ -53,56 +50,11 @@ class Described(docutils.SphinxDirective):
     def run(self):
         try:
             facts = self.facts()
-            words = described(self.content)
-            check(facts, words)
+            words = descriptions.described(self.content)
+            descriptions.check(facts, words)
         except ValueError as error:
             raise self.error(str(error)) from error
         rows = [(f'``{name}``', *cells, words[name])
                 for name, cells in facts.items()]
-        return self.parse_text_to_nodes(table(self.columns, self.widths, rows))
-
-
-def described(lines):
-    """:returns: what is said, by name
-
-    :raises ValueError: when a line belongs to none, or a name comes twice
-    """
-    words = {}
-    name = None
-    for line in lines:
-        found = _LINE.fullmatch(line)
-        if found:
-            name = found[1]
-            if name in words:
-                raise ValueError(f'{name} is described twice')
-            words[name] = found[2]
-        elif name is not None and line.startswith(' '):
-            words[name] += f' {line.strip()}'
-        elif line:
-            raise ValueError(f'{line!r} describes nothing: it begins neither '
-                             'with :NAME: nor with a blank')
-    return words
-
-
-def check(names, words):
-    """Compare what there is with what is described.
-
-    :raises ValueError: when these differ
-    """
-    missing = [name for name in names if name not in words]
-    unknown = [name for name in words if name not in names]
-    if missing or unknown:
-        raise ValueError('; '.join(
-            f'{", ".join(found)}: {what}' for found, what in (
-                (missing, 'not described'), (unknown, 'there is no such'))
-            if found))
-
-
-def table(columns, widths, rows):
-    """:returns: a table in reST, of cells of one line each"""
-    lines = ['.. list-table::', '   :header-rows: 1',
-             f'   :widths: {" ".join(map(str, widths))}', '']
-    for row in (columns, *rows):
-        lines += [f'   {" " if number else "*"} - {cell}'
-                  for number, cell in enumerate(row)]
-    return '\n'.join(lines)
+        return self.parse_text_to_nodes(
+            descriptions.table(self.columns, self.widths, rows))

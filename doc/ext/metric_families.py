@@ -14,6 +14,7 @@
 """A Sphinx directive: the metrics of the agent."""
 
 import described
+import descriptions
 
 from nova_vqos.metrics import families
 
@@ -28,7 +29,7 @@ class Metrics(described.docutils.SphinxDirective):
         found = [one for one in families.ALL if one.name.startswith(prefix)]
         if not found:
             raise self.error(f'no metric begins with {prefix}')
-        return self.parse_text_to_nodes(described.table(
+        return self.parse_text_to_nodes(descriptions.table(
             ('Metric', 'Type', 'What it is'), (42, 10, 48),
             [(f'``{one.name}``', one.kind, _with_labels(one))
              for one in found]))

@@ -11,30 +11,15 @@
 # under the License.
 
 
-"""A Sphinx directive: the fields of a profile, and what they may be.
+"""Sphinx directives: the fields of a profile, and what they may be."""
 
-What a field may be is what the error says that a wrong one brings, so that
-page and program cannot differ.
-"""
-
-import copy
 import json
-import re
 import sys
 
 import described
+import profile_limits
 
 from nova_vqos import fingerprint
-from nova_vqos import io_profile
-from nova_vqos import profile
-from nova_vqos import quantum_profile
-
-# Of any other kind than the fields have; a field that may be true may not be
-# a number.
-_OF_WRONG_KIND = (True, 0)
-# Of the same kind as the field that they take the place of.
-_WRONG_VALUES = {str: 'nonsense', int: -1e300, float: -1e300}
-_ERROR = re.compile(r'(\S+) is (.+?)(?:, it must be (.+))?$', re.S)
 
 
 class ProfileFields(described.Described):
@@ -53,9 +38,10 @@ class ProfileFields(described.Described):
         self.env.note_dependency(path)
         with open(path, encoding='utf-8') as file:
             example = json.load(file)
-        mapping = at(example, self.arguments[0] if self.arguments else '')
+        path = self.arguments[0] if self.arguments else ''
         return {name: (f'{must_be}{"; may be left out" if optional else ""}',)
-                for name, must_be, optional in limits(example, mapping)}
+                for name, must_be, optional in profile_limits.limits(
+                    example, profile_limits.at(example, path))}
 
 
 class FingerprintFields(described.Described):
@@ -66,74 +52,6 @@ class FingerprintFields(described.Described):
 
     def facts(self):
         return dict.fromkeys(fingerprint.of_host(sys.executable), ())
-
-
-def at(document, path):
-    """:returns: what is at a path; of lists the last one is looked at"""
-    found = document
-    for name in path.split('.') if path else ():
-        found = found[name.removesuffix('[]')]
-        if name.endswith('[]'):
-            found = found[-1]
-    return found
-
-
-def limits(document, mapping):
-    """What each field of a mapping may be, and whether it may be left out.
-
-    :param document: a profile that is right, as it was read
-    :param mapping: one within it
-    """
-    for name, value in list(mapping.items()):
-        said = ''
-        wrong = [*_OF_WRONG_KIND, *(
-            [_WRONG_VALUES[type(value)]] if type(value) in _WRONG_VALUES
-            else [])]
-        for instead in wrong:
-            mapping[name] = instead
-            said = _must_be(_error_of(document), name) or said
-        del mapping[name]
-        optional = not _must_be(_error_of(document), name)
-        mapping[name] = value
-        if not said:
-            raise ValueError(f'{name}: nothing is wrong for it')
-        yield name, said, optional
-
-
-def _error_of(document):
-    """What is wrong with a document, but for its id; '': nothing is."""
-    document = copy.deepcopy(document)
-    try:
-        profile.loads(json.dumps(document))
-    except profile.ProfileInvalid as error:
-        if not _is_of_changed_content(str(error)):
-            return str(error)
-    try:
-        for part in 'io', 'quantum':
-            _part_of(document, part)
-    except profile.ProfileInvalid as error:
-        return str(error)
-    return ''
-
-
-def _is_of_changed_content(error):
-    return error.startswith('id is ') and error.endswith(
-        'the content was changed or cut off since it was measured')
-
-
-def _part_of(document, part):
-    """Look at a part that is not looked at when a profile is read."""
-    read = {'io': io_profile, 'quantum': quantum_profile}[part].from_document
-    if document.get(part) is not None:
-        read(document[part])
-
-
-def _must_be(error, name):
-    """What an error says of a field; '' where it is about another one."""
-    found = _ERROR.fullmatch(error)
-    if not found or found[1].rpartition('.')[2].split('[')[0] != name:
-        return ''
-    return found[3] or 'a mapping of fields'
 
 
 def setup(app):

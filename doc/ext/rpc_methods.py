@@ -14,17 +14,9 @@
 """Sphinx directives: the agent's RPC, from the code of both of its sides."""
 
 import inspect
-import re
-from unittest import mock
 
 import described
-
-from nova_vqos.agent import manager
-from nova_vqos.agent import rpcapi
-
-_WORDS = {'call': 'asked', 'cast': 'told'}
-# Of what nobody but nova-vqos-manage asks, of many hosts at once.
-_OF_MANAGE = ('one is asked', '1.2')
+import rpc_facts
 
 
 class RpcMethods(described.Described):
@@ -34,8 +26,9 @@ class RpcMethods(described.Described):
     widths = (20, 16, 10, 54)
 
     def facts(self):
-        found = asked()
-        return {name: found.get(name, _OF_MANAGE) for name in methods()}
+        found = rpc_facts.asked()
+        return {name: found.get(name, rpc_facts.OF_MANAGE)
+                for name in rpc_facts.methods()}
 
 
 class RpcAnswers(described.docutils.SphinxDirective):
@@ -43,79 +36,13 @@ class RpcAnswers(described.docutils.SphinxDirective):
 
     def run(self):
         text = []
-        for name, method in methods().items():
+        for name, method in rpc_facts.methods().items():
             arguments = list(inspect.signature(method).parameters)[2:]
+            words = rpc_facts.with_lists(inspect.getdoc(method))
             text += ['', f'.. py:function:: {name}({", ".join(arguments)})',
                      '   :no-index:', '',
-                     *(f'   {line}' for line in
-                       with_lists(inspect.getdoc(method)).splitlines())]
+                     *(f'   {line}' for line in words.splitlines())]
         return self.parse_text_to_nodes('\n'.join(text))
-
-
-def with_lists(docstring):
-    """A docstring whose answer is a list, as far as it has several parts.
-
-    Docstrings have it as a sentence, which is longer than a reader's breath:
-    parts are divided by semicolons, but for those within brackets.
-    """
-    def as_list(found):
-        words = ' '.join(found[1].split())
-        parts = re.findall(r'(?:[^;(]|\((?:[^()]|\([^()]*\))*\))+', words)
-        if len(parts) == 1:
-            return f':returns: {_marked(words)}\n'
-        items = '\n'.join(f'    * {_marked(part.strip())}' for part in parts)
-        return f':returns:\n{items}\n'
-    return re.sub(r':returns:((?:.+\n)(?:    .*\n)*)', as_list,
-                  f'{docstring}\n')
-
-
-def _marked(words):
-    """With names of fields as code, unless they are marked already."""
-    return re.sub(r'(`+[^`]+`+)|\b([a-z]+(?:_[a-z]+)+)\b',
-                  lambda found: found[1] or f'``{found[2]}``', words)
-
-
-def methods():
-    """:returns: methods of the agent's side, by name"""
-    return dict(inspect.getmembers(
-        manager.AgentManager,
-        lambda member: inspect.isfunction(member)
-        and not member.__name__.startswith('_')))
-
-
-def asked():
-    """What is sent by each method of the side of those who ask.
-
-    :returns: by the name of the agent's method: how it is sent, and the
-        version that an agent has to have
-    """
-    return dict(_sent_by(name) for name, member in inspect.getmembers(
-        rpcapi.AgentAPI, inspect.isfunction) if not name.startswith('_'))
-
-
-def _sent_by(name):
-    with mock.patch.object(rpcapi.oslo_messaging, 'get_rpc_client') as made:
-        api = rpcapi.AgentAPI(None)
-    method = getattr(api, name)
-    client = made.return_value
-    method(*map(_value, inspect.signature(method).parameters.values()))
-    prepared, = client.prepare.call_args_list
-    sent, = client.prepare.return_value.method_calls
-    if prepared.kwargs.get('fanout'):
-        how = 'all are'
-    else:
-        how = 'one is' if prepared.kwargs.get('server') else 'any is'
-    least = made.call_args.args[1].version
-    return sent.args[1], (f'{how} {_WORDS[sent[0]]}',
-                          prepared.kwargs.get('version') or least)
-
-
-def _value(parameter):
-    """An argument that goes through; nobody looks at it."""
-    kind = str(parameter.annotation)
-    if 'Mapping' in kind:
-        return {}
-    return 1 if re.search(r'\b(int|float)\b', kind) else 'x'
 
 
 def setup(app):
