@@ -120,6 +120,11 @@ class Cloud:
             os_command_line=command_line, visibility='public', **parts)
         return disk.id
 
+    def find_image(self, name: str) -> str:
+        """:returns: the id of an image that is there"""
+        return self._connection.image.find_image(
+            name, ignore_missing=False).id
+
     def make_flavor(self, name: str, extra_specs: Mapping[str, str], *,
                     vcpus: int = 1, disk_gib: int = 0,
                     version: str = _MICROVERSION) -> Answer:

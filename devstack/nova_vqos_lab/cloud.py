@@ -155,6 +155,7 @@ class Lab:
         if self.is_deployed:
             process.say('nova_vqos is deployed already')
             return
+        config.write_ini(paths.MANAGE_CONF, config.manage())
         with stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
                 for_agent, for_hook = config.agent_and_hook(

@@ -324,6 +324,11 @@ def agent_and_hook(host: str, address: str) -> tuple[Settings, Settings]:
     }, {'hook': period}
 
 
+def manage() -> Settings:
+    """:returns: what nova-vqos-manage reads, run beside the controller."""
+    return {'DEFAULT': {'transport_url': transport_url()}}
+
+
 def compute_with_units(allocation_ratio: float, profile_max_interval: float,
                        servers_without_units: str) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""

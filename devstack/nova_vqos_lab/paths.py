@@ -31,6 +31,8 @@ HOSTS = os.path.join(ROOT, 'hosts')
 OPENRC = os.path.join(ROOT, 'openrc')
 # Of tempest: its configuration and its workspace.
 TEMPEST = os.path.join(ROOT, 'tempest')
+#: Of nova-vqos-manage.
+MANAGE_CONF = os.path.join(ROOT, 'etc', 'nova-vqos', 'nova-vqos.conf')
 # nova-compute's own directory: the same path on all hosts, since a domain's
 # XML names files below it and migrates with them; on each host a directory
 # of its own is mounted there.

@@ -23,7 +23,7 @@ from nova_vqos_lab import paths
 # Units that each host has room for, and while a server is resized
 # for half as many besides; and units of one vCPU that the fast host's pCPU can
 # give and the slow one's cannot.
-_UNITS = 60
+UNITS = 60
 _TOO_FAST_UNITS = 150
 # As fast as the machine is at the moment, see pace.py, is good enough there.
 _TOLERANCE = 0.35
@@ -49,12 +49,12 @@ def prepare(lab: cloud.Lab) -> None:
                         events={'sysbench': calibrated.round_events})))]
             # Hosts that sell units take no servers without.
             made.make_flavor('tempest', {
-                f'resources:{cloud.UNITS}': str(_UNITS)})
+                f'resources:{cloud.UNITS}': str(UNITS)})
             made.make_zone(f'only-{cloud.REFERENCE}', cloud.REFERENCE)
         config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                      config.STESTR_CONF)
         config.write_ini(path, config.tempest(
-            *images, 'tempest', units=_UNITS,
+            *images, 'tempest', units=UNITS,
             reference_score=calibrated.score,
             speed_tolerance=_TOLERANCE,
             too_fast_units=_TOO_FAST_UNITS, slow_host=cloud.REFERENCE,

@@ -1,0 +1,109 @@
+# Licensed under the Apache License, Version 2.0 (the "License"); you may
+# not use this file except in compliance with the License. You may obtain
+# a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+# License for the specific language governing permissions and limitations
+# under the License.
+
+"""What operators look at, by nova-vqos-manage, on the lab's cloud."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from nova_vqos_lab import paths
+from nova_vqos_lab import process
+from nova_vqos_lab import services
+from nova_vqos_lab import story
+from nova_vqos_lab import tempest
+
+# Agents sample each ten seconds, and a rate takes two samples.
+RATES_LIMIT_S = 90
+COMMAND_LIMIT_S = 60
+
+
+@pytest.fixture(scope='module')
+def server(lab, told):
+    """A server that works all the time, on the slow host."""
+    assert lab.is_deployed, told.checks[-1]
+    tempest.prepare(lab)
+    with lab.cloud() as cloud:
+        made = cloud.boot('watched', 'tempest',
+                          cloud.find_image('tempest-work'), 'slow')
+        made.wait_active()
+    try:
+        yield made
+    finally:
+        with lab.cloud() as cloud:
+            made.cloud = cloud
+            made.delete()
+
+
+def run(lab, *arguments):
+    """Run nova-vqos-manage as a person does; it prints JSON."""
+    return subprocess.run(
+        lab.inside([f'{services.BIN}/nova-vqos-manage', '--config-file',
+                    paths.MANAGE_CONF, *arguments, '-f', 'json']),
+        env=lab.environment(), capture_output=True, text=True,
+        timeout=COMMAND_LIMIT_S, check=False)
+
+
+def manage(lab, *arguments):
+    """:returns: what it printed"""
+    done = run(lab, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_both_hosts_are_listed(lab, server):
+    fast, slow = manage(lab, 'host', 'list')
+    assert (fast['host'], slow['host']) == ('fast', 'slow')
+    assert fast['agent'] == slow['agent'] == 'alive'
+    assert fast['coefficient'] > slow['coefficient'] == 1.0
+    assert slow['capacity_cu'] == 100 < fast['capacity_cu']
+    assert slow['profile'] != fast['profile']
+    assert server.uuid in slow['servers']
+    assert slow['used_cu'] == tempest.UNITS
+
+
+def test_a_server_is_shown_with_what_it_gets(lab, server):
+    def shown():
+        found = manage(lab, 'server', 'show', server.name)
+        return found if found['delivered_cu'] is not None else None
+    found = process.wait_until(shown, RATES_LIMIT_S, 'rates of the server')
+    assert (found['server_uuid'], found['host']) == (server.uuid, 'slow')
+    assert found['entitled_cu'] == tempest.UNITS
+    assert found['right'] is True
+    assert 0 < found['delivered_cu'] < tempest.UNITS * (
+        1 + story.FIRST_ROUND_TOLERANCE)
+    (listed,) = [row for row in manage(lab, 'server', 'list')
+                 if row['server_uuid'] == server.uuid]
+    assert listed['host'] == 'slow'
+
+
+def test_calibrations_are_compared(lab, server, tmp_path):
+    path = tmp_path / 'report.html'
+    found = manage(lab, 'calibration', 'report', '--output', str(path))
+    assert {row['host']: row['group'] for row in found} == {
+        'slow': 1, 'fast': 2}
+    assert lab.profile('fast').id in path.read_text()
+    assert os.path.getsize(path) > 10_000
+
+
+def test_a_dead_agent_is_seen(lab, server):
+    lab.stop_on('fast', 'nova-vqos-agent')
+    try:
+        done = run(lab, 'host', 'list')
+    finally:
+        lab.start_agent('fast')
+    assert done.returncode == 1
+    assert done.stderr.startswith('1 of 2 hosts gave no answer: fast (')
+    assert [row['agent'] for row in json.loads(done.stdout)] == [
+        'no answer', 'alive']
