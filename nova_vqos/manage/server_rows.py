@@ -20,6 +20,9 @@ from nova_vqos.manage import columns
 
 Brief = Mapping[str, ty.Any]
 
+# The component of a bill that is no I/O, see nova_vqos.billing.meter.
+_VCPU = 'vcpu'
+
 
 class Placed(ty.NamedTuple):
     """A server where it runs.
@@ -59,14 +62,20 @@ def run_us(one: Placed) -> float | None:
 
 
 def dd_cu(one: Placed) -> float | None:
-    """What its I/O took lately, of all components."""
+    """What the host spent on its I/O lately: all but its vCPUs."""
     lately = _bill('used_lately_cu')(one)
-    return None if lately is None else sum(lately.values())
+    return None if lately is None else sum(
+        used for name, used in lately.items() if name != _VCPU)
 
 
 delivered_cu = _rate('delivered_cu')
 throttled = _rate('throttled')
 debt_cu_s = _bill('debt_cu_s')
+
+
+def is_arriving(one: Placed) -> bool:
+    """Whether its guest has yet to begin there: it still runs elsewhere."""
+    return bool(one.brief.get('arriving'))
 
 
 def is_wrong(one: Placed) -> bool:
@@ -77,7 +86,8 @@ def is_wrong(one: Placed) -> bool:
 #: Columns of a list, and of a long one the rest: name and what is shown.
 SHORT: Mapping[str, Callable[[Placed], ty.Any]] = {
     'server_uuid': lambda one: one.brief['server_uuid'],
-    'host': lambda one: one.host,
+    'host': lambda one: columns.Shown(
+        one.host, f'{one.host} (arriving)' if is_arriving(one) else one.host),
     'flavor': lambda one: one.brief.get('flavor'),
     'entitled_cu': lambda one: columns.number(one.brief.get('entitled_cu')),
     'delivered_cu': lambda one: columns.number(delivered_cu(one), 1),
@@ -89,6 +99,7 @@ SHORT: Mapping[str, Callable[[Placed], ty.Any]] = {
 }
 LONG: Mapping[str, Callable[[Placed], ty.Any]] = {
     **SHORT,
+    'arriving': is_arriving,
     'name': lambda one: one.brief.get('name'),
     'project_id': lambda one: one.brief.get('project_id'),
     'dd_billing': lambda one: one.brief.get('dd_billing'),
@@ -116,15 +127,16 @@ def fields(one: Placed) -> list[tuple[str, ty.Any]]:
     return [
         ('server_uuid', brief['server_uuid']), ('host', one.host),
         *((name, brief.get(name)) for name in (
-            'name', 'project_id', 'flavor', 'origin')),
+            'name', 'project_id', 'flavor', 'origin', 'arriving')),
         ('entitled_cu', brief.get('entitled_cu')),
         ('delivered_cu', columns.Shown(
             delivered_cu(one), f'{delivered_cu(one) or 0:.2f} over '
             f'{rates.get("over_s", 0):.0f} s')),
         ('throttled', columns.Shown(
             throttled(one), f'{throttled(one) or 0:.1%}')),
-        *((name, brief.get(name)) for name in (
-            'coefficient', 'vcpu_s', 'throttled_s')),
+        ('coefficient', _rounded(brief.get('coefficient'), 4)),
+        ('vcpu_s', _rounded(brief.get('vcpu_s'), 1)),
+        ('throttled_s', _rounded(brief.get('throttled_s'), 1)),
         ('right', columns.flag(brief.get('right'))),
         ('wanted', _cap(brief.get('wanted'))),
         ('last_recap', columns.Shown(brief.get('last_recap'),
@@ -133,9 +145,17 @@ def fields(one: Placed) -> list[tuple[str, ty.Any]]:
         *_bill_fields(brief.get('bill')),
         ('class', quantum_class(one)),
         ('slices', _slices(brief.get('quantum'))),
-        *((name, brief.get(name)) for name in (
-            'writes', 'tamperings', 'problem', 'policy_error')),
+        ('writes', brief.get('writes')),
+        ('tamperings', columns.Shown(
+            brief.get('tamperings'), str(len(brief.get('tamperings') or ())))),
+        ('problem', brief.get('problem')),
+        ('policy_error', brief.get('policy_error')),
     ]
+
+
+def _rounded(value: float | None, digits: int) -> columns.Shown:
+    """For people; others get all digits."""
+    return columns.Shown(value, '' if value is None else f'{value:.{digits}f}')
 
 
 def _of_vcpus(one: Placed, name: str) -> Iterable[ty.Any]:
@@ -162,9 +182,8 @@ def _bill_fields(bill: Mapping[str, ty.Any] | None
         ('bill', columns.Shown(dict(bill), '\n'.join(
             f'{name}: {used[name]:.2f} CU s, lately '
             f'{lately.get(name, 0):.2f} CU' for name in used))),
-        ('limit_cu', bill['limit_cu']),
-        ('debt_cu_s', bill['debt_cu_s']),
-        ('written_off_cu_s', bill['written_off_cu_s'])]
+        *((name, _rounded(bill[name], 2)) for name in (
+            'limit_cu', 'debt_cu_s', 'written_off_cu_s'))]
 
 
 def _slices(quantum: Mapping[str, ty.Any] | None) -> columns.Shown:

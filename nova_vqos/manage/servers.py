@@ -88,9 +88,11 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         """:returns: of the host that has it; None: none does"""
         answers = self.fleet().ask(self.app.connections.hosts(hosts),
                                    'get_server', server_uuid=server_uuid)
-        for one in answers:
-            if one.value is not None:
-                return one
+        found = [one for one in answers if one.value is not None]
+        if found:
+            # Where its guest runs, rather than where it migrates to.
+            return min(found, key=lambda one: bool(
+                (one.value or {}).get('arriving')))
         silent = [one for one in answers if 'does not run on' not in one.error]
         self.tell_silent(silent, len(answers))
         return None

@@ -185,11 +185,13 @@ def lines(view: View, sort: str) -> list[str]:
     widths = [max(len(row[number]) for row in cells)
               for number in range(len(_COLUMNS))]
     wrong = sum(rows.is_wrong(one) for one in found)
-    promised = sum(one.brief.get('entitled_cu') or 0 for one in found)
-    delivered = sum(rows.delivered_cu(one) or 0.0 for one in found)
+    # One that migrates is told of by both hosts.
+    there = [one for one in found if not rows.is_arriving(one)]
+    promised = sum(one.brief.get('entitled_cu') or 0 for one in there)
+    delivered = sum(rows.delivered_cu(one) or 0.0 for one in there)
     return [
         f'{view.at:%H:%M:%S} UTC  hosts: {view.hosts}, no answer: '
-        f'{view.silent}; servers: {len(found)}, wrong: {wrong}; sorted by '
+        f'{view.silent}; servers: {len(there)}, wrong: {wrong}; sorted by '
         f'{sort}',
         view.problem or f'promised {promised} CU, delivered '
         f'{delivered:.0f} CU',

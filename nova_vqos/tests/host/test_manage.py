@@ -164,7 +164,7 @@ def test_top_gives_the_terminal_back(lab, agent_of, manage, config, end):
         if isinstance(end, str):
             os.write(controller, end.encode())
         else:
-            os.killpg(running.pid, end)
+            os.kill(innermost(running.pid), end)
         seen = read_until(controller, '\x1b[?1049l')
         assert running.wait(agents.STOP_LIMIT_S) is not None
         assert 'Traceback' not in seen
@@ -174,6 +174,14 @@ def test_top_gives_the_terminal_back(lab, agent_of, manage, config, end):
         running.wait()
         os.close(controller)
         os.close(terminal)
+
+
+def innermost(pid):
+    """:returns: the last of a chain of children: what a host was entered for
+    """
+    with open(f'/proc/{pid}/task/{pid}/children', encoding='ascii') as stream:
+        children = stream.read().split()
+    return innermost(int(children[0])) if children else pid
 
 
 def _own_terminal(terminal):

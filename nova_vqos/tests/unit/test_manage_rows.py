@@ -26,8 +26,8 @@ BRIEF = {
     'quantum_class': 'auto', 'dd_billing': 'charge', 'right': True,
     'problem': '', 'coefficient': 1.25, 'vcpu_s': 12.5, 'throttled_s': 3.5,
     'rates': {'over_s': 60.0, 'delivered_cu': 58.25, 'throttled': 0.125},
-    'bill': {'used_cu_s': {'emulator': 100.0, 'kernel': 20.5},
-             'used_lately_cu': {'emulator': 3.0, 'kernel': 1.5},
+    'bill': {'used_cu_s': {'vcpu': 900.0, 'emulator': 100.0, 'disk': 20.5},
+             'used_lately_cu': {'vcpu': 55.0, 'emulator': 3.0, 'disk': 1.5},
              'debt_cu_s': 7.5, 'written_off_cu_s': 0.0, 'limit_cu': 55.0,
              'entitlement_cu': 60},
     'quantum': {'recognised_class': 'spin', 'vcpus': {
@@ -78,8 +78,11 @@ def test_fields_are_for_people():
     assert found['wanted'] == '12000 of 50000 us for each vCPU'
     assert found['last_recap'] == (
         '2026-01-01T00:00:00+00:00: migrated, wrong for 12 ms')
-    assert found['bill'] == ('emulator: 100.00 CU s, lately 3.00 CU\n'
-                             'kernel: 20.50 CU s, lately 1.50 CU')
+    assert found['bill'] == ('vcpu: 900.00 CU s, lately 55.00 CU\n'
+                             'emulator: 100.00 CU s, lately 3.00 CU\n'
+                             'disk: 20.50 CU s, lately 1.50 CU')
+    assert (found['coefficient'], found['vcpu_s']) == ('1.2500', '12.5')
+    assert found['host'] == 'a'
     assert found['slices'] == (
         'vCPU 0: spin, slice 1000 us, ran 900 us at a time, on pCPUs 0-1\n'
         "vCPU 1: idle, the kernel's own slice, ran 100 us at a time")
@@ -89,6 +92,11 @@ def test_fields_of_what_is_not_known_are_empty():
     found = dict(rows.fields(rows.Placed('a', NOTHING)))
     assert str(found['delivered_cu']) == '-'
     assert plain(found['bill']) is None
+
+
+def test_one_that_migrates_is_said_to_arrive():
+    shown = rows.SHORT['host'](rows.Placed('b', {**BRIEF, 'arriving': True}))
+    assert (str(shown), plain(shown)) == ('b (arriving)', 'b')
 
 
 @pytest.mark.parametrize(('brief', 'wrong'), [

@@ -62,6 +62,14 @@ def test_the_whole_is_told_first():
     assert header.split() == list(top._COLUMNS)
 
 
+def test_one_that_migrates_is_counted_once():
+    first, second, *_lines = top.lines(view([
+        *FOUND, placed('e', delivered=10.0, throttled=0.5, arriving=True)]),
+        'debt')
+    assert 'servers: 4,' in first
+    assert second == 'promised 240 CU, delivered 61 CU'
+
+
 def test_a_bus_that_goes_down_is_told():
     assert top.lines(view((), 4, 'the bus is down'), 'debt')[1] == (
         'the bus is down')
