@@ -26,6 +26,8 @@ html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
 openstackdocs_pdf_link = False
 exclude_patterns = []
+# Most blocks are commands: guessed as Python they have odd colours.
+highlight_language = 'none'
 html_static_path = ['_static']
 html_css_files = ['nova_vqos.css']
 # What docstrings name is in the code, not in these pages.
