@@ -58,8 +58,9 @@ class Recap(ty.NamedTuple):
     :ivar at: when, ISO 8601, UTC
     :ivar reason: how the server came to run here, for its first cap; else a
         field of Grounds, TAMPERED, RELEASED or ``other``
-    :ivar wrong_ms: for how long another one was in force before; None:
-        unknown
+    :ivar wrong_ms: for how long another one was in force before, at the
+        most: who changed it may have done so after it was last looked at;
+        None: unknown
     """
 
     at: str
