@@ -72,10 +72,10 @@ def draw(name: str, options: argparse.Namespace
     rows = math.ceil(len(panels) / _COLUMNS)
     figure = matplotlib.figure.Figure(figsize=(18, 3.4 * rows),
                                       layout='constrained')
-    axes = figure.subplots(rows, _COLUMNS, squeeze=False).flat
+    axes = list(figure.subplots(rows, _COLUMNS, squeeze=False).flat)
     for panel, ax in zip(panels, axes, strict=False):
         draw_panel(panel, ax, options)
-    for ax in list(axes)[len(panels):]:
+    for ax in axes[len(panels):]:
         ax.axis('off')
     figure.suptitle(f'nova_vqos: {name}')
     return figure

@@ -19,6 +19,7 @@ import typing as ty
 
 from nova_vqos import units
 from nova_vqos.metrics import families
+from nova_vqos.quantum import classes
 
 Report = Mapping[str, ty.Any]
 
@@ -112,10 +113,12 @@ def _server(server: Report, deliveries: Deliveries,
                      None if wrong_ms is None else wrong_ms / 1000)
     quantum = server['quantum']
     if quantum is not None:
-        yield from known(
-            families.CLASS_RIGHT, server['quantum_class'] in offered
-            and not quantum['problem'])
         vcpus = quantum['vcpus'].values()
+        yield from known(families.CLASS_RIGHT, (
+            server['quantum_class'] in offered and not quantum['problem']
+            # It may share its pCPUs with servers that would cut them short.
+            and not (server['quantum_class'] in classes.DEFAULT_SLICES_US
+                     and any(vcpu['slice_us'] is None for vcpu in vcpus))))
         for family, name in _SLICES.items():
             yield from known(family, _mean_s(vcpu[name] for vcpu in vcpus))
         # Of some of its vCPUs it would fall, and be taken for begun anew.

@@ -267,6 +267,17 @@ def test_systemd_sees_that_it_is_alive(hardened):
         'the agent to read everything again')
 
 
+def test_prometheus_is_told_all(lab, hardened):
+    """It may listen, and read what it tells of itself."""
+    page = lab.fast.run([sys.executable, '-c', (
+        'import urllib.request as http\n'
+        'print(http.urlopen("http://127.0.0.1:19177/metrics").read()'
+        '.decode())')]).stdout
+    assert '\nnova_vqos_agent_up 1.0\n' in page
+    assert '\nnova_vqos_host_profile_valid 1.0\n' in page
+    assert '\nprocess_open_fds ' in page
+
+
 def test_the_limits_are_those_of_the_unit(lab, hardened):
     unit = read_unit()
     status = hardened.status()

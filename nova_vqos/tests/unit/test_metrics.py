@@ -196,6 +196,15 @@ class TestServer:
         assert case.values(
             agent.scrape(), 'nova_vqos_server_class_right') == [0]
 
+    @pytest.mark.parametrize(('quantum_class', 'right'), [
+        ('cache', 0), ('neutral', 1), ('auto', 1)])
+    def test_one_whose_pool_has_no_slice(self, agent, quantum_class, right):
+        (server,) = agent.servers
+        server['quantum_class'] = quantum_class
+        server['quantum']['vcpus']['1']['slice_us'] = None
+        assert case.values(
+            agent.scrape(), 'nova_vqos_server_class_right') == [right]
+
     def test_vcpus_without_figures(self, agent):
         (server,) = agent.servers
         server['quantum']['vcpus']['1'].update(
