@@ -192,7 +192,7 @@ def _asked_of(computes: list[clouds.Compute], server: clouds.Server,
 def _obstacles(server: clouds.Server, source: checks.Facts) -> list[str]:
     """What keeps a server from being live-migrated anywhere."""
     found = [*server.obstacles]
-    if any('down' in one for one in source.compute.obstacles):
+    if source.compute.is_down:
         found.append(f'the compute service of {server.host}, where the '
                      'server is, is down')
     return found

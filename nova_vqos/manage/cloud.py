@@ -35,11 +35,13 @@ class Compute(ty.NamedTuple):
     """A compute service.
 
     :ivar provider: UUID of its resource provider; '' where it has none
+    :ivar is_down: whether it does nothing now, not even for its own servers
     :ivar obstacles: why Nova puts no server there
     """
 
     host: str
     provider: str
+    is_down: bool
     obstacles: tuple[str, ...]
 
 
@@ -119,7 +121,9 @@ class Cloud:
             raise errors.ManageError('Nova has no compute services')
         providers = self._providers_by_host()
         return sorted(
-            Compute(one.host, providers.get(one.host, ''), _obstacles(one))
+            Compute(one.host, providers.get(one.host, ''),
+                    bool(one.is_forced_down) or one.state != 'up',
+                    _obstacles(one))
             for one in services)
 
     def offers(self, demand: demands.Demand

@@ -58,16 +58,21 @@ class ManageTestCase(base.VqosTestCase):
         self.config.write_text('[DEFAULT]\ntransport_url = fake://\n'
                                '[vqos_manage]\ntimeout_s = 2\n')
 
-    def cloud(self):
-        """An openstack.connection.Connection, as an administrator."""
+    def cloud(self, roles='admin,member,reader', **endpoints):
+        """An openstack.connection.Connection, as an administrator.
+
+        :param roles: that Keystone would give
+        :param endpoints: by service type, others than the real ones
+        """
+        user = 'admin' if 'admin' in roles else 'reader'
         placement = self.placement.fixture
         keystone = _Keystone(placement.token, {
             'compute': self.api_fixture.base_url,
-            'placement': placement.endpoint})
+            'placement': placement.endpoint, **endpoints})
         # What Nova's fixture has in place of Keystone's middleware.
-        headers = {'X-Auth-User': 'admin', 'X-User-Id': 'admin',
+        headers = {'X-Auth-User': user, 'X-User-Id': user,
                    'X-Auth-Project-Id': self.api.project_id,
-                   'X-Roles': 'admin,member,reader'}
+                   'X-Roles': roles}
         return openstack.connection.Connection(session=session.Session(
             auth=keystone, additional_headers=headers))
 
@@ -76,10 +81,10 @@ class ManageTestCase(base.VqosTestCase):
         self.agents.add(hostname, compute_state_path=self.host_files[
             hostname].compute_state_path)
 
-    def run_manage(self, *arguments):
+    def run_manage(self, *arguments, cloud=None):
         """:returns: see :class:`manage_world.Ran`"""
         return manage_world.run(*arguments, config=self.config,
-                                cloud=self.cloud())
+                                cloud=cloud or self.cloud())
 
     def check(self, *arguments):
         """What a check says, by host."""

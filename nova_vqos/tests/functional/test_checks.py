@@ -195,3 +195,90 @@ class MigrationTestCase(ChecksTestCase):
         rows = self.check('migration', 'check', server['id'], 'charging')
         self.assert_reasons(rows, {'charging': ['the server is SHUTOFF']})
         self.assertFalse(self._migrates(server, 'charging'))
+
+
+class RefusalTestCase(manage_case.ManageTestCase):
+    """What cannot be asked, or is no question."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('one', 1.0)
+        self.start_host('stock', None)
+
+    def assert_refused(self, *arguments, texts, cloud=None):
+        ran = self.run_manage(*arguments, cloud=cloud)
+        self.assertEqual((1, ''), (ran.status, ran.out))
+        for text in texts:
+            self.assertIn(text, ran.err)
+
+    def test_flavors_that_the_api_would_refuse(self):
+        # Made before it did.
+        for specs, texts in (
+                ({base.UNITS_KEY: '6_0', 'vqos:cap': 'soft'},
+                 (f"{base.UNITS_KEY} is '6_0', it must be a whole number",
+                  "vqos:cap is 'soft', it must be one of hard, floor")),
+                ({base.UNITS_KEY: '60', 'quota:cpu_quota': '1000'},
+                 ("quota:cpu_quota is '1000', it must be left out",)),
+                ({f'resources1:{base.RESOURCE_CLASS}': '60'},
+                 (f"resources1:{base.RESOURCE_CLASS} is '60'",))):
+            flavor = self.make_flavor(specs=specs,
+                                      version=base.NOT_VALIDATED)
+            self.assert_refused('flavor', 'check', flavor,
+                                texts=('Validation failed; ', *texts))
+
+    def test_what_is_not_there(self):
+        self.assert_refused('flavor', 'check', 'none',
+                            texts=['there is no flavor none'])
+        self.assert_refused('migration', 'check', 'none',
+                            texts=['there is no server none'])
+
+    def test_a_private_flavor_by_its_name(self):
+        self.start_agent('one')
+        self.api.post_flavor({'flavor': {
+            'id': '7', 'name': 'mine', 'vcpus': 1, 'ram': 256, 'disk': 1,
+            'os-flavor-access:is_public': False}})
+        rows = self.check('flavor', 'check', 'mine')
+        self.assertEqual('yes', rows['stock']['fits'])
+
+    def test_who_may_not_ask(self):
+        self.assert_refused(
+            'flavor', 'check', self.make_flavor(60),
+            cloud=self.cloud(roles='reader'),
+            texts=['Nova cannot be asked', 'os-services', 'OS_*'])
+
+    def test_placement_is_down(self):
+        self.assert_refused(
+            'flavor', 'check', self.make_flavor(60),
+            cloud=self.cloud(placement='http://127.0.0.1:1/placement'),
+            texts=['Placement cannot be asked'])
+
+    def test_nova_is_down(self):
+        self.assert_refused(
+            'flavor', 'check', '7',
+            cloud=self.cloud(compute='http://127.0.0.1:1/v2.1'),
+            texts=['Nova cannot be asked'])
+
+    def test_agents_that_do_not_answer(self):
+        rows = self.check('flavor', 'check', self.make_flavor(60))
+        self.assertEqual('unknown', rows['one']['fits'])
+        (reason,) = rows['one']['reasons']
+        self.assertIn('its agent gave no answer', reason)
+        # Placement knows enough of some.
+        self.assertEqual('no', rows['stock']['fits'])
+        self.assertEqual(
+            'no', self.check('flavor', 'check', self.make_flavor(401))
+            ['one']['fits'])
+        rows = self.check('flavor', 'check', self.make_flavor())
+        self.assertEqual({'one': 'no', 'stock': 'yes'}, {
+            host: row['fits'] for host, row in rows.items()})
+
+    def test_a_compute_service_that_is_down(self):
+        self.start_agent('one')
+        server = self.boot(self.make_flavor(60), 'one')
+        self.host_dies('one')
+        rows = self.check('flavor', 'check', self.make_flavor(60))
+        self.assertIn('its compute service was forced down',
+                      rows['one']['reasons'])
+        rows = self.check('migration', 'check', server['id'])
+        self.assertIn('the compute service of one, where the server is, is '
+                      'down', rows['stock']['reasons'])
