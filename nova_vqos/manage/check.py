@@ -13,15 +13,17 @@
 
 import argparse
 from collections.abc import Iterable, Mapping
+import textwrap
 import typing as ty
 
-from cliff import columns
 from cliff import lister
 
 from nova_vqos import host_report
 from nova_vqos import policy as policies
+from nova_vqos import units
 from nova_vqos.manage import checks
 from nova_vqos.manage import cloud as clouds
+from nova_vqos.manage import columns
 from nova_vqos.manage import command
 from nova_vqos.manage import demand as demands
 from nova_vqos.manage import errors
@@ -30,21 +32,11 @@ from nova_vqos.manage import landing as landings
 from nova_vqos.scheduler import fitness
 
 _COLUMNS = ('host', 'fits', 'free_cu', 'speed_cu', 'reasons')
-_MIGRATION_COLUMNS = (
-    'host', 'fits', 'free_cu', 'speed_cu', 'quota_us', 'period_us', 'cap_cu',
-    'as_fast', 'reasons', 'notes')
+_MIGRATION_COLUMNS = ('host', 'fits', 'free_cu', 'speed_cu', 'cap',
+                      'as_fast', 'reasons', 'notes')
+_LINE = 48
 # Of a flavor or an image that gives servers a NUMA topology.
 _TOPOLOGY_KEYS = ('hw:numa_nodes', 'hw:mem_page_size', 'hw:pmem')
-
-
-class Lines(columns.FormattableColumn[tuple[str, ...]]):
-    """Texts: a list for programs, lines for people."""
-
-    def human_readable(self) -> str:
-        return '\n'.join(self._value)
-
-    def machine_readable(self) -> list[str]:
-        return list(self._value)
 
 
 class _Check(command.ManageCommand, lister.Lister):
@@ -107,8 +99,7 @@ class CheckFlavor(_Check):
             cloud, cloud.computes(), demand)]
         self._judged(verdicts)
         return _COLUMNS, [
-            (one.host, one.fits, one.free_cu, one.speed_cu,
-             Lines(one.reasons)) for one in verdicts]
+            (*_head(one), _lines(one.reasons)) for one in verdicts]
 
 
 class CheckMigration(_Check):
@@ -215,6 +206,25 @@ def _terms(answer: fleets.Answer) -> Mapping[str, int]:
 
 def _row(verdict: checks.Verdict, landing: landings.Landing
          ) -> tuple[ty.Any, ...]:
-    return (verdict.host, verdict.fits, verdict.free_cu, verdict.speed_cu,
-            landing.quota_us, landing.period_us, landing.cap_cu,
-            landing.as_fast, Lines(verdict.reasons), Lines(landing.notes))
+    cap = landing.cap
+    told = cap and {'quota_us': cap.quota_us, 'period_us': cap.period_us,
+                    'cu': landing.cap_cu}
+    return (*_head(verdict),
+            columns.Shown(told, cap and f'{cap.quota_us}/{cap.period_us} us'),
+            columns.flag(landing.as_fast), _lines(verdict.reasons),
+            _lines(landing.notes))
+
+
+def _head(verdict: checks.Verdict) -> tuple[ty.Any, ...]:
+    speed_cu = verdict.speed_cu
+    return (verdict.host, verdict.fits, columns.number(verdict.free_cu),
+            columns.Shown(speed_cu, speed_cu and units.format_cu(speed_cu)))
+
+
+def _lines(texts: Iterable[str]) -> columns.Shown:
+    """Texts: a list for programs, lines for people."""
+    listed = list(texts)
+    return columns.Shown(listed, '\n'.join(
+        textwrap.fill(text, _LINE, subsequent_indent='  ',
+                      break_long_words=False, break_on_hyphens=False)
+        for text in listed))

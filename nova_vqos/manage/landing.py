@@ -27,16 +27,14 @@ _TOLERANCE = 0.001
 class Landing(ty.NamedTuple):
     """A server on a host.
 
-    :ivar quota_us: of each of its vCPUs; None: none, or not known
-    :ivar period_us: likewise
-    :ivar cap_cu: what that is worth there, for each vCPU
+    :ivar cap: of each of its vCPUs; None: none, or not known
+    :ivar cap_cu: what that is worth there
     :ivar as_fast: whether that is what was promised; None: nothing was, or
         it is not known
     :ivar notes: what else is to be known
     """
 
-    quota_us: int | None = None
-    period_us: int | None = None
+    cap: units.CpuCap | None = None
     cap_cu: float | None = None
     as_fast: bool | None = None
     notes: tuple[str, ...] = ()
@@ -69,8 +67,7 @@ def land(policy: policies.ServerPolicy | None, verdict: checks.Verdict,
     cap_cu = float(cap.share) * verdict.speed_cu
     promised_cu = float(units.cu_per_vcpu(policy.units, policy.vcpus))
     return Landing(
-        quota_us=cap.quota_us, period_us=cap.period_us,
-        cap_cu=round(cap_cu, 2),
+        cap=cap, cap_cu=round(cap_cu, 2),
         as_fast=abs(cap_cu / promised_cu - 1) <= _TOLERANCE,
         notes=tuple(notes))
 

@@ -173,9 +173,9 @@ class MigrationTestCase(ChecksTestCase):
         for host in ('slow', 'charging', 'hybrid'):
             row = self.check('migration', 'check', server['id'], host)[host]
             self.assertEqual(('yes', True, 30, []), (
-                row['fits'], row['as_fast'], row['cap_cu'], row['notes']))
+                row['fits'], row['as_fast'], row['cap']['cu'], row['notes']))
             self._live_migrate(server, host=host)
-            self.assertEqual((row['quota_us'], row['period_us']),
+            self.assertEqual((row['cap']['quota_us'], row['cap']['period_us']),
                              self.tunables(server)[:2])
             self._live_migrate(server, host='fast')
 

@@ -200,12 +200,12 @@ def land(policy=POLICY, terms=TERMS, *, has_hook=True, now_cu=200, **told):
 
 
 def test_the_cap_there():
-    assert land() == (37500, 50000, 60, True, ())
+    assert land() == ((37500, 50000), 60, True, ())
     assert 'hook is not installed' in land(has_hook=False).notes[0]
     # Exact, also where the pCPU has no more.
     stats = make_stats(vqos_slowest_cu='33.4')
-    assert land(policies.ServerPolicy(5, units=167), stats=stats)[:4] == (
-        50000, 50000, 33.4, True)
+    assert land(policies.ServerPolicy(5, units=167), stats=stats)[:3] == (
+        (50000, 50000), 33.4, True)
 
 
 def test_where_it_does_not_fit_there_is_no_cap():
@@ -215,12 +215,12 @@ def test_where_it_does_not_fit_there_is_no_cap():
 def test_without_terms_the_cap_is_not_known():
     for terms in ({}, {'tick_us': 4000}):
         assert land(terms=terms) == landing.Landing()
-    assert land(stats=None).quota_us is None
+    assert land(stats=None).cap is None
 
 
 def test_a_floor_has_no_cap():
     found = land(POLICY._replace(cap='floor'))
-    assert found[:4] == (None, None, None, True)
+    assert found[:3] == (None, None, True)
     assert 'not capped' in found.notes[0]
 
 
