@@ -51,5 +51,3 @@ autoprogram_cliff_ignored = [
     '--help', '--format', '--column', '--quote', '--noindent', '--max-width',
     '--fit-width', '--print-empty', '--sort-column', '--sort-ascending',
     '--sort-descending', '--prefix', '--variable']
-# Most is what one types into a shell, or reads there: no Python.
-highlight_language = 'none'

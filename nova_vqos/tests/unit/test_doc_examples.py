@@ -37,8 +37,6 @@ PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
 OPENSTACK = ('openstack.cli', 'openstack.common', 'openstack.compute.v2',
              'openstack.identity.v3', 'openstack.image.v2',
              'openstack.placement.v1')
-
-
 CLIFF = {'nova-vqos-calibrate': calibrate.CalibrateApp,
          'nova-vqos-manage': manage.ManageApp}
 
