@@ -313,7 +313,7 @@ class TestStatus:
         assert rows(ran)['b']['behind'] == ['small']
         assert 'behind are b' in ' '.join(ran.err.split())
         # Once it has asked another, it is not any more.
-        made['b'].peers.ask(rpcapi.AgentAPI(agents.transport()))
+        made['b'].ask(rpcapi.AgentAPI(agents.transport()))
         assert run('policy', 'status', '-f', 'json').status == 0
 
     def test_nothing_was_pushed(self, run, made):
