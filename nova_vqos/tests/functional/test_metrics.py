@@ -24,11 +24,16 @@ import pytest
 
 from nova_vqos.agent import service
 from nova_vqos.metrics import endpoint
+from nova_vqos.tests import functional
 from nova_vqos.tests.unit import metrics_case as case
 from nova_vqos.tests.unit import test_agent_rpc
 from nova_vqos.tests.unit import test_agent_service
 
 LIMIT_S = 20
+
+# The agent is a program of its own, and has threads.
+pytestmark = pytest.mark.skipif(
+    not functional.THREADED, reason='not for tests on eventlet')
 
 
 def free_port(address='127.0.0.1'):
