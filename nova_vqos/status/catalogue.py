@@ -95,7 +95,8 @@ def _findings(check: Check, world: worlds.World) -> list[findings.Finding]:
         is_here = roles.roles(world)
         if check.look is not roles.look and not is_here.keys() & check.roles:
             return [findings.skipped(
-                'this machine is no ' + ' and no '.join(check.roles))]
+                'this machine is no ' + ' and no '.join(
+                    worlds.NAMES[role] for role in check.roles))]
         # One by one: what was found before it fails is of use.
         for finding in check.look(world):
             found.append(finding)

@@ -41,6 +41,8 @@ _ALIKE = (
     (None, 'host'), ('vqos', 'profile_path'), ('vqos', 'agent_state_path'),
     ('vqos', 'period_us'), ('vqos', 'cache_max_period_us'),
     ('vqos', 'quantum_slices'))
+# Where they differ, operators' tools know less of the host.
+_ALIKE_FOR_TOOLS = (('vqos', 'compute_state_path'),)
 # Of no consequence to the agent of a host whose pCPUs are all alike.
 _ALIKE_ON_UNLIKE = (('vqos', 'reserved_cu'), ('vqos', 'allocation_ratio'))
 
@@ -120,6 +122,8 @@ def look_at_options(world: worlds.World) -> Iterator[findings.Finding]:
     """Whether nova-compute, agent and hook are told the same."""
     for group, name in _ALIKE:
         yield from _compare(world, group, name, findings.failure)
+    for group, name in _ALIKE_FOR_TOOLS:
+        yield from _compare(world, group, name, findings.warning)
     grade = (findings.failure if _has_unlike_pcpus(world)
              else findings.warning)
     for group, name in _ALIKE_ON_UNLIKE:

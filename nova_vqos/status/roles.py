@@ -53,7 +53,7 @@ def look(world: worlds.World) -> Iterator[findings.Finding]:
     found = roles(world)
     if found:
         yield findings.fact('This machine is a ' + ' and a '.join(
-            f'{role} ({sign})' for role, sign in found.items()))
+            f'{worlds.NAMES[role]} ({sign})' for role, sign in found.items()))
         return
     yield findings.failure(
         'it cannot be told whether this machine is a compute host or a '

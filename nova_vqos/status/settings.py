@@ -69,7 +69,8 @@ class Settings:
         :param options: by group, to be asked for
         """
         self._name = name
-        self.files = tuple(filter(os.path.exists, files))
+        self._asked = tuple(files)
+        self.files = tuple(filter(os.path.exists, self._asked))
         self._options = options
 
     def __str__(self) -> str:
@@ -82,7 +83,8 @@ class Settings:
         :raises Unreadable: when there is no file, or one that is broken
         """
         if not self.files:
-            raise Unreadable(f'there is no {self._name}')
+            raise Unreadable(f'there is no {self._name}, neither of '
+                             f'{" nor ".join(self._asked)}')
         conf = cfg.ConfigOpts()
         for group, options in self._options.items():
             conf.register_opts(options, group=group)

@@ -30,6 +30,8 @@ _DEVSTACK_CONFIG = f'{NOVA_DIRECTORY}/nova-cpu.conf'
 COMPUTE = 'compute'
 CONTROLLER = 'controller'
 ROLES = (COMPUTE, CONTROLLER)
+#: What people call them.
+NAMES = {COMPUTE: 'compute host', CONTROLLER: 'controller'}
 
 _MOST_CHARACTERS = 1_000_000
 

@@ -120,6 +120,8 @@ WRONG = [
      '[DEFAULT] host is compute1 in .* and compute2 in'),
     ('Same options', change(at.OWN_CONF, 'vqos', quantum_slices='io:2000'), 2,
      '[vqos] quantum_slices'),
+    ('Same options', change(at.OWN_CONF, 'vqos', compute_state_path='/c'), 1,
+     '[vqos] compute_state_path'),
     ('Same options', change(at.NOVA_CONF, 'vqos', reserved_cu='50'), 1,
      '[vqos] reserved_cu is 50'),
     ('Same options', both(unlike, change(
