@@ -191,7 +191,8 @@ VCPU_SECONDS = Family(
     'CPU time of its vCPUs since it began to run here', SERVER_LABELS)
 VCPU_CU_SECONDS = Family(
     'nova_vqos_server_vcpu_cpu_unit_seconds_total', COUNTER,
-    'The same, normalised: what was delivered', SERVER_LABELS)
+    'The same, normalised: what was delivered since the agent first saw it',
+    SERVER_LABELS)
 THROTTLED_SECONDS = Family(
     'nova_vqos_server_throttled_seconds_total', COUNTER,
     'For how long its limits held it back, of all vCPUs together',

@@ -40,8 +40,8 @@ class _Delivered:
 class Deliveries:
     """Normalises the CPU time of servers.
 
-    By steps: a product of all CPU time and the coefficient of today would
-    jump, or fall, with each new profile.
+    By steps, from the first look on: a product of all CPU time and the
+    coefficient of today would jump, or fall, with each new profile.
     """
 
     def __init__(self) -> None:
@@ -53,19 +53,18 @@ class Deliveries:
             del self._known[uuid]
 
     def cu_s(self, uuid: str, vcpu_s: float, coefficient: float) -> float:
-        """CU seconds that a server has got since it began to run here.
+        """CU seconds that a server has got since it was first asked for.
 
         :param vcpu_s: its CPU time; it begins anew with each run of its
             emulator
         :param coefficient: that counts since the last call
         """
-        last = self._known.get(uuid)
-        if last is None or vcpu_s < last.vcpu_s:
-            last = _Delivered(0.0, 0.0)
-        self._known[uuid] = now = _Delivered(
-            vcpu_s, last.cu_s + (vcpu_s - last.vcpu_s) * coefficient
-            * units.CU_PER_REFERENCE_PCPU)
-        return now.cu_s
+        known = self._known.setdefault(uuid, _Delivered(vcpu_s, 0.0))
+        grown_s = (vcpu_s if vcpu_s < known.vcpu_s
+                   else vcpu_s - known.vcpu_s)
+        known.vcpu_s = vcpu_s
+        known.cu_s += grown_s * coefficient * units.CU_PER_REFERENCE_PCPU
+        return known.cu_s
 
 
 def samples(servers: Iterable[Report], deliveries: Deliveries,

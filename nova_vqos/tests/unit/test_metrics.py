@@ -150,10 +150,12 @@ class TestHost:
 
 class TestServer:
     def test_figures(self, agent):
+        agent.scrape()
+        agent.servers[0]['vcpu_s'] += 100
         found = agent.scrape()
         for name, value in {
                 'entitled_cpu_units': 60, 'vcpus': 2, 'coefficient': 0.5,
-                'vcpu_seconds_total': 100, 'throttled_seconds_total': 7,
+                'vcpu_seconds_total': 200, 'throttled_seconds_total': 7,
                 'vcpu_cpu_unit_seconds_total': 5000,
                 'waited_seconds_total': 5, 'cap_right': 1,
                 'cap_wrong_seconds': 0.012, 'class_right': 1,
@@ -236,21 +238,22 @@ class TestDelivered:
         delivered = of_servers.Deliveries()
         seen = [delivered.cu_s('a', vcpu_s, coefficient)
                 for vcpu_s, coefficient in (
-                    (10, 1.0), (20, 1.0), (20, 0.1), (30, 0.5), (40, 2.0))]
-        assert seen == [1000, 2000, 2000, 2500, 4500]
+                    (10, 9.0), (20, 1.0), (20, 0.1), (30, 0.5), (40, 2.0))]
+        assert seen == [0, 1000, 1000, 1500, 3500]
 
-    def test_another_run_of_its_emulator_begins_anew(self):
+    def test_another_run_of_its_emulator_is_added(self):
         delivered = of_servers.Deliveries()
-        assert delivered.cu_s('a', 10, 1.0) == 1000
-        assert delivered.cu_s('a', 2, 1.0) == 200
+        delivered.cu_s('a', 10, 1.0)
+        assert delivered.cu_s('a', 15, 1.0) == 500
+        assert delivered.cu_s('a', 2, 1.0) == 700
 
     def test_those_that_went_are_forgotten(self):
         delivered = of_servers.Deliveries()
         delivered.cu_s('a', 10, 1.0)
         delivered.cu_s('b', 10, 1.0)
         delivered.keep(['b'])
-        assert delivered.cu_s('a', 20, 0.5) == 1000
-        assert delivered.cu_s('b', 20, 0.5) == 1500
+        assert delivered.cu_s('a', 20, 0.5) == 0
+        assert delivered.cu_s('b', 20, 0.5) == 500
 
     def test_two_who_scrape_are_told_the_same(self, agent):
         assert agent.scrape() == agent.scrape()
