@@ -14,6 +14,7 @@
 
 import json
 import re
+import subprocess
 
 from oslo_config import cfg
 import pytest
@@ -23,6 +24,7 @@ from nova_vqos.status import agent
 from nova_vqos.status import catalogue
 from nova_vqos.status import findings
 from nova_vqos.status import importing
+from nova_vqos.status import versions
 from nova_vqos.status import worlds
 from nova_vqos.tests import project
 from nova_vqos.tests.unit import status_world as at
@@ -159,6 +161,39 @@ def test_an_agent_that_is_not_there(machine, monkeypatch):
     monkeypatch.setattr(agent, '_ANSWER_S', 0.01)
     with pytest.raises(worlds.Unanswered, match='no answer within 0.01 s'):
         agent.ask(machine.world.own)
+
+
+@pytest.mark.parametrize(('answer', 'said'), [
+    (subprocess.TimeoutExpired('python', 60), 'timed out after 60'),
+    (OSError('no more processes'), 'no more processes'),
+    (subprocess.CompletedProcess([], 1, '', 'Traceback:\nKeyError: n\n'),
+     'KeyError: n'),
+    (subprocess.CompletedProcess([], -9, '', ''), 'status -9'),
+    (subprocess.CompletedProcess([], 0, 'hello', ''), "printed 'hello'"),
+])
+def test_a_nova_that_does_not_answer(monkeypatch, answer, said):
+    monkeypatch.setattr(importing.subprocess, 'run', answering(answer))
+    with pytest.raises(worlds.Unanswered, match=said):
+        importing.ask()
+
+
+@pytest.mark.parametrize(('answer', 'said'), [
+    (FileNotFoundError(), 'neither virtqemud nor libvirtd'),
+    (subprocess.TimeoutExpired('virtqemud', 10), 'timed out after 10'),
+    (subprocess.CalledProcessError(1, 'virtqemud'), 'exit status 1'),
+])
+def test_a_libvirt_that_does_not_answer(monkeypatch, answer, said):
+    monkeypatch.setattr(versions.subprocess, 'run', answering(answer))
+    with pytest.raises(worlds.Unanswered, match=said):
+        versions.ask_libvirt()
+
+
+def answering(answer):
+    def run(*_arguments, **_options):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+    return run
 
 
 def test_the_program(machine, monkeypatch, capsys):
