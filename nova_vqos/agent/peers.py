@@ -35,6 +35,8 @@ _TIMEOUT_S = 5.0
 # After the start agents ask sooner; all of a cell may have been started at
 # once.
 _FIRST_S = 10.0
+# Where nobody else answered, as when all of a cell are being started.
+_AGAIN_S = 30.0
 _STOP_TIMEOUT_S = 1.0
 
 
@@ -85,8 +87,10 @@ class Peers:
     def _work(self, api: Api) -> None:
         wait_s = self._uniform(0.0, min(_FIRST_S, self._interval_s))
         while not self._stopping.wait(wait_s):
-            self.ask(api)
-            wait_s = self._interval_s * self._uniform(0.5, 1.5)
+            interval_s = self._interval_s
+            if not self.ask(api):
+                interval_s = min(interval_s, _AGAIN_S)
+            wait_s = interval_s * self._uniform(0.5, 1.5)
 
     def ask(self, api: Api) -> bool:
         """Ask another agent, whichever it is.

@@ -294,7 +294,6 @@ class Server:
                         'more: its cap is left as it is, %s', self.uuid,
                         self.name, self.policy.units, self.in_force)
         self.policy = policy
-        return True
 
     def note_floating(self, reason: str) -> None:
         """Log once that it is kept in no class of pCPUs.

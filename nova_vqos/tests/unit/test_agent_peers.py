@@ -248,21 +248,28 @@ def test_garbage_of_others_is_told_of_once(add, caplog, flavors):
     assert caplog.text.count('What host b holds of flavors is not taken') == 1
 
 
-def test_agents_ask_neither_at_once_nor_in_step():
-    """A thousand that start together ask within ten seconds, and drift."""
-    drawn = []
+@pytest.mark.parametrize('host, waited_s', [
+    # A thousand that start together ask within ten seconds, and drift.
+    ('b', [10.0, 450.0]),
+    # Where nobody else is there yet, it is not for long.
+    ('a', [10.0, 45.0]),
+])
+def test_agents_ask_neither_at_once_nor_in_step(host, waited_s):
+    waits_s = []
 
-    def uniform(least, most):
-        drawn.append((least, most))
-        return 0.0
-    asking = peers.Peers(None, 'a', 300.0, uniform=uniform)
+    class Pushing:
+        def digest(self):
+            return ''
 
-    class Asking(Bus):
-        def compare_pushed(self, digest, timeout):
-            asking.stop()
-    asking._pushing = type('Pushing', (), {'digest': lambda self: ''})()
-    asking._work(Asking(None))
-    assert drawn == [(0.0, 10.0), (0.5, 1.5)]
+    class Stopping(threading.Event):
+        def wait(self, timeout=None):
+            waits_s.append(timeout)
+            return len(waits_s) > 1
+    asking = peers.Peers(Pushing(), 'a', 300.0,
+                         uniform=lambda least, most: most)
+    asking._stopping = Stopping()
+    asking._work(Bus({'host': host, 'flavors': None}))
+    assert waits_s == waited_s
 
 
 def test_an_agent_that_takes_no_pushes_says_so(agents, api):
