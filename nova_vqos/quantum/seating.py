@@ -151,14 +151,25 @@ def _go_home(places: list[int | None], servers: Sequence[str],
                                                 strict=True)):
         if homes.get(server, place) != place:
             apart.setdefault((server, place), []).append(index)
-    for (server, place), part in apart.items():
+    # Seats that are left on the way are for those who have none: others would
+    # follow one another into them.
+    unclaimed = list(free)
+    for (server, place), part in sorted(apart.items(), key=_has_no_place):
         home = homes[server]
-        if len(part) <= free[home]:
-            for index in part:
-                places[index] = home
-            free[home] -= len(part)
-            if place is not None:
-                free[place] += len(part)
+        seats = free if place is None else unclaimed
+        if len(part) > seats[home]:
+            continue
+        for index in part:
+            places[index] = home
+        free[home] -= len(part)
+        if place is not None:
+            unclaimed[home] -= len(part)
+            free[place] += len(part)
+
+
+def _has_no_place(apart: tuple[tuple[str, int | None], list[int]]) -> bool:
+    (_server, place), _part = apart
+    return place is None
 
 
 def _homes(places: Sequence[int | None],

@@ -110,6 +110,14 @@ class SeatTest(unittest.TestCase):
         self.assertLessEqual(moves, 2 * lost)
 
 
+    def test_nobody_follows_another_home(self):
+        servers = ['a', 'a', 'a', 'b', 'b', 'b', 'b']
+        # The last loses its seat, the third goes home: its seat is the last's.
+        self.assertEqual(
+            [0, 0, 0, 1, 1, 2, 1],
+            seating.seat(servers, [3, 3, 1, 0], [0, 0, 1, 1, 1, 2, 3]))
+
+
 class ChooseTest(unittest.TestCase):
 
     def test_first_ones_where_they_fit(self):
