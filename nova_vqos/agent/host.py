@@ -18,6 +18,7 @@ import dataclasses
 import datetime
 import typing as ty
 
+from nova_vqos import pushed
 from nova_vqos import tuning
 from nova_vqos.agent import connection as connections
 from nova_vqos.agent import counts as counting
@@ -134,6 +135,9 @@ class Host:
             'capacity': self._rounds.capacity,
             'quantum_classes': list(self.quantum_classes),
             'quantum': self._quanta.report,
+            'pushed_generation': (
+                0 if self._store is None
+                else pushed.generation_of(self._store.overrides)),
             **dataclasses.asdict(counts),
             'errors': (counts.errors + self._rounds.errors
                        + self._quanta.errors + self._sampling.errors),

@@ -100,20 +100,20 @@ class AgentManager:
             or id, reference, measured_at, age_s); problem (what is wrong with
             the profile, '' if nothing); units (None without a profile, or
             capacity_cu, of all pCPUs in it; reserved_cu, allocation_ratio;
-            used_cu, entitlements of all servers; slowest_cu and fastest_cu
-            of one pCPU); proof (None, or kernel, measured_at and by quantum
-            class enforced, True, False or None: not measured, reason,
-            slice_us, mean_run_us); domains (all that run), servers and wrong
-            (UUIDs of those with units, and of those whose cap is not as
-            wanted); ticks, last_tick_ms, writes, pins, restored,
-            policy_errors, errors (counted since the agent started); bills
-            (rounds of billing), dd_billing (what of it works here), capacity
-            (None, or where the CPU time of the host goes, see the guide to
-            billing);
+            used_cu, entitlements of all servers; slowest_cu and fastest_cu of
+            one pCPU); proof (None, or kernel, measured_at and by quantum class
+            enforced, True, False or None: not measured, reason, slice_us,
+            mean_run_us); domains (all that run), servers and wrong (UUIDs of
+            those with units, and of those whose cap is not as wanted); ticks,
+            last_tick_ms, writes, pins, restored, policy_errors, errors
+            (counted since the agent started); bills (rounds of billing),
+            dd_billing (what of it works here), capacity (None, or where the
+            CPU time of the host goes, see the guide to billing);
             quantum_classes (that work here), quantum (None, or pools, sources
-            and counts, see the guide to quantum classes); stats, stats_at,
-            terms, stats_problem (what the compute service told the scheduler,
-            see :func:`nova_vqos.compute_state.told`)
+            and counts, see the guide to quantum classes); pushed_generation
+            (see get_pushed); stats, stats_at, terms, stats_problem (what the
+            compute service told the scheduler, see
+            :func:`nova_vqos.compute_state.told`)
         """
         return {'host': self._host, 'version': version.version(),
                 'pid': os.getpid(), **self._loop.host_report(),

@@ -73,6 +73,10 @@ LEDGER_STORED = Family(
     'nova_vqos_agent_ledger_stored', GAUGE,
     'Whether accounts of servers can be kept on disk; 0: the host offers no '
     'billing')
+PUSHED = Family(
+    'nova_vqos_agent_pushed_timestamp_seconds', GAUGE,
+    'Of the newest push of flavors that the agent holds, by the clock of who '
+    'pushed; 0: nothing was pushed')
 LAST_TICK = Family(
     'nova_vqos_agent_last_tick_seconds', GAUGE,
     'How long the last look at all servers took')

@@ -53,6 +53,7 @@ def samples(host: Report) -> Iterator[families.Sample]:
     yield _one(families.HYPERVISOR_CONNECTED, host['connected'])
     yield _one(families.ALARMS, len(host['alarms']))
     yield _one(families.LEDGER_STORED, 'account' in host['dd_billing'])
+    yield _one(families.PUSHED, host['pushed_generation'] / 1e6)
     yield _one(families.LAST_TICK, host['last_tick_ms'] / 1000)
     for family, name in _COUNTS.items():
         yield _one(family, host[name])

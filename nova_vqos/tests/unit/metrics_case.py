@@ -31,6 +31,7 @@ _VCPU = {'kind': 'cache', 'slice_us': 90_000, 'obtainable_us': 30_000,
 _HOST = {
     'host': 'compute-1', 'version': '1.0', 'connected': True,
     'alarms': ['one', 'another'], 'dd_billing': ['off', 'account', 'charge'],
+    'pushed_generation': 1_795_350_000_000_000,
     'last_tick_ms': 2.5, 'ticks': 10, 'writes': 3, 'pins': 1, 'restored': 2,
     'policy_errors': 4, 'errors': 5, 'bills': 6, 'domains': 3,
     'servers': [UUID], 'wrong': [],
