@@ -13,6 +13,7 @@
 """Asks the agents of all hosts at once."""
 
 from collections.abc import Callable, Mapping
+import functools
 import threading
 import time
 import typing as ty
@@ -29,6 +30,8 @@ _VERSION = '1.2'
 # NOTE: oslo.messaging waits for a bus that is down without a limit when it
 # begins to listen for answers. The threads that hang so are left behind.
 _GRACE_S = 5.0
+# What it takes to send a question, at the most; they are sent in turn.
+_SEND_S = 0.02
 # What is said of those that give no answer.
 TOO_OLD = f'the agent is older than {_VERSION}: upgrade it'
 NO_AGENT = 'the bus knows no agent by this name'
@@ -98,57 +101,57 @@ class Fleet:
         """
         questions = [(host, cell) for host, known in sorted(hosts.items())
                      for cell in ([known] if known else self._clients)]
-        for _host, cell in questions:
-            if cell not in self._clients:
-                raise errors.ManageError(
-                    f'there is no cell {cell!r}: known are '
-                    f'{", ".join(self._clients)}')
-        dead = self._dead_buses({cell for _host, cell in questions})
-        if questions and len(dead) == len({cell for _, cell in questions}):
+        cells = {cell for _host, cell in questions}
+        for cell in cells - self._clients.keys():
+            raise errors.ManageError(
+                f'there is no cell {cell!r}: known are '
+                f'{", ".join(self._clients)}')
+        dead = self._dead_buses(cells)
+        if cells and len(dead) == len(cells):
             raise errors.ManageError(next(iter(dead.values())))
         found = _at_once(
-            [self._question(host, cell, method, arguments, dead)
-             for host, cell in questions], self.timeout_s + _GRACE_S)
-        answers = [one or Answer(host, cell, None, self._silence())
-                   for one, (host, cell) in zip(found, questions,
-                                                strict=True)]
-        return [_best([one for one in answers if one.host == host])
-                for host in sorted(hosts)]
+            [functools.partial(self._ask_one, host, cell, method, arguments,
+                               dead)
+             for host, cell in questions],
+            self.timeout_s + _GRACE_S + _SEND_S * len(questions))
+        answers: dict[str, list[Answer]] = {host: [] for host in sorted(hosts)}
+        for one, (host, cell) in zip(found, questions, strict=True):
+            answers[host].append(
+                one or Answer(host, cell, None, self._silence()))
+        return [_best(said) for said in answers.values()]
 
     def _dead_buses(self, cells: ty.Iterable[str]) -> dict[str, str]:
         """:returns: why a bus cannot be used, by cell"""
         names = sorted(cells)
-
-        def probe(cell: str) -> str:
-            try:
-                # Nobody listens on this topic: the bus drops it.
-                self._clients[cell].prepare(
-                    topic='vqos-manage', transport_options=None).cast(
-                        {}, 'none')
-            except Exception as error:
-                return (f'the bus of cell {cell} cannot be used: '
-                        f'{errors.one_line(error)}')
-            return ''
-        found = _at_once([lambda cell=name: probe(cell)  # type: ignore[misc]
+        found = _at_once([functools.partial(self._probe, name)
                           for name in names], self.timeout_s + _GRACE_S)
         return {name: f'the bus of cell {name} does not answer'
                 if error is None else error
                 for name, error in zip(names, found, strict=True)
                 if error != ''}
 
-    def _question(self, host: str, cell: str, method: str,
-                  arguments: Mapping[str, ty.Any], dead: Mapping[str, str]
-                  ) -> Callable[[], Answer]:
-        def ask() -> Answer:
-            if cell in dead:
-                return Answer(host, cell, None, dead[cell])
-            try:
-                value = self._clients[cell].prepare(server=host).call(
-                    {}, method, **arguments)
-            except Exception as error:
-                return Answer(host, cell, None, self._reason(error))
-            return Answer(host, cell, value, '')
-        return ask
+    def _probe(self, cell: str) -> str:
+        """:returns: why a bus cannot be used; empty: it can"""
+        try:
+            # Nobody listens on this topic: the bus drops it.
+            self._clients[cell].prepare(
+                topic='vqos-manage', transport_options=None).cast({}, 'none')
+        except Exception as error:
+            return (f'the bus of cell {cell} cannot be used: '
+                    f'{errors.one_line(error)}')
+        return ''
+
+    def _ask_one(self, host: str, cell: str, method: str,
+                 arguments: Mapping[str, ty.Any],
+                 dead: Mapping[str, str]) -> Answer:
+        if cell in dead:
+            return Answer(host, cell, None, dead[cell])
+        try:
+            value = self._clients[cell].prepare(server=host).call(
+                {}, method, **arguments)
+        except Exception as error:
+            return Answer(host, cell, None, self._reason(error))
+        return Answer(host, cell, value, '')
 
     def _silence(self) -> str:
         return f'no answer within {self.timeout_s:g} s'
