@@ -53,9 +53,10 @@ def failure(problem: str, remedy: str) -> Finding:
 def result_of(findings: Iterable[Finding]) -> upgradecheck.Result:
     """All that a check found as one result, the worst first.
 
-    What is right is told only where nothing is wrong.
+    What is right is told only where nothing is wrong, and nothing twice.
     """
-    ordered = sorted(findings, key=lambda finding: -finding.code)
+    ordered = sorted(dict.fromkeys(findings),
+                     key=lambda finding: -finding.code)
     worst = ordered[0].code
     return upgradecheck.Result(worst, ' '.join(
         finding.text for finding in ordered

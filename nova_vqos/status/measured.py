@@ -91,7 +91,7 @@ def _describe(profile: profiles.Profile, now: datetime.datetime) -> str:
     width = max(one.busy.interval_width for one in profile.cpu_classes)
     try:
         age = now - datetime.datetime.fromisoformat(profile.created_at)
-        days = f'{age.days} days old'
+        days = f'{age.days} d old'
     except (TypeError, ValueError):
         days = f'made at {profile.created_at}'
     return (f'profile {profile.id} against reference '

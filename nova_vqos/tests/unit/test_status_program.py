@@ -126,6 +126,12 @@ def test_controllers_where_domains_are(machine):
     assert '/sys/fs/cgroup/own/domain' in machine.check('cgroups').details
 
 
+def test_nothing_is_said_twice(machine):
+    for pid in 7, 8:
+        machine.run(pid, '/usr/sbin/libvirtd')
+    assert machine.check('Hook').details.count('daemon libvirtd') == 1
+
+
 def test_devstacks_file_is_read_alone(machine):
     machine.write('etc/nova/nova-cpu.conf', '[vqos]\nperiod_us = 20000\n')
     assert 'nova-cpu.conf' in machine.check('Same options').details
