@@ -97,7 +97,7 @@ def test_a_host_is_found_in_its_cell(tmp_path, config):
     try:
         agents.add('a')
         ran = manage_world.run(
-            'host', 'list', '-f', 'json', '--host', 'a', '--timeout', '1',
+            'host', 'list', '-f', 'json', '--host', 'a', '--timeout', '3',
             config=config('[DEFAULT]\ntransport_url = fake://\n'
                           '[vqos_manage]\ncells = north=fake://\n'))
     finally:

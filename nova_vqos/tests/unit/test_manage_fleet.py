@@ -55,7 +55,8 @@ def test_however_many_are_dead_cost_one_timeout(agents, fleet):
     answers = fleet.ask(
         dict.fromkeys(['alive', *(f'dead{n}' for n in range(100))],
                       'default'), 'get_host')
-    assert time.monotonic() - began_s < 5
+    # One after the other they would take a hundred seconds.
+    assert time.monotonic() - began_s < 30
     assert [one.host for one in answers if one.value] == ['alive']
     assert {one.error for one in answers[1:]} == {'no answer within 1 s'}
 
