@@ -79,8 +79,8 @@ def _look_at_daemon(world: worlds.World, installed_at_s: float
                 started_at_s + _CLOCK_S < installed_at_s):
             name = next(iter(set(process.names) & set(_DAEMONS)))
             yield findings.warning(
-                f'the daemon {name} runs since before {PATH} was installed or renewed, '
-                'and looks for hooks when it starts',
+                f'the daemon {name} runs since before {PATH} was installed or '
+                'renewed, and looks for hooks when it starts',
                 f'restart {name}, unless there was a hook already: guests '
                 'are not touched')
 
