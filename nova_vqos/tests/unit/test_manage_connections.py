@@ -12,6 +12,8 @@
 
 """nova-vqos-manage with a configuration that cannot be used, or no bus."""
 
+import os
+
 import oslo_messaging
 import pytest
 
@@ -104,6 +106,29 @@ def test_a_host_is_found_in_its_cell(tmp_path, config):
         agents.stop()
     assert (ran.status, ran.err) == (0, '')
     assert [row['cell'] for row in ran.json] in (['default'], ['north'])
+
+
+@pytest.mark.parametrize(('variables', 'text'), [
+    ({}, 'auth_url'),
+    ({'OS_CLOUD': 'nonesuch'}, 'nonesuch was not found'),
+    ({'OS_AUTH_TYPE': 'nonesuch'}, 'nonesuch could not be found'),
+    ({'OS_AUTH_URL': 'nonsense', 'OS_USERNAME': 'x', 'OS_PASSWORD': SECRET},
+     ''),
+])
+def test_no_credentials(config, tmp_path, monkeypatch, variables, text):
+    for name in list(os.environ):
+        if name.startswith('OS_'):
+            monkeypatch.delenv(name)
+    # Nobody's own clouds.yaml.
+    clouds = tmp_path / 'clouds.yaml'
+    clouds.write_text('clouds: {other: {}}\n')
+    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(clouds))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    ran = manage_world.run(
+        'host', 'list', config=config('[DEFAULT]\ntransport_url = fake://\n'))
+    assert_one_line(ran, 'Nova cannot be asked: ')
+    assert text in ran.err
 
 
 def dead_bus(text):
