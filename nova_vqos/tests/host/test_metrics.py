@@ -148,7 +148,7 @@ def test_names_follow_the_conventions(monitored):
 
 
 def test_nothing_is_the_matter(monitored):
-    """But for what has to be so: a guest that does I/O alone owes nothing."""
+    """But for what this host cannot help: nothing is reserved for it."""
     firing = monitored.prometheus.firing()
     assert set(firing) <= {'NovaVqosReservedTooSmall',
                            'NovaVqosUnattributedLarge'}, firing
