@@ -41,7 +41,7 @@ _XML = """
   <uuid>{uuid}</uuid>
   <metadata>
     <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
-      <nova:flavor name="test">
+      <nova:flavor name="test"{flavor_id}>
         <nova:vcpus>{vcpus}</nova:vcpus>
         <nova:extraSpecs>{specs}</nova:extraSpecs>
       </nova:flavor>
@@ -90,12 +90,14 @@ class Guest:
     """
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
-                 pinned_to=None, spare_vcpus=0):
+                 pinned_to=None, spare_vcpus=0, flavor_id=None):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
         :param pinned_to: pCPU of its first vCPU, None: it has no pin
         :param spare_vcpus: that can be plugged in
+        :param flavor_id: of its flavor, whose name is test; None: as older
+            releases of Nova left it
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -111,7 +113,8 @@ class Guest:
             for name, value in (specs or {}).items())
         connect(host).createXML(_XML.format(
             name=self.name, uuid=self.uuid, vcpus=vcpus, specs=lines,
-            most_vcpus=vcpus + spare_vcpus, cputune=cputune, **_image))
+            most_vcpus=vcpus + spare_vcpus, cputune=cputune,
+            flavor_id=f' id="{flavor_id}"' if flavor_id else '', **_image))
 
     def domain(self, host=None):
         """:returns: libvirt's domain on a host, its first by default."""
