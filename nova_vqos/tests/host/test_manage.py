@@ -149,13 +149,13 @@ def test_top_gives_the_terminal_back(lab, agent_of, manage, config, end):
         guests.LIMIT_S, 'the agent to answer')
     controller, terminal = pty.openpty()
     before = termios.tcgetattr(terminal)
+    # The terminal is its own: what is pressed there is for nobody else, such
+    # as who entered the host for it.
     running = subprocess.Popen(
-        lab.fast._enter([], argv(config(), 'server', 'top', '--host', 'fast',
-                                 '--interval', '1')),
+        lab.fast._enter([], ['setsid', '--ctty', *argv(
+            config(), 'server', 'top', '--host', 'fast', '--interval', '1')]),
         stdin=terminal, stdout=terminal, stderr=terminal,
-        env={**os.environ, 'TERM': 'xterm', 'LINES': '24', 'COLUMNS': '100'},
-        start_new_session=True,
-        preexec_fn=lambda: _own_terminal(terminal))
+        env={**os.environ, 'TERM': 'xterm', 'LINES': '24', 'COLUMNS': '100'})
     try:
         seen = read_until(controller, 'promised 0 CU')
         assert '\x1b[?1049h' in seen
@@ -182,11 +182,6 @@ def innermost(pid):
     with open(f'/proc/{pid}/task/{pid}/children', encoding='ascii') as stream:
         children = stream.read().split()
     return innermost(int(children[0])) if children else pid
-
-
-def _own_terminal(terminal):
-    import fcntl
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def read_until(controller, text):
