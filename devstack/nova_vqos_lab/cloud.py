@@ -159,7 +159,7 @@ class Lab:
         with stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
                 for_agent, for_hook = config.agent_and_hook(
-                    name, host.address)
+                    name, host.address, self._widest_interval(name))
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
                                  for_hook)
                 host.run([f'{services.BIN}/nova-vqos-libvirt-hook',
@@ -167,8 +167,10 @@ class Lab:
                 # libvirt looks for hooks when it starts.
                 host.stop_libvirtd()
                 host.start_libvirtd()
-                config.write_ini(host.path('etc/nova-vqos/nova-vqos.conf'),
-                                 for_agent)
+                path = host.path('etc/nova-vqos/nova-vqos.conf')
+                config.write_ini(path, for_agent)
+                # The password of the bus is in it.
+                os.chmod(path, 0o640)
                 self.start_agent(name)
         with stage('the filter in nova-scheduler, the driver in each '
                    'nova-compute'):
@@ -230,11 +232,10 @@ class Lab:
         :param allocation_ratio: how many times over it sells them
         :param servers_without_units: what it does with those
         """
-        # On a busy machine the lab makes do with what could be measured.
-        interval = max(WIDEST_INTERVAL, self.uncertainty(name) * 1.01)
         self.write_compute(
-            name, config.compute_with_units(allocation_ratio, interval,
-                                            servers_without_units))
+            name, config.compute_with_units(
+                allocation_ratio, self._widest_interval(name),
+                servers_without_units))
         self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:
@@ -282,6 +283,10 @@ class Lab:
         """
         return max(one.busy.interval_width
                    for one in self.profile(name).cpu_classes)
+
+    def _widest_interval(self, name: str) -> float:
+        # On a busy machine the lab makes do with what could be measured.
+        return max(WIDEST_INTERVAL, self.uncertainty(name) * 1.01)
 
     def benchmark(self) -> profiles.Benchmark:
         """:returns: what servers are measured by, with the reference's score

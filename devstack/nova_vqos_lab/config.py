@@ -306,11 +306,13 @@ def period_us() -> int:
     return int(text)
 
 
-def agent_and_hook(host: str, address: str) -> tuple[Settings, Settings]:
+def agent_and_hook(host: str, address: str, profile_max_interval: float
+                   ) -> tuple[Settings, Settings]:
     """The settings of nova_vqos on a host.
 
     :param host: its name
     :param address: its address in the lab's network
+    :param profile_max_interval: as nova-compute's
     :returns: nova-vqos.conf and hook.conf
     """
     period = {'period_us': str(period_us())}
@@ -318,7 +320,8 @@ def agent_and_hook(host: str, address: str) -> tuple[Settings, Settings]:
         'DEFAULT': {
             'host': host, 'transport_url': transport_url(),
             'log_file': paths.log(f'nova-vqos-agent-{host}')},
-        'vqos': {'compute_state_path': _COMPUTE_STATE, **period},
+        'vqos': {'compute_state_path': _COMPUTE_STATE,
+                 'profile_max_interval': str(profile_max_interval), **period},
         # For a Prometheus on the controller.
         'vqos_agent': {'metrics_address': address},
     }, {'hook': period}
