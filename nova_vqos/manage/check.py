@@ -126,9 +126,9 @@ class CheckMigration(_Check):
         found = self._facts(
             cloud, _asked_of(cloud.computes(), server, parsed_args.host),
             demand)
-        source = next(facts for facts in found
-                      if facts.compute.host == server.host)
-        now_cu = check.verdict(source).speed_cu
+        source = next((facts for facts in found
+                       if facts.compute.host == server.host), None)
+        now_cu = source and check.verdict(source).speed_cu
         obstacles = _obstacles(server, source)
         rows, verdicts = [], []
         for facts in found:
@@ -180,10 +180,11 @@ def _asked_of(computes: list[clouds.Compute], server: clouds.Server,
     return [one for one in computes if one.host in (host, server.host)]
 
 
-def _obstacles(server: clouds.Server, source: checks.Facts) -> list[str]:
+def _obstacles(server: clouds.Server,
+               source: checks.Facts | None) -> list[str]:
     """What keeps a server from being live-migrated anywhere."""
     found = [*server.obstacles]
-    if source.compute.is_down:
+    if source is None or source.compute.is_down:
         found.append(f'the compute service of {server.host}, where the '
                      'server is, is down')
     return found

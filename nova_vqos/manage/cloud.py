@@ -13,6 +13,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
+import operator
 import typing as ty
 
 from nova_vqos.manage import demand as demands
@@ -26,6 +27,7 @@ _PLACEMENT = '1.36'
 _PAGE = 500
 _AT_ONCE = 8
 _COMPUTE = 'nova-compute'
+_NAMES = {'compute': 'Nova', 'placement': 'Placement'}
 _MIGRATES = ('ACTIVE', 'PAUSED')
 
 _Answer = ty.TypeVar('_Answer')
@@ -78,21 +80,18 @@ class Cloud:
 
         :raises ManageError: when there is none
         """
-        found = _asked('Nova', lambda: self._connection.compute.find_flavor(
-            name_or_id, get_extra_specs=True, is_public=None))
-        if found is None:
-            raise errors.ManageError(f'there is no flavor {name_or_id}')
-        return found
+        return _found('flavor', name_or_id, lambda: (
+            self._connection.compute.find_flavor(
+                name_or_id, get_extra_specs=True, is_public=None)))
 
     def server(self, name_or_id: str) -> Server:
         """A server of any project.
 
         :raises ManageError: when there is none, or it is nowhere
         """
-        found = _asked('Nova', lambda: self._connection.compute.find_server(
-            name_or_id, all_projects=True))
-        if found is None:
-            raise errors.ManageError(f'there is no server {name_or_id}')
+        found = _found('server', name_or_id, lambda: (
+            self._connection.compute.find_server(
+                name_or_id, all_projects=True)))
         if not found.compute_host:
             raise errors.ManageError(
                 f'server {name_or_id} is on no host: it is {found.status}')
@@ -102,12 +101,12 @@ class Cloud:
                              'that run are live-migrated')
         if found.task_state:
             obstacles.append(f'the server is busy: {found.task_state}')
-        topology = self._get('compute', f'/servers/{found.id}/topology',
-                             _TOPOLOGY)
+        nodes = self._get('compute', f'/servers/{found.id}/topology',
+                          _TOPOLOGY, lambda body: body['nodes'])
         return Server(
             uuid=found.id, name=found.name, flavor=found.flavor,
             host=found.compute_host, resources=self._held(found.id),
-            has_topology=bool(topology.get('nodes')),
+            has_topology=bool(nodes),
             obstacles=tuple(obstacles))
 
     def computes(self) -> list[Compute]:
@@ -132,14 +131,16 @@ class Cloud:
 
         :raises ManageError: when it cannot be asked
         """
-        found = self._get(
-            'placement', f'/allocation_candidates?{demand.query}', _PLACEMENT)
-        summaries = found['provider_summaries']
-        roots = {summaries[provider]['root_provider_uuid']
-                 for request in found['allocation_requests']
-                 for provider in request['allocations']}
-        return {root: demands.Provider.of_summary(summaries[root])
-                for root in roots if root in summaries}
+        def read(body: ty.Any) -> dict[str, demands.Provider]:
+            summaries = body['provider_summaries']
+            roots = {summaries[provider]['root_provider_uuid']
+                     for request in body['allocation_requests']
+                     for provider in request['allocations']}
+            return {root: demands.Provider.of_summary(summaries[root])
+                    for root in roots if root in summaries}
+        return self._get(
+            'placement', f'/allocation_candidates?{demand.query}', _PLACEMENT,
+            read)
 
     def providers(self, uuids: Iterable[str]
                   ) -> dict[str, demands.Provider]:
@@ -156,40 +157,70 @@ class Cloud:
         """UUIDs of resource providers: those of Nova's hypervisors."""
         # NOTE: not by openstacksdk's own list: the latest version of the API
         # asks each host for its uptime.
+        def read(body: ty.Any) -> list[tuple[str, str]]:
+            return [(one['service']['host'], one['id'])
+                    for one in body['hypervisors']]
+
         found: dict[str, str] = {}
         marker = ''
-        while True:
-            page = self._get('compute', '/os-hypervisors/detail?limit='
-                             f'{_PAGE}{marker}', _HYPERVISORS)['hypervisors']
-            if not page:
-                return found
-            found |= {one['service']['host']: one['id'] for one in page}
-            marker = f'&marker={page[-1]["id"]}'
+        while page := self._get(
+                'compute', f'/os-hypervisors/detail?limit={_PAGE}{marker}',
+                _HYPERVISORS, read):
+            found |= dict(page)
+            marker = f'&marker={page[-1][1]}'
+        return found
 
     def _provider(self, uuid: str) -> demands.Provider:
         path = f'/resource_providers/{uuid}'
         inventories, usages, traits = (
-            self._get('placement', f'{path}/{name}', _PLACEMENT)[name]
+            self._get('placement', f'{path}/{name}', _PLACEMENT,
+                      operator.itemgetter(name))
             for name in ('inventories', 'usages', 'traits'))
         return demands.Provider(inventories, usages, frozenset(traits))
 
     def _held(self, server_uuid: str) -> dict[str, int]:
-        found = self._get('placement', f'/allocations/{server_uuid}',
-                          _PLACEMENT)
-        held: dict[str, int] = {}
-        for allocation in found['allocations'].values():
-            for name, amount in allocation['resources'].items():
-                held[name] = held.get(name, 0) + amount
-        return held
+        def read(body: ty.Any) -> dict[str, int]:
+            held: dict[str, int] = {}
+            for allocation in body['allocations'].values():
+                for name, amount in allocation['resources'].items():
+                    held[name] = held.get(name, 0) + amount
+            return held
+        return self._get('placement', f'/allocations/{server_uuid}',
+                         _PLACEMENT, read)
 
-    def _get(self, service: str, path: str, version: str) -> ty.Any:
-        def get() -> ty.Any:
+    def _get(self, service: str, path: str, version: str,
+             read: Callable[[ty.Any], _Answer]) -> _Answer:
+        """What is read from an answer.
+
+        :param read: takes the body
+        :raises ManageError: when there is none, or nothing to be read
+        """
+        def get() -> _Answer:
             from openstack import exceptions
             answer = getattr(self._connection, service).get(
                 path, microversion=version)
             exceptions.raise_from_response(answer)
-            return answer.json()
-        return _asked(service.capitalize(), get)
+            return read(answer.json())
+        return _asked(_NAMES[service], get)
+
+
+def _found(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
+    """What is called so.
+
+    :raises ManageError: when there is none, or there are several
+    """
+    from openstack import exceptions
+
+    def find_one() -> ty.Any:
+        try:
+            return find()
+        except exceptions.DuplicateResource as error:
+            raise errors.ManageError(f'several {what}s are called {given}: '
+                                     'give the ID') from error
+    found = _asked('Nova', find_one)
+    if found is None:
+        raise errors.ManageError(f'there is no {what} {given}')
+    return found
 
 
 def _obstacles(service: ty.Any) -> tuple[str, ...]:
@@ -219,6 +250,6 @@ def _asked(service: str, ask: Callable[[], _Answer]) -> _Answer:
             f'{service} cannot be asked: {errors.one_line(error)} '
             '(administrator\'s credentials come from OS_* or --os-cloud)'
         ) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise errors.ManageError(
             f'what {service} answers is not what its API says') from error
