@@ -72,7 +72,10 @@ class Cgroup:
 
     @contextlib.contextmanager
     def run(self, pcpu, function, *args):
-        """A process in the cgroup, its result through a pipe."""
+        """A process in the cgroup, its result through a pipe.
+
+        :param pcpu: that it may run on; None: any
+        """
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.Process(
             target=_in_cgroup, args=(self.path, pcpu, function, theirs, args))
@@ -84,7 +87,8 @@ class Cgroup:
 
 
 def _in_cgroup(path, pcpu, function, pipe, args):
-    os.sched_setaffinity(0, {pcpu})
+    if pcpu is not None:
+        os.sched_setaffinity(0, {pcpu})
     (path / 'cgroup.procs').write_text('0')
     pipe.send(function(*args))
 

@@ -166,6 +166,13 @@ def test_which_ratio_of_vcpus_lets_all_units_be_sold(flavors):
         assert f'{name} {by_units} {by_vcpus} {ratio:.1f}' in found
 
 
+def test_one_vcpu_for_each_pcpu(flavors):
+    kind, web = FLEET['mid'], flavors['web']
+    assert units.share(web.units, web.vcpus, kind.coefficient) * 2 > 1
+    assert (f'leaves {kind.pcpus // web.vcpus} for {kind.servers(web)}'
+            in prose(CAPACITY))
+
+
 def test_a_mix_of_flavors(flavors):
     used = {'web': 10, 'build': 2, 'desktop': 16}
     sums = [count * flavors[name].units for name, count in used.items()]
