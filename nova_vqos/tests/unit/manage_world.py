@@ -12,6 +12,7 @@
 
 """Agents on a bus in memory, and nova-vqos-manage that asks them."""
 
+import contextlib
 import io
 import json
 import logging
@@ -145,12 +146,31 @@ def run(*arguments, config=None, cloud=None):
                 return cloud
         app.connections_class = Connections
     given = [] if config is None else ['--config-file', str(config)]
-    handlers = list(logging.root.handlers)
     try:
-        status = app.run([*given, *arguments])
+        with logging_of_one_program():
+            status = app.run([*given, *arguments])
     except SystemExit as error:
         status = error.code
     finally:
         options.cleanUp()
-        logging.root.handlers[:] = handlers
     return Ran(status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def logging_of_one_program():
+    """Keep what agents log out of what the program prints.
+
+    They are threads of this process, and another's elsewhere.
+    """
+    handlers = list(logging.root.handlers)
+    agents = logging.getLogger('nova_vqos')
+    levels = {name: logging.getLogger(name).level
+              for name in manage._TALKATIVE}
+    agents.propagate = False
+    try:
+        yield
+    finally:
+        agents.propagate = True
+        logging.root.handlers[:] = handlers
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
