@@ -286,6 +286,8 @@ class RpcServer:
         self._endpoint = endpoint
         self._server: ty.Any = None
         self._started = threading.Event()
+        self._stopped = False
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Begin in the background: the driver waits for its bus for ever."""
@@ -293,9 +295,12 @@ class RpcServer:
             target=self._start, name='rpc-start', daemon=True).start()
 
     def stop(self) -> None:
-        """Answer no more."""
-        if self._started.is_set():
-            self._server.stop()
+        """Answer no more, or do not begin to."""
+        with self._lock:
+            self._stopped = True
+            server = self._server
+        if server is not None:
+            server.stop()
 
     def _start(self) -> None:
         options = self._conf.vqos_agent
@@ -305,7 +310,7 @@ class RpcServer:
                 told.use_bus(rpcapi.AgentAPI(
                     transport, exchange=options.exchange,
                     topic=options.topic))
-            self._server = oslo_messaging.get_rpc_server(
+            server = oslo_messaging.get_rpc_server(
                 transport,
                 oslo_messaging.Target(
                     exchange=options.exchange, topic=options.topic,
@@ -313,14 +318,21 @@ class RpcServer:
                 [self._endpoint],
                 serializer=oslo_messaging.NoOpSerializer(),
                 access_policy=oslo_messaging.DefaultRPCAccessPolicy)
-            self._server.start()
+            server.start()
+            # It may have been stopped while there was no bus.
+            with self._lock:
+                stopped = self._stopped
+                self._server = server
+            if stopped:
+                server.stop()
+                return
         except Exception:
             # Enforcement goes on without: it follows libvirt's events.
             LOG.exception('The agent cannot be reached over RPC')
             return
-        self._started.set()
         LOG.info('Answering RPC on exchange %s, topic %s, as %s',
                  options.exchange, options.topic, self._conf.host)
+        self._started.set()
 
 
 def _raise_file_limit() -> None:

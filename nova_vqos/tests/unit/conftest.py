@@ -16,6 +16,7 @@ An audit hook sees what patched functions do not: also what C code opens.
 """
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -88,3 +89,17 @@ def _poison():
 def pytest_runtest_call(item):
     with _poison():
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    """Take away what a program under test logs with.
+
+    Its handlers write to streams of that test, which are closed after it.
+    """
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = [handler for handler in root.handlers
+                        if handler in handlers]
+    root.setLevel(level)

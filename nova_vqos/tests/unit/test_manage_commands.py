@@ -117,7 +117,7 @@ def test_many_silent_hosts_are_one_line(agents, config):
                            config=config,
                            cloud=Cloud([f'x{n}' for n in range(20)]))
     assert ran.status == 1
-    assert ran.err.count('\n') == 1
+    assert ran.err.splitlines()[1:] == []
     assert ran.err.endswith(' and 15 more\n')
 
 

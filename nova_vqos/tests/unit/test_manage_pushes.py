@@ -314,7 +314,8 @@ class TestStatus:
         assert 'behind are b' in ' '.join(ran.err.split())
         # Once it has asked another, it is not any more.
         made['b'].ask(rpcapi.AgentAPI(agents.transport()))
-        assert run('policy', 'status', '-f', 'json').status == 0
+        ran = run('policy', 'status', '-f', 'json')
+        assert (ran.status, ran.err) == (0, '')
 
     def test_nothing_was_pushed(self, run, made):
         ran = run('policy', 'status', '-f', 'json')
