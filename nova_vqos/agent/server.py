@@ -20,6 +20,7 @@ from nova_vqos import policy as policies
 from nova_vqos import profile as profiles
 from nova_vqos import pushed
 from nova_vqos import tuning
+from nova_vqos.agent import allowance as allowances
 from nova_vqos.agent import decision
 from nova_vqos.agent import following
 from nova_vqos.agent import recap
@@ -42,33 +43,8 @@ _FIRST_BACKOFF_S = 0.5
 # lost.
 _ARRIVAL_INTERVAL_S = 60.0
 
-# Each write gives CPU time away, so a fight with another writer must not go
-# on at every tick: five at once, then one in ten seconds.
-_WRITES_AT_ONCE = 5
-_WRITE_INTERVAL_S = 10.0
-
 #: Readings in a row that have to fail before it is told.
 SAMPLES_MISSED = 3
-
-
-class WriteAllowance:
-    """How often a server may be written to."""
-
-    def __init__(self) -> None:
-        self._left = float(_WRITES_AT_ONCE)
-        self._seen_at_s: float | None = None
-
-    def take(self, now_s: float) -> bool:
-        """Whether a write is allowed now; counts it if so."""
-        if self._seen_at_s is not None:
-            self._left = min(
-                float(_WRITES_AT_ONCE), self._left
-                + (now_s - self._seen_at_s) / _WRITE_INTERVAL_S)
-        self._seen_at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class Server:
@@ -143,8 +119,8 @@ class Server:
         self.last_right_s = 0.0
         self.tampering = tampering.TamperWatch()
         self.recaps = recap.RecapWatch()
-        self.allowance = WriteAllowance()
-        self.pin_allowance = WriteAllowance()
+        self.allowance = allowances.WriteAllowance()
+        self.pin_allowance = allowances.WriteAllowance()
         self.pinned_to: frozenset[int] | None = None
         self.floats = ''
         self.quantum: dict[str, ty.Any] | None = None
