@@ -154,8 +154,9 @@ def test_two_pushes_at_once_end_alike_everywhere(add, api):
 
 def test_one_that_was_down_hears_of_it_from_another(add, api, tmp_path):
     others = [add('a'), add('b')]
+    generation = now_us()
     for agent in others:
-        api.push_policies(agent.host, now_us(), FLAVORS, LIMIT_S)
+        api.push_policies(agent.host, generation, FLAVORS, LIMIT_S)
     late = add('c')
     late.boot(api)
     late.ask(api)
