@@ -92,12 +92,17 @@ def judge(slice_us: int, mean_run_us: float, turn_us: float,
     :param default_turn_us: the same with the kernel's own slice
     """
     reason = ''
+    most_us = _MOST * slice_us
+    runs_us = [turn_us]
+    if slice_us >= tick_us:
+        most_us += tick_us
+        # A turn that is too long may be one of a machine that stood still.
+        runs_us.append(mean_run_us)
     if abs(turn_us - default_turn_us) <= LIKE_DEFAULT * default_turn_us:
         reason = (f', which cannot be told from the default, '
                   f'{default_turn_us / 1000:.1f} ms: the tick is '
                   f'{tick_us / 1000:g} ms')
-    elif _LEAST * slice_us <= turn_us <= _MOST * slice_us + (
-            tick_us if slice_us >= tick_us else 0):
+    elif any(_LEAST * slice_us <= run_us <= most_us for run_us in runs_us):
         return Outcome(slice_us, mean_run_us, enforced=True)
     return Outcome(
         slice_us, mean_run_us, enforced=False,

@@ -150,10 +150,13 @@ def test_top_gives_the_terminal_back(lab, agent_of, manage, config, end):
     controller, terminal = pty.openpty()
     before = termios.tcgetattr(terminal)
     # The terminal is its own: what is pressed there is for nobody else, such
-    # as who entered the host for it.
+    # as who entered the host for it. Shells have what runs in the background
+    # ignore SIGINT, as this run may be.
     running = subprocess.Popen(
-        lab.fast._enter([], ['setsid', '--ctty', *argv(
-            config(), 'server', 'top', '--host', 'fast', '--interval', '1')]),
+        lab.fast._enter([], [
+            'setsid', '--ctty', 'env', '--default-signal=INT', *argv(
+                config(), 'server', 'top', '--host', 'fast',
+                '--interval', '1')]),
         stdin=terminal, stdout=terminal, stderr=terminal,
         env={**os.environ, 'TERM': 'xterm', 'LINES': '24', 'COLUMNS': '100'})
     try:

@@ -172,8 +172,13 @@ def test_a_host_that_is_slower_than_its_profile_is_told(monitored, lab):
 def test_a_class_that_is_not_enforced_is_told(monitored, lab):
     guest = guests.Guest(lab.fast, specs=guests.server(
         20, vqos_quantum_class='io'))
-    alert = monitored.wait_firing('NovaVqosClassNotEnforced')
-    assert alert['labels']['server_uuid'] == guest.uuid
+    # Where the machine was too busy for a proof other guests lack theirs, too.
+    monitored.wait(
+        lambda: guest.uuid in [
+            alert['labels']['server_uuid'] for alert
+            in monitored.prometheus.firing().get('NovaVqosClassNotEnforced',
+                                                 ())],
+        f'an alert for server {guest.uuid}')
 
 
 def test_an_agent_that_is_gone_is_told(monitored):

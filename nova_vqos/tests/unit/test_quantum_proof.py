@@ -69,6 +69,10 @@ class TestJudge:
         assert found.mean_run_us == 7000
         assert f'{turn_us / 1000:.1f} ms at a time' in found.reason
 
+    def test_one_turn_of_a_machine_that_stood_still(self):
+        assert proofs.judge(90_000, 75_300, 139_500, 3950,
+                            TICK_US).enforced is True
+
     def test_like_the_default(self):
         found = proofs.judge(1000, 3700, 3990, 3950, TICK_US)
         assert found.enforced is False
