@@ -82,6 +82,12 @@ class Agents:
     def transport(self):
         return oslo_messaging.get_rpc_transport(self.conf)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.stop()
+
     def stop(self):
         for rpc in self._servers:
             rpc.stop()

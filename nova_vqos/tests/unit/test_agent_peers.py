@@ -73,11 +73,8 @@ class Agent:
 
 @pytest.fixture
 def agents(tmp_path):
-    world = manage_world.Agents(tmp_path)
-    try:
+    with manage_world.Agents(tmp_path) as world:
         yield world
-    finally:
-        world.stop()
 
 
 @pytest.fixture

@@ -30,8 +30,7 @@ NOWHERE = '00000000-0000-4000-8000-000000000000'
 @pytest.fixture
 def agents(tmp_path):
     """Hosts a and b, with a server each; the one of b is not billed."""
-    world = manage_world.Agents(tmp_path)
-    try:
+    with manage_world.Agents(tmp_path) as world:
         for host, uuid, billing in (('a', fakes.UUID, 'account'),
                                     ('b', fakes.OTHER_UUID, 'off')):
             made = world.add(host)
@@ -39,8 +38,6 @@ def agents(tmp_path):
             made.now_s += 2
         world.wait_for_servers()
         yield world
-    finally:
-        world.stop()
 
 
 @pytest.fixture

@@ -95,15 +95,12 @@ def test_a_file_that_is_none(config, text, error):
 
 def test_a_host_is_found_in_its_cell(tmp_path, config):
     """Nobody says which one that is: all are asked."""
-    agents = manage_world.Agents(tmp_path)
-    try:
+    with manage_world.Agents(tmp_path) as agents:
         agents.add('a')
         ran = manage_world.run(
             'host', 'list', '-f', 'json', '--host', 'a', '--timeout', '3',
             config=config('[DEFAULT]\ntransport_url = fake://\n'
                           '[vqos_manage]\ncells = north=fake://\n'))
-    finally:
-        agents.stop()
     assert (ran.status, ran.err) == (0, '')
     assert [row['cell'] for row in ran.json] in (['default'], ['north'])
 

@@ -26,11 +26,8 @@ from nova_vqos.tests.unit import manage_world
 
 @pytest.fixture
 def agents(tmp_path):
-    world = manage_world.Agents(tmp_path)
-    try:
+    with manage_world.Agents(tmp_path) as world:
         yield world
-    finally:
-        world.stop()
 
 
 @pytest.fixture

@@ -92,11 +92,8 @@ def nova():
 
 @pytest.fixture
 def agents(tmp_path):
-    world = manage_world.Agents(tmp_path)
-    try:
+    with manage_world.Agents(tmp_path) as world:
         yield world
-    finally:
-        world.stop()
 
 
 @pytest.fixture
