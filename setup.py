@@ -1,15 +1,18 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 import setuptools
 
-setuptools.setup(setup_requires=['pbr>=2.0.0'], pbr=True)
+
+class Distribution(setuptools.Distribution):
+    """Leaves the tests out of wheels; the sdist has them."""
+
+    def finalize_options(self):
+        # NOTE: here pbr sets the packages, of whole trees alone.
+        super().finalize_options()
+        self.packages = [name for name in self.packages
+                         if not f'{name}.'.startswith('nova_vqos.tests.')]
+        # By setuptools, modules of other packages are data.
+        self.exclude_package_data = {'nova_vqos': ['tests/*']}
+
+
+setuptools.setup(setup_requires=['pbr>=2.0.0'], pbr=True,
+                 distclass=Distribution)

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 #
 # What devstack calls, once for each phase: source plugin.sh MODE [PHASE].
 # https://docs.openstack.org/devstack/latest/plugins.html says when that is.
@@ -10,18 +11,6 @@
 # any of Nova (n-api, ...)  the package, and with it the API's validators
 # n-sch                     the scheduler's filter
 # n-cpu                     compute driver, hook, profile and agent
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
 
 # shellcheck source=devstack/lib/nova_vqos
 source "$NOVA_VQOS_DIR/devstack/lib/nova_vqos"

@@ -1,41 +1,31 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and changes the XML of a libvirt domain.
 
-"""What a libvirt domain's XML says about a server's CPU, and how to change it.
+:func:`read` finds the flavor in Nova's metadata, and the pCPUs that the vCPUs
+may run on; :func:`with_cputune` returns the document with another
+``<cputune>``. Used by libvirt's hook and the agent. Imports little of the
+standard library and nothing else: the hook starts at each migration.
 
-:func:`read` finds the flavor that Nova left in the metadata, and the pCPUs
-that the vCPUs may run on; :func:`with_cputune` gives the same document with
-another ``<cputune>``. Shared by libvirt's hook and the agent. Standard
-library only, and little of it: the hook starts at each migration.
-
-Pins that the agent made are good for its host only, but travel with the
-domain. So it marks them in the metadata, and where the domain comes in
-:func:`without_own_pins` takes them away.
+Pins that an agent made are valid on its host only, but migrate with the
+domain. So the agent marks them in the metadata, and on the next host
+:func:`without_own_pins` removes them.
 """
 
 from collections.abc import Callable, Iterator
+import typing as ty
 
-from nova_vqos import domain_document
+from nova_vqos import xml_edit
 
 NOVA_NS = 'http://openstack.org/xmlns/libvirt/nova/1.1'
 
-#: Of the mark that the vCPUs' pins are ours.
+#: Namespace and name of the mark that the agent made the vCPUs' pins.
 MARK_NS = 'http://openstack.org/xmlns/libvirt/nova_vqos/1.0'
 MARK = 'pinned'
 
-#: The elements of <cputune> that are ours to write, in libvirt's order.
+#: The elements of <cputune> that we write, in libvirt's order.
 TUNED = ('shares', 'period', 'quota')
 
-#: Those that limit what runs for a server beside its vCPUs, or with them.
+#: Limits of I/O and emulator threads, and of a whole server.
 LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
                for name in ('period', 'quota'))
 
@@ -43,7 +33,7 @@ LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
 _MAX_PCPU = 16_383
 _MAX_ID = 255
 
-_NS_END = domain_document.NS_END
+_NS_END = xml_edit.NS_END
 _NOVA = f'{NOVA_NS}{_NS_END}'
 _DOMAIN = ('domain',)
 _VCPU = ('domain', 'vcpu')
@@ -66,24 +56,22 @@ _KEPT = {
     *((*_DISK, name) for name in ('target', 'driver')),
     _PROJECT, *((*_CPUTUNE, name) for name in (*TUNED, *LIMITS)),
 }
-DomainXmlError = domain_document.DomainXmlError
+DomainXmlError = xml_edit.DomainXmlError
 
 
 class Interface:
-    """What the XML says about a network interface.
+    """A network interface in the XML; '' is an attribute that is not there.
 
-    What it does not say is ''.
-
-    :ivar kind: how it is connected, such as ``bridge``
-    :ivar network: of libvirt's own that it is in
+    :ivar kind: of the connection, such as ``bridge``
+    :ivar network: libvirt's network
     :ivar port: kind of the virtual port, such as ``openvswitch``
-    :ivar model: that the guest sees, such as ``virtio``
-    :ivar backend: that it is to have, ``vhost`` or ``qemu``
+    :ivar model: of the device in the guest, such as ``virtio``
+    :ivar backend: ``vhost`` or ``qemu``
     """
 
     __slots__ = ('backend', 'kind', 'model', 'network', 'port')
 
-    def __init__(self, element: domain_document.Element) -> None:
+    def __init__(self, element: xml_edit.Element) -> None:
         self.kind = element.attributes.get('type', '')
         self.network = element.attribute('source', 'network')
         self.port = element.attribute('virtualport', 'type')
@@ -92,77 +80,64 @@ class Interface:
 
 
 class Disk:
-    """What the XML says about a disk.
-
-    What it does not say is ''.
+    """A disk in the XML; '' is an attribute that is not there.
 
     :ivar kind: of its source, such as ``file``
-    :ivar cache: how the host's page cache is used, such as ``none``
+    :ivar cache: mode of the host's page cache, such as ``none``
     """
 
     __slots__ = ('cache', 'kind')
 
-    def __init__(self, element: domain_document.Element) -> None:
+    def __init__(self, element: xml_edit.Element) -> None:
         self.kind = element.attributes.get('type', '')
         self.cache = element.attribute('driver', 'cache')
 
 
-class Domain:
-    """What the XML of a domain says about its CPU and its devices.
+class Domain(ty.NamedTuple):
+    """The CPU and the devices of a domain, by its XML.
 
-    :ivar name: libvirt's name of the domain, '' if it has none
-    :ivar uuid: of the domain, which is the server's, '' if it has none
-    :ivar virt_type: what runs it, such as ``kvm``
-    :ivar extra_specs: of the flavor, as Nova left them in the metadata; None
-        when there is no flavor: not a server of Nova
-    :ivar flavor_name: of the flavor, '' where Nova did not leave it
-    :ivar flavor_id: that of Nova's API, likewise
-    :ivar vcpus: of the flavor; of the domain where the flavor does not say
-    :ivar vcpus_online: of the domain, those that the guest starts with
-    :ivar pcpus: those that the vCPUs may run on; None: all that libvirt has
-    :ivar cpuset: what :attr:`pcpus` were without any pin
+    :ivar name: libvirt's name of the domain; '': it has none
+    :ivar uuid: of the domain and of its server; '': it has none
+    :ivar virt_type: kind of hypervisor, such as ``kvm``
+    :ivar extra_specs: of the flavor in Nova's metadata; None: there is no
+        flavor, it is not a server of Nova
+    :ivar flavor_name: of the flavor in Nova's metadata; '': it has none
+    :ivar flavor_id: of Nova's API, likewise
+    :ivar vcpus: of the flavor; of the domain where the flavor has none
+    :ivar vcpus_online: of the domain at its start
+    :ivar pcpus: those that the vCPUs may run on; None: all of libvirt's
+    :ivar cpuset: :attr:`pcpus` as they were without pins
     :ivar pinned: whether a vCPU has a pin
-    :ivar pinned_by_others: whether one has a pin, which the agent did not
+    :ivar pinned_by_others: whether a vCPU has a pin that the agent did not
         make
-    :ivar project_id: of the server's owner, '' where Nova did not leave it
-    :ivar interfaces: by the name on the host; those without one are left out
-    :ivar disks: by the name in the guest
+    :ivar project_id: of the server's owner; '': Nova's metadata lacks it
+    :ivar interfaces: by name on the host, those with a name
+    :ivar disks: by name in the guest
     """
 
-    __slots__ = ('cpuset', 'disks', 'extra_specs', 'flavor_id', 'flavor_name',
-                 'interfaces', 'name', 'pcpus', 'pinned', 'pinned_by_others',
-                 'project_id', 'uuid', 'vcpus', 'vcpus_online', 'virt_type')
-
-    def __init__(self, name: str, uuid: str, virt_type: str,
-                 extra_specs: dict[str, str] | None, vcpus: int | None,
-                 vcpus_online: int | None, pcpus: frozenset[int] | None, *,
-                 cpuset: frozenset[int] | None, pinned: bool,
-                 pinned_by_others: bool, interfaces: dict[str, Interface],
-                 disks: dict[str, Disk], project_id: str, flavor_name: str,
-                 flavor_id: str) -> None:
-        self.name = name
-        self.uuid = uuid
-        self.virt_type = virt_type
-        self.extra_specs = extra_specs
-        self.vcpus = vcpus
-        self.vcpus_online = vcpus_online
-        self.pcpus = pcpus
-        self.cpuset = cpuset
-        self.pinned = pinned
-        self.pinned_by_others = pinned_by_others
-        self.project_id = project_id
-        self.flavor_name = flavor_name
-        self.flavor_id = flavor_id
-        self.interfaces = interfaces
-        self.disks = disks
+    name: str
+    uuid: str
+    virt_type: str
+    extra_specs: dict[str, str] | None
+    vcpus: int | None
+    vcpus_online: int | None
+    pcpus: frozenset[int] | None
+    cpuset: frozenset[int] | None
+    pinned: bool
+    pinned_by_others: bool
+    interfaces: dict[str, Interface]
+    disks: dict[str, Disk]
+    project_id: str
+    flavor_name: str
+    flavor_id: str
 
 
 def read(xml: bytes | str) -> Domain:
-    """What a domain's XML says about its CPU and its devices.
+    """The CPU and the devices of a domain, by its XML.
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = domain_document.Document(xml, _KEPT)
+    document = xml_edit.Document(xml, _KEPT)
     flavor = document.first(_FLAVOR)
     vcpu = document.first(_VCPU)
     domain_vcpus = _number(vcpu)
@@ -191,17 +166,17 @@ def read(xml: bytes | str) -> Domain:
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
                  quota_us: int | None) -> bytes:
-    """The same document with another CPU tuning.
+    """The document with another CPU tuning.
 
-    What is not given is removed. Where nothing is to change, the result is
-    the very same bytes.
+    A value of None is removed. Where nothing changes, the result is the same
+    bytes.
 
     :param shares: weight of the whole domain
     :param period_us: of the quota of each vCPU
     :param quota_us: of each vCPU
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = domain_document.Document(xml, _KEPT)
+    document = xml_edit.Document(xml, _KEPT)
     values = dict(zip(TUNED, (shares, period_us, quota_us), strict=True))
     edits: list[tuple[int, int, bytes]] = []
     missing: list[bytes] = []
@@ -222,38 +197,36 @@ def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
 
 
 def without_limits(xml: bytes) -> bytes:
-    """The same document without LIMITS.
-
-    The very same bytes where there are none.
+    """The document without LIMITS; the same bytes where there are none.
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    document = domain_document.Document(xml, _KEPT)
+    document = xml_edit.Document(xml, _KEPT)
     return document.edited([
         edit for name in LIMITS
         for edit in document.removed(document.all((*_CPUTUNE, name)))])
 
 
 def without_own_pins(xml: bytes) -> bytes:
-    """The same document without the pins that an agent made, and its mark.
+    """The document without an agent's pins and their mark.
 
-    The very same bytes where there is no mark.
+    The same bytes where there is no mark.
 
     :raises DomainXmlError: when it is not the XML of a domain
     """
-    # NOTE: nearly no domain has it, and each migration waits for this.
+    # NOTE: few domains have the mark, and each migration waits for this.
     if MARK_NS.encode() not in xml:
         return xml
-    document = domain_document.Document(xml, _KEPT)
+    document = xml_edit.Document(xml, _KEPT)
     marks = document.all(_MARK)
     pins = document.all(_VCPUPIN) if marks else []
     return document.edited([*document.removed(marks),
                             *document.removed(pins)])
 
 
-def _insertion(document: domain_document.Document,
+def _insertion(document: xml_edit.Document,
                children: list[bytes]) -> tuple[int, int, bytes]:
-    """The edit that adds children to <cputune>, or all of it."""
+    """The edit that adds children to <cputune>, which may be missing."""
     cputune = document.first(_CPUTUNE)
     if cputune is None:
         vcpu = document.first(_VCPU)
@@ -278,7 +251,7 @@ def _lines(line: bytes, elements: list[bytes]) -> Iterator[bytes]:
         yield element
 
 
-def _extra_specs(elements: list[domain_document.Element]) -> dict[str, str]:
+def _extra_specs(elements: list[xml_edit.Element]) -> dict[str, str]:
     extra_specs: dict[str, str] = {}
     for element in elements:
         name = element.attributes.get('name', '')
@@ -288,20 +261,20 @@ def _extra_specs(elements: list[domain_document.Element]) -> dict[str, str]:
     return extra_specs
 
 
-def _text_of(element: domain_document.Element | None, name: str) -> str:
-    """An attribute, '' where there is none; no longer than Nova's are."""
+def _text_of(element: xml_edit.Element | None, name: str) -> str:
+    """An attribute, cut to Nova's greatest length; '': there is none."""
     return ('' if element is None
             else element.attributes.get(name, '')[:_MAX_ID])
 
 
-def _number(element: domain_document.Element | None) -> int | None:
+def _number(element: xml_edit.Element | None) -> int | None:
     if element is None or not _is_number(element.text):
         return None
     return int(element.text)
 
 
-def _vcpus_online(vcpu: domain_document.Element | None) -> int | None:
-    """Where some of the vCPUs are to be plugged in later, the others."""
+def _vcpus_online(vcpu: xml_edit.Element | None) -> int | None:
+    """The vCPUs at the start: others may be hotplugged later."""
     if vcpu is None:
         return None
     current = vcpu.attributes.get('current', '')
@@ -312,8 +285,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 20
 
 
-def _pcpus(vcpu: domain_document.Element | None, vcpus: int | None,
-           pins: list[domain_document.Element]) -> frozenset[int] | None:
+def _pcpus(vcpu: xml_edit.Element | None, vcpus: int | None,
+           pins: list[xml_edit.Element]) -> frozenset[int] | None:
     """The pCPUs that at least one vCPU may run on.
 
     A vCPU with a pin of its own runs there, the others where <vcpu> says.
@@ -330,7 +303,7 @@ def _pcpus(vcpu: domain_document.Element | None, vcpus: int | None,
     return frozenset[int]().union(*pinned.values())
 
 
-def _cpuset(vcpu: domain_document.Element | None) -> frozenset[int] | None:
+def _cpuset(vcpu: xml_edit.Element | None) -> frozenset[int] | None:
     if vcpu is None or vcpu.attributes.get('placement') == 'auto':
         return None
     cpuset = vcpu.attributes.get('cpuset')

@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The policy of a flavor: its extra specs as a :class:`ServerPolicy`.
 
-"""What a flavor promises: its extra specs, read into a :class:`ServerPolicy`.
-
-Read alike by the API's validators, the scheduler's filter, the compute
-driver, libvirt's hook and the agent. Pure: standard library only.
+Used by the API's validators, the scheduler's filter, the compute driver,
+libvirt's hook and the agent. Pure: standard library only.
 """
 
 from collections.abc import Mapping
@@ -28,37 +17,40 @@ NAMESPACE = 'vqos:'
 CAP_KEY = 'vqos:cap'
 QUANTUM_CLASS_KEY = 'vqos:quantum_class'
 DD_BILLING_KEY = 'vqos:dd_billing'
+GUARANTEE_KEY = 'vqos:guarantee'
 
-#: The values of each key of ours; the first is the default.
+#: The values of each of our keys; the first is the default.
 CHOICES: ty.Final[Mapping[str, tuple[str, ...]]] = {
     CAP_KEY: ('hard', 'floor'),
     QUANTUM_CLASS_KEY: ('default', 'io', 'spin', 'cache', 'neutral', 'auto'),
     DD_BILLING_KEY: ('off', 'account', 'charge'),
+    GUARANTEE_KEY: ('off', 'preferred', 'required'),
 }
 KEYS: ty.Final[tuple[str, ...]] = (UNITS_KEY, *CHOICES)
 
 _UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
-# NOTE: not int() alone: it takes ' 60 ', '6_0', '+60' and other scripts'
-# digits, which Placement, or another reader of the flavor, does not.
+# NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
+# digits, unlike Placement and other readers of the flavor.
 _UNITS_PATTERN = re.compile(r'[1-9][0-9]{0,9}')
-# resources1:CLASS, resources_SUFFIX:CLASS: numbered request groups would
-# claim from another provider what nothing here enforces.
+# resources1:CLASS, resources_SUFFIX:CLASS: numbered request groups would claim
+# units from another provider, which nothing enforces.
 _SUFFIXED_PATTERN = re.compile(rf'resources.+:{RESOURCE_CLASS}')
 
-# Other extra specs that contradict units, and what they may be beside them.
+# Other extra specs that contradict units, and their allowed values.
 _QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
 _SHARED_CPU_ONLY = {
     'hw:cpu_policy': ('shared',),
 }
 _DEDICATED_KEYS = ('resources:PCPU', 'hw:cpu_dedicated_mask')
+_DEDICATED_POLICIES = ('dedicated', 'mixed')
 
 
 class PolicyError(ValueError):
-    """An extra spec that cannot be honoured.
+    """An invalid or contradictory extra spec.
 
     :ivar key: its name
     :ivar value: its value
-    :ivar expected: what it may be, in words
+    :ivar expected: allowed values, in words
     """
 
     def __init__(self, key: str, value: object, expected: str) -> None:
@@ -72,13 +64,15 @@ class PolicyError(ValueError):
 
 
 class ServerPolicy(ty.NamedTuple):
-    """What a flavor promises to each of its servers.
+    """The policy of each server of a flavor.
 
     :ivar vcpus: vCPUs of the server
-    :ivar units: CU of the whole server; None: no promise of speed, stock Nova
-    :ivar cap: hard: never more CPU time than that; floor: never less
-    :ivar quantum_class: the kind of work that it is scheduled for
-    :ivar dd_billing: what becomes of the CPU time that its I/O costs the host
+    :ivar units: CU of the whole server; None: no units, as in stock Nova
+    :ivar cap: hard: never more CPU time than the units; floor: never less
+    :ivar quantum_class: its scheduling class
+    :ivar dd_billing: billing of the CPU time that its I/O costs the host
+    :ivar guarantee: whether its units are reserved: only where a host can
+        (preferred), or on no other host (required)
     """
 
     vcpus: int
@@ -86,6 +80,7 @@ class ServerPolicy(ty.NamedTuple):
     cap: str = 'hard'
     quantum_class: str = 'default'
     dd_billing: str = 'off'
+    guarantee: str = 'off'
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Primitives only, fit for a message."""
@@ -93,9 +88,9 @@ class ServerPolicy(ty.NamedTuple):
 
     @classmethod
     def from_dict(cls, data: object) -> 'ServerPolicy':
-        """The inverse of :meth:`to_dict`, of input that is not trusted.
+        """The inverse of :meth:`to_dict`, for untrusted input.
 
-        :raises PolicyError: when it is not what to_dict gives
+        :raises PolicyError: when the input is invalid
         """
         if not isinstance(data, Mapping):
             raise PolicyError('policy', data, 'a mapping')
@@ -106,11 +101,11 @@ class ServerPolicy(ty.NamedTuple):
         specs = {UNITS_KEY: data.get('units'),
                  CAP_KEY: data.get('cap'),
                  QUANTUM_CLASS_KEY: data.get('quantum_class'),
-                 DD_BILLING_KEY: data.get('dd_billing')}
+                 DD_BILLING_KEY: data.get('dd_billing'),
+                 GUARANTEE_KEY: data.get('guarantee')}
         if isinstance(specs[UNITS_KEY], int):
             specs[UNITS_KEY] = str(specs[UNITS_KEY])
-        # NOTE: a key at its default is as good as absent, and only then fits
-        # a server without units.
+        # NOTE: without units a key must be absent, or have its default.
         given = {key: value for key, value in specs.items()
                  if value is not None and not (
                      isinstance(value, str)
@@ -125,7 +120,7 @@ class ServerPolicy(ty.NamedTuple):
 def check_value(key: str, value: object) -> None:
     """Check one extra spec by itself, as the API's validators do.
 
-    :raises PolicyError: when it is ours, and invalid or unknown
+    :raises PolicyError: when it is our key, and invalid or unknown
     """
     if key == UNITS_KEY:
         _parse_units(value)
@@ -139,14 +134,17 @@ def check_value(key: str, value: object) -> None:
             key, value, f'one of the known keys: {", ".join(CHOICES)}')
 
 
-def parse(extra_specs: Mapping[str, str], vcpus: int) -> ServerPolicy | None:
-    """The policy of a whole flavor.
+def parse(extra_specs: Mapping[str, str], vcpus: int,
+          numa_topology: ty.Any = None) -> ServerPolicy | None:
+    """The policy of a whole flavor, or of a server.
 
     :param extra_specs: all extra specs of the flavor
     :param vcpus: its vCPUs
-    :returns: None when it has nothing of ours: a server of stock Nova
+    :param numa_topology: of the server, by flavor and image together: its
+        cells have a cpu_policy; None: none, or not known
+    :returns: None: it has none of our keys, its servers are stock Nova's
     :raises PolicyError: when a key of ours is invalid, or is contradicted by
-        another
+        another, or by the image
     """
     ours = [key for key in extra_specs if _is_ours(key)]
     if not ours:
@@ -161,11 +159,13 @@ def parse(extra_specs: Mapping[str, str], vcpus: int) -> ServerPolicy | None:
         units=server_units,
         cap=_choice(extra_specs, CAP_KEY),
         quantum_class=_choice(extra_specs, QUANTUM_CLASS_KEY),
-        dd_billing=_choice(extra_specs, DD_BILLING_KEY))
+        dd_billing=_choice(extra_specs, DD_BILLING_KEY),
+        guarantee=_choice(extra_specs, GUARANTEE_KEY))
     if policy.units is None:
         _check_without_units(extra_specs, policy)
     else:
         _check_with_units(extra_specs, policy)
+        _check_image(numa_topology)
     return policy
 
 
@@ -184,6 +184,10 @@ def _check_without_units(extra_specs: Mapping[str, str],
             DD_BILLING_KEY, policy.dd_billing,
             f'off or account in a flavor without {UNITS_KEY}, from which it '
             'would be paid')
+    if policy.guarantee != 'off':
+        raise PolicyError(
+            GUARANTEE_KEY, policy.guarantee,
+            f'off in a flavor without {UNITS_KEY}, which it guarantees')
 
 
 def _check_with_units(extra_specs: Mapping[str, str],
@@ -192,6 +196,11 @@ def _check_with_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             UNITS_KEY, policy.units,
             f'at least 1 for each of the {policy.vcpus} vCPUs')
+    if policy.guarantee != 'off' and policy.cap != 'hard':
+        raise PolicyError(
+            GUARANTEE_KEY, policy.guarantee,
+            f'off in a flavor with {CAP_KEY}={policy.cap}: what is reserved '
+            'for a server is also all that it gets')
     for key in _QUOTA_KEYS:
         if key in extra_specs:
             raise PolicyError(key, extra_specs[key], 'left out of a flavor '
@@ -208,6 +217,16 @@ def _check_with_units(extra_specs: Mapping[str, str],
             raise PolicyError(
                 key, extra_specs[key], f'left out of a flavor with '
                 f'{UNITS_KEY}: dedicated CPUs are not sold in units')
+
+
+def _check_image(numa_topology: ty.Any) -> None:
+    for cell in numa_topology.cells if numa_topology is not None else ():
+        if cell.cpu_policy in _DEDICATED_POLICIES:
+            # The flavor alone was checked already.
+            raise PolicyError(
+                'hw_cpu_policy', cell.cpu_policy, 'shared or left out of an '
+                f'image for a flavor with {UNITS_KEY}: dedicated CPUs are not '
+                'sold in units')
 
 
 def _parse_units(value: object) -> int:

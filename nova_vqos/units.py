@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic of CPU units.
 
 100 CPU units (CU) are the sustained speed of one reference pCPU. A vCPU that
@@ -18,8 +7,8 @@ faster than the reference it is), for the share ``u / (100 * c)`` of the time;
 a CFS quota of that share of its period makes it so.
 
 Pure: no Nova, no libvirt, no state. The sums are exact (:class:`Fraction`);
-only the last step rounds, to whole microseconds. Whoever wants a server's cap
-on a host calls :func:`nova_vqos.tuning.tune`.
+only the last step rounds, to whole microseconds. For the cap of a server on a
+host see :func:`nova_vqos.cputune.compute`.
 """
 
 from collections.abc import Iterable
@@ -34,44 +23,39 @@ MIN_QUOTA_US = 1_000
 MIN_PERIOD_US = 1_000
 MAX_PERIOD_US = 1_000_000
 
-# A shorter period gives less CPU away at each write of a quota, a longer one
-# has less overrun and a better open-loop tail:
+# With a shorter period each write of a quota gives less CPU time away, with a
+# longer one there is less overrun and a better open-loop tail:
 # doc/source/contributor/decisions.rst.
 DEFAULT_PERIOD_US = 50_000
 
-# Of a server that is to run for long at a time: enough for a slice of 90 ms at
-# 45 % of a pCPU.
+# For servers with long slices: enough for a slice of 90 ms at 45 % of a pCPU.
 DEFAULT_CACHE_MAX_PERIOD_US = 200_000
 
-# A quota below two scheduler ticks is overrun by up to a tick in each period,
-# which the kernel then takes back as one long stall.
+# A server overruns a quota below two scheduler ticks by up to a tick in each
+# period, for which the kernel then throttles it in one long stall.
 MIN_QUOTA_TICKS = 2
 
 # Units are a Placement resource: its amounts are signed 32 bit integers.
 MAX_UNITS = 2**31 - 1
 
-# What can be set for one cgroup, and what a new one starts with, by cgroup
-# version. A server of 100 CU gets what a new group starts with.
-# NOTE: the kernel takes a cpu.weight of 1 too, libvirt refuses it (9.0, seen
+# The least and the greatest weight of a cgroup, and that of a new one, by
+# cgroup version. A server of 100 CU gets the weight of a new one.
+# NOTE: the kernel accepts a cpu.weight of 1 too, libvirt refuses it (9.0, seen
 # on Linux 7.2).
 _SHARES = {1: (2, 262_144, 1024), 2: (2, 10_000, 100)}
 
 
 class UnitsError(ValueError):
-    """A speed that cannot be given."""
+    """A speed that this host cannot give."""
 
 
 class HostTooSlow(UnitsError):
-    """A vCPU is to run faster than a whole pCPU does.
+    """A vCPU needs more than a whole pCPU.
 
-    :ivar cu_per_vcpu: the speed asked for, in CU
-    :ivar pcpu_cu: the speed of the pCPU, in CU
-    :ivar needed_coefficient: the least coefficient that would do
+    :ivar needed_coefficient: the least coefficient that suffices
     """
 
     def __init__(self, cu_per_vcpu: Fraction, pcpu_cu: Fraction) -> None:
-        self.cu_per_vcpu = cu_per_vcpu
-        self.pcpu_cu = pcpu_cu
         self.needed_coefficient = cu_per_vcpu / CU_PER_REFERENCE_PCPU
         super().__init__(
             f'a vCPU of {format_cu(cu_per_vcpu)} CU is faster than the pCPU, '
@@ -80,7 +64,7 @@ class HostTooSlow(UnitsError):
 
 
 class ShareTooSmall(UnitsError):
-    """A vCPU is to run so slowly that no quota can express it.
+    """A vCPU needs less than the smallest quota gives.
 
     :ivar cu_per_vcpu: the speed asked for, in CU
     :ivar least_cu: the least speed that this host can give, in CU
@@ -96,28 +80,28 @@ class ShareTooSmall(UnitsError):
 
 
 class CpuCap(ty.NamedTuple):
-    """A CFS bandwidth limit of one vCPU, as libvirt and the kernel take it."""
+    """A CFS bandwidth limit of one vCPU, as in libvirt and the kernel."""
 
     quota_us: int
     period_us: int
 
     @property
     def share(self) -> Fraction:
-        """The part of a pCPU's time that this allows, from 0 to 1."""
+        """The part of a pCPU's time that it allows, from 0 to 1."""
         return Fraction(self.quota_us, self.period_us)
 
 
 def format_cu(value: Fraction | float) -> str:
-    """A number of CU for people: at most two decimals, none where whole."""
+    """A number of CU for people: at most two decimals, none of a whole one."""
     return f'{float(value):.2f}'.rstrip('0').rstrip('.')
 
 
 def pcpu_cu(coefficient: float) -> Fraction:
     """The speed of a pCPU in CU.
 
-    :param coefficient: how many times faster than the reference it is. Taken
-        by its shortest decimal form, so that 0.6 is six tenths: taken as the
-        binary fraction, 60 CU would not fit on a pCPU of exactly 60 CU.
+    :param coefficient: how many times faster than the reference it is. Its
+        shortest decimal form counts, so that 0.6 is six tenths: by its binary
+        fraction 60 CU would not fit on a pCPU of exactly 60 CU.
     :raises ValueError: when the coefficient is not a positive number
     """
     if not (math.isfinite(coefficient) and coefficient > 0):
@@ -138,7 +122,7 @@ def cu_per_vcpu(units: int, vcpus: int) -> Fraction:
 
 
 def share(units: int, vcpus: int, coefficient: float) -> Fraction:
-    """The part of a pCPU's time that each vCPU of a server is to have.
+    """The part of a pCPU's time that each vCPU of a server needs.
 
     :param units: CU of the whole server
     :param coefficient: of the slowest pCPU that the server may run on
@@ -190,16 +174,16 @@ def holding_period_us(share: Fraction, slice_us: int, period_us: int,
                       longest_us: int) -> int:
     """The least period whose quota holds a slice of time.
 
-    A cap cuts slices that are longer than its quota (TRAPS: Linux 6): so the
-    period is stretched to the least whole multiple whose quota is no shorter
-    than the slice. Where that would be too long, the period stays as it is:
-    a longer one would cost something, and the slice be cut all the same.
+    A cap cuts slices that are longer than its quota. So the period is the
+    least multiple of ``period_us`` whose quota is no shorter than the slice.
+    Where that would be too long, it is ``period_us``: a longer one costs CPU
+    time, and the slice would be cut all the same.
 
-    :param share: of a pCPU's time, above 0; whoever has all of it is not
-        stopped, and needs no longer period
-    :param slice_us: that is to be held
+    :param share: of a pCPU's time, above 0; with all of it a vCPU is never
+        throttled, and needs no longer period
+    :param slice_us: of the server
     :param period_us: the period of other servers
-    :param longest_us: bound of what is returned, unless period_us is longer
+    :param longest_us: bound of the result, unless period_us is longer
     :raises ValueError: when an argument is out of its range
     """
     check_period_us('period_us', period_us)
@@ -214,9 +198,9 @@ def holding_period_us(share: Fraction, slice_us: int, period_us: int,
 
 
 def check_period_us(name: str, period_us: int) -> None:
-    """Check that a CFS period is one that can be set.
+    """Check that a CFS period is in its range.
 
-    :param name: of what has that value, for the error
+    :param name: of the option or argument, for the error
     :raises ValueError: when it is not
     """
     if not MIN_PERIOD_US <= period_us <= MAX_PERIOD_US:
@@ -229,8 +213,8 @@ def cap_of_share(share: Fraction, *, tick_us: int, period_us: int) -> CpuCap:
     """The limit that gives a share of a pCPU's time, or of several.
 
     Where the quota would fall below the least one, the period is stretched
-    instead; a share that is too small even for the longest period becomes the
-    least one that can be given.
+    instead; a share that is too small for the longest period becomes the least
+    possible share.
 
     :param share: above 0; above 1 for a limit of several vCPUs together
     :param tick_us: length of the kernel's scheduler tick
@@ -239,7 +223,7 @@ def cap_of_share(share: Fraction, *, tick_us: int, period_us: int) -> CpuCap:
     min_quota_us = _min_quota_us(tick_us)
     if share * period_us >= min_quota_us:
         return CpuCap(round(share * period_us), period_us)
-    # The longest is compared first: a share may be as good as nothing.
+    # Compared by the longest period: a share may be next to nothing.
     if share * MAX_PERIOD_US <= min_quota_us:
         return CpuCap(min_quota_us, MAX_PERIOD_US)
     return CpuCap(min_quota_us, round(min_quota_us / share))
@@ -257,8 +241,8 @@ def capacity_cu(coefficients: Iterable[float]) -> int:
 def shares(units: int, cgroup_version: int) -> int:
     """The weight of a server among its neighbours, proportional to its units.
 
-    What libvirt's ``<shares>`` means depends on the host: cpu.shares (2 to
-    262144) of cgroup v1, cpu.weight (2 to 10000) of v2.
+    libvirt's ``<shares>`` are cpu.shares (2 to 262144) of cgroup v1 or
+    cpu.weight (2 to 10000) of v2, which depends on the host.
 
     :param cgroup_version: 1 or 2
     :raises ValueError: when there is no such version

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The extra specs of CPU units, for Nova's API.
 
 Loaded by nova-api through the entry point ``nova.api.extra_spec_validators``,
@@ -45,15 +34,20 @@ class PolicyValidator(base.ExtraSpecValidator):
 
 _DESCRIPTIONS = {
     policy.CAP_KEY: (
-        'What becomes of CPU time beyond the units of the server. ``hard``: '
-        'it never gets more. ``floor``: it may use what is idle.'),
+        'CPU time beyond the units of the server. ``hard``: it never gets '
+        'more. ``floor``: it may use idle CPUs.'),
     policy.QUANTUM_CLASS_KEY: (
         'The kind of work that a server is scheduled for. ``auto`` lets the '
-        'host recognise it. Only hosts that offer a class take its servers.'),
+        'host recognise it. Only hosts that offer a class accept such '
+        'servers.'),
     policy.DD_BILLING_KEY: (
-        'What becomes of the CPU time that a host spends on the I/O of a '
-        'server. ``account``: it is measured. ``charge``: it is also paid '
-        'out of the units of the server.'),
+        'Billing of the CPU time that a host spends on the I/O of a server. '
+        '``account``: the host measures it. ``charge``: the server also pays '
+        'it out of its units.'),
+    policy.GUARANTEE_KEY: (
+        'Whether the units of a server are reserved for it on its host, which '
+        'then gives it no less, whatever else runs. ``preferred``: where the '
+        'host can. ``required``: only hosts that can accept such servers.'),
 }
 
 

@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Makes Grafana's dashboards below etc/grafana; run it after each change.
 
@@ -120,7 +110,7 @@ CLOUD = (
               ('sum(nova_vqos_server_debt_cpu_unit_seconds)', 'owed'),
               ('sum(increase(nova_vqos_server_written_off_cpu_unit_seconds_'
                'total[1h]))', 'written off in an hour'))),
-    Panel('Caps that somebody else changed, in an hour',
+    Panel('Caps that another writer changed, in an hour',
           'They were restored; the log of the agent says how', COUNT, (
               ('increase(nova_vqos_agent_tamperings_total[1h])',
                '{{instance}}'),)),
@@ -146,7 +136,7 @@ HOST = (
                f'{_H}[$__rate_interval]))', 'delivered'))),
     Panel('Where the CPU time goes',
           'All that ran in the last minute. Unattributed is the work of the '
-          'kernel that nobody can be named for', CU, (
+          'kernel without a known owner', CU, (
               (f'nova_vqos_host_load_cpu_units{_H}', '{{part}}'),),
           stacked=True),
     Panel('I/O bill by component',
@@ -192,7 +182,7 @@ HOST = (
     Panel('Caps', 'In an hour', COUNT, (
         (f'increase(nova_vqos_agent_cap_writes_total{_H}[1h])', 'written'),
         (f'increase(nova_vqos_agent_tamperings_total{_H}[1h])',
-         'changed by somebody else'),
+         'changed by another writer'),
         (f'nova_vqos_host_servers_wrong{_H}', 'wrong now'))),
     Panel('What the agent uses', 'CPU time, and how long a look takes',
           SECONDS, (

@@ -1,16 +1,5 @@
 #!/usr/bin/env bash
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 #
 # The story of CPU units, on a real two-host cloud made for it.
 
@@ -24,16 +13,16 @@ usage: tools/demo.sh [--json FILE] [--keep] [--cloud] [--embedded]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
 a virtual environment in .venv), makes an OpenStack with two hosts of unlike
-speed on this machine, tells the story of CPU units on it, prints a table of
-what was promised and delivered, and removes the cloud again.
+speed on this machine, demonstrates CPU units on it, prints a table of the
+promised and delivered figures, and removes the cloud again.
 
   --json FILE  also write measurements and checks to FILE
   --keep       leave the cloud running, with the commands to use it
-  --cloud      tell no story: make the cloud, calibrate its hosts, deploy
-               nova_vqos, and leave it running
-  --embedded   tell the story without hosts: Nova's services with a fake
+  --cloud      no demonstration: make the cloud, calibrate its hosts,
+               deploy nova_vqos, and leave it running
+  --embedded   demonstrate without hosts: Nova's services with a fake
                libvirt, and Placement, in one process; no speed is measured.
-               Chosen by itself where root, namespaces or cgroups are missing
+               The default where root, namespaces or cgroups are missing
 
 Ends with status 1 when a check of the story fails.
 EOT
@@ -55,7 +44,7 @@ while [ $# -gt 0 ]; do
         --cloud) cloud=1 ;;
         --embedded) embedded=1 ;;
         *) usage >&2
-           printf "error: '%s' is no option\n" "$1" >&2
+           printf "error: there is no option '%s'\n" "$1" >&2
            exit 2 ;;
     esac
     shift
@@ -64,7 +53,7 @@ done
 # shellcheck source=tools/lib/install.sh
 . "$TOP/tools/lib/install.sh"
 
-# run_embedded: the story in one process, as whoever asks.
+# run_embedded: the story in one process, as this user.
 run_embedded() {
     cd "$TOP"
     exec "$VENV/bin/python" -m nova_vqos.tests.functional.embedded \
@@ -77,7 +66,7 @@ clean_up() {
     # Nothing may stop this half-way.
     trap '' INT TERM HUP
     trap - EXIT
-    # Kept also where a check failed, to look into it; not when interrupted.
+    # A check that failed leaves the cloud for a look; an interrupt does not.
     if [ -n "$keep" ] && [ "$status" -lt 128 ]; then
         lab status || status=1
     else
@@ -110,7 +99,7 @@ lacking=$(missing_requirements)
 if [ -n "$lacking" ]; then
     [ -z "$cloud" ] || die "no two-host cloud can be made here: $lacking"
     say "no two-host cloud can be made here ($lacking):" \
-        "the story is told embedded, without measured speed"
+        "running the embedded demo, which measures no speed"
     run_embedded
 fi
 trap clean_up EXIT

@@ -1,18 +1,7 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 #
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-#
-# The documentation, where warnings are errors, and the links within it.
+# Builds the documentation, with warnings as errors, and checks its links.
 
 set -euo pipefail
 
@@ -23,9 +12,9 @@ usage() {
 usage: tools/docs.sh
 
 Builds the documentation into doc/build/html, in an environment of its own
-below build/, with warnings as errors; then looks whether each link of its
-pages, and of README.rst, leads to a file and an anchor that are there. Links
-to elsewhere are not followed.
+below build/, with warnings as errors. Then checks that each link of its pages
+and of README.rst leads to a file and an anchor that exist. It follows no links
+to other sites.
 EOT
 }
 
@@ -55,17 +44,17 @@ install_environment() {
     "$ENVIRONMENT/bin/pip" install -q -c "$TOP/constraints.txt" \
         "libvirt-python==$libvirt" -r "$TOP/requirements.txt" \
         -r "$TOP/doc/requirements.txt"
-    # What setuptools thinks of pbr's ways is for nobody here.
+    # setuptools warns at length of what pbr does.
     "$ENVIRONMENT/bin/pip" install -q --no-deps -e "$TOP" \
         2>"$ENVIRONMENT/pip.log" ||
-        { cat "$ENVIRONMENT/pip.log" >&2; die 'no editable install'; }
+        { cat "$ENVIRONMENT/pip.log" >&2; die 'the editable install failed'; }
     printf '%s' "$wanted" >"$ENVIRONMENT/.wanted"
 }
 
 cd "$TOP"
 install_packages "${PYTHON_PACKAGES[@]}" "${DOC_PACKAGES[@]}"
 install_environment
-# NOTE: what is left of pages that are gone would hide links to them.
+# NOTE: a page that was removed since would hide broken links to it.
 rm -rf "$HTML"
 "$ENVIRONMENT/bin/python" -W ignore -m sphinx -W --keep-going -n -q -E \
     -d "$TOP/doc/build/doctrees" -b html doc/source "$HTML"

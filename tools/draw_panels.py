@@ -1,20 +1,10 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Draws the panels of the dashboards, by a Prometheus that is asked.
 
-For whoever has no Grafana, and to look at what it would show: one picture for
-each dashboard, of the same queries. Where Prometheus is in a network namespace
+For machines without Grafana, and to preview it: one picture for each
+dashboard, of the same queries. Where Prometheus is in a network namespace
 of the lab, run it there (devstack/lab shell, or nsenter --net):
 
   tools/draw_panels.py --prometheus http://127.0.0.1:9090 --minutes 5 \
@@ -37,7 +27,7 @@ import matplotlib.figure
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from nova_vqos.tests import dashboards
+from nova_vqos.tests.fixtures import dashboards
 
 _STEPS = 120
 _COLUMNS = 3

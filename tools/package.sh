@@ -1,18 +1,7 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 #
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-#
-# The package in a clean environment, beside each Nova that is supported.
+# Tests the package in clean environments, beside each supported Nova.
 
 set -euo pipefail
 
@@ -20,22 +9,21 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 # Of the functional tests: what hosts report, and how servers come and move.
 SOME=(test_live_migration.py test_report.py)
 # Of the unit tests: what Nova loads, and the files that come with it.
-SOME_UNIT=(test_driver.py test_driver_cputune.py test_driver_migration.py
-    test_driver_report.py test_driver_wake.py test_filter.py test_hook.py
-    test_host_report.py test_inventory.py test_nova_imports.py test_samples.py
+SOME_UNIT=(hooks scheduler virt test_nova_imports.py test_sample_config.py
     test_validators.py)
 
 usage() {
     cat <<EOT
 usage: tools/package.sh [--whole] [--keep] [NOVA-VERSION...]
 
-Builds sdist and, from it, wheel; then, for each Nova (by default the supported
-ones: ${NOVA_VERSIONS[*]}), in a new environment with that Nova and the
-Placement of its release: installs the wheel; from where it was installed runs
-the unit tests and some of the functional ones with Nova 33, on eventlet and on
-threads, and with Nova 34, which tools/test.sh runs all of them with, those unit
-tests that have to do with Nova; uninstalls it, and compares the environment
-with what it was before.
+Builds the sdist and, from it, the wheel. Then, for each Nova (by default the
+supported ones: ${NOVA_VERSIONS[*]}), in a new environment with that Nova and
+the Placement of its release: installs the wheel, puts the tests of the sdist
+beside it, and runs the tests of the wheel. With Nova 33 it also runs the unit
+tests and some of the functional ones, on eventlet and on threads; with Nova 34,
+which tools/test.sh runs all tests with, the unit tests that have to do with
+Nova. Then it uninstalls the wheel, and compares the environment with what it
+was before.
 
   --whole  run all of both with each Nova
   --keep   keep the environments, in build/package
@@ -59,14 +47,15 @@ while [ $# -gt 0 ]; do
         --keep) keep=yes ;;
         3[34].*) versions+=("$1") ;;
         *) usage >&2
-           die "'$1' is no Nova that is supported (33 or 34, as in 33.0.2)" ;;
+           die "there is no support for Nova '$1' (33 or 34, as in 33.0.2)" ;;
     esac
     shift
 done
 [ ${#versions[@]} -gt 0 ] || versions=("${NOVA_VERSIONS[@]}")
 
 # build: sdist and wheel of what git tracks here, as it is now, into
-# $WORK/dist. From a copy, since pbr leaves its own files where it builds.
+# $WORK/dist, and the sdist's files into $WORK/sdist. From a copy, since pbr
+# leaves its own files where it builds.
 build() {
     say "sdist, and the wheel from it"
     git clone -q --shared --no-checkout "$TOP" "$WORK/source"
@@ -78,7 +67,12 @@ build() {
     "$PYTHON" -m venv --upgrade-deps "$WORK/build"
     "$WORK/build/bin/pip" install -q -c "$TOP/constraints.txt" build
     "$WORK/build/bin/python" -m build -o "$WORK/dist" "$WORK/source" \
-        >"$WORK/build.log" 2>&1 || { cat "$WORK/build.log"; die 'no wheel'; }
+        >"$WORK/build.log" 2>&1 || {
+            cat "$WORK/build.log"
+            die 'the build failed'
+        }
+    mkdir "$WORK/sdist"
+    tar -xzf "$WORK"/dist/*.tar.gz -C "$WORK/sdist" --strip-components 1
 }
 
 # files_of ENVIRONMENT: directories, and files with their sums, but what Python
@@ -91,21 +85,26 @@ files_of() {
     })
 }
 
-# run_tests NOVA-VERSION NAME TEST...: of the package that is installed.
+# run_tests NOVA-VERSION NAME TEST...: tests of one level, by their paths below
+# nova_vqos/tests.
 run_tests() {
-    local version=$1 environment=$WORK/nova-$1 name=$2 tests=()
+    local version=$1 environment=$WORK/nova-$1 name=$2 tests
     shift 2
-    while [ $# -gt 0 ]; do
-        tests+=("$environment"/lib/python3*/site-packages/nova_vqos/tests/"$1")
-        shift
-    done
+    tests=$(tests_of "$environment")
     say "$name"
     # Elsewhere: Python must not find the checkout.
-    # shellcheck disable=SC2046  # none, or two words
-    (cd "$WORK" && PYTHONDONTWRITEBYTECODE=1 timeout "$LIMIT_S" \
-        "$environment/bin/python" -m \
+    # shellcheck disable=SC2046  # none, or several words
+    (cd "$WORK" && NOVA_VQOS_SOURCE=$WORK/source PYTHONDONTWRITEBYTECODE=1 \
+        timeout "$LIMIT_S" "$environment/bin/python" -m \
         pytest -q -p no:cacheprovider -W ignore -r fE \
-        $(functional_workers "$version") "${tests[@]}")
+        $(workers "${1%%/*}" "$version") "${@/#/$tests/}")
+}
+
+# tests_of ENVIRONMENT: where tests are looked for in the installed package.
+tests_of() {
+    local package
+    package=$(echo "$1"/lib/python3*/site-packages/nova_vqos)
+    echo "$package/tests"
 }
 
 # check NOVA-VERSION
@@ -118,6 +117,8 @@ check() {
     files_of "$environment" >"$environment.before"
     "$environment/bin/pip" install -q --no-deps "$WORK"/dist/*.whl
     "$environment/bin/pip" check
+    cp -r "$WORK/sdist/nova_vqos/tests" "$(tests_of "$environment")"
+    run_tests "$version" "the wheel beside Nova $version" package
     if [ -z "$whole" ]; then
         functional=("${SOME[@]/#/functional/}")
         if [ "${version%%.*}" = 34 ]; then
@@ -137,11 +138,12 @@ check() {
             "functional tests with Nova $version on threads" \
             "${functional[@]}"
     fi
+    rm -r "$(tests_of "$environment")"
     "$environment/bin/pip" uninstall -q --yes nova_vqos
     files_of "$environment" >"$environment.after"
     diff "$environment.before" "$environment.after" ||
-        die "this is left of nova_vqos beside Nova $version"
-    say "nothing is left of nova_vqos beside Nova $version"
+        die "nova_vqos left these files beside Nova $version"
+    say "nova_vqos left nothing beside Nova $version"
     [ -n "$keep" ] || rm -rf "$environment"
 }
 

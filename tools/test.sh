@@ -1,18 +1,7 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 #
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-#
-# All tests, or those of the levels named, in order of speed.
+# Runs all levels of tests, or those that are named, fastest first.
 
 set -euo pipefail
 
@@ -25,20 +14,20 @@ usage() {
 usage: tools/test.sh [LEVEL...] [-- PYTEST-ARGUMENT...]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
-a virtual environment in .venv), then runs these levels, by default these:
+a virtual environment in .venv), then runs the named levels. The default is:
 
   lint        ruff, hacking, codespell, doc8, bandit, mypy, shellcheck
-  docs        the documentation, with warnings as errors, and its own links
-  unit        arithmetic, policy, profile, hook, agent: no host is touched
-  functional  real Nova and Placement in one process, a fake libvirt
-  package     sdist and wheel, installed into clean environments beside Nova 33
-              and 34, with unit tests and, with 33, some functional ones; beside
-              most of host, at the lowest priority, where both are run
+  docs        the documentation, with warnings as errors, and its links
+  unit        tests that touch nothing of the host, in two processes
+  functional  real Nova and Placement with a fake libvirt, in two processes
+  package     sdist and wheel in clean environments beside Nova 33 and 34: tests
+              of the wheel, unit tests, and with 33 some functional ones; runs
+              beside level host, at the lowest priority, where both are named
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
 
-These are for whoever changes what Nova sees of us; they take long:
+Two more are for changes of what Nova sees of nova_vqos. They take long:
 
   versions    package, with all functional tests, in each Nova's modes
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
@@ -46,8 +35,8 @@ These are for whoever changes what Nova sees of us; they take long:
               with nova_vqos, side by side; logs go to build/upstream
 
 unit, functional, host and cloud take arguments of pytest. A level that this
-machine cannot run is skipped with the reason; with CI=true it fails instead.
-NOVA_VERSION and PLACEMENT_VERSION choose what to test with, for example
+machine cannot run is skipped, and the reason printed; with CI=true it fails.
+NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
 }
@@ -63,8 +52,8 @@ while [ $# -gt 0 ]; do
         --) shift; break ;;
         *) is_level "$1" || {
                usage >&2
-               printf "error: '%s' is no level: %s\n" "$1" \
-                   "${LEVELS[*]} ${ON_REQUEST[*]}" >&2
+               printf "error: there is no level '%s', choose from: %s\n" \
+                   "$1" "${LEVELS[*]} ${ON_REQUEST[*]}" >&2
                exit 2
            }
            levels+=("$1") ;;
@@ -76,8 +65,8 @@ if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
             unit | functional | host | cloud) ;;
-            *) printf "error: level %s takes no arguments (%s): name levels \
-that do\n" "$level" "$*" >&2
+            *) printf 'error: level %s takes no arguments (%s)\n' \
+                   "$level" "$*" >&2
                exit 2 ;;
         esac
     done
@@ -87,19 +76,20 @@ fi
 . "$TOP/tools/lib/install.sh"
 cd "$TOP"
 
-# run_pytest LEVEL ARGUMENT...: through sudo where the level needs root.
+# run_pytest LEVEL ARGUMENT...: by sudo where the level needs root.
 run_pytest() {
     local level=$1 as=()
     shift
     case $level in
         host | cloud) [ "$(id -u)" = 0 ] || as=(sudo --preserve-env=CI) ;;
     esac
+    # shellcheck disable=SC2046  # none, or several words
     PYTHONDONTWRITEBYTECODE=1 "${as[@]}" "$VENV/bin/python" -m pytest \
         -q -p no:cacheprovider -W ignore --durations 5 -r fExXs \
-        "nova_vqos/tests/$level" "$@"
+        $(workers "$level" "$NOVA_VERSION") "nova_vqos/tests/$level" "$@"
 }
 
-# skip LEVEL REASON: an answer on a laptop, a failure where CI promised to run.
+# skip LEVEL REASON: fails where CI=true promised that all levels run.
 skip() {
     if [ "${CI:-}" = true ]; then
         die "level $1 cannot run here: $2"
@@ -116,15 +106,12 @@ run_docs() { "$TOP/tools/docs.sh"; }
 
 run_unit() { run_pytest unit "$@"; }
 
-run_functional() {
-    # shellcheck disable=SC2046  # none, or two words
-    run_pytest functional $(functional_workers "$NOVA_VERSION") "$@"
-}
+run_functional() { run_pytest functional "$@"; }
 
 run_package() { "$TOP/tools/package.sh"; }
 
-# begin_package: for whoever waits for guests most of the time has the CPU to
-# spare for it. Its output is kept for join_package.
+# begin_package: in the background. Level host waits for guests most of the
+# time, and leaves the CPU to it. join_package prints its output.
 begin_package() {
     mkdir -p "$TOP/build"
     # In a session of its own, so that all of it can be ended. Where the kernel
@@ -135,7 +122,7 @@ begin_package() {
         exec nice -n 19 "$0"' "$TOP/tools/package.sh" \
         >"$TOP/build/package.log" 2>&1 &
     package_pid=$!
-    trap '[ -z "$package_pid" ] || kill -- "-$package_pid"' EXIT
+    trap '[ -z "$package_pid" ] || kill -- "-$package_pid" 2>/dev/null' EXIT
 }
 
 join_package() {
@@ -183,7 +170,7 @@ may_run_hosts() {
     install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
         "${HOST_TEST_PACKAGES[@]}" || die "no packages for level $1"
     # NOTE: called in a condition, where nothing else ends the script.
-    lacking=$(missing_requirements) || die "cannot tell what level $1 lacks"
+    lacking=$(missing_requirements) || die "cannot find out what level $1 lacks"
     if [ -n "$lacking" ]; then
         skip "$1" "$lacking"
         return 1
@@ -211,12 +198,12 @@ install_packages "${PYTHON_PACKAGES[@]}"
 install_venv
 for level in "${levels[@]}"; do
     if [[ $level = package && " ${levels[*]} " == *' package '*'host '* ]]; then
-        say 'level package begins, and runs beside level host'
+        say 'level package starts, and runs beside level host'
         begin_package
         continue
     fi
     run "$level" "run_$level" "$@"
 done
-# Where no hosts can be made it was not waited for.
+# Without hosts, level host did not wait for it.
 [ -z "$package_pid" ] || run package join_package
 say "done${skipped[*]:+, skipped: ${skipped[*]}}"

@@ -1,22 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The cgroups that a host of the lab is made of, version 1 or 2.
 
 A host owns a group below one of the lab's own; inside the host, that group is
 the root of the hierarchy. Below it are ``services``, where everything of the
 host runs but its guests, and ``machine``, which libvirt puts its guests into.
-Nothing above the lab's group is written to, but for the controllers that
-version 2 must be told to hand down.
+Above the lab's group it only delegates the controllers, which version 2
+needs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -124,7 +113,7 @@ def detect(mounts_path: str = '/proc/self/mounts') -> Hierarchy:
 def create(hierarchy: Hierarchy, group: str) -> None:
     """Make a host's group, for its first process to enter.
 
-    In version 2 nobody may enter a group that hands controllers down, and
+    In version 2 no process may enter a group that delegates controllers, and
     the first process of a host has to, to make the group the root of the
     host's hierarchy. Hence the rest comes after it went on to its services.
 
@@ -158,6 +147,15 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
         set_shares(hierarchy, os.path.join(group, SERVICES),
                     _SERVICES_SHARES)
         _write(hierarchy.directory('cpuset', machine), 'cpuset.cpus', cpus)
+
+
+def weigh_equally(hierarchy: Hierarchy, group: str) -> None:
+    """Give a host's services and its guests the weights of a stock host.
+
+    :param group: of the host, after :func:`divide`
+    """
+    for name in (MACHINE, SERVICES):
+        set_shares(hierarchy, os.path.join(group, name), _DEFAULT_SHARES)
 
 
 def create_least(hierarchy: Hierarchy, group: str) -> None:

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The command line of the lab: devstack/lab."""
 
 import argparse
@@ -85,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         'status', help='show what runs, and how to use it')
     one.set_defaults(function=_status)
     one = commands.add_parser(
-        'demo', help='make the cloud anew, tell the story of CPU units on '
-        'it, and leave it running')
+        'demo', help='make the cloud anew, run the demonstration of CPU '
+        'units on it, and leave it running')
     one.add_argument('--json', metavar='FILE',
                      help='also write measurements and checks to FILE')
     one.set_defaults(function=_demo)
@@ -179,7 +168,7 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
     with cloud.only_one():
         lab = cloud.Lab()
         lab.down()
-        results = story.tell(lab)
+        results = story.run(lab)
     if options.json:
         results.write(options.json)
     process.say(results.table())

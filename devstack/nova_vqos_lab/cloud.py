@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The two-host cloud: make it, deploy nova_vqos on it, remove it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +9,11 @@ import shutil
 import time
 import types
 
-from nova_vqos import guest
-from nova_vqos import profile as profiles
+from nova_vqos import cpuset
+from nova_vqos.calibration import guest
+from nova_vqos.profile import cpu
+from nova_vqos.profile import document
+from nova_vqos.profile import model
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import config
@@ -221,7 +213,7 @@ class Lab:
         """
         host = self.hosts[name]
         settings = config.nova_compute(
-            name, host.address, profiles.format_pcpus(host.pcpus))
+            name, host.address, cpuset.format_pcpus(host.pcpus))
         config.write_ini(f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
                          config.merge(settings, more or {}))
 
@@ -250,7 +242,7 @@ class Lab:
         self.start_compute(name)
 
     def start_agent(self, name: str) -> None:
-        """Start nova-vqos-agent on a host, and wait for its sign of life."""
+        """Start nova-vqos-agent on a host, and wait for its heartbeat."""
         agent = self._start_on(name, 'nova-vqos-agent', [
             '--config-file', '/etc/nova-vqos/nova-vqos.conf'])
         state = self.hosts[name].path('run/nova-vqos/agent.json')
@@ -268,9 +260,9 @@ class Lab:
         if running:
             running.stop()
 
-    def profile(self, name: str) -> profiles.Profile:
+    def profile(self, name: str) -> model.Profile:
         """:returns: the profile of a host."""
-        return profiles.load(
+        return document.load(
             self.hosts[name].path('etc/nova-vqos/profile.yaml'))
 
     def pcpu_cu(self, name: str) -> float:
@@ -288,7 +280,7 @@ class Lab:
         # On a busy machine the lab makes do with what could be measured.
         return max(WIDEST_INTERVAL, self.uncertainty(name) * 1.01)
 
-    def benchmark(self) -> profiles.Benchmark:
+    def benchmark(self) -> cpu.Benchmark:
         """:returns: what servers are measured by, with the reference's score
         """
         return self.profile(REFERENCE).reference.benchmark(pace.BENCHMARK)
@@ -301,7 +293,7 @@ class Lab:
         """
         made = {}
         try:
-            with stage("a guest on each host that tells its pCPU's pace"):
+            with stage("a guest on each host that measures its pCPU's pace"):
                 for name, host in self.hosts.items():
                     (cpu_class,) = self.profile(name).cpu_classes
                     (score,) = (one for one in cpu_class.busy.scores
@@ -387,7 +379,7 @@ class Lab:
             f'{services.BIN}/nova-vqos-calibrate', 'cpu', '--in-guest',
             '--virt-type', 'qemu', '--rounds', str(_CALIBRATION_ROUNDS),
             '--max-seconds', str(max_s),
-            '--pcpus', profiles.format_pcpus(host.pcpus), *options],
+            '--pcpus', cpuset.format_pcpus(host.pcpus), *options],
             limit_s=_CALIBRATION_LIMIT_S)
         with open(paths.log(f'calibrate-{name}'), 'a',
                   encoding='utf-8') as log:

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The files that the controller's and the computes' services read.
 
 The lab's network exists only inside its namespaces and holds throw-away data,
@@ -374,7 +363,7 @@ def openrc() -> dict[str, str]:
 
 def tempest(image: str, work_image: str, flavor: str, **options: object
             ) -> Settings:
-    """What the project's own tempest tests are told of the lab.
+    """The lab's configuration of the project's own tempest tests.
 
     :param image: id of an image whose guest does nothing
     :param work_image: id of one whose guest measures itself
@@ -390,7 +379,7 @@ def tempest(image: str, work_image: str, flavor: str, **options: object
 
 
 def tempest_upstream(image: str, flavor: str, other_flavor: str) -> Settings:
-    """What tempest's own tests are told of the lab.
+    """The lab's configuration of tempest's own tests.
 
     :param image: id of an image whose guest does nothing
     :param flavor: id of a flavor
@@ -414,7 +403,7 @@ def tempest_upstream(image: str, flavor: str, other_flavor: str) -> Settings:
 
 
 def _tempest(image: str, flavor: str, other_flavor: str) -> Settings:
-    """:returns: what all of tempest's tests are told of the lab"""
+    """:returns: the lab's configuration of all tempest tests"""
     return {
         'DEFAULT': {'log_file': paths.log('tempest')},
         'oslo_concurrency': {

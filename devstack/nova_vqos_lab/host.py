@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A host of the lab: a libvirtd of its own, in namespaces, with own cgroups.
 
 A host has its own network, processes, host name, mounts and cgroups, and of
 its own besides: /run, /etc (a copy that vanishes with it, but for /etc/libvirt
 and /etc/nova-vqos, which last), libvirt's directories, nova-compute's state,
-and the UUID by which libvirt tells it from others. Everything is below
+and the UUID by which libvirt distinguishes it. Everything is below
 ``ROOT/hosts/NAME``; what it prints, below ``ROOT/log``.
 
     network = netns.Network()
@@ -48,7 +37,6 @@ from nova_vqos_lab import process
 from nova_vqos_lab import slowcpu
 
 LIBVIRTD = '/usr/sbin/libvirtd'
-LIBVIRT_PORT = 16509
 _LIBVIRTD_LIMIT_S = 60
 _INIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'init.py')
 _PROGRAMS = {
@@ -82,7 +70,7 @@ auth_unix_rw = "none"
 log_filters = "3:*"
 log_outputs = "3:stderr"
 """
-# Everything runs as root, in directories that nobody else can enter, and the
+# Everything runs as root, in directories that no other user can enter, and the
 # host's namespaces are the confinement.
 _QEMU_CONF = """\
 user = "root"

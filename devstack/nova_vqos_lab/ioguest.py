@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Guests that do I/O: a tap on the host's bridge and a disk, both of virtio.
 
 A guest serves a page over HTTP, and has processes that read its disk, as many
@@ -34,7 +22,7 @@ from xml.sax import saxutils
 
 import libvirt
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import ionet
@@ -129,7 +117,7 @@ def build_image(directory: str) -> Image:
     """Build what all guests boot.
 
     :param directory: for the initramfs
-    :raises nova_vqos.guest.GuestError: when it cannot be built
+    :raises nova_vqos.calibration.guest.GuestError: when it cannot be built
     """
     kernel, modules = guest.find_kernel_with_modules()
     initrd = os.path.join(directory, 'initrd-io')

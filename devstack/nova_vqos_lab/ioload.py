@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Load on a guest from a network namespace, within bounds.
 
 Run as a script, by nothing but ionet.py and without the lab's other modules:
@@ -19,7 +7,7 @@ Run as a script, by nothing but ionet.py and without the lab's other modules:
     ioload.py udp ADDRESS --rate 10000 --size 64 --seconds 60
 
 http: clients, each of which asks for a page as soon as it has had the last
-one. udp: packets to a port that nobody listens at. Twice a second it prints
+one. udp: packets to a port without a listener. Twice a second it prints
 what it did so far: ``{"at_s": TIME, "done": NUMBER, "failed": NUMBER}``, the
 time on the monotonic clock, which is that of all namespaces.
 """
@@ -45,7 +33,7 @@ _HEADERS = 42
 
 
 class Counter:
-    """What is done, told to whoever reads the output.
+    """Counts what is done, and prints it.
 
     :ivar stopped: set when it is over
     """

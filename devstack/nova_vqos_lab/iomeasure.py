@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """What guests that do I/O use of a pCPU, and what they get done.
 
 All of it is read from the kernel: the cgroups' CPU time, the counters of taps.
@@ -28,7 +16,7 @@ import subprocess
 import threading
 import time
 
-from nova_vqos.hypervisor import inotify
+from nova_vqos.hypervisor.linux import inotify
 from nova_vqos_lab import ioguest
 
 SAMPLE_S = 1.0
@@ -117,8 +105,8 @@ def use(samples: Sequence[Sample], costs: Costs = free_of_charge,
         window_s: float = 30.0) -> Use:
     """What a guest used from the first of its samples to the last.
 
-    :param window_s: length of the windows of which the worst is told; where
-        the samples span less, they are one window
+    :param window_s: length of the windows of which the worst is returned;
+        where the samples span less, they are one window
     """
     first, last = samples[0], samples[-1]
     elapsed_s = last.at_s - first.at_s
@@ -252,8 +240,8 @@ class Load:
 class QuotaWrites:
     """Counts writes to the limits of a guest's domain and vCPUs.
 
-    The kernel tells of each, whatever it changes; equal ones in a row may be
-    told as one.
+    The kernel reports each, whatever it changes; it may merge equal ones in
+    a row.
 
     :ivar seen: how many there were so far
     """

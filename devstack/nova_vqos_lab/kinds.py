@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Programs that no host was calibrated by, on both hosts, at equal units.
 
 The coefficient is a mean over kinds of work; a server's own work is none of
@@ -31,8 +20,8 @@ import statistics
 
 import prettytable
 
-from nova_vqos import guest
-from nova_vqos.calibration import combine
+from nova_vqos.calibration import guest
+from nova_vqos.calibration.cpu import combine
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config

@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for Neutron, and no more: every list it is asked for is empty.
 
 Nova asks Neutron for ports, networks and extensions even for servers without
-a network, and answers 500 where nobody listens. The lab's servers have no
+a network, and answers 500 without a listener. The lab's servers have no
 network, so that empty lists are the truth here, and that no quota limits
 them. Anything but reading is refused with 501.
 """

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """How fast a host's pCPU is at the moment.
 
 A lab is often a virtual machine among others: what a CPU second does there
@@ -29,16 +18,16 @@ import statistics
 import sys
 import time
 
-from nova_vqos import guest
 from nova_vqos.calibration import benchmark
-from nova_vqos.calibration import in_guest
-from nova_vqos.calibration import reference
+from nova_vqos.calibration import guest
+from nova_vqos.calibration.cpu import in_guest
+from nova_vqos.calibration.cpu import reference
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 
-#: That tells it.
+#: The benchmark that measures it.
 BENCHMARK = 'integer'
 GROUP = f'{paths.PREFIX}-pace'
 
@@ -113,13 +102,13 @@ class Pace:
 def main() -> None:
     """Run the guest of a pCPU for ever, in the host."""
     pcpu = int(sys.argv[1])
-    told = 0
+    written = 0
 
     def note(samples: dict[int, list[float]]) -> bool:
-        nonlocal told
-        for score in samples[pcpu][told:]:
+        nonlocal written
+        for score in samples[pcpu][written:]:
             stream.write(f'{time.monotonic()} {score}\n')
-            told += 1
+            written += 1
         return False
 
     known = reference.load(_PROFILE).reference.benchmark(BENCHMARK)

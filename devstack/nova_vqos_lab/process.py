@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Processes that outlive the command that started them, and bounded waits."""
 
 from collections.abc import Callable, Sequence
@@ -106,8 +95,8 @@ def start_time(pid: int) -> str | None:
 class Process:
     """A process known by its pid and the time of its start.
 
-    A pid that the kernel gave to somebody else since is never signalled. The
-    process need not be a child of this one.
+    It never signals a pid that the kernel has reused. The process need not be
+    a child of this one.
 
     :ivar pid: as the machine sees it
     :ivar log: path of what it prints, '' where that is kept nowhere

@@ -1,16 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Licensed under the Apache License, Version 2.0 (the "License"); you may
- * not use this file except in compliance with the License. You may obtain
- * a copy of the License at
- *
- *     http://www.apache.org/licenses/LICENSE-2.0
- *
- * Unless required by applicable law or agreed to in writing, software
- * distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
- * WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
- * License for the specific language governing permissions and limitations
- * under the License.
- *
  * Loaded before all other libraries (LD_PRELOAD), makes a program slow
  * evenly: of each second of CPU time of each of its threads, work gets
  * VQOS_SHARE percent, whatever the work is, as on a CPU of a lower clock.

@@ -1,16 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Licensed under the Apache License, Version 2.0 (the "License"); you may
- * not use this file except in compliance with the License. You may obtain
- * a copy of the License at
- *
- *     http://www.apache.org/licenses/LICENSE-2.0
- *
- * Unless required by applicable law or agreed to in writing, software
- * distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
- * WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
- * License for the specific language governing permissions and limitations
- * under the License.
- *
  * A TCG plugin that makes a guest's CPU slower: every instruction costs a
  * little more, a division much more. So unlike are real CPUs: on Intel's of
  * 2013 a 64-bit division takes 40 to 100 cycles, on those of 2019 15. How much

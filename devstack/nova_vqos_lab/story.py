@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""The story of CPU units, told on the real cloud and measured.
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration of CPU units, measured on the real cloud.
 
 100 CU are the speed of host ``slow``; ``fast`` has more. The servers that the
 story follows have 60 CU: less than either host's pCPU, so that both can give
@@ -40,8 +29,8 @@ import contextlib
 import math
 import time
 
-from nova_vqos import guest
 from nova_vqos import units
+from nova_vqos.calibration import guest
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
@@ -101,10 +90,10 @@ MACHINE_CHECKS = tuple(
         'stock-speed-', 'hosts-still-differ')))
 
 
-def tell(lab: clouds.Lab) -> results.Results:
-    """Make the cloud, tell the whole story, and leave the cloud running.
+def run(lab: clouds.Lab) -> results.Results:
+    """Make the cloud, run the demonstration, and leave the cloud running.
 
-    :returns: what was found, also where it could not be told to its end
+    :returns: the results, also where it failed before its end
     """
     began = time.monotonic()
     found = results.Results()
@@ -115,10 +104,10 @@ def tell(lab: clouds.Lab) -> results.Results:
         with lab.paces() as paces:
             story = Story(lab, paces, found)
             with lab.cloud() as cloud:
-                story.tell_stock(cloud)
+                story.run_stock(cloud)
             lab.deploy()
             with lab.cloud() as cloud:
-                story.tell_units(cloud)
+                story.run_units(cloud)
     except process.LabError as error:
         problem = str(error)
     found.check('told-to-its-end', not problem,
@@ -127,7 +116,7 @@ def tell(lab: clouds.Lab) -> results.Results:
 
 
 class Story:
-    """The story, told on a lab whose hosts are calibrated."""
+    """The demonstration on a lab whose hosts are calibrated."""
 
     def __init__(self, lab: clouds.Lab, paces: Mapping[str, pace.Pace],
                  found: results.Results) -> None:
@@ -147,7 +136,7 @@ class Story:
 
     # 1. Stock Nova.
 
-    def tell_stock(self, cloud: client.Cloud) -> None:
+    def run_stock(self, cloud: client.Cloud) -> None:
         """A quota is worth something else on each host."""
         self._make_images(cloud)
         period_us = config.period_us()
@@ -191,7 +180,7 @@ class Story:
 
     # 2. to 6. With units.
 
-    def tell_units(self, cloud: client.Cloud) -> None:
+    def run_units(self, cloud: client.Cloud) -> None:
         """The same speed everywhere, or no host."""
         for name in self._lab.hosts:
             uncertain = self._lab.uncertainty(name)
@@ -340,7 +329,7 @@ class Story:
             f'unforced: {answer.status}; {shown["status"]} on '
             f'{shown["OS-EXT-SRV-ATTR:host"]}, where its allocation is')
         server.delete()
-        # As it was, for whoever keeps the cloud.
+        # As it was, for a cloud that stays.
         self._lab.sell_units('slow')
         self._lab.wait_for_units()
 

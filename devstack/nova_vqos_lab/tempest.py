@@ -1,21 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """The lab is made ready for tempest."""
 
 import os
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
 from nova_vqos_lab import paths
@@ -30,7 +18,7 @@ _TOLERANCE = 0.35
 
 
 def prepare(lab: cloud.Lab) -> None:
-    """Make what tempest needs, and tell it of that.
+    """Make what tempest needs, and configure it.
 
     :raises process.LabError: when a step fails
     """

@@ -1,22 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Watch and measure servers: inside by their console, outside by cgroups."""
 
 import dataclasses
 import threading
 import time
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import host as hosts
@@ -36,7 +25,7 @@ class Speed:
     :ivar steady: over all rounds, without what is between them
     :ivar first: of the first complete round on this host
     :ivar first_at_s: when that was done, in seconds after the guest's first
-        sign of life on this host
+        output on this host
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
     :ivar cpu_share: CPU time of its vCPU per wall time, by its cgroup

@@ -1,27 +1,18 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Sphinx directives: what hosts report, and what flavors may say."""
 
+import datetime
 import re
 
 import described
 
-from nova_vqos import host_report
+from nova_vqos import agent_state
+from nova_vqos import host_stats
 from nova_vqos import policy
-from nova_vqos import profile
 from nova_vqos import units
+from nova_vqos.profile import document
 from nova_vqos.quantum import occupancy
+from nova_vqos.virt import host_state
 
 _TIER = re.compile('(CUSTOM_VQOS_SPEED_)[0-9]+')
 
@@ -48,7 +39,8 @@ class Traits(described.Described):
 
     def facts(self):
         return {_TIER.sub(r'\1*', trait): ()
-                for trait in sorted(_whole_report(self).traits())}
+                for trait in sorted(host_stats.traits(
+                    _whole_report(self).stats(), hook=True))}
 
 
 class SpeedTiers(described.docutils.SphinxDirective):
@@ -56,7 +48,7 @@ class SpeedTiers(described.docutils.SphinxDirective):
 
     def run(self):
         return self.parse_text_to_nodes(
-            ', '.join(map(str, host_report.SPEED_TIERS_CU)) + '.')
+            ', '.join(map(str, host_stats.SPEED_TIERS_CU)) + '.')
 
 
 class Stats(described.Described):
@@ -67,8 +59,9 @@ class Stats(described.Described):
 
     def facts(self):
         report = _whole_report(self)
+        stats = report.stats(report.all_core_types)._replace(sells_units=True)
         return {key: (f'``{value}``',) for key, value
-                in report.stats(report.all_classes).items()}
+                in host_stats.encode(stats).items()}
 
 
 def _whole_report(directive):
@@ -76,17 +69,18 @@ def _whole_report(directive):
     _, path = directive.env.relfn2path('/reference/profile.yaml')
     directive.env.note_dependency(path)
     with open(path, 'rb') as file:
-        found = profile.loads(file.read())
-    return host_report.HostReport(
+        found = document.loads(file.read())
+    return host_state.HostReport(
         pcpus=found.pcpus, profile=found, problem='', present=True,
-        agent=host_report.AgentState(
-            seen_at='2026-11-22T10:00:00+00:00',
+        agent=agent_state.AgentState(
+            seen_at=datetime.datetime(2026, 11, 22, 10,
+                                      tzinfo=datetime.UTC),
             quantum_classes=policy.CHOICES[policy.QUANTUM_CLASS_KEY],
             dd_billing=policy.CHOICES[policy.DD_BILLING_KEY],
-            quantum=occupancy.Occupancy(
+            guarantee_pcpus=1.5,
+            occupancy=occupancy.Occupancy(
                 {'io': occupancy.PoolSize(2, 5),
-                 'cache': occupancy.PoolSize(4, 3)}, 1)),
-        hook=True)
+                 'cache': occupancy.PoolSize(4, 3)}, 1)))
 
 
 def setup(app):

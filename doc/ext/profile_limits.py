@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What the fields of a profile may be. No Sphinx is needed.
 
 It is what the error says that a wrong one brings, so that page and program
@@ -20,9 +9,10 @@ import copy
 import json
 import re
 
-from nova_vqos import io_profile
-from nova_vqos import profile
-from nova_vqos import quantum_profile
+from nova_vqos import files
+from nova_vqos.profile import document as documents
+from nova_vqos.profile import io
+from nova_vqos.profile import quantum
 
 # Of any other kind than the fields have; a field that may be true may not be
 # a number.
@@ -68,14 +58,14 @@ def _error_of(document):
     """What is wrong with a document, but for its id; '': nothing is."""
     document = copy.deepcopy(document)
     try:
-        profile.loads(json.dumps(document))
-    except profile.ProfileInvalid as error:
+        documents.loads(json.dumps(document))
+    except files.FileInvalid as error:
         if not _is_of_changed_content(str(error)):
             return str(error)
     try:
         for part in 'io', 'quantum':
             _part_of(document, part)
-    except profile.ProfileInvalid as error:
+    except files.FileInvalid as error:
         return str(error)
     return ''
 
@@ -87,7 +77,7 @@ def _is_of_changed_content(error):
 
 def _part_of(document, part):
     """Look at a part that is not looked at when a profile is read."""
-    read = {'io': io_profile, 'quantum': quantum_profile}[part].from_document
+    read = {'io': io, 'quantum': quantum}[part].from_document
     if document.get(part) is not None:
         read(document[part])
 

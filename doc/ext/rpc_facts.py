@@ -1,27 +1,19 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The agent's RPC, as both of its sides have it. No Sphinx is needed."""
 
+import dataclasses
 import inspect
 import re
+import types
+import typing as ty
 from unittest import mock
 
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 
-_WORDS = {'call': 'asked', 'cast': 'told'}
-#: Of what nobody but nova-vqos-manage asks, of many hosts at once.
-OF_MANAGE = ('one is asked', '1.2')
+_CASTS = ('wake', 'claim_ledger', 'hand_over')
+_WORDS = {str: 'text', bool: 'true or false', int: 'whole number',
+          float: 'number', object: 'a mapping'}
 
 
 def methods():
@@ -33,55 +25,94 @@ def methods():
 
 
 def asked():
-    """What is sent by each method of the side of those who ask.
+    """How callers send each method.
 
     :returns: by the name of the agent's method: how it is sent, and the
         version that an agent has to have
     """
-    return dict(_sent_by(name) for name, member in inspect.getmembers(
-        rpcapi.AgentAPI, inspect.isfunction) if not name.startswith('_'))
+    calls = {
+        method.name: ('call to any' if method is rpcapi.COMPARE_PUSHED
+                      else 'call to one', method.since)
+        for method in vars(rpcapi).values()
+        if isinstance(method, rpcapi.Method)}
+    return calls | dict(map(_cast_by, _CASTS))
 
 
-def _sent_by(name):
+def _cast_by(name):
     with mock.patch.object(rpcapi.oslo_messaging, 'get_rpc_client') as made:
-        api = rpcapi.AgentAPI(None)
-    method = getattr(api, name)
+        method = getattr(rpcapi.AgentAPI(None), name)
     client = made.return_value
-    method(*map(_value, inspect.signature(method).parameters.values()))
+    method(*(mock.MagicMock() for _ in inspect.signature(method).parameters))
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
-    if prepared.kwargs.get('fanout'):
-        how = 'all are'
-    else:
-        how = 'one is' if prepared.kwargs.get('server') else 'any is'
-    least = made.call_args.args[1].version
-    return sent.args[1], (f'{how} {_WORDS[sent[0]]}',
-                          prepared.kwargs.get('version') or least)
+    how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'
+    return sent.args[1], (how, prepared.kwargs.get('version')
+                          or made.call_args.args[1].version)
 
 
-def _value(parameter):
-    """An argument that goes through; nobody looks at it."""
-    kind = str(parameter.annotation)
-    if 'Mapping' in kind:
-        return {}
-    return 1 if re.search(r'\b(int|float)\b', kind) else 'x'
+def answers():
+    """:returns: the answer of each method, by its name; None: none"""
+    return {name: ty.get_type_hints(inspect.unwrap(method))['return']
+            for name, method in methods().items()}
 
 
-def with_lists(docstring):
-    """A docstring whose answer is a list, as far as it has several parts.
+def records():
+    """:returns: all records of answers by name, each before what it has"""
+    found = {}
 
-    Docstrings have it as a sentence, which is longer than a reader's breath:
-    parts are divided by semicolons, but for those within brackets.
-    """
-    def as_list(found):
-        words = ' '.join(found[1].split())
-        parts = re.findall(r'(?:[^;(]|\((?:[^()]|\([^()]*\))*\))+', words)
-        if len(parts) == 1:
-            return f':returns: {_marked(words)}\n'
-        items = '\n'.join(f'    * {_marked(part.strip())}' for part in parts)
-        return f':returns:\n{items}\n'
-    return re.sub(r':returns:((?:.+\n)(?:    .*\n)*)', as_list,
-                  f'{docstring}\n')
+    def add(kind):
+        kind = _is_in(kind)
+        if kind in _WORDS or kind is types.NoneType or kind.__name__ in found:
+            return
+        found[kind.__name__] = kind
+        for base in kind.__bases__:
+            if dataclasses.is_dataclass(base):
+                add(base)
+        for one in ty.get_type_hints(kind).values():
+            add(one)
+    for kind in answers().values():
+        add(kind)
+    return found
+
+
+def fields(kind):
+    """:returns: of a record its own fields: name, type and meaning"""
+    meanings = {name: ' '.join(text.split()) for name, text in re.findall(
+        r':ivar (\w+): ((?:.+\n?)(?:    .*\n?)*)', inspect.getdoc(kind))}
+    inherited = {name for base in kind.__bases__
+                 for name in ty.get_type_hints(base)}
+    return [(name.rstrip('_'), in_words(one), _marked(meanings.get(name, '')))
+            for name, one in ty.get_type_hints(kind).items()
+            if name not in inherited]
+
+
+def in_words(kind):
+    """:returns: the type of a field, as JSON has it"""
+    origin, arguments = ty.get_origin(kind), ty.get_args(kind)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if origin in (types.UnionType, ty.Union):
+        return f'{in_words(arguments[0])} or null'
+    if origin is tuple and arguments[-1] is not ...:
+        return f'list of {len(arguments)} {in_words(arguments[0])}s'
+    if origin is not None:
+        return (f'{"list" if origin is tuple else "mapping"} of '
+                f'{in_words(_element(kind))}')
+    return f'`{kind.__name__}`_'
+
+
+def _element(kind):
+    """:returns: what a list, or a mapping, has"""
+    arguments = ty.get_args(kind)
+    return arguments[0 if ty.get_origin(kind) is tuple else 1]
+
+
+def _is_in(kind):
+    """:returns: the type of the values in a field, however many"""
+    while ty.get_origin(kind) is not None:
+        kind = (ty.get_args(kind)[0] if ty.get_origin(kind) in (
+            types.UnionType, ty.Union) else _element(kind))
+    return kind
 
 
 def _marked(words):

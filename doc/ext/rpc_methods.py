@@ -1,21 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Sphinx directives: the agent's RPC, from the code of both of its sides."""
 
+import dataclasses
 import inspect
 
 import described
+import descriptions
 import rpc_facts
 
 
@@ -27,21 +17,32 @@ class RpcMethods(described.Described):
 
     def facts(self):
         found = rpc_facts.asked()
-        return {name: found.get(name, rpc_facts.OF_MANAGE)
-                for name in rpc_facts.methods()}
+        return {name: found[name] for name in rpc_facts.methods()}
 
 
 class RpcAnswers(described.docutils.SphinxDirective):
-    """What each method takes, does and returns, by its docstring."""
+    """What each method takes and does by its docstring, and its answer."""
 
     def run(self):
         text = []
+        answers = rpc_facts.answers()
         for name, method in rpc_facts.methods().items():
             arguments = list(inspect.signature(method).parameters)[2:]
-            words = rpc_facts.with_lists(inspect.getdoc(method))
+            words = inspect.getdoc(method).splitlines()
+            if answers[name] is not type(None):
+                words += ['', f'Answer: {rpc_facts.in_words(answers[name])}']
             text += ['', f'.. py:function:: {name}({", ".join(arguments)})',
-                     '   :no-index:', '',
-                     *(f'   {line}' for line in words.splitlines())]
+                     '   :no-index:', '', *(f'   {line}' for line in words)]
+        for name, kind in rpc_facts.records().items():
+            text += ['', f'.. _{name}:', '', f'**{name}**: '
+                     f'{inspect.getdoc(kind).partition(":ivar")[0].strip()}',
+                     *(f'All of `{base.__name__}`_, and:'
+                       for base in kind.__bases__
+                       if dataclasses.is_dataclass(base)), '']
+            text += descriptions.table(
+                ('Field', 'Type', 'Meaning'), (25, 25, 50),
+                [(f'``{field}``', words, meaning) for field, words, meaning
+                 in rpc_facts.fields(kind)]).splitlines()
         return self.parse_text_to_nodes('\n'.join(text))
 
 

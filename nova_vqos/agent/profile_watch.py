@@ -1,23 +1,15 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Follows the host profile: loads it again when its file changes."""
 
 from collections.abc import Callable, Mapping
 import logging
 import os
 
-from nova_vqos import fingerprint as fingerprints
-from nova_vqos import profile as profiles
+from nova_vqos import files
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint as fingerprints
+from nova_vqos.profile import model
+from nova_vqos.profile import validity
 
 LOG = logging.getLogger(__name__)
 
@@ -41,10 +33,10 @@ class ProfileWatch:
         """Prepare; nothing is read yet.
 
         :param path: of the profile
-        :param max_interval: see :func:`nova_vqos.profile.staleness`
+        :param max_interval: see :func:`nova_vqos.profile.validity.staleness`
         :param fingerprint: gives that of this host, by its emulator
         """
-        self.profile: profiles.Profile | None = None
+        self.profile: model.Profile | None = None
         self._path = path
         self._max_interval = max_interval
         self._fingerprint = fingerprint
@@ -76,9 +68,12 @@ class ProfileWatch:
         self._identity = identity
         before = self.profile
         try:
-            self.profile = profiles.load(self._path)
-        except profiles.ProfileError as error:
-            self._complain(str(error))
+            self.profile = document.load(self._path)
+        except files.FileError as error:
+            self._problem = str(error)
+            LOG.error('%s. %s', error,
+                      'Caps are left as they are' if before is None else
+                      f'Profile {before.id} stays in use')
             return False
         self._problem = ''
         if before is not None and before.id == self.profile.id:
@@ -97,18 +92,12 @@ class ProfileWatch:
         return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns,
                 status.st_size)
 
-    def _complain(self, problem: str) -> None:
-        self._problem = problem
-        LOG.error('%s. %s', problem,
-                  'Caps are left as they are' if self.profile is None else
-                  f'Profile {self.profile.id} stays in use')
-
     def _check(self, now_s: float) -> None:
         if self.profile is None or (
                 now_s - self._checked_at_s < FINGERPRINT_INTERVAL_S):
             return
         self._checked_at_s = now_s
-        stale = tuple(profiles.staleness(
+        stale = tuple(validity.staleness(
             self.profile,
             self._fingerprint(self.profile.fingerprint.get('emulator')),
             max_interval=self._max_interval))

@@ -1,26 +1,21 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""How other processes talk to a host's agent.
+# SPDX-License-Identifier: Apache-2.0
+"""Client side of the agents' RPC.
 
 The caller brings its own transport, so that this module needs nothing but
-oslo.messaging: nova-compute uses its bus, a command line tool its own.
+oslo.messaging: nova-compute uses its bus, a command line tool those of all
+cells.
 """
 
-from collections.abc import Mapping
+import dataclasses
 import logging
-from typing import Any
+import typing as ty
 
 import oslo_messaging
+
+from nova_vqos import policy as policies
+from nova_vqos import primitives
+from nova_vqos.agent import messages
+from nova_vqos.billing import account
 
 LOG = logging.getLogger(__name__)
 
@@ -30,8 +25,11 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
 VERSION = '1.2'
-# What is asked of an agent that may be older than the one who asks.
-_LEAST_VERSION = '1.0'
+
+_TIMEOUT_S = 10.0
+_LIFT_TIMEOUT_S = 3.0
+
+_Reply = ty.TypeVar('_Reply')
 
 
 class AgentError(Exception):
@@ -42,18 +40,44 @@ class InvalidArgument(AgentError):
     """An argument of a call is not what it has to be."""
 
 
+#: In the text of UnknownServer, by which it is known on the other side.
+NOT_HERE = 'does not run on'
+
+
 class UnknownServer(AgentError):
     """The server does not run on this host."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Method(ty.Generic[_Reply]):
+    """A method of agents that answers.
+
+    :ivar since: the version that brought it
+    """
+
+    name: str
+    reply: type[_Reply]
+    since: str
+
+
+COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
+GET_HOST = Method('get_host', messages.Host, '1.0')
+GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
+GET_PUSHED = Method('get_pushed', messages.Pushed, '1.2')
+GET_SERVER = Method('get_server', messages.ServerDetail, '1.0')
+LIFT_LIMITS = Method('lift_limits', messages.Lifted, '1.1')
+LIST_SERVERS = Method('list_servers', messages.Servers, '1.2')
+PUSH_POLICIES = Method('push_policies', messages.PushResult, '1.2')
+
+
 class AgentAPI:
-    """Client side of the agent's RPC, version 1.2.
+    """The agents on one bus.
 
     The context is always empty: the agent needs none, and a context of Nova
     would carry the user's token to it.
     """
 
-    def __init__(self, transport: Any, *, exchange: str = EXCHANGE,
+    def __init__(self, transport: ty.Any, *, exchange: str = EXCHANGE,
                  topic: str = TOPIC) -> None:
         """Prepare a client; nothing is sent or connected yet.
 
@@ -61,104 +85,59 @@ class AgentAPI:
         :param exchange: as the agent's [vqos_agent] exchange
         :param topic: as the agent's [vqos_agent] topic
         """
-        target = oslo_messaging.Target(
-            exchange=exchange, topic=topic, version=_LEAST_VERSION)
         # retry=0: None, the default, would wait for a dead bus for ever.
         self._client = oslo_messaging.get_rpc_client(
-            transport, target, retry=0,
+            transport, oslo_messaging.Target(
+                exchange=exchange, topic=topic, version='1.0'), retry=0,
             serializer=oslo_messaging.NoOpSerializer())
 
     def wake(self, host: str, server_uuid: str,
-             policy: Mapping[str, Any] | None) -> bool:
-        """Tell the agent of a host to look at a server now.
+             policy: policies.ServerPolicy | None) -> bool:
+        """Have the agent of a host look at a server now.
 
         A hint: the agent reads the policy from the domain itself, and finds
         it at its next tick if the hint is lost. So this never raises.
 
         :param host: CONF.host of the agent
-        :param server_uuid: UUID of the server
-        :param policy: ServerPolicy.to_dict() of the server, or None
         :returns: whether the message was handed to the bus
         """
-        arguments = {
-            'server_uuid': str(server_uuid),
-            'policy': None if policy is None else dict(policy),
-        }
         try:
             self._client.prepare(server=host).cast(
-                {}, 'apply_policy', **arguments)
-        except Exception as exc:
+                {}, 'apply_policy', server_uuid=str(server_uuid),
+                policy=primitives.to_primitives(policy))
+        except Exception as error:
             # A boot must go on whatever the bus or its driver raises.
-            LOG.warning('The vqos agent of host %s was not told of server '
-                        '%s, it finds it by itself: %s', host, server_uuid,
-                        exc)
+            LOG.warning('The vqos agent of host %s got no message about '
+                        'server %s, it finds the server by itself: %s', host,
+                        server_uuid, error)
             return False
         return True
 
-    def get_host(self, host: str, timeout: float = 10) -> dict[str, Any]:
-        """Ask the agent of a host how it is.
-
-        :param host: CONF.host of the agent
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.get_host
-        :raises oslo_messaging.MessagingTimeout: when the agent is down
-        """
-        return self._call(host, timeout, 'get_host')
-
-    def get_server(self, host: str, server_uuid: str,
-                   timeout: float = 10) -> dict[str, Any]:
-        """Ask the agent of a host about one server.
-
-        :param host: CONF.host of the agent
-        :param server_uuid: UUID of the server
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.get_server
-        :raises UnknownServer: when it does not run there
-        :raises oslo_messaging.MessagingTimeout: when the agent is down
-        """
-        return self._call(host, timeout, 'get_server', server_uuid=server_uuid)
-
-    def list_servers(self, host: str, timeout: float = 10) -> dict[str, Any]:
-        """Ask the agent of a host about all servers that run there.
-
-        :param host: CONF.host of the agent
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.list_servers
-        :raises oslo_messaging.RemoteError: of an agent older than 1.2
-        :raises oslo_messaging.MessagingTimeout: when the agent is down
-        """
-        return self._call(host, timeout, 'list_servers', version='1.2')
-
     def lift_limits(self, host: str, server_uuid: str,
-                    timeout: float = 3) -> bool:
-        """Have the limits on a server's I/O taken away before it migrates.
+                    timeout: float = _LIFT_TIMEOUT_S) -> bool:
+        """Have the limits on a server's I/O lifted before it migrates.
 
-        They would slow the migration, and libvirt lets nobody write once it
-        has begun. They come back by themselves. Never raises, and never waits
-        for longer than told.
+        They would slow the migration, and libvirt refuses writes once it has
+        begun. They come back by themselves. Never raises.
 
         :param host: CONF.host of the agent
-        :param server_uuid: UUID of the server
         :param timeout: seconds to wait for the answer
-        :returns: whether there is none any more
+        :returns: whether no limit is left
         """
         try:
-            client = self._client.prepare(server=host, timeout=timeout,
-                                          version='1.1')
-            answer = client.call({}, 'lift_limits',
-                                 server_uuid=str(server_uuid))
-            return bool(answer['lifted'])
-        except Exception as exc:
+            return self.call(host, LIFT_LIMITS, timeout=timeout,
+                             server_uuid=str(server_uuid)).lifted
+        except Exception as error:
             # A migration must go on whatever the bus or its driver raises.
             LOG.warning('The vqos agent of host %s did not lift the limit on '
-                        'the I/O of server %s: %s', host, server_uuid, exc)
+                        'the I/O of server %s: %s', host, server_uuid, error)
             return False
 
     def claim_ledger(self, server_uuid: str, host: str,
                      claimed_at: float) -> None:
         """Ask all agents for the account of a server that runs here now.
 
-        :param host: CONF.host of the one who asks
+        :param host: CONF.host of the caller
         :param claimed_at: UTC, in seconds since 1970
         :raises oslo_messaging.MessagingException: when the bus is down
         """
@@ -166,73 +145,39 @@ class AgentAPI:
             {}, 'claim_ledger', server_uuid=server_uuid, host=host,
             claimed_at=claimed_at)
 
-    def hand_over(self, host: str, statement: Mapping[str, Any]) -> None:
-        """Tell the agent of the host that a server went to.
+    def hand_over(self, host: str, statement: account.Statement) -> None:
+        """Send a server's account to the host that it went to.
 
         :param host: CONF.host of the agent
-        :param statement: Statement.to_dict() of the server's account
         :raises oslo_messaging.MessagingException: when the bus is down
         """
         self._client.prepare(server=host, version='1.1').cast(
-            {}, 'hand_over', statement=dict(statement))
+            {}, 'hand_over', statement=statement.to_dict())
 
-    def push_policies(self, host: str, generation: int,
-                      flavors: Mapping[str, Mapping[str, Any]],
-                      timeout: float = 10) -> dict[str, Any]:
-        """Have the servers of a host follow flavors as they are now.
+    def call(self, host: str | None, method: Method[_Reply], *,
+             timeout: float = _TIMEOUT_S, version: str = '',
+             at_least_once: bool = False, **arguments: ty.Any) -> _Reply:
+        """Ask one agent.
 
-        :param host: CONF.host of the agent
-        :param generation: of this push, see AgentManager.push_policies
-        :param flavors: by id, see AgentManager.push_policies
+        :param host: CONF.host of the agent; None: any, the bus picks it
         :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.push_policies
-        :raises InvalidArgument: when it is no push
+        :param version: least version of the agent; '': that of the method
+        :param at_least_once: whether to fail at once where the bus has no
+            queue of this host
+        :param arguments: see :class:`nova_vqos.agent.manager.AgentManager`
         :raises oslo_messaging.MessagingTimeout: when the agent is down
+        :raises nova_vqos.primitives.MessageInvalid: when the answer is none
         """
-        return self._call(
-            host, timeout, 'push_policies', version='1.2',
-            generation=generation,
-            flavors={flavor_id: dict(fields)
-                     for flavor_id, fields in flavors.items()})
+        client = self._client.prepare(
+            server=host, timeout=timeout, version=version or method.since,
+            transport_options=oslo_messaging.TransportOptions(
+                at_least_once=True) if at_least_once else None)
+        return primitives.parse(
+            method.reply, client.call({}, method.name, **arguments))
 
-    def get_pushed(self, host: str, timeout: float = 10) -> dict[str, Any]:
-        """Ask the agent of a host what was pushed to it.
-
-        :param host: CONF.host of the agent
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.get_pushed
-        :raises oslo_messaging.MessagingTimeout: when the agent is down
+    def check_bus(self) -> None:
         """
-        return self._call(host, timeout, 'get_pushed', version='1.2')
-
-    def compare_pushed(self, digest: str,
-                       timeout: float = 10) -> dict[str, Any]:
-        """Ask any agent, whichever the bus gives it to, what was pushed.
-
-        :param digest: of what is known already
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.compare_pushed
-        :raises oslo_messaging.MessagingTimeout: when nobody answers
+        :raises Exception: of whatever kind when the bus cannot be used
         """
-        return self._call(None, timeout, 'compare_pushed', version='1.2',
-                          digest=digest)
-
-    def forget(self, host: str, server_uuid: str,
-               timeout: float = 10) -> dict[str, Any]:
-        """Make the agent of a host drop what it remembers of a server.
-
-        :param host: CONF.host of the agent
-        :param server_uuid: UUID of the server
-        :param timeout: seconds to wait for the answer
-        :returns: see AgentManager.forget
-        :raises oslo_messaging.MessagingTimeout: when the agent is down
-        """
-        return self._call(host, timeout, 'forget', server_uuid=server_uuid)
-
-    def _call(self, host: str | None, timeout: float, method: str, *,
-              version: str = _LEAST_VERSION,
-              **arguments: Any) -> dict[str, Any]:
-        client = self._client.prepare(server=host, timeout=timeout,
-                                      version=version)
-        answer: dict[str, Any] = client.call({}, method, **arguments)
-        return answer
+        # No agent listens on this topic: the bus drops the message.
+        self._client.prepare(topic='vqos-manage').cast({}, 'none')

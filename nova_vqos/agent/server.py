@@ -1,89 +1,55 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""What a server is, and which policy holds for it.
 
-"""What the agent remembers of one server, in memory only."""
+What a controller decides by is not here: each has a state of its own for each
+server, see :class:`ServerStates`.
+"""
 
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Mapping, Set
 import logging
 import typing as ty
 
+from nova_vqos import files
 from nova_vqos import policy as policies
-from nova_vqos import profile as profiles
-from nova_vqos import pushed
-from nova_vqos import tuning
-from nova_vqos.agent import allowance as allowances
-from nova_vqos.agent import decision
-from nova_vqos.agent import following
-from nova_vqos.agent import recap
-from nova_vqos.agent import samples
-from nova_vqos.agent import tampering
-from nova_vqos.billing import usage
+from nova_vqos import policy_override
+from nova_vqos.agent import controller
 from nova_vqos.hypervisor import base
+from nova_vqos.profile import model
 
 LOG = logging.getLogger(__name__)
 
-_NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
+NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
+NO_BILLING = policies.CHOICES[policies.DD_BILLING_KEY][0]
+NO_GUARANTEE = policies.CHOICES[policies.GUARANTEE_KEY][0]
 
-# Fields of recap.Grounds whose changes are rare.
-_TOLD_REASONS = ('flavor', 'profile', 'pcpus', 'vcpus')
+_KEYS = dict(zip(
+    policy_override.FOLLOWED,
+    (policies.QUANTUM_CLASS_KEY, policies.DD_BILLING_KEY), strict=True))
 
-_LONGEST_BACKOFF_S = 30.0
-_FIRST_BACKOFF_S = 0.5
-
-# How often a server that comes is looked at: what tells of its end may be
-# lost.
-_ARRIVAL_INTERVAL_S = 60.0
-
-#: Readings in a row that have to fail before it is told.
-SAMPLES_MISSED = 3
+_State = ty.TypeVar('_State')
 
 
 class Server:
-    """A domain of this host, and what became of its cap.
+    """One run of a domain on this host.
 
-    :ivar run_id: see :meth:`nova_vqos.hypervisor.base.Hypervisor.running`
+    All attributes are written by the methods alone.
+
+    :ivar run_id: see :meth:`nova_vqos.hypervisor.base.CapDriver.running`
     :ivar origin: how it came to run here: found, booted, migrated, restored
     :ivar runs_since_s: when its guest began to run here, on the monotonic
         clock; None where unknown
-    :ivar policy: the last good one; None: nothing to be enforced
-    :ivar following: what of it was pushed
-    :ivar dd_billing: that holds, also where there are no units
+    :ivar domain: its description; None: not read yet
+    :ivar revision: grows whenever description or policy may have changed
+    :ivar policy: the last good one; None: no speed is promised
+    :ivar dd_billing: in effect, also without units
     :ivar quantum_class: likewise
-    :ivar billed_since_s: when billing was switched on in this run, on the
-        monotonic clock; None: it was on, or is off, from the first look on
-    :ivar limit_share: of the entitlement, that it is left while it pays for
-        its I/O; None: not yet known
-    :ivar honoured: whether this host can give it what it is promised, as far
-        as known
-    :ivar lifted_until_s: no limit on its I/O until then, for a migration;
-        None: there is
-    :ivar bill: the last word of the one who bills it
-    :ivar billed_at_s: when it was last billed, on the monotonic clock; None:
-        not yet
-    :ivar unread: why nobody bills it, though it is to be billed
-    :ivar untold: fields of it that could not be told to others
-    :ivar history: what its vCPUs used lately
-    :ivar samples_missed: how often that could not be read, one after another
-    :ivar pinned_to: pCPUs that it was pinned to since it was last described
-    :ivar quantum: what was last told of its slices; None: nothing
-    :ivar quantum_due: whether its slices are to be looked at soon
-    :ivar choose_at_s: when a class is looked for again, on the monotonic clock
-    :ivar grounds: what the wanted tuning follows from
-    :ivar entitled: what was last wanted, were there no limit on its I/O
-    :ivar enforced: the tuning that was last seen in force as wanted
-    :ivar right: whether the tuning in force is the wanted one
-    :ivar right_at_first_sight: whether the cap was, leaving the weight aside
-    :ivar wrong_ms: for how long the guest ran here before its cap was right;
-        None where unknown
+    :ivar policy_error: why its flavor cannot be honoured; '': it can
+    :ivar applied: the override in effect; None: its flavor as booted
+    :ivar pushed: the last override of its flavor; None: there was no push
+    :ivar push_error: why that override is not in effect; '': it is
+    :ivar unmatched: why the override of a flavor with the same name or id is
+        not meant for it; '': there is none
+    :ivar problem: what an operator should know; '': nothing
     """
 
     def __init__(self, uuid: str, run_id: int, origin: str = 'found') -> None:
@@ -92,58 +58,30 @@ class Server:
         self.origin = origin
         self.runs_since_s: float | None = None
         self.domain: base.Domain | None = None
+        self.revision = 0
         self.policy: policies.ServerPolicy | None = None
-        self.following = following.Following()
-        self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
-        self.quantum_class = _NO_CLASS
-        self.billed_since_s: float | None = None
-        self.limit_share: float | None = None
-        self.honoured = True
-        self.lifted_until_s: float | None = None
-        self.bill: dict[str, ty.Any] | None = None
-        self.billed_at_s: float | None = None
-        self.unread = ''
-        self.untold: set[str] = set()
-        self.history = samples.History()
-        self.samples_missed = 0
+        self.dd_billing = NO_BILLING
+        self.quantum_class = NO_CLASS
         self.policy_error = ''
+        self.applied: policy_override.Override | None = None
+        self.pushed: policy_override.Override | None = None
+        self.push_error = ''
+        self.unmatched = ''
         self.problem = ''
-        self.want: tuning.Tune | None = None
-        self.grounds: recap.Grounds | None = None
-        self.entitled: tuning.Tune | None = None
-        self.enforced: tuning.Tune | None = None
-        self.in_force: base.InForce | None = None
-        self.right = False
-        self.right_at_first_sight: bool | None = None
-        self.wrong_ms: float | None = None
-        self.last_right_s = 0.0
-        self.tampering = tampering.TamperWatch()
-        self.recaps = recap.RecapWatch()
-        self.allowance = allowances.WriteAllowance()
-        self.pin_allowance = allowances.WriteAllowance()
-        self.pinned_to: frozenset[int] | None = None
-        self.floats = ''
-        self.quantum: dict[str, ty.Any] | None = None
-        self.quantum_due = True
-        self.choose_at_s = float('-inf')
-        self.writes = 0
-        # The state of the loop's work on it.
-        self.undescribed = True
-        self.describe_at_s = float('-inf')
-        self.reconsider = True
-        self.working = False
-        self.failures = 0
-        self.retry_at_s = float('-inf')
+        self._understood = False
+
+    # What follows from it.
 
     @property
     def name(self) -> str:
+        """The hypervisor's; '' until it was described."""
         return self.domain.name if self.domain is not None else ''
 
     @property
     def is_arriving(self) -> bool:
         """Whether its guest has yet to begin to run here, as far as known.
 
-        Its QEMU takes it in for as long as that takes: hours, it may be.
+        An incoming migration can take hours.
         """
         if self.runs_since_s is not None or self.domain is None:
             return False
@@ -151,7 +89,7 @@ class Server:
             return self.origin == 'migrated'
         return self.domain.incoming
 
-    def is_charged(self, terms: decision.HostTerms) -> bool:
+    def is_charged(self, terms: controller.HostTerms) -> bool:
         """Whether it pays for its I/O out of its entitlement.
 
         One that may use more than that has nothing to pay with.
@@ -162,86 +100,146 @@ class Server:
                 and self.policy.cap == 'hard')
 
     @property
-    def policy_errors(self) -> Set[str]:
-        """What of its flavor, as booted or pushed, cannot be honoured."""
-        return {self.policy_error, self.following.error} - {''}
+    def is_guaranteed(self) -> bool:
+        """Whether its units are to be reserved for it, if the host can."""
+        return (self.policy is not None
+                and self.policy.guarantee != NO_GUARANTEE)
 
     @property
-    def had_class(self) -> bool:
-        """Whether its threads may still have the slices of a class.
-
-        What is pushed can take the class of a server away while it runs.
-        """
-        return (self.quantum is not None or self.following.booted(
-            self.domain)['quantum_class'] != _NO_CLASS)
+    def policy_errors(self) -> Set[str]:
+        """What of its flavor, as booted or pushed, cannot be honoured."""
+        return {self.policy_error, self.push_error} - {''}
 
     @property
     def has_other_units(self) -> bool:
-        """Whether its flavor had others when it was pushed.
+        """Whether its flavor had other units when it was pushed.
 
         It keeps those that it was booted with: another number is a resize.
         """
-        applied = self.following.applied
-        return applied is not None and applied.units != (
+        return self.applied is not None and self.applied.units != (
             None if self.policy is None else self.policy.units)
 
-    def take_description(self, domain: base.Domain, now_s: float,
-                         overrides: pushed.Overrides = pushed.NOTHING
-                         ) -> None:
-        """Learn what its policy follows from.
+    def booted(self) -> dict[str, str]:
+        """What can be pushed, as the flavor had it at boot."""
+        specs = {} if self.domain is None else self.domain.extra_specs or {}
+        return {name: specs.get(key, policies.CHOICES[key][0])
+                for name, key in _KEYS.items()}
 
-        :param now_s: on the monotonic clock
-        :param overrides: what was pushed
+    def policy_sources(self) -> dict[str, str]:
+        """Where each field of the policy comes from: flavor or pushed."""
+        source = 'flavor' if self.applied is None else 'pushed'
+        return {**dict.fromkeys(('units', 'cap', 'guarantee'), 'flavor'),
+                **dict.fromkeys(policy_override.FOLLOWED, source)}
+
+    def coefficient(self, profile: model.Profile) -> float:
+        """That of the slowest pCPU that it may run on; it was described.
+
+        Of all pCPUs where it may run on one that was not measured.
         """
-        pinned_to, self.pinned_to = self.pinned_to, None
-        if pinned_to is not None and domain.pcpus != pinned_to:
-            LOG.warning(
-                'Server %s (%s) was pinned to pCPUs %s, and may run on %s',
-                self.uuid, domain.name, profiles.format_pcpus(pinned_to),
-                'all' if domain.pcpus is None
-                else profiles.format_pcpus(domain.pcpus))
-        known, self.domain = self.domain is not None, domain
+        try:
+            return profile.slowest(self._pcpus(profile))
+        except files.FileError:
+            return profile.slowest(profile.pcpus)
+
+    def spans_core_types(self, profile: model.Profile) -> bool:
+        """Whether it may run on several core types, and was not pinned so.
+
+        What another writer pinned is left as it is. It was described.
+        """
+        if self.domain is None or self.domain.pinned_by_others:
+            return False
+        pcpus = self._pcpus(profile)
+        # At each tick, for each server: no sums here.
+        return sum(not cpu_class.pcpus.isdisjoint(pcpus)
+                   for cpu_class in profile.cpu_classes) > 1
+
+    def eligible_pcpus(self, profile: model.Profile
+                       ) -> frozenset[int] | None:
+        """All pCPUs that the agent may choose from for its vCPUs.
+
+        They are of one core type: on unlike pCPUs it is kept in one already.
+
+        :returns: None where another writer pinned it, or it is in none yet
+        """
+        domain = self.domain
+        if domain is None or domain.pinned_by_others:
+            return None
+        allowed = (profile.pcpus if domain.cpuset is None
+                   else profile.pcpus & domain.cpuset)
+        now = allowed if domain.pcpus is None else domain.pcpus
+        found = [cpu_class.pcpus for cpu_class in profile.cpu_classes
+                 if not cpu_class.pcpus.isdisjoint(now)]
+        return allowed & found[0] if len(found) == 1 else None
+
+    def _pcpus(self, profile: model.Profile) -> Set[int]:
+        domain = self.domain
+        return (profile.pcpus if domain is None or domain.pcpus is None
+                else domain.pcpus)
+
+    # What changes it.
+
+    def record_event(self, event: base.Event) -> None:
+        """Record how and when it came to run here."""
+        if event.kind is base.EventKind.STARTED:
+            self.origin = event.detail
+        # Whichever comes first: libvirt may send RESUMED before STARTED. In
+        # a migration STARTED is but the QEMU, whose guest is not here yet.
+        if self.runs_since_s is None and (
+                event.kind is base.EventKind.RESUMED
+                or (event.kind is base.EventKind.STARTED
+                    and event.detail != 'migrated')):
+            self.runs_since_s = event.seen_at_s
+
+    def describe(self, domain: base.Domain,
+                 overrides: policy_override.Overrides =
+                 policy_override.NOTHING) -> None:
+        """Replace its description, and work out its policy again."""
+        self.domain = domain
         # Whatever made it worth a description may have made threads.
-        self.quantum_due = True
-        self.describe_at_s = now_s + _ARRIVAL_INTERVAL_S
+        self.revision += 1
         if self.origin == 'found' and self.is_arriving:
             self.origin = 'migrated'
-        self._take_policy(domain, overrides, now_s, known=known)
+        self._update_policy(domain, overrides)
 
-    def follow(self, overrides: pushed.Overrides, now_s: float) -> bool:
-        """Have its policy follow what was pushed, as of now.
+    def follow(self, overrides: policy_override.Overrides) -> bool:
+        """Work out its policy again, from what was pushed.
 
-        One that was never described does so once it is.
+        Without a description it follows once it has one.
 
-        :param now_s: on the monotonic clock
         :returns: whether it has another policy now
         """
         if self.domain is None:
             return False
         before = self.policy, self.quantum_class, self.dd_billing
-        self._take_policy(self.domain, overrides, now_s, known=True)
+        self._update_policy(self.domain, overrides)
         if before == (self.policy, self.quantum_class, self.dd_billing):
             return False
+        self.revision += 1
         LOG.info('Server %s (%s) follows its flavor %s as it was pushed: '
                  'quantum class %s, billing %s; before %s, %s', self.uuid,
                  self.name, self.domain.flavor_name, self.quantum_class,
                  self.dd_billing, *before[1:])
-        self.reconsider = self.quantum_due = True
-        self.stop_backing_off()
         return True
 
-    def _take_policy(self, domain: base.Domain, overrides: pushed.Overrides,
-                     now_s: float, *, known: bool) -> None:
-        """Have a policy hold from now on.
+    def set_problem(self, problem: str) -> bool:
+        """Log a problem once; an empty text ends it.
 
-        One that cannot be understood leaves the last good one.
-
-        :param known: whether it had one before
+        :returns: whether it is a new problem
         """
-        was_off = known and self.dd_billing == 'off'
+        new = bool(problem) and problem != self.problem
+        if new:
+            LOG.warning('Server %s (%s): %s', self.uuid, self.name, problem)
+        elif self.problem and not problem:
+            LOG.info('Server %s (%s): problem cleared', self.uuid, self.name)
+        self.problem = problem
+        return new
+
+    def _update_policy(self, domain: base.Domain,
+                       overrides: policy_override.Overrides) -> None:
+        """A policy that contradicts itself leaves the last good one."""
         try:
-            policy = self.following.policy_of(domain, overrides)
-        except following.KeepLast:
+            policy = self._effective_policy(domain, overrides)
+        except _KeepPolicy:
             return
         except policies.PolicyError as error:
             if str(error) != self.policy_error:
@@ -252,177 +250,148 @@ class Server:
                     if self.policy is not None else 'Its cap is left as it is')
             return
         self.policy_error = ''
-        self.dd_billing = policies.CHOICES[policies.DD_BILLING_KEY][0]
-        self.quantum_class = _NO_CLASS
-        if policy is not None:
-            self.dd_billing = policy.dd_billing
-            self.quantum_class = policy.quantum_class
-        if was_off and self.dd_billing != 'off':
-            self.billed_since_s = now_s
-        if self.dd_billing != 'charge':
-            self.limit_share = None
-        if self.dd_billing == 'off':
-            self.bill = None
+        self.dd_billing = NO_BILLING if policy is None else policy.dd_billing
+        self.quantum_class = (NO_CLASS if policy is None
+                              else policy.quantum_class)
         if policy is not None and policy.units is None:
             policy = None
         if self.policy is not None and policy is None:
             LOG.warning('Server %s (%s), which had %d CU, has no units any '
-                        'more: its cap is left as it is, %s', self.uuid,
-                        self.name, self.policy.units, self.in_force)
+                        'more: its cap is left as it is', self.uuid,
+                        self.name, self.policy.units)
         self.policy = policy
 
-    def note_floating(self, reason: str) -> None:
-        """Log once that it is kept in no class of pCPUs.
-
-        :param reason: empty: it is in one, or is going to be
+    def _effective_policy(self, domain: base.Domain,
+                          overrides: policy_override.Overrides
+                          ) -> policies.ServerPolicy | None:
         """
-        if reason and not self.floats:
-            LOG.warning('Server %s (%s) stays on unlike pCPUs, capped by the '
-                        'slowest: %s', self.uuid, self.name, reason)
-        self.floats = reason
-
-    def note_unread(self, reason: str) -> None:
-        """Log once that nobody knows what it uses.
-
-        :param reason: empty: it is known
+        :raises _KeepPolicy: when the push contradicts what it booted with
+        :raises nova_vqos.policy.PolicyError: when its flavor as booted cannot
+            be honoured
         """
-        if reason and not self.unread:
-            LOG.warning('Server %s (%s): %s', self.uuid, self.name, reason)
-        elif self.unread and not reason:
-            LOG.info('Server %s (%s) is billed again', self.uuid, self.name)
-        self.unread = reason
+        specs = domain.extra_specs
+        if specs is None:
+            # Not a server of Nova, or not any more.
+            self.applied = self.pushed = None
+            self.push_error = self.unmatched = ''
+            return None
+        self.pushed, self.unmatched = policy_override.match(
+            overrides, domain.flavor_id, domain.flavor_name, domain.vcpus)
+        try:
+            policy = policy_override.effective(
+                specs, domain.vcpus, self.pushed)
+        except policies.PolicyError as error:
+            if self.pushed is None:
+                raise
+            self._refuse_push(domain, str(error))
+            if self._understood:
+                raise _KeepPolicy from error
+            policy = policy_override.effective(specs, domain.vcpus, None)
+            self.applied = None
+        else:
+            self.push_error = ''
+            self.applied = self.pushed
+        self._understood = True
+        return policy
 
-    def take_sample(self, reading: usage.VcpuTime | None) -> None:
-        """Learn what its vCPUs used.
+    def _refuse_push(self, domain: base.Domain, error: str) -> None:
+        if error != self.push_error:
+            LOG.error('Server %s cannot follow the push of its flavor %s, and '
+                      'keeps its policy: %s', domain.uuid, domain.flavor_name,
+                      error)
+        self.push_error = error
 
-        :param reading: None: it could not be read
+
+class _KeepPolicy(Exception):
+    """A server cannot follow a push, and has a good policy already."""
+
+
+class ServerStates(ty.Generic[_State]):
+    """What one controller knows of each server, until the server has gone."""
+
+    def __init__(self, make: Callable[[Server], _State]) -> None:
         """
-        if reading is None:
-            self.samples_missed += 1
-            # One that stops is met in between once.
-            if self.samples_missed == SAMPLES_MISSED:
-                LOG.warning('Server %s (%s): what its vCPUs use cannot be '
-                            'read', self.uuid, self.name)
-            return
-        if self.samples_missed >= SAMPLES_MISSED:
-            LOG.info('Server %s (%s): what its vCPUs use can be read again',
-                     self.uuid, self.name)
-        self.samples_missed = 0
-        self.history.add(reading)
-
-    def complain(self, problem: str) -> bool:
-        """Log a problem once; an empty text ends it.
-
-        :returns: whether it is a new problem
+        :param make: the state of a server that is new to the controller
         """
-        new = bool(problem) and problem != self.problem
-        if new:
-            LOG.warning('Server %s (%s): %s', self.uuid, self.name, problem)
-        elif self.problem and not problem:
-            LOG.info('Server %s (%s) is well again', self.uuid, self.name)
-        self.problem = problem
-        return new
+        self._make = make
+        self._states: dict[Server, _State] = {}
 
-    def back_off(self, now_s: float) -> None:
-        """Leave it alone for a while, twice as long each time."""
-        delay_s = min(_LONGEST_BACKOFF_S,
-                      _FIRST_BACKOFF_S * 2 ** min(self.failures, 10))
-        self.failures += 1
-        self.retry_at_s = now_s + delay_s
+    def __getitem__(self, server: Server) -> _State:
+        try:
+            return self._states[server]
+        except KeyError:
+            state = self._states[server] = self._make(server)
+            return state
 
-    def stop_backing_off(self) -> None:
-        """Something happened: the next try may well succeed."""
-        self.failures = 0
-        self.retry_at_s = float('-inf')
+    def __contains__(self, server: Server) -> bool:
+        return server in self._states
 
-    def has_vcpus_of(self, in_force: base.InForce) -> bool:
-        """Whether it had the same vCPUs when it was last looked at."""
-        return (self.in_force is not None
-                and self.in_force.vcpus.keys() == in_force.vcpus.keys())
+    def values(self) -> Iterator[_State]:
+        """Those that there are: a server may have none yet."""
+        return iter(self._states.values())
 
-    def note_wrong(self, in_force: base.InForce,
-                   changes: tuple[base.Change, ...], now_s: float) -> None:
-        """The wanted tuning is not in force.
+    def drop(self, server: Server) -> None:
+        """Forget a server, which has gone."""
+        self._states.pop(server, None)
 
-        :param changes: what has to be written
+
+class Servers(Mapping[str, Server]):
+    """The servers that run on this host, by UUID.
+
+    A server is marked while something may have changed that its cap depends
+    on: the loop looks at those between two ticks.
+    """
+
+    def __init__(self) -> None:
+        self._servers: dict[str, Server] = {}
+        self._marked: set[Server] = set()
+        self._states: list[ServerStates[ty.Any]] = []
+
+    def __getitem__(self, uuid: str) -> Server:
+        return self._servers[uuid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._servers)
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    def states(self, make: Callable[[Server], _State]
+               ) -> ServerStates[_State]:
+        """Make a table of a controller's states."""
+        states = ServerStates(make)
+        self._states.append(states)
+        return states
+
+    def add(self, server: Server) -> Server:
+        """Add a server, which replaces an earlier run of it."""
+        self.remove(server.uuid)
+        self._servers[server.uuid] = server
+        self._marked.add(server)
+        return server
+
+    def remove(self, uuid: str) -> None:
+        """Forget a server, and all states of it."""
+        server = self._servers.pop(uuid, None)
+        if server is not None:
+            self._marked.discard(server)
+            for states in self._states:
+                states.drop(server)
+
+    def mark(self, server: Server) -> None:
+        """Have a server looked at soon."""
+        self._marked.add(server)
+
+    def unmark(self, server: Server) -> bool:
+        """Note that it is looked at.
+
+        :returns: whether it was marked
         """
-        # What was right is not in force any more, whatever is wanted by now:
-        # a new limit may have been worked out meanwhile.
-        if (self.right and self.enforced is not None
-                and decision.changes(self.enforced, in_force)
-                and self.has_vcpus_of(in_force)):
-            self.tampering.begin(in_force, self.in_force,
-                                 now_s - self.last_right_s)
-        if self.right_at_first_sight is None:
-            # A wrong weight alone delays, but gives no other speed; and no
-            # guest starts with a limit on its I/O.
-            added = () if self.want is None or self.want.domain is None else (
-                base.Parameter.DOMAIN_QUOTA_US,
-                base.Parameter.DOMAIN_PERIOD_US)
-            self.right_at_first_sight = all(
-                change.parameter in (base.Parameter.SHARES, *added)
-                for change in changes)
-        self.right = False
-        self.in_force = in_force
-        tampered = self.tampering.open is not None
-        self.recaps.note_wrong(
-            self.grounds, self.last_right_s if tampered else now_s,
-            self.writes, tampered=tampered)
+        if server not in self._marked:
+            return False
+        self._marked.discard(server)
+        return True
 
-    def note_right(self, in_force: base.InForce, now_s: float) -> None:
-        """The wanted tuning is in force."""
-        first = self.enforced is None
-        self.right = True
-        self.in_force = in_force
-        self.enforced = self.want
-        self.last_right_s = now_s
-        self.stop_backing_off()
-        self.complain('')
-        last = self.recaps.last
-        self.recaps.note_right(self.grounds, now_s, self.writes)
-        if self.recaps.last is not last:
-            self._tell_of(self.recaps.last)
-        if first:
-            self._adopt(now_s)
-            self.recaps.note_first(self.origin, self.wrong_ms, self.writes)
-        changed = self.tampering.end()
-        if changed is not None:
-            LOG.warning(
-                'Somebody else changed the cap of server %s (%s): found %s '
-                'where %s was, last seen in force at %s; now %s. Changed %s',
-                self.uuid, self.name, changed.found, changed.expected,
-                changed.last_right_at, in_force, changed.channel)
-
-    def _adopt(self, now_s: float) -> None:
-        if self.right_at_first_sight is not False:
-            self.right_at_first_sight = True
-            self.wrong_ms = 0.0
-            LOG.info('Server %s (%s, %s) has the right cap for %s: %s',
-                     self.uuid, self.name, self.origin, self._promise,
-                     self.in_force)
-            return
-        window = 'an unknown time'
-        if self.runs_since_s is not None:
-            self.wrong_ms = (now_s - self.runs_since_s) * 1000
-            window = f'{self.wrong_ms:.0f} ms'
-        LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
-                    'corrected for %s: %s', self.uuid, self.name, self.origin,
-                    window, self._promise, self.in_force)
-
-    def _tell_of(self, last: recap.Recap | None) -> None:
-        """Log a cap that follows from something else than the one before.
-
-        Not what its I/O leaves it, which changes all the time; and who else
-        changed it is told where that is known.
-        """
-        if last is not None and last.reason in _TOLD_REASONS:
-            LOG.info('Server %s (%s) has another cap for %s, since its %s '
-                     'changed: %s, after %.0f ms', self.uuid, self.name,
-                     self._promise, last.reason, self.in_force, last.wrong_ms)
-
-    @property
-    def _promise(self) -> str:
-        policy = self.policy
-        return 'no units' if policy is None else (
-            f'{policy.units} CU ({policy.cap}), class {policy.quantum_class}, '
-            f'billing {policy.dd_billing}')
+    def marked(self) -> tuple[Server, ...]:
+        """Those that are to be looked at."""
+        return tuple(self._marked)

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The agent as a service: its parts, how they start and how they stop."""
 
 import logging
@@ -24,24 +13,24 @@ import oslo_messaging
 from oslo_service import service
 import stevedore
 
-from nova_vqos.agent import biller as billers
+from nova_vqos.agent import diagnostics
+from nova_vqos.agent import heartbeat
+from nova_vqos.agent import loop
 from nova_vqos.agent import manager
-from nova_vqos.agent import messenger
-from nova_vqos.agent import peers
+from nova_vqos.agent import messages
+from nova_vqos.agent import outbox
+from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
-from nova_vqos.agent import pushed_store
-from nova_vqos.agent import pushing
-from nova_vqos.agent import quantum_keeper
-from nova_vqos.agent import reconciler
-from nova_vqos.agent import reports
 from nova_vqos.agent import rpcapi
-from nova_vqos.agent import state
-from nova_vqos.agent import watching
+from nova_vqos.agent.billing import biller as billers
+from nova_vqos.agent.overrides import gossip
+from nova_vqos.agent.overrides import receiver
+from nova_vqos.agent.overrides import store as override_store
+from nova_vqos.agent.quantum import enforcer
+from nova_vqos.agent.quantum import watcher
 from nova_vqos.billing import ledger
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
-from nova_vqos.metrics import collector
-from nova_vqos.metrics import exporter
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +58,7 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
 
 def make_notifier(conf: cfg.ConfigOpts) -> ty.Callable[
         [str, ty.Mapping[str, ty.Any]], None] | None:
-    """What sends notifications; None where nobody wants any."""
+    """Make a function that sends notifications; None: they are off."""
     # NOTE: this registers the options of [oslo_messaging_notifications].
     transport = oslo_messaging.get_notification_transport(conf)
     if not any(conf.oslo_messaging_notifications.driver):
@@ -78,22 +67,22 @@ def make_notifier(conf: cfg.ConfigOpts) -> ty.Callable[
         transport, publisher_id=f'vqos-agent.{conf.host}', retry=0)
 
     def notify(event_type: str, payload: ty.Mapping[str, ty.Any]) -> None:
-        send = (notifier.warn if event_type == messenger.OVERDRAWN
+        send = (notifier.warn if event_type == outbox.OVERDRAWN
                 else notifier.info)
         send({}, event_type, dict(payload))
     return notify
 
 
 def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
-                told: billers.Messenger) -> billers.Biller:
-    """The one who bills servers, as the configuration says."""
+                sender: outbox.Outbox) -> billers.Biller:
+    """Make the biller by the configuration."""
     options = conf.vqos_agent
     return billers.Biller(
         hypervisor,
         ledger.Ledger(options.ledger_path,
                       keep_days=options.ledger_keep_days,
                       most_rows=options.ledger_most_servers),
-        told,
+        sender,
         billers.Options(
             interval_s=options.billing_interval_s,
             floor_share=options.charge_floor,
@@ -103,103 +92,101 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
         host=conf.host)
 
 
-def make_keeper(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
-                ) -> quantum_keeper.QuantumKeeper:
-    """The one who gives servers their slices, as the configuration says.
+def make_enforcer(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
+                  ) -> enforcer.Enforcer:
+    """An enforcer of slices by the configuration.
 
-    :raises nova_vqos.quantum.recognition.LimitInvalid: when a limit cannot be
+    :raises nova_vqos.quantum.recognition.LimitInvalid: when a limit is
+        invalid
     """
     options = conf.vqos_agent
-    return quantum_keeper.QuantumKeeper(
-        hypervisor, watching.make_watch(options, hypervisor),
-        quantum_keeper.Options(
-            slices_us=vqos_conf.slices_us(conf),
-            proof_path=options.quantum_proof_path,
+    return enforcer.Enforcer(
+        hypervisor, watcher.make_watcher(options, hypervisor),
+        enforcer.Options(
+            slices_us=vqos.slices_us(conf),
+            probe_result_path=options.quantum_proof_path,
             interval_s=options.quantum_interval_s,
             pool_interval_s=options.pool_interval_s or None))
 
 
-def make_exporter(conf: cfg.ConfigOpts, endpoint: manager.AgentManager
-                  ) -> exporter.Exporter | None:
-    """What tells Prometheus of the agent; None where that is not wanted."""
-    if not conf.vqos_agent.metrics_port:
-        return None
-
-    def question() -> collector.Snapshot:
-        try:
-            return collector.Snapshot(endpoint.get_host({}),
-                                      endpoint.list_servers({}))
-        except oslo_messaging.ExpectedException as error:
-            # What RPC would answer.
-            raise error.exc_info[1] from error
-    return exporter.Exporter(conf, question)
-
-
-class AgentService(service.Service):
+class AgentService(service.Service):  # type: ignore[misc]
     """One per host. Everything is made in start(), nothing before."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Prepare; nothing is opened yet."""
+    def __init__(self, conf: cfg.ConfigOpts, start_exporter: ty.Callable[
+            [cfg.ConfigOpts, ty.Callable[[], tuple[
+                messages.LoopReport, list[messages.Server]]]],
+            ty.Callable[[], None] | None] = lambda _conf, _ask: None) -> None:
+        """Prepare; nothing is opened yet.
+
+        :param start_exporter: takes a function that asks the loop, and
+            returns what ends the export; None: metrics are off
+        """
         super().__init__(threads=1)
         self._conf = conf
+        self._start_exporter = start_exporter
         # NOTE: a SimpleQueue, since signal handlers put into it: its put()
         # may interrupt its get() in the same thread, an Event's set() not.
         self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._lock: state.HostLock | None = None
-        self._loop: reconciler.Reconciler | None = None
+        self._lock: process.HostLock | None = None
+        self._loop: loop.Loop | None = None
         self._loop_thread: threading.Thread | None = None
         self._rpc: RpcServer | None = None
-        self._exporter: exporter.Exporter | None = None
-        self._messenger: messenger.Messenger | None = None
-        self._peers: peers.Peers | None = None
-        self._reports: reports.Reports | None = None
-        self._manager = state.ServiceManager()
+        self._stop_exporter: ty.Callable[[], None] | None = None
+        self._outbox: outbox.Outbox | None = None
+        self._gossip: gossip.Gossip | None = None
+        self._reports: diagnostics.Reports | None = None
+        self._manager = process.ServiceManager()
 
     def start(self) -> None:
         """Start everything; blocks on neither libvirt nor the message bus.
 
-        :raises nova_vqos.agent.state.AlreadyRunning: on a second agent
+        :raises nova_vqos.agent.process.AlreadyRunning: on a second agent
         """
         conf = self._conf
         options = conf.vqos_agent
-        self._lock = state.HostLock(options.lock_path)
+        self._lock = process.HostLock(options.lock_path)
         _raise_file_limit()
         hypervisor = load_hypervisor(conf)
-        self._messenger = messenger.Messenger(conf.host)
-        self._start_notifications(self._messenger)
-        self._messenger.start()
-        biller = make_biller(conf, hypervisor, self._messenger)
-        store = pushed_store.PushedStore(options.pushed_path)
+        self._outbox = outbox.Outbox(conf.host)
+        self._start_notifications(self._outbox)
+        self._outbox.start()
+        biller = make_biller(conf, hypervisor, self._outbox)
+        store = override_store.OverrideStore(options.pushed_path)
         store.load()
-        self._loop = reconciler.Reconciler(
+        self._loop = loop.Loop(
             hypervisor,
             profile_watch.ProfileWatch(conf.vqos.profile_path,
                                        conf.vqos.profile_max_interval),
-            state.Heartbeat(conf.vqos.agent_state_path, conf.host),
+            heartbeat.Heartbeat(conf.vqos.agent_state_path, conf.host,
+                                options.heartbeat_interval_s),
             self._manager,
-            periods=vqos_conf.periods(conf),
+            periods=vqos.periods(conf),
             reserved_cu=conf.vqos.reserved_cu,
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
-            keeper=make_keeper(conf, hypervisor),
+            enforcer=make_enforcer(conf, hypervisor),
             store=store,
+            guarantees_speed=options.guarantees_speed,
             tick_interval_s=options.tick_interval_s,
-            sample_interval_s=options.sample_interval_s,
-            heartbeat_interval_s=options.heartbeat_interval_s)
+            sample_interval_s=options.sample_interval_s)
         self._loop_thread = threading.Thread(
-            target=self._loop.run, name='reconciler', daemon=True)
+            target=self._loop.run, name='loop', daemon=True)
         self._loop_thread.start()
-        taker = pushing.Pushing(store, self._loop)
-        self._peers = peers.Peers(taker, conf.host, options.pushed_interval_s)
+        push_receiver = receiver.Receiver(
+            store, self._loop.follow_pushed, self._loop.pushed_report,
+            conf.host)
+        self._gossip = gossip.Gossip(push_receiver, conf.host,
+                                     options.pushed_interval_s)
         endpoint = manager.AgentManager(
-            self._loop, conf.host, biller.hand_over, taker,
+            self._loop, conf.host, biller.transfer, push_receiver,
             conf.vqos.compute_state_path)
-        self._rpc = RpcServer(conf, endpoint, self._messenger, self._peers)
+        self._rpc = RpcServer(conf, endpoint, self._outbox.use_bus,
+                              self._gossip.use_bus)
         self._rpc.start()
-        self._exporter = make_exporter(conf, endpoint)
-        if self._exporter is not None:
-            self._exporter.start()
-        self._reports = reports.Reports(conf, {
+        running = self._loop
+        self._stop_exporter = self._start_exporter(conf, lambda: (
+            running.host_report(), running.servers_report()))
+        self._reports = diagnostics.Reports(conf, {
             'Host': self._loop.host_report,
             'Servers': self._loop.servers_report})
         self._reports.start()
@@ -208,15 +195,15 @@ class AgentService(service.Service):
         self._manager.ready()
         LOG.info('The agent of host %s has started', conf.host)
 
-    def _start_notifications(self, told: messenger.Messenger) -> None:
+    def _start_notifications(self, sender: outbox.Outbox) -> None:
         try:
             notify = make_notifier(self._conf)
         except Exception:
-            # Caps are more important than any bill.
+            # Caps must work without notifications.
             LOG.exception('No notifications are sent')
             return
         if notify is not None:
-            told.use_notifier(notify)
+            sender.use_notifier(notify)
 
     def reset(self) -> None:
         """Read configuration, profile and domains again (SIGHUP)."""
@@ -228,17 +215,17 @@ class AgentService(service.Service):
         A server that paid for its I/O gets its whole entitlement back.
         """
         self._manager.stopping()
-        if self._peers is not None:
-            self._peers.stop()
+        if self._gossip is not None:
+            self._gossip.stop()
         if self._rpc is not None:
             self._rpc.stop()
-        if self._exporter is not None:
-            self._exporter.stop()
+        if self._stop_exporter is not None:
+            self._stop_exporter()
         if self._loop is not None and self._loop_thread is not None:
             self._loop.stop()
             self._loop_thread.join(_STOP_TIMEOUT_S)
-        if self._messenger is not None:
-            self._messenger.stop()
+        if self._outbox is not None:
+            self._outbox.stop()
         if self._reports is not None:
             self._reports.stop()
         if self._lock is not None:
@@ -265,24 +252,18 @@ class AgentService(service.Service):
             return None
 
 
-class BusUser(ty.Protocol):
-    """Who reaches other agents."""
-
-    def use_bus(self, api: rpcapi.AgentAPI) -> None:
-        """Reach them from now on."""
-
-
 class RpcServer:
     """Answers RPC as soon as, and as long as, there is a message bus."""
 
     def __init__(self, conf: cfg.ConfigOpts, endpoint: ty.Any,
-                 *told: BusUser) -> None:
+                 *on_bus: ty.Callable[[rpcapi.AgentAPI], None]) -> None:
         """Prepare; nothing is connected yet.
 
-        :param told: reach other agents as soon as there is a bus
+        :param on_bus: called, each with other agents, as soon as there is a
+            bus
         """
         self._conf = conf
-        self._told = told
+        self._on_bus = on_bus
         self._endpoint = endpoint
         self._server: ty.Any = None
         self._started = threading.Event()
@@ -306,8 +287,8 @@ class RpcServer:
         options = self._conf.vqos_agent
         try:
             transport = oslo_messaging.get_rpc_transport(self._conf)
-            for told in self._told:
-                told.use_bus(rpcapi.AgentAPI(
+            for use_bus in self._on_bus:
+                use_bus(rpcapi.AgentAPI(
                     transport, exchange=options.exchange,
                     topic=options.topic))
             server = oslo_messaging.get_rpc_server(

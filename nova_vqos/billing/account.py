@@ -1,20 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The account of a server: its usage and its debt. Pure.
 
-"""What a server used so far, and owes: pure.
-
-Kept in CU microseconds: what one CPU unit of the reference is in a
-microsecond, so that an amount means the same on every host. Whole numbers, so
-that nothing is lost by adding a little to much.
+Amounts are in CU microseconds: one CPU unit for a microsecond, the same on
+each host. They are whole numbers, so that adding a small amount to a large one
+is exact.
 """
 
 from collections.abc import Mapping
@@ -26,12 +15,12 @@ import typing as ty
 
 from nova_vqos import units
 from nova_vqos.billing import meter
-from nova_vqos.billing import usage as usages
+from nova_vqos.billing import usage
 
 _CU_US_PER_CU_S = 1_000_000
 
-#: No amount and no number is larger: what SQLite keeps exactly, and more than
-#: 140 000 years of 1000 CU.
+#: Largest amount and largest number. SQLite stores it exactly, and it is more
+#: than 140 000 years of 1000 CU.
 MOST = 2**62
 
 _HOST_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._@:-]{0,254}')
@@ -67,11 +56,11 @@ def cu_us(amount_cu_s: float) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Statement:
-    """What one host tells another of a server that left for it.
+    """The account of a server, sent to the host that it migrated to.
 
-    :ivar sequence: of two statements of a server the higher one is the later
-        one, and holds all that is in the other
-    :ivar total_cu_us: used so far by component, on all hosts
+    :ivar sequence: of two statements of a server the one with the higher
+        sequence is later, and includes the other
+    :ivar total_cu_us: usage by component, on all hosts
     """
 
     server_uuid: str
@@ -88,9 +77,9 @@ class Statement:
 
     @classmethod
     def from_dict(cls, data: object) -> 'Statement':
-        """The inverse of :meth:`to_dict`, of input that is not trusted.
+        """The inverse of :meth:`to_dict`, for untrusted input.
 
-        :raises StatementInvalid: when it is not what to_dict gives
+        :raises StatementInvalid: when the input is invalid
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(data, Mapping) or set(data) != names:
@@ -108,7 +97,7 @@ class Statement:
 
 
 def nothing() -> dict[str, int]:
-    """No amount of any component."""
+    """An amount of zero for each component."""
     return dict.fromkeys(meter.COMPONENTS, 0)
 
 
@@ -117,17 +106,18 @@ _NO_STATEMENT = Statement('', 0, nothing(), 0, 0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Account:
-    """What a server used so far and owes, as far as this host knows.
+    """The usage and the debt of a server.
 
-    :ivar own_cu_us: used on this host by component, and not yet handed over
-    :ivar debt_cu_us: what it has to pay out of its entitlement
-    :ivar written_off_cu_us: what of the debt nobody will pay
-    :ivar inherited: what the host that it came from told; it is in own_cu_us
-        not, in the others it is
-    :ivar sequence: of the last statement that was made or taken
-    :ivar handed_to: the host that was told last; empty: the account is here
-    :ivar baseline: what the next reading is compared with; None: there was
-        no reading yet
+    :ivar own_cu_us: usage on this host by component, not yet transferred
+    :ivar debt_cu_us: to be paid out of the server's entitlement
+    :ivar written_off_cu_us: debt that will not be paid
+    :ivar inherited: statement of the previous host; included in all totals but
+        own_cu_us
+    :ivar sequence: of the last statement that was sent or received
+    :ivar handed_to: host that the account was transferred to last; empty: the
+        account is on this host
+    :ivar baseline: reading that the next one is compared with; None: there
+        was no reading yet
     """
 
     server_uuid: str
@@ -137,29 +127,30 @@ class Account:
     inherited: Statement = _NO_STATEMENT
     sequence: int = 0
     handed_to: str = ''
-    baseline: usages.Usage | None = None
+    baseline: usage.Usage | None = None
 
     @property
     def total_cu_us(self) -> dict[str, int]:
-        """Used so far by component, on all hosts."""
+        """The usage by component, on all hosts."""
         return {name: min(MOST, self.own_cu_us[name]
                           + self.inherited.total_cu_us[name])
                 for name in meter.COMPONENTS}
 
     @property
     def awaits_statement(self) -> bool:
-        """Whether another host was told what this one knew, and is to tell.
+        """Whether this host waits for the statement of another host.
 
-        It is still so of an account that was adopted, until that happens.
+        True where the account was transferred, and of an adopted account
+        until the statement arrives.
         """
         return bool(self.handed_to) or (
             self.sequence > 0 and not self.inherited.server_uuid)
 
     def billed(self, used_cu_us: Mapping[str, int],
-               baseline: usages.Usage) -> 'Account':
-        """With what an interval cost; the debt is another matter.
+               baseline: usage.Usage) -> 'Account':
+        """The account with the usage of an interval; the debt is unchanged.
 
-        :param baseline: what the next reading is to be compared with
+        :param baseline: reading that the next one is compared with
         """
         return dataclasses.replace(
             self, baseline=baseline, own_cu_us={
@@ -167,38 +158,37 @@ class Account:
                 for name in meter.COMPONENTS})
 
     def adopted(self) -> 'Account':
-        """As a server that begins to run here finds it.
+        """The account of a server that starts on this host.
 
-        What another host was told is that host's to tell, so that it is not
-        counted here as well.
+        After a transfer only the other host has the amounts, so that they do
+        not count twice: the account begins at zero.
         """
         if not self.handed_to:
             return self
         return Account(self.server_uuid, sequence=self.sequence)
 
     def followed_by(self, later: 'Account') -> 'Account':
-        """With what was billed while this account could not be read.
+        """The account with the bills made while it could not be read.
 
-        :param later: began with nothing, by a host that did not know of
-            this one
+        :param later: began at zero, while this account was not readable
         """
-        told = later.inherited
+        inherited = later.inherited
         return dataclasses.replace(
             self, baseline=later.baseline,
             own_cu_us={
                 name: min(MOST, self.own_cu_us[name] + later.own_cu_us[name])
                 for name in meter.COMPONENTS},
-            debt_cu_us=_moved(self.debt_cu_us, told.debt_cu_us,
+            debt_cu_us=_moved(self.debt_cu_us, inherited.debt_cu_us,
                               later.debt_cu_us),
             written_off_cu_us=_moved(
-                self.written_off_cu_us, told.written_off_cu_us,
-                later.written_off_cu_us)).with_statement(told)
+                self.written_off_cu_us, inherited.written_off_cu_us,
+                later.written_off_cu_us)).with_statement(inherited)
 
     def with_statement(self, statement: Statement) -> 'Account':
-        """With what the host that the server came from tells.
+        """The account with the statement of the previous host.
 
-        A later statement takes the place of an earlier one, and the same or
-        an earlier one changes nothing: any may come again.
+        A later statement replaces an earlier one. The same or an earlier one
+        changes nothing: any may arrive again.
         """
         if statement.sequence <= self.sequence:
             return self
@@ -212,14 +202,14 @@ class Account:
                 statement.written_off_cu_us))
 
     def handed_over(self, host: str, now_s: float) -> 'Account':
-        """As it is once a host was told, see :meth:`statement`.
+        """The account after its transfer to a host, see :meth:`statement`.
 
-        One that another host was told of already stays as it is: that is
-        the host to ask.
+        An account that was transferred before does not change: the host of
+        that transfer has it.
 
-        :param now_s: UTC in seconds, so that the numbers of two hosts that
-            know nothing of each other are in the right order; those of one
-            account are so whatever the clock does
+        :param now_s: UTC in seconds. So the sequences of two hosts without
+            contact are in the right order; those of one account always grow,
+            even where the clock goes back
         """
         if self.handed_to:
             return self
@@ -228,15 +218,15 @@ class Account:
             sequence=min(MOST, max(self.sequence + 1, int(now_s))))
 
     def statement(self) -> Statement:
-        """What another host is to know."""
+        """The account as sent to another host."""
         return Statement(self.server_uuid, self.sequence, self.total_cu_us,
                          self.debt_cu_us, self.written_off_cu_us)
 
 
 def amounts(data: object) -> dict[str, int]:
-    """Amounts by component, of input that is not trusted.
+    """Amounts by component, from untrusted input.
 
-    :raises StatementInvalid: when it is something else
+    :raises StatementInvalid: when the input is invalid
     """
     if not isinstance(data, Mapping) or set(data) != set(meter.COMPONENTS):
         raise StatementInvalid(
@@ -245,9 +235,9 @@ def amounts(data: object) -> dict[str, int]:
 
 
 def check_host(name: object) -> str:
-    """The name of a host, of input that is not trusted.
+    """The name of a host, from untrusted input.
 
-    :raises StatementInvalid: when it is none
+    :raises StatementInvalid: when the input is invalid
     """
     if not isinstance(name, str) or not _HOST_NAME.fullmatch(name):
         raise StatementInvalid('host must be the name of a host')

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """How a server pays for its I/O out of its entitlement: pure control.
 
 The limit on a server is to be such that all it uses, its I/O included, stays
@@ -29,7 +18,6 @@ more than it may, the limit is lowered at once.
 """
 
 import collections
-from collections.abc import Callable
 import dataclasses
 
 #: In which the entitlement may be exceeded by ALLOWED_EXCESS at most.
@@ -158,7 +146,7 @@ class Charge:
         self._since_write_s += interval.length_s
         self._soon_left = min(_SOON_AT_ONCE, self._soon_left
                               + interval.length_s / WINDOW_S)
-        self.overdrawn = (self._mean(_io_s, WINDOW_S) > 1)
+        self.overdrawn = self._mean('io_s', WINDOW_S) > 1
         alarm = self._is_about_to_exceed()
         wanted = self._wanted(terms, alarm=alarm)
         if (abs(wanted - self.limit_share) < _DEAD_BAND
@@ -198,8 +186,8 @@ class Charge:
     def _wanted(self, terms: Terms, *, alarm: bool) -> float:
         if not alarm and self._keeps_within_by_itself():
             return 1.0
-        rest_share = max(self._mean(_rest_s, _RECENT_S),
-                         self._mean(_rest_s, WINDOW_S))
+        rest_share = max(self._mean('rest_s', _RECENT_S),
+                         self._mean('rest_s', WINDOW_S))
         # What was paid within the window had only come and gone.
         lasting_s = max(0.0, min(one.balance_s for one in self._seen))
         wanted = 1 - rest_share - lasting_s / _PAY_S
@@ -225,7 +213,7 @@ class Charge:
         if last.excess_s <= 0:
             return False
         ahead_s = last.length_s
-        growing = max(0.0, self._mean(_excess_s, _RECENT_S))
+        growing = max(0.0, self._mean('excess_s', _RECENT_S))
         return (self._most_excess_s(ahead_s) + growing * ahead_s
                 > _ALARM * ALLOWED_EXCESS * WINDOW_S)
 
@@ -236,31 +224,19 @@ class Charge:
 
         :param ahead_s: what of a window is still to come
         """
-        return max(self._sum(_excess_s, length_s) for length_s in (
+        return max(self._sum('excess_s', length_s) for length_s in (
             _RECENT_S, 2 * _RECENT_S, WINDOW_S - ahead_s))
 
-    def _mean(self, what: Callable[[_Seen], float], length_s: float) -> float:
+    def _mean(self, field: str, length_s: float) -> float:
         """Of the last seconds, of which those not seen had nothing."""
-        return self._sum(what, length_s) / length_s
+        return self._sum(field, length_s) / length_s
 
-    def _sum(self, what: Callable[[_Seen], float], length_s: float) -> float:
+    def _sum(self, field: str, length_s: float) -> float:
         """Of the last seconds."""
         total = 0.0
         for one in reversed(self._seen):
             if length_s <= 0:
                 break
-            total += what(one) * min(1.0, length_s / one.length_s)
+            total += getattr(one, field) * min(1.0, length_s / one.length_s)
             length_s -= one.length_s
         return total
-
-
-def _io_s(seen: _Seen) -> float:
-    return seen.io_s
-
-
-def _rest_s(seen: _Seen) -> float:
-    return seen.rest_s
-
-
-def _excess_s(seen: _Seen) -> float:
-    return seen.excess_s

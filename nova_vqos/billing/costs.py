@@ -1,23 +1,12 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Cost of the kernel's part of a server's I/O, as calibrated on its host.
 
-"""What the kernel's part of a server's I/O costs, as calibrated on its host.
-
-Only what no thread of the server was charged for: a packet that QEMU or a
-vhost worker sends goes through the bridge in that thread's own time, which is
-measured; one that arrives gets to the tap in softirq, charged to whoever runs
-(TRAPS on softirq). Cost of some requests = requests * per request + bytes *
-per byte (thesis 4.3: T2 + T3, per request and per size); where packets come
-one by one, each of them also wakes the one who takes it in.
+Only CPU time that is not charged to a thread of the server: a packet that QEMU
+or a vhost worker sends passes the bridge in that thread's own time, which is
+measured; an arriving packet reaches the tap in softirq, charged to any thread
+that runs then. Cost of requests = requests * per request + bytes * per byte
+(thesis 4.3: T2 + T3, per request and per size). A single packet also wakes the
+thread that receives it.
 """
 
 from collections.abc import Mapping
@@ -38,16 +27,18 @@ class RequestCost:
     byte_ns: float
 
     def total_ns(self, requests: int, size_bytes: int) -> float:
-        """Of some requests that have so many bytes together."""
+        """The cost of some requests.
+
+        :param size_bytes: of all of them together
+        """
         return requests * self.request_ns + size_bytes * self.byte_ns
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceCost:
-    """Of one kind of interface, in the words of the guest.
+    """Of one kind of interface; the guest receives rx.
 
-    :ivar wake_ns: of a packet for the guest for which the one had to be woken
-        who takes it in, on top
+    :ivar wake_ns: additional cost of a packet that wakes its receiving thread
     """
 
     rx: RequestCost

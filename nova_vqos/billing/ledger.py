@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The accounts of a host's servers, on disk.
 
-SQLite, in write-ahead mode: what one billing interval did to all servers, the
-baselines of its readings included, is one transaction. So an agent that is
-killed between two neither loses nor counts twice; what the kernel had not yet
-written when the host itself lost its power may be lost.
+SQLite in write-ahead mode. One billing interval of all servers, with the
+baselines of its readings, is one transaction. So an agent that is killed loses
+nothing and counts nothing twice. A host that loses its power may lose the
+transactions that the kernel had not written yet.
 """
 
 from collections.abc import Iterable, Set
@@ -33,11 +22,9 @@ import typing as ty
 
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import meter
-from nova_vqos.billing import usage as usages
+from nova_vqos.billing import usage
 
 LOG = logging.getLogger(__name__)
-
-DEFAULT_PATH = '/var/lib/nova-vqos/ledger.sqlite'
 
 SCHEMA = 1
 
@@ -66,7 +53,7 @@ _STORE = (f'INSERT OR REPLACE INTO servers ({", ".join(_COLUMNS)}) '  # noqa: S6
           f'VALUES ({", ".join("?" * len(_COLUMNS))})')
 _GET = f'SELECT {", ".join(_COLUMNS)} FROM servers'  # noqa: S608 # nosec
 
-# What SQLite says of a file that is none of its, or damaged.
+# SQLite's codes for a file that is damaged, or of another kind.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY_TIMEOUT_S = 5.0
 _MOST_ASIDE = 3
@@ -83,17 +70,17 @@ class _Unusable(Exception):
 class Ledger:
     """The accounts of a host's servers. Calls may come from several threads.
 
-    :ivar alarm: what became of a file that could not be used; empty: nothing
+    :ivar alarm: how an unusable file was replaced; empty: none was
     """
 
     def __init__(self, path: str, *, keep_days: int = 90,
                  most_rows: int = 10_000) -> None:
         """Prepare; nothing is opened yet.
 
-        :param keep_days: for how many days, on which the agent ran, a server
-            that does not run is kept
-        :param most_rows: servers above which those that do not run are
-            dropped, those first that ran last
+        :param keep_days: days to keep the account of a server that does not
+            run here, counting only days on which the agent ran
+        :param most_rows: maximum number of accounts; beyond it, accounts of
+            servers that do not run here are dropped, oldest first
         """
         self.alarm = ''
         self._path = path
@@ -104,11 +91,11 @@ class Ledger:
         self._inode = 0
 
     def open(self) -> None:
-        """Open the file, made if need be. Nothing, where it is open.
+        """Open the file, or make it; does nothing where it is open.
 
-        One that is damaged is moved aside, and begun anew.
+        A damaged file is moved aside, and replaced by an empty one.
 
-        :raises LedgerError: when that cannot be done
+        :raises LedgerError: when that fails
         """
         with self._working():
             self._opened()
@@ -122,7 +109,7 @@ class Ledger:
                     connection.close()
 
     def get(self, uuid: str) -> accounts.Account | None:
-        """The account of a server, None if there is none.
+        """The account of a server; None: there is none.
 
         :raises LedgerError: when it cannot be read
         """
@@ -134,19 +121,10 @@ class Ledger:
         try:
             return _account(dict(zip(_COLUMNS, row, strict=True)))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            self.alarm = (f'the account of server {uuid} was damaged, and '
-                          f'begins anew: {error}')
+            self.alarm = (f'the account of server {uuid} was damaged and '
+                          f'restarts at zero: {error}')
             LOG.error('%s', self.alarm)
             return None
-
-    def uuids(self) -> frozenset[str]:
-        """The servers that there is an account of.
-
-        :raises LedgerError: when it cannot be read
-        """
-        with self._working():
-            return frozenset(uuid for uuid, in self._opened().execute(
-                'SELECT server_uuid FROM servers'))
 
     def store(self, some: Iterable[accounts.Account]) -> None:
         """Store accounts, all of them or none.
@@ -160,18 +138,18 @@ class Ledger:
             try:
                 self._store(rows, now)
             except _Unusable as error:
-                # What is running has its accounts in memory: none is lost.
+                # Accounts of running servers are in memory: none is lost.
                 self._move_aside(str(error))
                 self._store(rows, now)
 
     def prune(self, running: Set[str]) -> int:
-        """Drop what is too old, or too much.
+        """Drop accounts that are too old or too many.
 
         NOTE: age is counted in days on which the agent ran: a clock that
         jumps by years adds one.
 
-        :param running: servers that are kept in any case
-        :returns: how many were dropped
+        :param running: servers whose accounts are not dropped
+        :returns: number of dropped accounts
         :raises LedgerError: when the file cannot be written
         """
         with self._working():
@@ -212,7 +190,7 @@ class Ledger:
         if self._connection is not None and self._is_same_file():
             return self._connection
         if self._connection is not None:
-            LOG.warning('%s was removed or replaced: it is made anew',
+            LOG.warning('Ledger %s was removed or replaced, making a new one',
                         self._path)
             self.close()
         try:
@@ -227,7 +205,7 @@ class Ledger:
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None,
             check_same_thread=False)
         try:
-            with _damage_told():
+            with _damage_found():
                 self._prepare(connection)
         except BaseException:
             connection.close()
@@ -240,8 +218,8 @@ class Ledger:
         if version not in (0, SCHEMA):
             raise _Unusable(f'it has schema {version}, not {SCHEMA}')
         connection.execute('PRAGMA journal_mode = WAL')
-        # NOTE: a killed agent loses nothing with it, a killed host some of
-        # the last seconds.
+        # NOTE: an agent that is killed loses nothing, a host that is killed
+        # some of the last seconds.
         connection.execute('PRAGMA synchronous = NORMAL')
         verdict, = connection.execute('PRAGMA quick_check(1)').fetchone()
         if verdict != 'ok':
@@ -250,7 +228,7 @@ class Ledger:
             connection.executescript(_CREATE)
 
     def _make_safe_file(self) -> int:
-        """Make the file where it is missing; nobody else can have made it.
+        """Make the file where it is missing; check that it is safe.
 
         :returns: its number in the file system
         :raises OSError: when it cannot be made, or is not safe
@@ -296,10 +274,10 @@ class Ledger:
         for suffix in ('-wal', '-shm'):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f'{self._path}{suffix}', f'{aside}{suffix}')
-        self.alarm = (f'the ledger {self._path} could not be used, was moved '
-                      f'to {aside} and begun anew: {reason}')
+        self.alarm = (f'the ledger {self._path} could not be used, moved it '
+                      f'to {aside} and made a new one: {reason}')
         LOG.error('%s', self.alarm)
-        # By when they were renamed.
+        # In the order in which they were moved.
         found = sorted(glob.glob(f'{glob.escape(self._path)}.damaged-*[0-9]'),
                        key=lambda path: os.lstat(path).st_ctime_ns)
         for path in found[:-_MOST_ASIDE]:
@@ -310,7 +288,7 @@ class Ledger:
     @contextlib.contextmanager
     def _transaction(self, connection: sqlite3.Connection) -> ty.Iterator[
             None]:
-        with _damage_told():
+        with _damage_found():
             connection.execute('BEGIN IMMEDIATE')
             try:
                 yield
@@ -324,7 +302,7 @@ class Ledger:
     def _working(self) -> ty.Iterator[None]:
         with self._lock:
             try:
-                with _damage_told():
+                with _damage_found():
                     yield
             except _Unusable as error:
                 try:
@@ -333,7 +311,7 @@ class Ledger:
                     raise LedgerError(str(cause)) from cause
                 raise LedgerError(str(error)) from error
             except (OSError, sqlite3.Error) as error:
-                # It may be there again, and well, next time.
+                # The next call opens it again.
                 self.close()
                 raise LedgerError(
                     f'the ledger {self._path} cannot be used: {error}'
@@ -341,8 +319,8 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def _damage_told() -> ty.Iterator[None]:
-    """Tell a file that is damaged from one that cannot be used now."""
+def _damage_found() -> ty.Iterator[None]:
+    """Distinguish a damaged file from one that cannot be used now."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -378,7 +356,7 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
     :raises KeyError: likewise
     :raises RecursionError: likewise
     """
-    # The same checks as of a statement, whoever wrote to the file.
+    # The same checks as of a statement from another host.
     own = accounts.Statement.from_dict({
         'server_uuid': row['server_uuid'], 'sequence': row['sequence'],
         'total_cu_us': {name: row[f'{name}_cu_us']
@@ -400,8 +378,8 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
     return account
 
 
-def _usage(value: object) -> usages.Usage:
-    """A reading, as :func:`_document` had it."""
+def _usage(value: object) -> usage.Usage:
+    """A reading from its document, the inverse of :func:`_document`."""
     data = _mapping(value)
     run, read_at_s = data.pop('run'), data.pop('read_at_s')
     if not isinstance(run, str):
@@ -412,16 +390,16 @@ def _usage(value: object) -> usages.Usage:
     disks = data.pop('disks')
     read: dict[str, ty.Any] = {
         'run': run, 'read_at_s': float(read_at_s),
-        'interfaces': _devices(usages.InterfaceCounters,
+        'interfaces': _devices(usage.InterfaceCounters,
                                data.pop('interfaces')),
         'disks': (None if disks is None
-                  else _devices(usages.DiskCounters, disks))}
+                  else _devices(usage.DiskCounters, disks))}
     read.update(_integers(data))
-    return usages.Usage(**read)
+    return usage.Usage(**read)
 
 
-_Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,
-                       usages.DiskCounters)
+_Counters = ty.TypeVar('_Counters', usage.InterfaceCounters,
+                       usage.DiskCounters)
 
 
 def _devices(kind: type[_Counters], value: object) -> dict[str, _Counters]:

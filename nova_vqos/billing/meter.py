@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The bill of a server for the time between two readings. Pure.
 
-"""What a server used between two readings of its counters: pure.
-
-The bill is kept in exact fractions of nanoseconds, so that it does not depend
-on where a time is cut into intervals, but for what it costs to wake somebody
-for a packet. Whatever counters do, nothing is billed
-twice and nothing negative: where both cannot be had, nothing is billed.
+Amounts are exact fractions of nanoseconds. So a bill does not depend on the
+lengths of the intervals, except for the cost of wake-ups. Whatever counters
+do, no usage is billed twice and no bill is negative: in doubt nothing is
+billed.
 """
 
 from collections.abc import Mapping
@@ -27,59 +16,58 @@ import operator
 import typing as ty
 
 from nova_vqos.billing import costs as io_costs
-from nova_vqos.billing import usage as usages
+from nova_vqos.billing import usage
 
-#: What a server is billed for. The first is its own work, the others are what
-#: the host does for its I/O.
+#: Parts of a bill. The first is the server's own work, the others are the
+#: host's work for its I/O.
 COMPONENTS = ('vcpu', 'emulator', 'iothread', 'vhost', 'net_rx', 'net_tx',
               'disk')
-#: Those that the kernel charged to threads of the server, as far as they are
-#: I/O; the rest of the I/O is modelled.
+#: I/O that the kernel charged to threads of the server; the rest is modelled.
 MEASURED_IO = ('emulator', 'iothread', 'vhost')
 MODELLED_IO = ('net_rx', 'net_tx', 'disk')
 
-# A tenant can plug and unplug devices as often as it likes.
+# A tenant can plug and unplug devices without limit.
 _MOST_GONE_DEVICES = 64
 
-_Counters = ty.TypeVar('_Counters', usages.InterfaceCounters,
-                       usages.DiskCounters)
+_Counters = ty.TypeVar('_Counters', usage.InterfaceCounters,
+                       usage.DiskCounters)
 # dataclasses.astuple copies each value, which took most of a round's time.
 _VALUES = {kind: operator.attrgetter(*(
     field.name for field in dataclasses.fields(kind)))
-    for kind in (usages.InterfaceCounters, usages.DiskCounters)}
+    for kind in (usage.InterfaceCounters, usage.DiskCounters)}
 
 
 def measured_io(amounts: Mapping[str, int]) -> int:
-    """What of amounts by component threads used for I/O."""
+    """The sum of the amounts of measured I/O."""
     return sum(amounts[name] for name in MEASURED_IO)
 
 
 def modelled_io(amounts: Mapping[str, int]) -> int:
-    """What of amounts by component the kernel used for I/O."""
+    """The sum of the amounts of modelled I/O."""
     return sum(amounts[name] for name in MODELLED_IO)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Devices:
-    """What kinds of devices a server has, by name.
+    """The kinds of a server's devices, by name.
 
     :ivar interfaces: by the interface's name on the host
     :ivar disks: by the name in the guest
     """
 
-    interfaces: Mapping[str, usages.InterfaceKind]
-    disks: Mapping[str, usages.DiskKind]
+    interfaces: Mapping[str, usage.InterfaceKind]
+    disks: Mapping[str, usage.DiskKind]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bill:
-    """What a server used in an interval.
+    """The usage of a server in an interval.
 
     :ivar length_s: of the interval
     :ivar used_ns: CPU time of this host by component, all of COMPONENTS
-    :ivar throttled_ns: how long its vCPUs were held back
-    :ivar unmodelled: the kinds of requests that there were and that have no
-        known cost, for people to read
+    :ivar throttled_ns: time that its vCPUs were throttled
+    :ivar unmodelled: kinds of requests without a known cost, for people to
+        read
     """
 
     length_s: float
@@ -88,8 +76,8 @@ class Bill:
     unmodelled: frozenset[str]
 
 
-def from_nothing(first: usages.Usage) -> usages.Usage:
-    """The baseline of a server that began on this host: all is its own.
+def from_nothing(first: usage.Usage) -> usage.Usage:
+    """The baseline of a server that started on this host: all zero.
 
     :param first: the first reading of its run
     """
@@ -98,11 +86,11 @@ def from_nothing(first: usages.Usage) -> usages.Usage:
         migration_ns=0, throttled_ns=0, interfaces={}, disks={}, wakes=0)
 
 
-def baseline(last: usages.Usage, reading: usages.Usage) -> usages.Usage:
-    """What the next reading is to be compared with.
+def baseline(last: usage.Usage, reading: usage.Usage) -> usage.Usage:
+    """The reading that the next one is compared with.
 
-    Like the reading, but that it remembers devices that are gone, or could
-    not be read this time: they may come back with what was billed already.
+    The reading, with the devices that are gone or could not be read this time:
+    they may return with usage that was billed already.
 
     :param last: the baseline so far, of the same run
     """
@@ -114,16 +102,16 @@ def baseline(last: usages.Usage, reading: usages.Usage) -> usages.Usage:
         disks=last.disks if disks is None else disks)
 
 
-def bill(last: usages.Usage, reading: usages.Usage, devices: Devices,
+def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
          costs: io_costs.IoCosts | None, *,
          dropped_packets: bool = False) -> Bill:
-    """What a server used since the last baseline.
+    """The bill of a server since the last baseline.
 
     :param last: of the same run: see :func:`baseline`, :func:`from_nothing`;
-        a reading where the server's work before it is not to be billed
+        a plain reading where the server's work before it is not billed
     :param costs: of this host; None: it was not calibrated for I/O
-    :param dropped_packets: whether packets for the server that it was not
-        given are billed as well, without their bytes, which nobody counts
+    :param dropped_packets: whether dropped packets for the server are billed
+        too, without their bytes, which are not counted
     :raises ValueError: when the readings are of different runs
     """
     if last.run != reading.run:
@@ -142,12 +130,12 @@ def bill(last: usages.Usage, reading: usages.Usage, devices: Devices,
         unmodelled=frozenset(unmodelled))
 
 
-def _bill_interfaces(last: usages.Usage, reading: usages.Usage,
+def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
                      devices: Devices, costs: io_costs.IoCosts | None,
                      used_ns: dict[str, Fraction], unmodelled: set[str], *,
                      dropped_packets: bool) -> None:
-    # NOTE: nobody counts for which packets somebody was woken: for one each
-    # time at most, and not for more than there were.
+    # NOTE: the packets that woke a thread are not counted: at most one for
+    # each wake-up, and no more than there were.
     wakes = _grown(last.wakes, reading.wakes)
     for name, now in reading.interfaces.items():
         done = _difference(last.interfaces.get(name), now)
@@ -170,11 +158,11 @@ def _bill_interfaces(last: usages.Usage, reading: usages.Usage,
         used_ns['net_tx'] += _cost_ns(cost.tx, done.tx_packets, done.tx_bytes)
 
 
-def _bill_disks(last: usages.Usage, reading: usages.Usage, devices: Devices,
+def _bill_disks(last: usage.Usage, reading: usage.Usage, devices: Devices,
                 costs: io_costs.IoCosts | None,
                 used_ns: dict[str, Fraction], unmodelled: set[str]) -> None:
     if last.disks is None or reading.disks is None:
-        # Unknown from when on, or billed with the next reading that has them.
+        # Billed with the next reading that has them, if there is a baseline.
         return
     for name, now in reading.disks.items():
         done = _difference(last.disks.get(name), now)
@@ -192,15 +180,15 @@ def _bill_disks(last: usages.Usage, reading: usages.Usage, devices: Devices,
                                     done.write_bytes)
 
 
-def _measured(last: usages.Usage, reading: usages.Usage
+def _measured(last: usage.Usage, reading: usage.Usage
               ) -> dict[str, Fraction]:
     """CPU time that the kernel charged to the server's threads."""
     grown = {name: (getattr(reading, f'{name}_ns')
                     - getattr(last, f'{name}_ns'))
              for name in ('vcpu', *MEASURED_IO, 'migration')}
-    # An agent that starts anew does not know of threads that ended before,
-    # and finds what they had used where they ran: in the emulator's time,
-    # that of I/O threads in the vCPUs'. It was billed, or was nobody's.
+    # A restarted agent does not know threads that ended before. Their time is
+    # in the emulator's time, that of I/O threads in the vCPUs' time. It was
+    # billed before, or was not to be billed.
     grown['emulator'] += min(0, grown['vhost']) + min(0, grown['migration'])
     grown['vcpu'] += min(0, grown['iothread'])
     return {name: Fraction(max(0, grown[name]))
@@ -208,19 +196,18 @@ def _measured(last: usages.Usage, reading: usages.Usage
 
 
 def _grown(before: int, now: int) -> int:
-    """What a counter of CPU time grew by.
+    """The growth of a counter of CPU time.
 
-    NOTE: it does not begin anew within a run. Where it fell, a thread that
-    it was the sum of is gone (a vCPU was unplugged), and what is left was
-    billed already.
+    NOTE: it does not restart within a run. It falls where one of its threads
+    ends (a vCPU was unplugged), and the rest was billed before.
     """
     return max(0, now - before)
 
 
 def _difference(before: _Counters | None, now: _Counters) -> _Counters:
-    """What a device did, all of it where it is another one by now.
+    """The growth of a device's counters, all of them where one fell.
 
-    A counter that fell wrapped, or is that of another device of this name.
+    A counter falls where it wraps, or where a new device has this name.
     """
     if before is None:
         return now
@@ -245,19 +232,19 @@ def _cost_ns(cost: io_costs.RequestCost, requests: int,
 
 @functools.lru_cache(maxsize=256)
 def _exact(cost: io_costs.RequestCost) -> tuple[Fraction, Fraction]:
-    # NOTE: a least-squares fit may leave one of them just below zero.
+    # NOTE: a least-squares fit may result in a value just below zero.
     return (Fraction(max(0.0, cost.request_ns)),
             Fraction(max(0.0, cost.byte_ns)))
 
 
-def _interface_text(kind: usages.InterfaceKind | None) -> str:
+def _interface_text(kind: usage.InterfaceKind | None) -> str:
     if kind is None:
         return 'interface of unknown kind'
     return (f'interface, mode {kind.mode or "unknown"}, '
             f'backend {kind.backend or "unknown"}')
 
 
-def _disk_text(kind: usages.DiskKind | None) -> str:
+def _disk_text(kind: usage.DiskKind | None) -> str:
     if kind is None:
         return 'disk of unknown kind'
     return f'disk, {kind.source}, {"" if kind.buffered else "not "}buffered'

@@ -1,20 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Usage counters of servers and hosts, from kernel and hypervisor.
 
-"""What a server used of its host, as counted by kernel and hypervisor.
-
-The words between those who read counters (a hypervisor's driver) and those
-who bill (the agent). Counters only ever grow within a run of a domain's
-emulator; another run begins anew.
+A hypervisor driver reads them, the agent bills them. Counters only grow within
+a run of a domain's emulator; the next run starts at zero.
 """
 
 from collections.abc import Mapping
@@ -24,11 +12,11 @@ import typing as ty
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceKind:
-    """What decides what a packet of an interface costs the host.
+    """A kind of interface: the cost of a packet depends on it.
 
-    :ivar mode: how packets get from the interface to the world: ``bridge``,
+    :ivar mode: connection of the interface to the network: ``bridge``,
         ``routed``, ``nat``, ``openvswitch``; '' where unknown
-    :ivar backend: who moves them between guest and interface: ``vhost`` or
+    :ivar backend: moves packets between guest and interface: ``vhost`` or
         ``qemu``; '' where unknown
     """
 
@@ -38,7 +26,7 @@ class InterfaceKind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiskKind:
-    """What decides what a request of a disk costs the host.
+    """A kind of disk: the cost of a request depends on it.
 
     :ivar source: ``file``, ``block`` or ``network``
     :ivar buffered: whether the host's page cache is used
@@ -50,10 +38,10 @@ class DiskKind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceCounters:
-    """Of one interface, in the words of the guest: it receives rx.
+    """Of one interface; the guest receives rx.
 
-    :ivar rx_dropped: packets for the guest that it was not given, which are
-        not in rx_packets
+    :ivar rx_dropped: packets for the guest that the host dropped, not in
+        rx_packets
     """
 
     rx_packets: int
@@ -77,23 +65,22 @@ class DiskCounters:
 class Usage:
     """All counters of a domain at one moment.
 
-    :ivar run: names this run of its emulator on this boot of the host, so
-        that counters of two are never compared
+    :ivar run: id of this run of its emulator on this boot of the host:
+        counters of two runs are never compared
     :ivar read_at_s: on the monotonic clock
     :ivar vcpu_ns: CPU time of its vCPU threads
     :ivar emulator_ns: of its emulator threads, without vhost and migration
     :ivar iothread_ns: of its I/O threads
     :ivar vhost_ns: of its vhost workers, threads or kernel threads
-    :ivar migration_ns: of threads that only serve a migration: the host's
-        wish, not the server's, hence nobody's bill
-    :ivar throttled_ns: how long its vCPUs were held back by their limits, and
-        all of its threads by the domain's, together
+    :ivar migration_ns: of threads that only serve a migration, which the
+        server did not ask for: not billed
+    :ivar throttled_ns: time that limits throttled its vCPUs, and that the
+        domain's limit throttled all of its threads, together
     :ivar interfaces: by the interface's name on the host
-    :ivar disks: by the name in the guest, such as ``vda``; None where they
-        were not read this time: another job held the domain, or it did next
-        to nothing
-    :ivar wakes: how often those began to run that take in its packets:
-        QEMU's main thread, and workers of vhost
+    :ivar disks: by the name in the guest, such as ``vda``; None: not read this
+        time, because another job held the domain, or it was nearly idle
+    :ivar wakes: wake-ups of the threads that receive its packets: QEMU's main
+        thread, and workers of vhost
     """
 
     run: str
@@ -112,7 +99,7 @@ class Usage:
 class VcpuTime(ty.NamedTuple):
     """The CPU time of a domain's vCPUs at one moment.
 
-    :ivar run: as that of :class:`Usage`, and so the next three
+    :ivar run: as in :class:`Usage`, like the next three
     :ivar vcpus: how many are online
     """
 
@@ -128,10 +115,10 @@ class HostUsage:
     """CPU time of a whole host at one moment, since it booted.
 
     :ivar read_at_s: on the monotonic clock
-    :ivar total_ns: of everything that ran
-    :ivar domains_ns: of the cgroups below which domains are, as a whole: also
-        of domains that are gone
-    :ivar own_ns: of the host's other processes; the rest is the kernel's own
+    :ivar total_ns: of all that ran
+    :ivar domains_ns: of the parent cgroups of domains, so that domains that
+        are gone count too
+    :ivar own_ns: of the host's other processes; the rest is the kernel's
     """
 
     read_at_s: float

@@ -1,26 +1,17 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""What a benchmark is to the calibration, and which ones there are.
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks: their contract, and the set to measure with.
 
 Benchmarks are plugins: entry points of :data:`NAMESPACE`, subclasses of
 :class:`Benchmark`; or a command of the operator's
-(:mod:`nova_vqos.calibration.command`). One does a number of equal events on
-one thread, and is run natively as a program, or in a guest as a kind of work
-that the measuring guest knows (:mod:`nova_vqos.guest`).
+(:mod:`nova_vqos.calibration.cpu.command`). One does a number of equal events
+on one thread, and is run natively as a program, or in a guest as a kind of
+work that the measuring guest knows (:mod:`nova_vqos.calibration.guest`).
 """
 
 import abc
 from collections.abc import Iterable, Mapping
+import functools
+import hashlib
 import re
 import shutil
 import typing as ty
@@ -28,7 +19,7 @@ import typing as ty
 import stevedore
 from stevedore import exception
 
-from nova_vqos import profile
+from nova_vqos.profile import cpu
 
 NAMESPACE = 'nova_vqos.benchmarks'
 #: What a server's work may be made of. Memory-bound work is measured as well,
@@ -79,6 +70,11 @@ class Benchmark(abc.ABC):
         :raises CalibrationError: when it is missing, naming its package
         """
 
+    @functools.cached_property
+    def program_sha256(self) -> str:
+        """Names the program's build."""
+        return sha256(self.program)
+
     @property
     def files(self) -> Mapping[str, bytes]:
         """What it needs in its directory, by name; in a guest, in /."""
@@ -128,7 +124,7 @@ def choose(wanted: Iterable[str], commands: Mapping[str, Benchmark],
     return tuple(members)
 
 
-def choose_as(reference: profile.Reference,
+def choose_as(reference: cpu.Reference,
               commands: Mapping[str, Benchmark]) -> tuple[Member, ...]:
     """The set of benchmarks that a reference was measured with.
 
@@ -156,6 +152,12 @@ def find_program(name: str, package: str) -> str:
         raise CalibrationError(
             f'{name} is not installed: install the package {package}')
     return found
+
+
+def sha256(path: str) -> str:
+    """The hash of a file's content."""
+    with open(path, 'rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def load(name: str, commands: Mapping[str, Benchmark]) -> Benchmark:
@@ -201,10 +203,10 @@ def _weight(text: str, weight: str) -> float:
         found = float(weight)
     except ValueError:
         found = -1.0
-    if not 0 <= found <= profile.MAX_WEIGHT:
+    if not 0 <= found <= cpu.MAX_WEIGHT:
         raise CalibrationError(
             f'the weight in {text!r} must be a number from 0 to '
-            f'{profile.MAX_WEIGHT:g}')
+            f'{cpu.MAX_WEIGHT:g}')
     return found
 
 

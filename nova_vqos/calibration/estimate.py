@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Estimates from repeated measurements.
 
-Scores of a benchmark scatter, and now and then a round is disturbed: what is
-told of them is the mean of the undisturbed ones with Student's 95 % interval.
+Scores of a benchmark scatter, and now and then a round is disturbed. The
+estimate is the mean of the undisturbed ones, with Student's 95 % interval.
 """
 
 from collections.abc import Sequence
@@ -21,7 +10,7 @@ import dataclasses
 import math
 import statistics
 
-#: Fewer rounds tell nothing of their own scatter.
+#: Fewer rounds do not show their own scatter.
 LEAST_SAMPLES = 4
 
 # Iglewicz and Hoaglin, How to Detect and Handle Outliers: a sample is one when
@@ -78,8 +67,7 @@ def student_t(degrees: float, comparisons: int = 1) -> float:
 
     :param comparisons: how many intervals are to hold together (Bonferroni)
     """
-    z = statistics.NormalDist().inv_cdf(
-        1 - (1 - _CONFIDENCE) / (2 * comparisons))
+    z = normal_quantile(comparisons)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -87,6 +75,12 @@ def student_t(degrees: float, comparisons: int = 1) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160)
     return z + math.fsum(term / degrees**power
                          for power, term in enumerate(terms, 1))
+
+
+def normal_quantile(comparisons: int) -> float:
+    """For so many two-sided intervals of 95 % that are to hold together."""
+    return statistics.NormalDist().inv_cdf(
+        1 - (1 - _CONFIDENCE) / (2 * comparisons))
 
 
 def without_outliers(samples: Sequence[float]) -> list[float]:

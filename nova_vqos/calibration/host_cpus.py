@@ -1,26 +1,18 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""Which pCPUs of a host are equal, and how busy they are."""
+# SPDX-License-Identifier: Apache-2.0
+"""The pCPUs of a host, equal ones and busy ones, and its memory."""
 
 from collections.abc import Collection, Iterable, Mapping
 import dataclasses
+import functools
 import os
 import pathlib
 import re
 import time
 
-from nova_vqos import profile
+from nova_vqos import cpuset
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import procfs
 
 #: Guests that use more of one pCPU than that are at work.
 GUESTS_LIMIT = 0.05
@@ -30,6 +22,8 @@ GUESTS_LIMIT = 0.05
 # sibling. Maximal clock rates are no part of it: on CPUs with preferred cores
 # nearly each core has its own, and no two are unlike while all are busy.
 _FEATURES = ('cpu_capacity', 'cache/index2/size', 'cache/index3/size')
+# Empty where there is no such file.
+_read = functools.partial(procfs.read_text, default='')
 # Kinds of cores of Intel's hybrid CPUs, each with a PMU of its own.
 _KINDS = ('cpu_core', 'cpu_atom', 'cpu_lowpower')
 
@@ -44,13 +38,13 @@ def choose(text: str | None) -> frozenset[int]:
     if text is None:
         return usable
     try:
-        chosen = profile.parse_pcpus(text)
+        chosen = cpuset.parse_pcpus(text)
     except ValueError as error:
         raise CalibrationError(str(error)) from error
     if not chosen <= usable:
         raise CalibrationError(
-            f'pCPUs {profile.format_pcpus(chosen - usable)} cannot be used: '
-            f'there are {profile.format_pcpus(usable)} for this process')
+            f'pCPUs {cpuset.format_pcpus(chosen - usable)} cannot be used: '
+            f'there are {cpuset.format_pcpus(usable)} for this process')
     return chosen
 
 
@@ -67,9 +61,9 @@ def classes(pcpus: Iterable[int],
         siblings = _read(base / 'topology/thread_siblings_list')
         key = (models.get(pcpu, ''),
                *(_read(base / name) for name in _FEATURES),
-               str(len(profile.parse_pcpus(siblings)) if siblings else 1),
+               str(len(cpuset.parse_pcpus(siblings)) if siblings else 1),
                *(kind for kind, members in kinds.items()
-                 if members and pcpu in profile.parse_pcpus(members)))
+                 if members and pcpu in cpuset.parse_pcpus(members)))
         found.setdefault(key, set()).add(pcpu)
     return tuple(frozenset(members) for members in found.values())
 
@@ -100,7 +94,7 @@ def cpu_times(pcpus: Iterable[int], sysroot: str = '/') -> CpuTimes:
 
 def busy_shares(pcpus: Collection[int], during_s: float,
                 sysroot: str = '/') -> dict[int, float]:
-    """Look for a while how busy each of some pCPUs is."""
+    """Measure for a while how busy each of some pCPUs is."""
     path = pathlib.Path(sysroot) / 'proc/stat'
     before = _read(path)
     time.sleep(during_s)
@@ -127,7 +121,7 @@ def _cpu_times(pcpus: Iterable[int], text: str) -> CpuTimes:
 def throttle_count(pcpus: Iterable[int], sysroot: str = '/') -> int:
     """How often heat slowed these pCPUs since the machine started.
 
-    Of each core and of each package; where the CPU does not tell, 0.
+    Of each core and of each package; 0 where the CPU has no counters.
     """
     root = pathlib.Path(sysroot) / 'sys/devices/system/cpu'
     cores = 0
@@ -160,14 +154,14 @@ def guest_ticks(pcpus: Iterable[int], sysroot: str = '/') -> dict[int, int]:
             # parenthesis.
             fields = _read(task / 'stat').rpartition(')')[2].split()
             if (allowed and len(fields) > 12
-                    and chosen & profile.parse_pcpus(allowed[1])):
+                    and chosen & cpuset.parse_pcpus(allowed[1])):
                 found[int(task.name)] = int(fields[11]) + int(fields[12])
     return found
 
 
 def guest_pcpus(before: Mapping[int, int], after: Mapping[int, int],
                 ticks: float) -> float:
-    """How many pCPUs guests used between two looks.
+    """How many pCPUs guests used between two readings.
 
     :param ticks: that went by for each pCPU
     """
@@ -197,14 +191,14 @@ class Load:
         if self.guests_at_work:
             raise CalibrationError(
                 f'guests use {self.guests_pcpus:.2f} pCPUs of '
-                f'{profile.format_pcpus(pcpus)}, and would be slowed '
+                f'{cpuset.format_pcpus(pcpus)}, and would be slowed '
                 'down: move them away, or give --beside-guests to measure '
                 'all the same')
 
 
 def load(pcpus: Collection[int], during_s: float,
          sysroot: str = '/') -> Load:
-    """Look for a while how busy some pCPUs are."""
+    """Measure for a while how busy some pCPUs are."""
     before = cpu_times(pcpus, sysroot)
     guests_before = guest_ticks(pcpus, sysroot)
     time.sleep(during_s)
@@ -213,6 +207,29 @@ def load(pcpus: Collection[int], during_s: float,
     return Load(busy, guest_pcpus(
         guests_before, guest_ticks(pcpus, sysroot),
         (after.total - before.total) / len(pcpus)))
+
+
+def thread_runs(threads: Iterable[int]) -> list[base.ThreadRun]:
+    """How long threads have run, and how often.
+
+    :raises CalibrationError: when the kernel does not count that
+    """
+    found = []
+    for thread in threads:
+        try:
+            found.append(procfs.read_run(thread))
+        except (OSError, ValueError) as error:
+            raise CalibrationError(
+                f'runs of thread {thread} cannot be read, it has ended or the '
+                f'kernel has no CONFIG_SCHED_INFO: {error}') from error
+    return found
+
+
+def available_bytes(sysroot: str = '/') -> int:
+    """Memory that programs can have."""
+    found = re.search(r'^MemAvailable:\s+(\d+) kB', _read(
+        pathlib.Path(sysroot) / 'proc/meminfo'), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
 
 
 def _models(cpuinfo: str) -> dict[int, str]:
@@ -224,10 +241,3 @@ def _models(cpuinfo: str) -> dict[int, str]:
                 fields.get(name, '')
                 for name in ('cpu family', 'model', 'stepping', 'model name'))
     return models
-
-
-def _read(path: pathlib.Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ''

@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""Measuring in time that nobody else wants.
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring in idle time.
 
 A thread of policy SCHED_IDLE, or a group that is idle within another one, is
 idle among its own kind alone: outside, the whole group competes by its weight
@@ -23,6 +12,7 @@ import os
 import pathlib
 
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.hypervisor.linux import procfs
 
 #: Right below the root.
 NAME = 'nova-vqos-idle'
@@ -30,17 +20,17 @@ NAME = 'nova-vqos-idle'
 
 @contextlib.contextmanager
 def group(root: str = '/') -> Iterator[None]:
-    """Be in a group that is idle as a whole, with all that is started then.
+    """Be in a group that is idle as a whole, with all programs started then.
 
-    Where the process is in one already, as below a slice of systemd's with
-    CPUWeight=idle, nothing is done; else one is made, and removed after.
+    Where the process is in one already, as below a slice of systemd with
+    CPUWeight=idle, nothing is done; else one is made, and removed afterwards.
 
     :param root: where /proc and /sys are looked for, for tests
     :raises CalibrationError: when it cannot be: no root, a kernel before 5.15
     """
     mount, own = hierarchy(root)
     top = own.strip('/').split('/')[0]
-    if top and _is_idle(mount / top):
+    if top and procfs.read_text(mount / top / 'cpu.idle', '') == '1':
         yield
         return
     made = mount / NAME
@@ -58,8 +48,8 @@ def group(root: str = '/') -> Iterator[None]:
     try:
         yield
     finally:
-        # What was measured must not be lost for that; nor may what another
-        # one, still at work in it, is measuring.
+        # A failure here must not lose the measurement; nor that of another
+        # program that is still at work in the group.
         with contextlib.suppress(OSError):
             (mount / own.strip('/') / 'cgroup.procs').write_text(
                 str(os.getpid()))
@@ -86,10 +76,3 @@ def hierarchy(root: str) -> tuple[pathlib.Path, str]:
     if unified is None:
         raise CalibrationError('this host has no cgroups for CPU time')
     return unified
-
-
-def _is_idle(directory: pathlib.Path) -> bool:
-    try:
-        return (directory / 'cpu.idle').read_text().strip() == '1'
-    except OSError:
-        return False

@@ -1,20 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Running a benchmark on some pCPUs at once, until enough is known.
 
 The score is work per second of CPU time, not of wall time: time that went to
-somebody else does not count, so that a neighbour makes a score scatter but
-does not lower it by its share.
+others does not count, so that a neighbour makes a score scatter but does not
+lower it by its share.
 """
 
 import abc
@@ -77,7 +66,7 @@ class Runner(abc.ABC):
     @abc.abstractmethod
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:
-        """Work on a pCPU until told to stop, reporting each round's score.
+        """Work on a pCPU until ``stop`` is set, reporting each round's score.
 
         The first rounds, in which the CPU and caches warm up, are not
         reported. Called in a thread of its own.
@@ -118,7 +107,7 @@ class Runner(abc.ABC):
                  progress: Callable[[Samples], str]) -> Samples:
         samples: dict[int, list[float]] = {pcpu: [] for pcpu in pcpus}
         waiting = set(pcpus)
-        told_at = time.monotonic()
+        logged_at = time.monotonic()
         while not enough(samples):
             try:
                 result = results.get(timeout=_SILENCE_TIMEOUT_S)
@@ -133,8 +122,8 @@ class Runner(abc.ABC):
                 waiting.discard(result.pcpu)
             else:
                 samples[result.pcpu].append(result.score)
-            if time.monotonic() - told_at > _PROGRESS_INTERVAL_S:
-                told_at = time.monotonic()
+            if time.monotonic() - logged_at > _PROGRESS_INTERVAL_S:
+                logged_at = time.monotonic()
                 LOG.info('  %s', progress(samples))
         return samples
 
@@ -176,15 +165,15 @@ class NativeRunner(Runner):
         while not stop.is_set():
             more = max(1, min(_MAX_EVENTS, round(more * ROUND_S / work_s)))
             spent_s = self._run(1 + more) - first_s
-            # One that was disturbed so much that it came out shorter than its
-            # start tells nothing.
+            # A round that was disturbed so much that it came out shorter than
+            # its start is no measurement.
             if spent_s > 0 and not stop.is_set():
                 work_s = spent_s
                 report(more / work_s)
 
     def _find_events(self, first_s: float,
                      stop: threading.Event) -> tuple[int, float]:
-        """Find events that take long enough to be told from the first one.
+        """Find events that take clearly longer than the first one.
 
         :returns: how many beside that one, and the CPU time that they took
         :raises CalibrationError: when they take no more, however many
@@ -234,6 +223,17 @@ class NativeRunner(Runner):
                     f'{self._argv(events)} ended with {process.returncode}: '
                     f'{said}')
         return usage.ru_utime + usage.ru_stime
+
+
+def go_first() -> None:
+    """Let the calling thread run before others, where it may."""
+    # NOTE: with cgroup v1 a group may have no time for that, not even root's:
+    # rounds scatter more then, their mean is the same.
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK,
+                              os.sched_param(1))
+    except OSError as error:
+        LOG.debug('Measuring without real-time priority: %s', error)
 
 
 def pin(thread_id: int, pcpu: int) -> None:

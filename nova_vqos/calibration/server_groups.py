@@ -1,23 +1,13 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Groups as libvirt makes them for servers, all in one of their own.
 
-What runs in them competes with each other as servers do, and takes no time
-from others: the one right below the root is idle as a whole, see
-:mod:`nova_vqos.calibration.idle`; unless it is wanted otherwise.
+Processes in them compete with each other as servers do, and take no time from
+others: the group right below the root is idle as a whole by default, see
+:mod:`nova_vqos.calibration.idle`.
 """
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import time
@@ -29,6 +19,8 @@ from nova_vqos.calibration.benchmark import CalibrationError
 
 # Threads that were killed are in their group for a moment yet.
 _REMOVE_S = 5
+# Longer than a probe takes, so that one waits for another.
+_LOCK_S = 10
 _POLL_S = 0.01
 # What the kernel gives any group, in version 1 and 2.
 _SHARES, _WEIGHT = 1024, 100
@@ -61,7 +53,7 @@ class Server:
             (path / 'cgroup.subtree_control').write_text('+cpu')
 
     def enter(self, process: int) -> None:
-        """Have a process be in it: one that was started just now.
+        """Move a process into it that was started just now.
 
         :raises OSError: when it cannot be
         """
@@ -83,10 +75,11 @@ class Server:
 
 
 class Tree:
-    """A group right below the root, idle as a whole unless told otherwise.
+    """A group right below the root, idle as a whole by default.
 
-    To be used in a ``with`` statement, after which it is gone; whoever was in
-    it has to have ended by then.
+    To be used in a ``with`` statement, after which it is gone; processes in it
+    must have ended by then. One program at a time has it: a lock on its
+    directory says so, which no killed program keeps.
     """
 
     def __init__(self, name: str, root: str = '/', *,
@@ -101,29 +94,52 @@ class Tree:
         self._path = self._mount / name
         self._is_idle = is_idle
         self._is_unified = (self._mount / 'cgroup.controllers').exists()
+        self._lock = -1
 
     def __enter__(self) -> ty.Self:
         """
         :raises CalibrationError: when it cannot be made, or is in use
         """
         try:
-            _remove_soon(self._path)
-            self._path.mkdir()
-        except FileExistsError as error:
-            raise CalibrationError(
-                f'{self._path} is in use: is another calibration at work?'
-                ) from error
+            self._lock = self._locked()
+            try:
+                self._prepare()
+            except BaseException:
+                self._release()
+                raise
         except OSError as error:
-            raise self._error(error) from error
-        try:
-            if self._is_idle:
-                (self._path / 'cpu.idle').write_text('1')
-            if self._is_unified:
-                (self._path / 'cgroup.subtree_control').write_text('+cpu')
-        except OSError as error:
-            _remove(self._path)
             raise self._error(error) from error
         return self
+
+    def _locked(self) -> int:
+        """Make the group, and lock it.
+
+        :returns: a descriptor: closing it unlocks the group
+        """
+        deadline_s = time.monotonic() + _LOCK_S
+        while True:
+            self._path.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                lock = _lock(self._path)
+                if lock is not None:
+                    return lock
+            if time.monotonic() > deadline_s:
+                raise self._in_use()
+            time.sleep(_POLL_S)
+
+    def _prepare(self) -> None:
+        if not _empty_soon(self._path):
+            raise self._in_use()
+        if self._is_idle:
+            (self._path / 'cpu.idle').write_text('1')
+        if self._is_unified:
+            (self._path / 'cgroup.subtree_control').write_text('+cpu')
+
+    def _release(self) -> None:
+        _empty_soon(self._path)
+        with contextlib.suppress(OSError):
+            self._path.rmdir()
+        os.close(self._lock)
 
     def server(self, name: str, vcpus: int = 1) -> Server:
         """Make the group of a server.
@@ -139,7 +155,11 @@ class Tree:
     def __exit__(self, kind: type[BaseException] | None,
                  error: BaseException | None,
                  trace: types.TracebackType | None) -> None:
-        _remove_soon(self._path)
+        self._release()
+
+    def _in_use(self) -> CalibrationError:
+        return CalibrationError(
+            f'{self._path} is in use: is another calibration at work?')
 
     def _error(self, error: OSError) -> CalibrationError:
         return CalibrationError(
@@ -152,23 +172,41 @@ def _vcpu(number: int) -> str:
     return f'vcpu{number}'
 
 
-def _remove_soon(path: pathlib.Path) -> None:
-    """Remove a group and those in it, when nobody is in them any more.
+def _lock(path: pathlib.Path) -> int | None:
+    """Lock a directory.
 
-    Or not, where somebody stays.
+    :returns: a descriptor; None: the directory was removed meanwhile
+    :raises BlockingIOError: when another program has it
+    """
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _empty_soon(path: pathlib.Path) -> bool:
+    """Remove the groups in a group as soon as they are empty.
+
+    :returns: whether they are gone: a group in which a process stays is left
     """
     deadline_s = time.monotonic() + _REMOVE_S
-    while not _remove(path) and time.monotonic() < deadline_s:
+    while not _empty(path):
+        if time.monotonic() > deadline_s:
+            return False
         time.sleep(_POLL_S)
+    return True
 
 
-def _remove(path: pathlib.Path) -> bool:
-    """Remove a group and those in it, unless somebody is in one.
-
-    :returns: whether it is gone
-    """
+def _empty(path: pathlib.Path) -> bool:
     # Those below come first; files of the kernel's are no obstacle.
     for directory, _directories, _files in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
-    return not path.exists()
+        if directory != str(path):
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+    return not any(each.is_dir() for each in path.iterdir())

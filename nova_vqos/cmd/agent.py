@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """nova-vqos-agent: keeps the caps of the servers on this host."""
 
 # ruff: noqa: E402
@@ -34,10 +23,11 @@ from oslo_log import log as logging
 from oslo_service import service
 
 from nova_vqos import version
+from nova_vqos.agent import process
 from nova_vqos.agent import service as agent_service
-from nova_vqos.agent import state
-from nova_vqos.conf import agent as agent_options
-from nova_vqos.conf import vqos as vqos_options
+from nova_vqos.conf import agent
+from nova_vqos.conf import vqos
+from nova_vqos.metrics import endpoint
 
 LOG = python_logging.getLogger(__name__)
 
@@ -54,9 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     """
     conf = cfg.CONF
     logging.register_options(conf)
-    vqos_options.register_opts(conf)
-    agent_options.register_opts(conf)
-    agent_options.register_host_opts(conf)
+    vqos.register_opts(conf)
+    agent.register_opts(conf)
+    agent.register_host_opts(conf)
     conf(sys.argv[1:] if argv is None else argv, project='nova-vqos',
          version=version.version())
     conf.set_default('logging_default_format_string', log_line(conf.host))
@@ -64,9 +54,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # One process: a second one would double the memory, and systemd
         # restarts an agent that dies.
-        service.launch(conf, agent_service.AgentService(conf), workers=1,
+        service.launch(conf, agent_service.AgentService(
+            conf, endpoint.start_exporter), workers=1,
                        restart_method='mutate', no_fork=True).wait()
-    except state.AlreadyRunning as error:
+    except process.AlreadyRunning as error:
         LOG.error('%s', error)
         print(f'nova-vqos-agent: {error}', file=sys.stderr)
         return 1

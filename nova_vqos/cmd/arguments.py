@@ -1,33 +1,43 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""Arguments of nova-vqos-calibrate's commands, and their limits."""
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of command lines, and their limits."""
 
 import argparse
 import os
+import typing as ty
 
-from nova_vqos import profile
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.run import Effort
+from nova_vqos.conf import default_path
 
 
 def add_profile(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument('profile', nargs='?', default=profile.DEFAULT_PATH,
+    parser.add_argument('profile', nargs='?', default=default_path.PROFILE,
                         help=f'{what}, default: %(default)s')
 
 
-def check_writable(path: str, option: str = '--output') -> None:
-    """See before measuring that the result can be written.
+def add_max_seconds(parser: argparse.ArgumentParser, effort: Effort,
+                    least: str) -> None:
+    """:param least: what is measured at least"""
+    parser.add_argument(
+        '--max-seconds', type=seconds, metavar='SECONDS',
+        default=effort.max_s,
+        help=f'time for all measurements together; {least}, default: '
+             '%(default)s')
 
-    :param option: that says where to
+
+def add_beside_guests(parser: ty.Any, who: str = 'guests',
+                      consequence: str = 'both become slower') -> None:
+    """:param parser: or a group of options"""
+    parser.add_argument(
+        '--beside-guests', action='store_true',
+        help=f'measure even where {who} are at work on these pCPUs: '
+             f'{consequence}')
+
+
+def check_writable(path: str, option: str = '--output') -> None:
+    """Check before measuring that the result can be written.
+
+    :param option: that names the path
     :raises CalibrationError: when it cannot
     """
     if os.path.isdir(path):
@@ -47,10 +57,10 @@ def name(text: str) -> str:
     return text
 
 
-def rounds(text: str) -> int:
-    if not text.isdecimal() or not 4 <= int(text) <= 1000:
+def count(text: str, least: int = 4, most: int = 1000) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(
-            f'{text!r} is no number of rounds from 4 to 1000')
+            f'{text!r} is no number from {least} to {most}')
     return int(text)
 
 
@@ -62,12 +72,15 @@ def share(text: str) -> float:
     return number(text, 1, 'a share such as 0.02')
 
 
-def number(text: str, most: float, meaning: str) -> float:
+def number(text: str, most: float, meaning: str,
+           least: float = 0.0) -> float:
+    """:param least: 0: any above it"""
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 < number <= most:
+    if not 0 < number <= most or number < least:
+        lowest = f'from {least:g}' if least else 'above 0 and'
         raise argparse.ArgumentTypeError(
-            f'{text!r} is not {meaning}, above 0 and up to {most:g}')
+            f'{text!r} is not {meaning}, {lowest} up to {most:g}')
     return number

@@ -1,31 +1,16 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Options of the agent."""
 
 import socket
 
 from oslo_config import cfg
 
-from nova_vqos.agent import pushed_store
-from nova_vqos.billing import ledger
-from nova_vqos.conf import metrics
-from nova_vqos.quantum import proof
-from nova_vqos.quantum.sources import loading
+from nova_vqos.conf import default_path
 
 GROUP = cfg.OptGroup(
     name='vqos_agent',
     title='Agent',
-    help='The agent that keeps the caps of the servers on its host.')
+    help='The agent, which enforces the caps of the servers on its host.')
 
 # NOTE: the same name and meaning as in nova.conf: nova-compute sends what is
 # for this host there.
@@ -35,9 +20,10 @@ HOST_OPTS = [
         default=socket.gethostname(),
         sample_default='<the host name>',
         help="""
-Name of this host; must be the same as ``[DEFAULT] host`` of its nova-compute.
+Name of this host.
 
-nova-compute and the command line reach the agent by it.
+Must be the same as ``[DEFAULT] host`` of its nova-compute: nova-compute and
+the command line address the agent by it.
 """),
 ]
 
@@ -46,21 +32,21 @@ OPTS = [
         'hypervisor',
         default='libvirt',
         help="""
-Name of the hypervisor's driver, from the entry points nova_vqos.hypervisors.
+Name of the hypervisor driver, an entry point of nova_vqos.hypervisors.
 """),
     cfg.StrOpt(
         'libvirt_uri',
         default='qemu:///system',
         help="""
-libvirt's name of the local daemon whose domains are looked after.
+URI of the local libvirt daemon.
 """),
     cfg.StrOpt(
         'libvirt_run_path',
         default='/run/libvirt/qemu',
         help="""
-Directory in which libvirt leaves the process id of each domain's emulator.
+Directory of libvirt's files with the process ids of emulators.
 
-The agent finds a domain's cgroup through it.
+The agent finds the cgroup of a domain through them.
 """),
     cfg.FloatOpt(
         'tick_interval_s',
@@ -68,11 +54,11 @@ The agent finds a domain's cgroup through it.
         min=0.1,
         max=60.0,
         help="""
-Seconds from one look at all domains to the next.
+Interval, in seconds, at which the agent checks all domains.
 
-A cap that somebody else changed is seen and restored at the next look at the
-latest. Events of libvirt are followed at once, whatever this is. The cost of
-the agent is nearly proportional to its inverse.
+The agent restores a cap that another program changed at the next check.
+Events of libvirt are handled at once, whatever the interval is. The CPU time
+that the agent uses is nearly proportional to the inverse of the interval.
 """),
     cfg.FloatOpt(
         'sample_interval_s',
@@ -80,11 +66,11 @@ the agent is nearly proportional to its inverse.
         min=1.0,
         max=60.0,
         help="""
-Seconds from one reading of what all servers used to the next.
+Interval, in seconds, at which the agent samples the CPU time of all servers.
 
-What operators are told of servers (CPU time, and the speed and the throttling
-of the last minute) is as of the last reading. It is made at a tick, so never
-more often than ``tick_interval_s``; bills and caps do not depend on it.
+Commands and metrics show CPU time, speed and throttling as of the last
+sample. A sample is taken at a tick, so never more often than
+``tick_interval_s``. Bills and caps do not depend on it.
 """),
     cfg.FloatOpt(
         'heartbeat_interval_s',
@@ -92,16 +78,17 @@ more often than ``tick_interval_s``; bills and caps do not depend on it.
         min=0.1,
         max=300.0,
         help="""
-Seconds from one sign of life in ``[vqos] agent_state_path`` to the next.
+Interval, in seconds, at which the agent writes its heartbeat to
+``[vqos] agent_state_path``.
 
-Keep it well below ``[vqos] agent_max_age_s``, above which the scheduler
-refuses new servers with units on this host.
+Keep it well below ``[vqos] agent_max_age_s``: the scheduler refuses new
+servers with units on a host whose heartbeat is older than that.
 """),
     cfg.StrOpt(
         'lock_path',
-        default='/run/nova-vqos/agent.lock',
+        default=default_path.AGENT_LOCK,
         help="""
-Path of the file that the running agent holds a lock on.
+Path of the file that the running agent locks.
 
 A second agent on the same host refuses to start.
 """),
@@ -109,7 +96,7 @@ A second agent on the same host refuses to start.
         'exchange',
         default='nova_vqos',
         help="""
-Exchange of the message bus on which the agent is asked and told.
+Exchange of the message bus on which the agent receives messages.
 
 Must be the same for agent and nova-compute.
 """),
@@ -117,7 +104,7 @@ Must be the same for agent and nova-compute.
         'topic',
         default='vqos-agent',
         help="""
-Topic of the message bus on which the agent is asked and told.
+Topic of the message bus on which the agent receives messages.
 
 Must be the same for agent and nova-compute.
 """),
@@ -127,25 +114,25 @@ Must be the same for agent and nova-compute.
         min=0.5,
         max=60.0,
         help="""
-Seconds from one bill of a server's I/O to the next.
+Interval, in seconds, at which the agent bills the I/O of servers.
 
-Only servers whose flavor has ``vqos:dd_billing`` are billed. With 2 a server
-that pays for its I/O stays within 2 % of its entitlement in any 30 seconds
-where that I/O is steady. Where after a pause it begins all at once, it is seen
-an interval or two later only: in simulations the worst 30 seconds were 2.7 %
-above the entitlement with modelled I/O of two tenths of it, 4.3 % with five
-tenths, 9.1 % with eight tenths, and 23 % with as much as all of it. With a
-longer interval it is more.
+Only servers whose flavor has ``vqos:dd_billing`` are billed. With an interval
+of 2, a server that pays for steady I/O stays within 2 % of its entitlement in
+any 30 seconds. I/O that starts suddenly is billed one or two intervals later:
+in simulations the worst 30 seconds were 2.7 % above the entitlement with
+modelled I/O of two tenths of it, 4.3 % with five tenths, 9.1 % with eight
+tenths, and 23 % with I/O as large as the entitlement. A longer interval
+increases these figures.
 """),
     cfg.StrOpt(
         'pushed_path',
-        default=pushed_store.DEFAULT_PATH,
+        default=default_path.PUSHED,
         help="""
-Path of the file in which the agent keeps what ``nova-vqos-manage policy push``
-told it of flavors.
+Path of the file in which the agent stores the flavors that ``nova-vqos-manage
+policy push`` sent.
 
-It must belong to root or to the agent's user, and must not be writable by
-anybody else: else it is ignored, with an alarm, until the next push.
+The file must belong to root or to the agent's user, and no other user may
+write it. Otherwise the agent ignores it, with an alarm, until the next push.
 """),
     cfg.FloatOpt(
         'pushed_interval_s',
@@ -153,23 +140,23 @@ anybody else: else it is ignored, with an alarm, until the next push.
         min=1.0,
         max=86_400.0,
         help="""
-Seconds, on average, from one time to the next at which the agent asks another
-one of its cell whether it missed a push.
+Mean interval, in seconds, at which the agent asks another agent of its cell
+for pushes that it missed.
 
-It asks for the first time within 10 seconds of its start. One that was down
-while a push was made follows it after that, or after a few times, where the
-other one missed it too.
+The first request follows within 10 seconds of the start. An agent that was
+down during a push catches up then, or some intervals later where the other
+agent missed the push too.
 """),
     cfg.StrOpt(
         'quantum_proof_path',
-        default=proof.DEFAULT_PATH,
+        default=default_path.PROBE_RESULT,
         help="""
-Path of the file in which ``nova-vqos-probe`` leaves what quantum classes this
-kernel was seen to enforce.
+Path of the file with the result of ``nova-vqos-probe``: which quantum classes
+the kernel enforces.
 
-The agent's systemd unit runs it at each start. A class that was not measured,
-or is not enforced, is not offered, and its servers run with the kernel's own
-slice.
+The agent's systemd unit runs the probe at each start. The agent does not offer
+a class that was not measured or is not enforced: its servers run with the
+kernel's own slice.
 """),
     cfg.FloatOpt(
         'quantum_interval_s',
@@ -177,11 +164,12 @@ slice.
         min=1.0,
         max=600.0,
         help="""
-Seconds from one look at the slices of all servers to the next.
+Interval, in seconds, at which the agent checks the slices of all servers.
 
-A slice that somebody else changed is restored then at the latest; that of a
-server that starts, migrates in or is given other vCPUs is set at once. Also
-how long a server of class auto is watched before its kind is judged once more.
+The agent restores a slice that another program changed at the next check. It
+sets the slice of a server that starts, migrates in or gets other vCPUs at
+once. Also the length of the observations by which the agent recognises the
+kind of work of a server of class auto.
 """),
     cfg.FloatOpt(
         'pool_interval_s',
@@ -189,20 +177,34 @@ how long a server of class auto is watched before its kind is judged once more.
         min=0.0,
         max=3600.0,
         help="""
-Seconds from one change of a server's vCPU affinity to the next, at the least.
+Shortest interval, in seconds, between two changes of the vCPU affinity of a
+server.
 
-Servers whose classes would spoil each other's slices are kept on pCPUs of
-their own. 0: never; slices are set, but hold only where all that runs on a
-pCPU has the same.
+The agent places servers whose classes disturb each other's slices on
+different pCPUs. 0: it changes no affinity. It still sets slices, which then
+hold only where all threads on a pCPU have the same slice.
+"""),
+    cfg.BoolOpt(
+        'guarantees_speed',
+        default=False,
+        help="""
+Whether the host guarantees the speed of servers whose flavor says
+vqos:guarantee.
+
+The agent reserves CPU time for the threads of these servers: the kernel's
+policy SCHED_DEADLINE. It needs CAP_SYS_NICE. The kernel reserves nothing for a
+thread that may not run on all pCPUs of its cpuset partition: on such a host,
+[compute] cpu_shared_set is unset or names all pCPUs. A server that runs keeps
+its reservation to its end, also where this is switched off.
 """),
     cfg.StrOpt(
         'ledger_path',
-        default=ledger.DEFAULT_PATH,
+        default=default_path.LEDGER,
         help="""
-Path of the file in which the agent keeps what servers used and owe.
+Path of the file in which the agent stores the accounts of billed servers.
 
-Its directory must belong to root or to the agent's user, and must not be
-writable by anybody else.
+The directory of the file must belong to root or to the agent's user, and no
+other user may write it.
 """),
     cfg.IntOpt(
         'ledger_keep_days',
@@ -210,8 +212,9 @@ writable by anybody else.
         min=1,
         max=3650,
         help="""
-Days on which the agent ran for which the account of a server is kept that
-does not run here any more.
+Days to keep the account of a server that left this host.
+
+Only days on which the agent ran count.
 """),
     cfg.IntOpt(
         'ledger_most_servers',
@@ -219,8 +222,10 @@ does not run here any more.
         min=100,
         max=1_000_000,
         help="""
-Accounts above which those are dropped whose servers do not run here, first
-those that ran last longest ago.
+Maximum number of accounts.
+
+Beyond it, the agent drops accounts of servers that are not on this host,
+oldest first.
 """),
     cfg.FloatOpt(
         'charge_floor',
@@ -228,8 +233,8 @@ those that ran last longest ago.
         min=0.01,
         max=1.0,
         help="""
-Part of its entitlement that the limit of a server never goes below, whatever
-its I/O costs.
+Smallest share of its entitlement that a charged server keeps, whatever it
+owes.
 """),
     cfg.FloatOpt(
         'debt_ceiling_s',
@@ -237,8 +242,9 @@ its I/O costs.
         min=0.0,
         max=86_400.0,
         help="""
-Most that a server can owe, in seconds of its entitlement. What is above is
-written off, and counted.
+Largest debt of a server, in seconds of its entitlement.
+
+The agent writes off what exceeds it, and counts that.
 """),
     cfg.IntOpt(
         'usage_interval_s',
@@ -246,56 +252,76 @@ written off, and counted.
         min=0,
         max=86_400,
         help="""
-Seconds from one notification of what a billed server used to the next.
+Interval, in seconds, at which the agent sends notifications of the usage of
+billed servers.
 
-They are sent where ``[oslo_messaging_notifications] driver`` is set. 0
-switches them off.
+It sends them where ``[oslo_messaging_notifications] driver`` is set. 0: it
+sends none.
 """),
     cfg.BoolOpt(
         'bill_dropped_packets',
         default=False,
         help="""
-Whether a server is billed for packets that were sent to it and that it was
-not given, since it did not take them fast enough.
+Whether the agent bills a server for packets that the host dropped because the
+server did not receive them fast enough.
 
-They cost the host nearly as much as others. But whoever floods a server would
-have it pay for that.
+A dropped packet costs the host nearly as much as a delivered one. But with
+this option anyone who floods a server makes that server pay.
 """),
     cfg.ListOpt(
         'quantum_sources',
-        default=list(loading.NAMES),
+        default=['io', 'spin', 'cache'],
         help="""
-Names of what shows the agent which kind of work servers of
-``vqos:quantum_class=auto`` do, from the entry points
-nova_vqos.quantum_sources.
+Names of the sources by which the agent recognises the kind of work of servers
+of ``vqos:quantum_class=auto``, entry points of nova_vqos.quantum_sources.
 
-What is missing on this host is named in the agent's log, and kinds of work
-that only it shows are not guessed.
+The agent logs a source that is not available on this host, and does not
+recognise the kinds of work that only this source shows.
 """),
     cfg.DictOpt(
         'quantum_limits',
         default={},
         help="""
-From where on a vCPU is wholly of one kind, as NAME:NUMBER, all per second.
+Rates per second at which a vCPU counts fully as one kind, as NAME:RATE.
 
-``io`` is requests and ``spin`` waits for another vCPU. ``references`` and
-``misses`` are of the last-level cache: below ``references`` a vCPU is
-neutral, beyond ``misses`` a polluter. Those that are not given have the
-default: io:1000,spin:333,references:3333333,misses:5000000.
-``nova-vqos-calibrate recognize`` shows what others would do.
+``io`` counts requests, ``spin`` waits for another vCPU. ``references`` and
+``misses`` are those of the last-level cache: a vCPU below ``references`` is
+neutral, one above ``misses`` a polluter. Defaults:
+io:1000,spin:333,references:3333333,misses:5000000.
+``nova-vqos-calibrate recognize`` shows the effect of other rates.
 """),
     cfg.StrOpt(
         'quantum_trace_path',
         default='',
         help="""
-Path of a file into which is written what was seen of servers of
+Path of the file to which the agent writes what it observes of servers of
 ``vqos:quantum_class=auto``, for ``nova-vqos-calibrate recognize``.
 
-It is begun anew at each start of the agent, ends at 64 MiB, and can be read
-by the agent's user alone. It must be where the agent's unit lets it write, as
-below /var/lib/nova-vqos. Empty: nothing is written.
+The agent overwrites the file at each start and writes at most 64 MiB. Only
+the agent's user can read the file. The agent's systemd unit must permit
+writing there, as below /var/lib/nova-vqos. Empty: no file is written.
 """),
-    *metrics.OPTS,
+    # NOTE: Prometheus' list of ports for exporters, 9100 to 9999, is nearly
+    # full. This one is beyond it, and below those that Linux hands out.
+    cfg.PortOpt(
+        'metrics_port',
+        default=19177,
+        help="""
+Port on which the agent serves its metrics to Prometheus, below ``/metrics``.
+
+Where another program uses the port, the agent logs that and tries again every
+30 seconds. 0: the agent serves no metrics.
+"""),
+    cfg.IPOpt(
+        'metrics_address',
+        default='127.0.0.1',
+        help="""
+Address on which the agent serves its metrics to Prometheus.
+
+The metrics show the names and the usage of all servers, without encryption
+and without a password. Use the loopback address behind a proxy that has both,
+or an address that only Prometheus can reach.
+"""),
 ]
 
 

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Options of nova-vqos-manage."""
 
 from oslo_config import cfg
@@ -26,21 +15,21 @@ OPTS = [
         min=0.1,
         max=300.0,
         help="""
-Seconds within which an agent has to answer.
+Time, in seconds, within which an agent must answer.
 
-All agents are asked at once, so that however many do not answer cost this
-time once. Can be given with ``--timeout`` as well.
+Commands ask all agents at once, so agents that do not answer cost this time
+once, however many they are. ``--timeout`` overrides this option.
 """),
     cfg.MultiStrOpt(
         'cells',
         default=[],
         secret=True,
         help="""
-Message bus of another cell, as NAME=URL; may be given more than once.
+Message bus of another cell, as NAME=URL; may be repeated.
 
-The agents of a cell are reached over the bus of that cell's compute services.
-That of ``[DEFAULT] transport_url`` is known already, by the name ``default``.
-Example: north=rabbit://user:password@192.0.2.7:5672/
+Commands reach the agents of a cell over the message bus of that cell's compute
+services. The bus of ``[DEFAULT] transport_url`` need not be given: it is the
+cell ``default``. Example: north=rabbit://user:password@192.0.2.7:5672/
 """),
 ]
 

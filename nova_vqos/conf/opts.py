@@ -1,23 +1,16 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """All options, for oslo-config-generator."""
+
+from collections.abc import Sequence
+
+from oslo_config import cfg
 
 from nova_vqos.conf import agent
 from nova_vqos.conf import manage
 from nova_vqos.conf import vqos
 
 
-def list_opts():
+def list_opts() -> list[tuple[cfg.OptGroup | None, Sequence[cfg.Opt]]]:
     """Pairs of a group and its options."""
     return [(None, agent.HOST_OPTS),
             (vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS),

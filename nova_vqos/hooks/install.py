@@ -1,22 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Installs the hook in libvirt's directory, and removes it.
 
-"""Installs the hook where libvirt looks for it, and removes it.
-
-What is installed is a shell script of a few lines below ``qemu.d``, which
-libvirt (6.5 and later) runs in the order of names, each with the XML that the
-one before printed. It returns from all operations but the two that matter
-without starting Python, and starts Python without ``site``: half of the time
-that the console script takes (tools/bench/hook.py).
+The installed file is a short shell script in ``qemu.d``. libvirt (6.5 and
+later) runs the hooks there in the order of their names, each with the XML that
+the previous one printed. The script starts Python for two operations only, and
+without ``site``: half of the time that the console script takes
+(tools/bench/hook.py).
 """
 
 import argparse
@@ -27,13 +16,9 @@ import re
 import shlex
 import sys
 
-from nova_vqos.hooks import libvirt
+from nova_vqos import hooks
+from nova_vqos.conf import default_path
 from nova_vqos.hooks import rewrite
-
-DEFAULT_HOOKS_DIR = '/etc/libvirt/hooks'
-# Late in the order: ours is the last word on the cap.
-NAME = 'qemu.d/90-nova-vqos'
-_MARK = '# Written by nova-vqos-libvirt-hook --install'
 
 _SCRIPT = """\
 #!/bin/sh
@@ -62,65 +47,55 @@ class InstallError(Exception):
     """The hook cannot be installed or removed as asked."""
 
 
-def script(config: str = libvirt.DEFAULT_CONFIG) -> str:
-    """The shell script that libvirt is to run.
+def script(config: str = default_path.HOOK_CONFIG) -> str:
+    """The shell script for libvirt.
 
     :param config: path of the hook's configuration
     """
-    # NOTE: of nova_vqos itself: all else that the hook imports is Python's.
-    start = _START.format(
-        directory=str(pathlib.Path(libvirt.__file__).parents[2]),
-        config=config)
+    # NOTE: the directory of nova_vqos: all other imports are Python's own.
+    module = pathlib.Path(__file__).with_name('libvirt.py')
+    start = _START.format(directory=str(module.parents[2]), config=config)
     return _SCRIPT.format(
-        mark=_MARK,
+        mark=hooks.MARK,
         operations=' | '.join(f"'{operation} {sub_operation}'"
                               for operation, sub_operation
-                              in libvirt.REWRITTEN),
+                              in hooks.REWRITTEN),
         python=shlex.quote(sys.executable),
-        module=shlex.quote(libvirt.__file__),
+        module=shlex.quote(str(module)),
         config=shlex.quote(config),
         start=shlex.quote(start))
 
 
-def installed_path(hooks_dir: str = DEFAULT_HOOKS_DIR) -> pathlib.Path | None:
-    """Where the hook is installed, None if it is not.
-
-    For the driver, which tells the scheduler of it.
-    """
-    path = pathlib.Path(hooks_dir, NAME)
-    return path if _is_ours(path) and os.access(path, os.X_OK) else None
-
-
 def config_of(content: str) -> str | None:
-    """The configuration that an installed script goes by.
+    """The path of the configuration in an installed script.
 
-    :returns: None where it is no script of ours
+    :returns: None: it is no script of ours
     """
-    if _MARK not in content:
+    if hooks.MARK not in content:
         return None
     found = re.search('^ *grep .* && exit 1$', content, re.MULTILINE)
     return shlex.split(found[0])[3] if found else None
 
 
 def install(hooks_dir: str, config: str) -> bool:
-    """Install the hook, or the newer one.
+    """Install the hook, or replace an older one.
 
-    :returns: whether something had to be done
-    :raises InstallError: when a foreign file is in its place, or the
-        configuration is wrong
+    :returns: whether the file was written
+    :raises InstallError: when another program's file is in its place, or the
+        configuration is invalid
     :raises OSError: when it cannot be written
     """
     error = rewrite.load_settings(config).error
     if error:
         raise InstallError(error)
-    path = pathlib.Path(hooks_dir, NAME)
+    path = pathlib.Path(hooks_dir, default_path.HOOK_NAME)
     _check_not_foreign(path)
     content = script(config)
-    if installed_path(hooks_dir) and path.read_text() == content:
+    if hooks.is_installed(hooks_dir) and path.read_text() == content:
         return False
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # NOTE: libvirt runs whatever is executable below qemu.d, so it is made
-    # beside it.
+    # NOTE: libvirt runs each executable in qemu.d, so the new file is made
+    # outside.
     temporary = path.parent.parent / f'.{path.name}.{os.getpid()}'
     try:
         temporary.write_text(content)
@@ -135,10 +110,10 @@ def uninstall(hooks_dir: str) -> bool:
     """Remove the hook.
 
     :returns: whether it was there
-    :raises InstallError: when a foreign file is in its place
+    :raises InstallError: when another program's file is in its place
     :raises OSError: when it cannot be removed
     """
-    path = pathlib.Path(hooks_dir, NAME)
+    path = pathlib.Path(hooks_dir, default_path.HOOK_NAME)
     _check_not_foreign(path)
     there = path.exists()
     path.unlink(missing_ok=True)
@@ -146,30 +121,30 @@ def uninstall(hooks_dir: str) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line that operators use."""
+    """The command line for operators."""
     parser = argparse.ArgumentParser(
         prog='nova-vqos-libvirt-hook',
-        description='The qemu hook of libvirt, which gives a guest that '
-        'comes in the CPU cap that this host has to have. libvirt calls it '
-        'with NAME OPERATION SUB-OPERATION EXTRA; operators with:')
+        description='The qemu hook of libvirt: gives a guest that migrates '
+        'to this host its CPU cap for this host. libvirt runs it with NAME '
+        'OPERATION SUB-OPERATION EXTRA, operators run it with:')
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument('--install', action='store_true',
-                        help='install the hook, which may be there already')
+                        help='install the hook, or update it')
     action.add_argument('--uninstall', action='store_true',
-                        help='remove the hook, which may be gone already')
-    parser.add_argument('--hooks-dir', default=DEFAULT_HOOKS_DIR,
-                        help="libvirt's hooks (%(default)s)")
-    parser.add_argument('--config', default=libvirt.DEFAULT_CONFIG,
-                        help='configuration of the hook, which need not '
-                        'exist (%(default)s)')
+                        help='remove the hook, if it is installed')
+    parser.add_argument('--hooks-dir', default=default_path.HOOKS,
+                        help="directory of libvirt's hooks (%(default)s)")
+    parser.add_argument('--config', default=default_path.HOOK_CONFIG,
+                        help='configuration of the hook; the file may be '
+                        'missing (%(default)s)')
     options = parser.parse_args(arguments)
-    path = pathlib.Path(options.hooks_dir, NAME)
+    path = pathlib.Path(options.hooks_dir, default_path.HOOK_NAME)
     try:
         if options.uninstall:
             state = 'removed' if uninstall(options.hooks_dir) else 'not there'
         elif install(options.hooks_dir, os.path.abspath(options.config)):
-            state = ('installed; libvirt looks for hooks when it starts: '
-                     'restart virtqemud or libvirtd if this was the first')
+            state = ('installed; libvirt reads its hooks when it starts: '
+                     'restart virtqemud or libvirtd if this is the first')
         else:
             state = 'up to date'
     except (InstallError, OSError) as error:
@@ -179,14 +154,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _is_ours(path: pathlib.Path) -> bool:
-    try:
-        with path.open(encoding='utf-8', errors='replace') as file:
-            return _MARK in file.read(4096)
-    except OSError:
-        return False
-
-
 def _check_not_foreign(path: pathlib.Path) -> None:
-    if os.path.lexists(path) and not _is_ours(path):
-        raise InstallError(f'{path} is not ours: it is left as it is')
+    if os.path.lexists(path) and not hooks.is_ours(str(path)):
+        raise InstallError(f'{path} is not ours: not changed')

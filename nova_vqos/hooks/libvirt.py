@@ -1,48 +1,34 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The qemu hook of libvirt, started at each migration and restore.
 
 libvirt runs ``HOOK NAME OPERATION SUB-OPERATION EXTRA`` at every step of a
-guest's life. Where a guest comes in (``migrate begin``, ``restore begin``) it
-gives the guest's XML on stdin and takes what is printed instead; a status
-other than 0 cancels the migration. At all else this returns 0 at once, and
-before it imports anything: a failing ``reconnect`` would kill the guest.
+guest's life. Where a guest arrives (``migrate begin``, ``restore begin``),
+libvirt passes its XML on stdin and uses the printed XML instead; a status
+other than 0 cancels the migration. All other operations return 0 at once,
+before any import that may fail: a failing ``reconnect`` would kill the guest.
 
-Nothing but the standard library is imported here, and the rest only when it
-is needed: see tools/bench/hook.py.
+Imports are late: see tools/bench/hook.py.
 """
 
 import sys
 
-DEFAULT_CONFIG = '/etc/nova-vqos/hook.conf'
-#: The operations in which the guest's XML may be changed.
-REWRITTEN = (('migrate', 'begin'), ('restore', 'begin'))
+from nova_vqos import hooks
 
-# How long libvirt is kept waiting at most, once the XML is read.
+# Longest time that libvirt waits once the XML is read.
 _TIMEOUT_S = 10
 # libvirt's arguments: name, operation, sub-operation, extra.
 _HOOK_ARGUMENTS = 4
 
 
-def main(argv: list[str] | None = None, config: str = DEFAULT_CONFIG) -> int:
-    """Do what libvirt, or an operator, asks.
+def main(argv: list[str] | None = None, config: str | None = None) -> int:
+    """Serve libvirt, or an operator.
 
     :param argv: arguments, without the program's name; None: this process's
-    :param config: path of the hook's configuration
-    :returns: the exit status; 1 cancels what libvirt is about to do
+    :param config: path of the hook's configuration; None: the default one
+    :returns: the exit status; 1 cancels the operation of libvirt
     """
     arguments = sys.argv[1:] if argv is None else argv
-    if tuple(arguments[1:3]) in REWRITTEN:
+    if tuple(arguments[1:3]) in hooks.REWRITTEN:
         return _rewrite(arguments[0], config)
     if (len(arguments) == _HOOK_ARGUMENTS
             or (arguments and not arguments[0].startswith('-'))):
@@ -51,10 +37,11 @@ def main(argv: list[str] | None = None, config: str = DEFAULT_CONFIG) -> int:
     return install.main(arguments)
 
 
-def _rewrite(name: str, config: str) -> int:
-    """Print the XML on stdin with the CPU tuning of this host."""
+def _rewrite(name: str, config: str | None) -> int:
+    """Print the XML on stdin with its CPU tuning on this host."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     try:
+        from nova_vqos.conf import default_path
         from nova_vqos.hooks import rewrite
     except ImportError as error:
         # Half an upgrade: the migration goes on.
@@ -64,4 +51,5 @@ def _rewrite(name: str, config: str) -> int:
             target.write(block)
         target.flush()
         return 0
-    return rewrite.run(name, source, target, config, _TIMEOUT_S)
+    return rewrite.run(name, source, target,
+                       config or default_path.HOOK_CONFIG, _TIMEOUT_S)

@@ -1,31 +1,17 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites the CPU tuning of a guest that migrates to this host.
 
-"""Rewrites the CPU tuning of a guest that comes in to this host.
-
-What happens when that cannot be done is the operator's choice
-(``on_error`` in hook.conf):
+``on_error`` in hook.conf says what happens when that fails:
 
 ``pass``, the default
-    The XML passes unchanged but for pins and limits of the other host's agent,
-    and the guest comes in with the cap of the host it left; the agent
-    corrects that as soon as it sees the guest. Also where this host is too
-    slow for the guest: a cap of all that the host has would look like a kept
-    promise, and is for nobody to choose here.
+    Only pins and limits of the other host's agent are removed from the XML.
+    The guest starts with the cap of the host that it left, and the agent
+    corrects it as soon as it sees the guest. Also where this host is too slow
+    for the guest: a cap of a whole pCPU would look like a kept promise.
 ``refuse``
-    The migration is cancelled, and the guest stays where it is.
+    The migration is cancelled, and the guest stays on its host.
 
-Servers without units need no configuration and no profile: they pass in
-either case.
+Servers without units need no configuration and no profile: they always pass.
 """
 
 import os
@@ -37,31 +23,32 @@ from nova_vqos import domain_xml
 from nova_vqos import policy as policies
 
 if ty.TYPE_CHECKING:
-    from nova_vqos import tuning
+    from nova_vqos import cputune
 
-# Far above any real guest's: one of 4 vCPUs has 6 KiB.
+# Far more than a guest needs: the XML of one with 4 vCPUs has 6 KiB.
 MAX_XML_BYTES = 4 * 1024 * 1024
 
 _SECTION = 'hook'
 _ON_ERROR = ('pass', 'refuse')
 _PERIODS = ('period_us', 'cache_max_period_us')
-# NOTE: int() takes other scripts' digits too, and raises at thousands of them.
+# NOTE: int() accepts other scripts' digits, and raises at thousands of them.
 _PERIOD_PATTERN = re.compile('[0-9]{1,9}')
 
 
 class HookError(Exception):
-    """What keeps the hook from doing its work."""
+    """The hook cannot rewrite the XML."""
 
 
 class Settings:
     """The hook's configuration.
 
     :ivar on_error: ``pass`` or ``refuse``
-    :ivar profile_path: where this host's profile is; None: the usual place
-    :ivar period_us: of the quotas; None: the usual one
-    :ivar cache_max_period_us: of servers of quantum class ``cache``; likewise
-    :ivar quantum_slices: by quantum class, as text; likewise
-    :ivar error: what is wrong with the configuration, '' if nothing is
+    :ivar profile_path: of this host; None: the default
+    :ivar period_us: of the quotas; None: the default
+    :ivar cache_max_period_us: of servers of quantum class ``cache``; None: the
+        default
+    :ivar quantum_slices: by quantum class, as text; '': the default
+    :ivar error: why the configuration is invalid; '': it is valid
     """
 
     __slots__ = ('cache_max_period_us', 'error', 'on_error', 'period_us',
@@ -77,13 +64,13 @@ class Settings:
 
 
 def load_settings(path: str) -> Settings:
-    """Read the hook's configuration; none is as good as an empty one.
+    """Read the hook's configuration; a missing file is as an empty one.
 
-    :returns: settings, never an exception: on_error has to be known also
-        where the rest is wrong, and then says what becomes of the guest
+    Raises nothing: an invalid configuration has an ``on_error`` too, which
+    says what happens to the guest.
     """
     settings = Settings()
-    # NOTE: importing a parser takes 4 ms, which most hosts need not spend.
+    # NOTE: the import of the parser takes 4 ms, and most hosts have no file.
     if not os.path.exists(path):
         return settings
     import configparser
@@ -120,16 +107,16 @@ def load_settings(path: str) -> Settings:
 
 
 def without_foreign_limits(xml: bytes) -> bytes:
-    """The XML of a server with units without the limits on its I/O.
+    """The XML of a server with units, without the limits on its I/O.
 
-    The other host's agent set them, for its own CPUs. Here they would slow
-    the threads that take the guest in; this host's agent sets its own. The
-    very same bytes where nothing is to change.
+    The other host's agent set them for its own CPUs. On this host they would
+    slow the threads that receive the guest; this host's agent sets its own
+    limits. The same bytes where nothing changes.
 
     :raises nova_vqos.domain_xml.DomainXmlError: when it is not the XML of a
         domain
     """
-    # NOTE: few domains have one, and each migration waits for this.
+    # NOTE: few domains have a limit, and each migration waits for this.
     if not any(f'<{name}>'.encode() in xml for name in domain_xml.LIMITS):
         return xml
     extra_specs = domain_xml.read(xml).extra_specs or {}
@@ -139,12 +126,12 @@ def without_foreign_limits(xml: bytes) -> bytes:
 
 
 def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
-    """The XML of a guest with the CPU tuning that it gets on this host.
+    """The XML of a guest with its CPU tuning on this host.
 
-    :returns: the XML, the very same bytes where nothing is to change; and
-        what was done, for the log, '' where that is nothing
-    :raises Exception: typed ones of domain_xml, policy, profile and units,
-        when it cannot be told what the guest is to get
+    :returns: the XML, the same bytes where nothing changes; and the change,
+        for the log, '' where there is none
+    :raises Exception: typed ones of domain_xml, policy, files and units, when
+        the tuning cannot be computed
     """
     domain = domain_xml.read(xml)
     if domain.extra_specs is None:
@@ -152,19 +139,20 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
     policy = policies.parse(domain.extra_specs, domain.vcpus or 0)
     if policy is None or policy.units is None:
         return xml, ''
-    # As in the agent: hotplugged vCPUs share the units with the others.
+    # As in the agent: hotplugged vCPUs share the units of the server.
     policy = policy._replace(
         vcpus=max(policy.vcpus, domain.vcpus_online or 0))
     if settings.error:
         raise HookError(settings.error)
-    # Only now: servers without units need not wait for these.
-    from nova_vqos import profile as profiles
-    from nova_vqos import tuning
-    profile = profiles.load(settings.profile_path or profiles.DEFAULT_PATH)
-    # NOTE: pCPUs that were not measured are none that guests of Nova share.
+    # Late: servers without units need not wait for these.
+    from nova_vqos import cputune
+    from nova_vqos.conf import default_path
+    from nova_vqos.profile import document
+    profile = document.load(settings.profile_path or default_path.PROFILE)
+    # NOTE: guests of Nova share measured pCPUs only.
     pcpus = profile.pcpus & (domain.pcpus or profile.pcpus) or profile.pcpus
-    tune = tuning.tune(
-        policy, profile, pcpus, cgroup_version=tuning.host_cgroup_version(),
+    tune = cputune.compute(
+        policy, profile, pcpus, cgroup_version=cputune.host_cgroup_version(),
         periods=periods(settings))
     if tune is None:
         return xml, ''
@@ -178,17 +166,17 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
                     f'{quota_us or "none"}, period {period_us or "none"} us')
 
 
-def periods(settings: Settings) -> 'tuning.Periods':
+def periods(settings: Settings) -> 'cputune.Periods':
     """The CFS periods of this host.
 
-    :raises ValueError: when one is out of its range, also where this server
-        does not get it
+    :raises ValueError: when one is out of its range, also where it does not
+        apply to this server
     :raises HookError: likewise
     """
-    from nova_vqos import tuning
+    from nova_vqos import cputune
     from nova_vqos import units
     from nova_vqos.quantum import classes
-    periods = tuning.DEFAULT_PERIODS
+    periods = cputune.DEFAULT_PERIODS
     if settings.period_us is not None:
         periods = periods._replace(plain_us=settings.period_us)
     if settings.cache_max_period_us is not None:
@@ -208,14 +196,14 @@ def periods(settings: Settings) -> 'tuning.Periods':
 
 def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
         timeout_s: int) -> int:
-    """Print a guest's XML as this host has to have it.
+    """Print a guest's XML with its CPU tuning on this host.
 
     :param name: of the guest, for the log
     :param source: the guest's XML
-    :param target: where the result goes: all of it, or, refused, nothing
+    :param target: gets the whole result; nothing where the guest is refused
     :param config: path of the hook's configuration
     :param timeout_s: bound of all but reading and writing
-    :returns: exit status: 0, or 1 to cancel
+    :returns: exit status: 0, or 1 to cancel the migration
     """
     xml = result = source.read(MAX_XML_BYTES + 1)
     on_error = 'pass'
@@ -225,12 +213,12 @@ def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
         on_error = settings.on_error
         if len(xml) > MAX_XML_BYTES:
             raise HookError(f'the XML has more than {MAX_XML_BYTES} bytes')
-        # These would be wrong here, whatever else can be done.
+        # Pins and limits of the other host are wrong here in any case.
         result = without_foreign_limits(domain_xml.without_own_pins(xml))
         result, done = rewritten(result, settings)
         if done:
             _log(name, done, error=False)
-    # NOTE: libvirt's migration depends on this process, whatever happens.
+    # NOTE: libvirt's migration depends on this process.
     except Exception as error:
         if on_error == 'refuse':
             _log(name, f'refused: {_reason(error)}')
@@ -265,9 +253,9 @@ def _reason(error: Exception) -> str:
 
 
 def _log(name: str, message: str, *, error: bool = True) -> None:
-    """One line to syslog, and, of an error, to stderr.
+    """Write a line to syslog; an error also to stderr.
 
-    libvirt keeps the hook's stderr only where the hook fails.
+    libvirt logs the hook's stderr only where the hook fails.
     """
     import syslog
     line = ''.join(character if character.isprintable() else '?'

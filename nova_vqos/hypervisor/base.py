@@ -1,20 +1,13 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between the agent and the driver of a host's hypervisor.
 
-"""What the agent needs of a host's hypervisor: the contract of its drivers.
+A driver lists the domains that run, describes them, reads and writes their CPU
+tuning, reads their counters, and passes events on. It decides nothing. Calls
+may come from several threads. Each may raise Unavailable, each that names a
+domain DomainGone, and each another HypervisorError where a value is refused,
+or an answer cannot be had or understood.
 
-A driver tells which domains run, what their policy follows from, and which
-CPU tuning is in force; it writes what it is told, and passes events on. It
-decides nothing. Drivers are found by name in the stevedore namespace
+The agent loads a driver by its name in the stevedore namespace
 ``nova_vqos.hypervisors``.
 """
 
@@ -22,11 +15,13 @@ import abc
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 import dataclasses
 import enum
+from fractions import Fraction
+import typing as ty
 
+from nova_vqos import units
 from nova_vqos.billing import usage
-from nova_vqos.hypervisor import schedstat
-from nova_vqos.quantum import activity
 from nova_vqos.quantum import model
+from nova_vqos.quantum import recognition
 
 
 class HypervisorError(Exception):
@@ -51,6 +46,10 @@ class SlicesUnsupported(HypervisorError):
 
 class SlicesDenied(HypervisorError):
     """This process may not set the slices of other users' threads."""
+
+
+class ReservationRefused(HypervisorError):
+    """The kernel reserves no CPU time for a thread, or not as much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class InForce:
 
 
 class Parameter(enum.Enum):
-    """What of a domain's CPU tuning can be written."""
+    """A value of a domain's CPU tuning that can be written."""
 
     DOMAIN_QUOTA_US = 'domain_quota_us'
     DOMAIN_PERIOD_US = 'domain_period_us'
@@ -118,26 +117,25 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Domain:
-    """What a domain's policy follows from.
+    """The description of a domain, which its policy follows from.
 
     :ivar name: the hypervisor's name of the domain
     :ivar extra_specs: of its flavor; None: not a server of Nova
     :ivar flavor_name: of its flavor; '' where unknown
     :ivar flavor_id: of its flavor in Nova's API; '' where unknown
     :ivar vcpus: of its flavor; 0 where unknown
-    :ivar pcpus: those that its vCPUs may run on; None: all
-    :ivar pinned_by_others: whether one of them was pinned, not by :meth:`pin`
-        or :meth:`place` of :class:`Hypervisor`
-    :ivar cpuset: those that they may run on where they are not pinned; None:
-        all
-    :ivar pinned: whether one of them was pinned, by whomever
-    :ivar project_id: whose server it is; '' where unknown
-    :ivar interfaces: by the name on the host; not those whose packets pass by
-        the host's kernel
-    :ivar disks: by the name in the guest, such as ``vda``; not those whose
-        requests pass by the host's kernel
-    :ivar incoming: whether its guest is yet to come from another host; None:
-        the driver cannot tell
+    :ivar pcpus: the pCPUs that its vCPUs may run on; None: all
+    :ivar pinned_by_others: whether a vCPU was pinned by another writer than
+        :meth:`CapDriver.pin` and :meth:`ThreadDriver.place`
+    :ivar cpuset: the pCPUs of vCPUs that are not pinned; None: all
+    :ivar pinned: whether a vCPU was pinned, by any writer
+    :ivar project_id: of the server; '' where unknown
+    :ivar interfaces: by the name on the host; without those whose packets
+        bypass the host's kernel
+    :ivar disks: by the name in the guest, such as ``vda``; without those whose
+        requests bypass the host's kernel
+    :ivar incoming: whether the guest has not yet arrived from another host;
+        None: unknown to the driver
     """
 
     uuid: str
@@ -164,10 +162,44 @@ class Threads:
 
     :ivar vcpus: of each vCPU that is online, by its number
     :ivar others: of its emulator, I/O threads and vhost workers
+    :ivar io: those of the others that serve its I/O: the emulator's main
+        thread and the I/O threads
     """
 
     vcpus: Mapping[int, int]
     others: tuple[int, ...]
+    io: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reserved:
+    """The CPU time that is reserved for a domain.
+
+    :ivar vcpus: by the number of each vCPU that has a reservation
+    :ivar pcpus: of all its threads together, in pCPUs
+    :ivar refusal: why it is less than was wanted; '': it is not
+    """
+
+    vcpus: Mapping[int, units.CpuCap]
+    pcpus: Fraction
+    refusal: str = ''
+
+
+class ThreadRun(ty.NamedTuple):
+    """Counters of one thread since it began; they never fall.
+
+    The mean run until another thread ran is the difference of ``run_ns``
+    divided by that of ``runs``.
+
+    :ivar run_ns: how long it ran
+    :ivar waited_ns: how long it was ready and did not run, also because of a
+        cap
+    :ivar runs: how often it began to run
+    """
+
+    run_ns: int
+    waited_ns: int
+    runs: int
 
 
 #: The detail of a CHANGED event: a migration or another job has ended.
@@ -175,7 +207,7 @@ JOB_COMPLETED = 'job completed'
 
 
 class EventKind(enum.Enum):
-    """What happened to a domain, as far as the agent treats it differently."""
+    """What happened to a domain; one kind for each reaction of the agent."""
 
     STARTED = 'started'
     RESUMED = 'resumed'
@@ -191,10 +223,10 @@ class Event:
     """Something that happened.
 
     :ivar uuid: of the domain, '' for events of the connection
-    :ivar run_id: see :meth:`Hypervisor.running`, -1 where it does not run
+    :ivar run_id: see :meth:`CapDriver.running`, -1 where it does not run
     :ivar detail: the hypervisor's own word for it, such as ``migrated``
     :ivar seen_at_s: on the monotonic clock
-    :ivar values: of TUNED: what was set
+    :ivar values: of TUNED: the new values
     """
 
     kind: EventKind
@@ -206,20 +238,19 @@ class Event:
         default_factory=dict)
 
 
-class Hypervisor(abc.ABC):
-    """One host's hypervisor. Calls may come from several threads."""
+class CapDriver(abc.ABC):
+    """The domains of a host, and their CPU tuning."""
 
     @property
     @abc.abstractmethod
     def cgroup_version(self) -> int:
-        """1 or 2: what shares mean on this host."""
+        """1 or 2: the scale of shares on this host."""
 
     @abc.abstractmethod
     def connect(self, on_event: Callable[[Event], None]) -> None:
         """Connect, or connect again, and follow the events from now on.
 
         :param on_event: called from a thread of the driver; must not block
-        :raises Unavailable: when the hypervisor cannot be reached
         """
 
     @abc.abstractmethod
@@ -228,167 +259,165 @@ class Hypervisor(abc.ABC):
 
     @abc.abstractmethod
     def running(self) -> Mapping[str, int]:
-        """All domains that run, with one bulk call.
+        """List all domains that run, with one bulk call.
 
         :returns: by UUID, a number that grows with each start of a domain
-        :raises Unavailable: when the hypervisor cannot be reached
         """
 
     @abc.abstractmethod
     def describe(self, uuid: str) -> Domain:
-        """Read what a domain's policy follows from.
+        """Read the description of a domain.
 
-        :raises DomainBusy: when it is only being started; STARTED follows
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when it cannot be understood
+        :raises DomainBusy: while it is being started; STARTED follows
         """
 
     @abc.abstractmethod
     def read(self, uuid: str) -> InForce:
-        """Read the tuning in force; cheap enough for each tick.
-
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when it cannot be read
-        """
+        """Read the tuning in force; cheap enough for each tick."""
 
     @abc.abstractmethod
     def write(self, uuid: str, changes: Sequence[Change]) -> None:
         """Write values, in their order. May block for tens of seconds.
 
         :raises DomainBusy: when the domain takes no writes now
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when a value is refused
         """
 
     @abc.abstractmethod
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         """Let all vCPUs of a domain run on these pCPUs only.
 
-        Also after a new start; but not on a host that it migrates to. May
-        block for tens of seconds.
+        The pins outlast a new start, but stay behind in a migration. May block
+        for tens of seconds.
 
         :raises DomainBusy: when the domain takes no writes now
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when a pCPU is refused
         """
 
-    # NOTE: not abstract, so that a driver from before billing still loads:
-    # its servers are billed nothing, and the agent says so.
 
+class UsageDriver(abc.ABC):
+    """Counters of domains, and of the whole host.
+
+    A domain that cannot be read now is left out of an answer.
+    """
+
+    @abc.abstractmethod
     def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
-        """Read what domains used so far; cheap enough for each interval.
+        """Read all counters of domains; cheap enough for each interval.
 
-        Where the hypervisor hangs this blocks for seconds: not for a thread
-        that others wait for.
+        Where the hypervisor hangs this blocks for seconds: call it from a
+        thread that no other waits for.
 
-        :param uuids: of the domains that are wanted
-        :returns: by UUID; a domain that cannot be read now is left out
-        :raises Unavailable: when the hypervisor cannot be reached
+        :returns: by UUID
         """
-        return {}
 
+    @abc.abstractmethod
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
-        """Read what the vCPUs of domains used so far, a few files of each.
+        """Read the CPU time of the vCPUs of domains, a few files of each.
 
-        Also while the hypervisor cannot be reached, of those that were read
-        before. Of one that is new it may be asked: not for a thread that
-        others wait for.
+        Domains that were read before are read also while the hypervisor
+        cannot be reached. The hypervisor is asked for a new one: call this
+        from a thread that no other waits for.
 
-        :param run_ids: of all domains that run, as :meth:`running` has them
-        :returns: by UUID; a domain that cannot be read now is left out
+        :param run_ids: of all domains that run, as from
+            :meth:`CapDriver.running`
+        :returns: by UUID
         """
-        return {}
 
+    @abc.abstractmethod
     def activity(self, uuids: Collection[str]
-                 ) -> Mapping[str, activity.Activity]:
-        """Read what tells which kind of work domains do, in one bulk call.
+                 ) -> Mapping[str, recognition.Activity]:
+        """Read what shows the kind of work of domains, with one bulk call.
 
         Where the hypervisor hangs this blocks for seconds, as usages() does.
 
-        :param uuids: of the domains that are wanted
-        :returns: by UUID; a domain that cannot be read now is left out
-        :raises Unavailable: when the hypervisor cannot be reached
+        :returns: by UUID
         """
-        return {}
 
+    @abc.abstractmethod
     def host_usage(self) -> usage.HostUsage:
-        """Read the CPU time that the whole host used so far.
+        """Read the CPU time that the whole host used so far."""
 
-        :raises HypervisorError: when it is not counted or cannot be read
-        """
-        raise HypervisorError("this driver does not count the host's CPU time")
 
-    # NOTE: nor are these, for a driver from before slices.
+class ThreadDriver(abc.ABC):
+    """The threads of domains: slices, reservations, runs, and pCPUs."""
 
+    @abc.abstractmethod
     def set_slices(self, uuid: str, vcpus: Mapping[int, int | None],
                    others: int | None) -> int:
-        """Let the threads of a domain run for so long at a time.
+        """Set the slices of the threads that a domain has now.
 
-        Those that are there now: where several want the same pCPU, the
-        shortest slice among them counts for the domain. Cheap where they have
-        theirs already.
+        Where several threads want the same pCPU, the shortest slice among them
+        counts for the domain. Cheap where nothing has to be changed.
 
         :param vcpus: slice of each vCPU by its number, in microseconds;
-            None: the kernel's own. Those that are left out stay as they are
+            None: the kernel's default. A vCPU that is left out stays as it is
         :param others: of its emulator, I/O threads and vhost workers
-        :returns: how many threads had another one
-        :raises ValueError: when the kernel takes no such slice
+        :returns: how many threads were changed
+        :raises ValueError: when a slice is out of the kernel's bounds
         :raises SlicesUnsupported: when the kernel has no slices to set
         :raises SlicesDenied: when this process may not set them
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when its threads cannot be found
         """
-        raise SlicesUnsupported('this driver sets no slices')
 
+    @abc.abstractmethod
+    def reserve(self, uuid: str, vcpu: units.CpuCap,
+                io: units.CpuCap) -> Reserved:
+        """Reserve CPU time for the threads that a domain has now.
+
+        Cheap where nothing has to be changed. What is reserved can be changed,
+        and ends with the thread. A thread with a reservation has no slice.
+
+        :param vcpu: of each vCPU
+        :param io: of each thread that serves its I/O, which may use more while
+            others leave theirs unused
+        :raises ValueError: when a reservation is out of bounds
+        """
+
+    @abc.abstractmethod
+    def free_bandwidth(self) -> Fraction:
+        """Measure how much CPU time can still be reserved, in pCPUs.
+
+        For some milliseconds the kernel refuses all other reservations.
+
+        :raises ReservationRefused: when none can be reserved on this host
+        """
+
+    @abc.abstractmethod
     def threads(self, uuid: str) -> Threads:
-        """Find the threads of a domain.
+        """Find the threads of a domain."""
 
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when they cannot be found
-        """
-        raise HypervisorError('this driver does not tell threads')
-
+    @abc.abstractmethod
     def vcpu_runs(self, uuids: Collection[str]
-                  ) -> Mapping[str, Mapping[int, schedstat.ThreadRun]]:
+                  ) -> Mapping[str, Mapping[int, ThreadRun]]:
         """Read how long vCPUs ran, and how often; cheap enough for each tick.
 
         Counters of a vCPU that was plugged in again begin anew.
 
-        :param uuids: of the domains that are wanted
         :returns: by UUID and number of the vCPU; a domain that cannot be read
             now is left out
-        :raises Unavailable: when the hypervisor cannot be reached
         """
-        return {}
 
+    @abc.abstractmethod
     def topology(self) -> tuple[model.Socket, ...]:
-        """Read which pCPUs servers could run on, and what they share.
+        """Read which pCPUs servers could run on, and what these share.
 
-        :returns: those that are online and not isolated
-        :raises HypervisorError: when they cannot be told
+        :returns: the pCPUs that are online and not isolated
         """
-        raise HypervisorError('this driver does not tell pCPUs')
 
+    @abc.abstractmethod
     def place(self, uuid: str,
               pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:
         """Let single vCPUs of a domain run on these pCPUs only.
 
-        As long as it runs, and on this host. Others stay as they are, and
-        what is so already is not written. May block for tens of seconds.
+        The pins last as long as the domain runs on this host. Other vCPUs stay
+        as they are; a pin that is in force is not written. May block for tens
+        of seconds.
 
         :param pcpus_by_vcpu: by number of the vCPU
-        :returns: whether anything was written
-        :raises ValueError: when a vCPU is to have no pCPU
+        :returns: whether a pin was written
+        :raises ValueError: when a vCPU is given no pCPU
         :raises DomainBusy: when the domain takes no writes now
-        :raises DomainGone: when it does not run
-        :raises Unavailable: when the hypervisor cannot be reached
-        :raises HypervisorError: when a vCPU or a pCPU is refused
         """
-        raise HypervisorError('this driver places no single vCPUs')
+
+
+class Hypervisor(CapDriver, UsageDriver, ThreadDriver):
+    """A host's hypervisor: what each driver implements."""

@@ -1,18 +1,7 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The collector of prometheus_client: asks the agent once a scrape."""
 
-"""What Prometheus is told at a scrape, as it is then."""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 import logging
 import typing as ty
@@ -20,11 +9,11 @@ import typing as ty
 from prometheus_client import core
 from prometheus_client import registry
 
-from nova_vqos import verification
 from nova_vqos import version
+from nova_vqos.agent import messages
 from nova_vqos.metrics import families
-from nova_vqos.metrics import of_host
-from nova_vqos.metrics import of_servers
+from nova_vqos.metrics import samples
+from nova_vqos.profile import validity
 
 LOG = logging.getLogger(__name__)
 
@@ -36,29 +25,24 @@ _KINDS = {families.GAUGE: core.GaugeMetricFamily,
 
 
 class Snapshot(ty.NamedTuple):
-    """An agent and its servers at one moment.
+    """An agent and its servers at one moment."""
 
-    :ivar host: see :meth:`nova_vqos.agent.manager.AgentManager.get_host`
-    :ivar servers: see
-        :meth:`nova_vqos.agent.manager.AgentManager.list_servers`
-    """
-
-    host: Mapping[str, ty.Any]
-    servers: Mapping[str, ty.Any]
+    report: messages.LoopReport
+    servers: Sequence[messages.Server]
 
 
 class SingleFlight:
-    """Asks one question at a time, however many want the answer.
+    """Asks one question at a time, however many callers want the answer.
 
-    An agent that is held up is not made to keep a queue of them, and never
-    more than one thread waits for it.
+    An agent that is held up gets no queue of questions, and never more than
+    one thread waits for it.
     """
 
     def __init__(self, question: Callable[[], Snapshot],
                  timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         """
-        :param question: may take its time
-        :param timeout_s: that is waited for the answer
+        :param question: may block, or raise
+        :param timeout_s: longest wait for the answer
         """
         self._question = question
         self._timeout_s = timeout_s
@@ -70,7 +54,7 @@ class SingleFlight:
     def ask(self) -> Snapshot | None:
         """Called by one thread at a time.
 
-        :returns: None: there is no answer in time
+        :returns: None: there was no answer in time
         """
         if self._asked is None:
             self._asked = self._executor.submit(self._question)
@@ -80,7 +64,7 @@ class SingleFlight:
             # NOTE: of the wait, or of the question itself.
             if self._asked.done():
                 self._asked = None
-            self._complain('the loop is held up')
+            self._complain('its loop is held up')
             return None
         except Exception as error:
             self._asked = None
@@ -96,15 +80,15 @@ class SingleFlight:
 
     def _complain(self, problem: str) -> None:
         if problem and problem != self._problem:
-            LOG.warning('There are no metrics but nova_vqos_agent_up: %s',
-                        problem)
+            LOG.warning('The agent did not answer, nova_vqos_agent_up is 0 '
+                        'and other metrics are left out: %s', problem)
         elif self._problem and not problem:
-            LOG.info('There are metrics again')
+            LOG.info('The agent answers, all metrics are exported again')
         self._problem = problem
 
 
 class AgentCollector(registry.Collector):
-    """Turns one snapshot for each scrape into metrics."""
+    """Turns one snapshot of the agent for each scrape into metrics."""
 
     def __init__(self, snapshot: Callable[[], Snapshot | None], host: str,
                  verification_path: str) -> None:
@@ -112,16 +96,29 @@ class AgentCollector(registry.Collector):
 
         :param snapshot: None: the agent did not answer
         :param host: name of this host
-        :param verification_path: see :mod:`nova_vqos.verification`
+        :param verification_path: see :mod:`nova_vqos.profile.validity`
         """
         self._snapshot = snapshot
         self._host = host
         self._verification_path = verification_path
-        self._deliveries = of_servers.Deliveries()
+        self._deliveries = samples.Deliveries()
 
     def collect(self) -> Iterator[core.Metric]:
-        """All metrics that have a value; called by one thread at a time."""
-        return in_families(self._samples())
+        """All metrics that have a value, in the order of families.ALL.
+
+        Called by one thread at a time.
+        """
+        found: dict[families.Family, list[families.Sample]] = {}
+        for sample in self._samples():
+            found.setdefault(sample.family, []).append(sample)
+        for family in families.ALL:
+            if family not in found:
+                continue
+            metric = _KINDS[family.kind](family.name, family.help,
+                                         labels=family.labels)
+            for sample in found[family]:
+                metric.add_metric(sample.labels, sample.value)
+            yield metric
 
     def describe(self) -> Iterable[core.Metric]:
         """Nothing: without it, registering would ask the agent."""
@@ -135,29 +132,10 @@ class AgentCollector(registry.Collector):
                               float(snapshot is not None))
         if snapshot is None:
             return
-        host = snapshot.host
-        yield from of_host.samples(host)
-        if host['profile'] is not None:
-            yield from of_host.drift_samples(verification.load(
-                self._verification_path, host['profile']['id']))
-        yield from of_servers.samples(
-            snapshot.servers['servers'], self._deliveries,
-            host['quantum_classes'])
-
-
-def in_families(samples: Iterable[families.Sample]
-                ) -> Iterator[core.Metric]:
-    """Samples as prometheus_client wants them: family by family, in the
-    order of :data:`families.ALL`.
-    """
-    found: dict[families.Family, list[families.Sample]] = {}
-    for sample in samples:
-        found.setdefault(sample.family, []).append(sample)
-    for family in families.ALL:
-        if family not in found:
-            continue
-        metric = _KINDS[family.kind](family.name, family.help,
-                                     labels=family.labels)
-        for sample in found[family]:
-            metric.add_metric(sample.labels, sample.value)
-        yield metric
+        report = snapshot.report
+        yield from samples.host_samples(report)
+        if report.profile is not None:
+            yield from samples.drift_samples(validity.load(
+                self._verification_path, report.profile.id))
+        yield from samples.server_samples(
+            snapshot.servers, self._deliveries, report.quantum_classes)

@@ -1,23 +1,12 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server in the agent that Prometheus scrapes.
 
-"""Where Prometheus finds the metrics: a small HTTP server in the agent.
-
-Whoever asks can hold up neither the agent's loop nor its memory: a few
-requests at a time, each within a time, and the page is made at most once a
+No client can hold up the agent's loop or fill its memory: it serves a few
+requests at a time, each within a limit, and makes the page at most once a
 second.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 import gzip
 import http
 import logging
@@ -29,8 +18,12 @@ import time
 import typing as ty
 from wsgiref import simple_server
 
+from oslo_config import cfg
 import prometheus_client
 from prometheus_client import registry
+
+from nova_vqos.agent import messages
+from nova_vqos.metrics import collector
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +55,7 @@ class Page:
         self._plain = self._zipped = b''
 
     def read(self, *, zipped: bool) -> bytes:
-        """The page; whoever comes while it is made waits for it."""
+        """The page; callers wait while it is made."""
         with self._lock:
             if self._clock() - self._made_at_s >= _KEEP_S:
                 self._plain = prometheus_client.generate_latest(self._metrics)
@@ -99,7 +92,7 @@ class Application:
             self._fails = False
         except Exception:
             if not self._fails:
-                LOG.exception('Metrics cannot be told')
+                LOG.exception('Rendering metrics failed')
             self._fails = True
             return http.HTTPStatus.INTERNAL_SERVER_ERROR, [], b''
         return (http.HTTPStatus.OK, [
@@ -108,14 +101,14 @@ class Application:
 
 
 class Endpoint:
-    """Listens as soon as, and as long as, it can."""
+    """Listens from as soon as it can until stopped."""
 
     def __init__(self, application: Application, address: str,
                  port: int, retry_s: float = RETRY_S) -> None:
         """Prepare; nothing is opened yet.
 
         :param address: of this host, IPv4 or IPv6
-        :param retry_s: after which it is tried again to listen
+        :param retry_s: time between attempts to listen
         """
         self._application = application
         self._address = address
@@ -147,8 +140,8 @@ class Endpoint:
                 server = _Server(self._address, self._port)
             except OSError as error:
                 if str(error) != failure:
-                    LOG.error('Metrics cannot be had on %s, port %d, which '
-                              'is tried again every %g s: %s', self._address,
+                    LOG.error('Cannot listen on %s, port %d, for metrics, '
+                              'retrying every %g s: %s', self._address,
                               self._port, self._retry_s, error)
                 failure = str(error)
                 self._stopping.wait(self._retry_s)
@@ -161,9 +154,10 @@ class Endpoint:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                # From now on it is to be shut down, which waits for its end.
+                # From here on stop() has to shut it down.
                 self._server = server
-            LOG.info('Metrics are on %s, port %d', self._address, self._port)
+            LOG.info('Serving metrics on %s, port %d', self._address,
+                     self._port)
             server.set_app(self._application)
             server.serve_forever()
 
@@ -220,7 +214,7 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off who takes too long; called twice a second."""
+        """Cut off clients that take too long; called twice a second."""
         now_s = time.monotonic()
         with self._lock:
             late = [request for request, until_s in self._until_s.items()
@@ -229,10 +223,37 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
                 try:
                     request.shutdown(socket.SHUT_RDWR)
                 except OSError:
-                    # It has gone by itself.
+                    # The client closed it.
                     continue
 
     def handle_error(self, request: ty.Any, client_address: ty.Any) -> None:
-        """Whoever hangs up is nobody's concern."""
+        """A client that hangs up is no error of ours."""
         LOG.debug('A scrape by %s ended early: %r', client_address,
                   sys.exception())
+
+
+def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
+        [], tuple[messages.LoopReport, Sequence[messages.Server]]]
+        ) -> Callable[[], None] | None:
+    """Begin to export the metrics of an agent.
+
+    :param ask: asks the agent's loop; may block, or raise
+    :returns: ends the export; None: metrics are off
+    """
+    options = conf.vqos_agent
+    if not options.metrics_port:
+        return None
+    asking = collector.SingleFlight(lambda: collector.Snapshot(*ask()))
+    # A registry of our own: other libraries register with the default.
+    metrics = registry.CollectorRegistry()
+    metrics.register(collector.AgentCollector(
+        asking.ask, conf.host, conf.vqos.verification_path))
+    prometheus_client.ProcessCollector(registry=metrics)
+    endpoint = Endpoint(Application(Page(metrics)), options.metrics_address,
+                        options.metrics_port)
+    endpoint.start()
+
+    def stop() -> None:
+        endpoint.stop()
+        asking.close()
+    return stop

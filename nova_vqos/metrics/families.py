@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""The names of all metrics: what they count, in what, and by which labels.
+# SPDX-License-Identifier: Apache-2.0
+"""The names of all metrics, with units, help texts and labels.
 
 Prometheus' conventions: base units in the name, ``_total`` for what only ever
 grows, ``_info`` for texts. A CPU unit is one of ours, see
@@ -32,7 +21,7 @@ class Family(ty.NamedTuple):
 
     :ivar name: in full
     :ivar kind: GAUGE or COUNTER
-    :ivar help: what it is, one line
+    :ivar help: one line
     :ivar labels: their names
     """
 
@@ -57,8 +46,8 @@ class Sample(ty.NamedTuple):
 
 AGENT_UP = Family(
     'nova_vqos_agent_up', GAUGE,
-    'Whether the loop of the agent answered. 0: it is held up, and nothing '
-    'is told of host and servers')
+    'Whether the loop of the agent answered; 0: it is held up, and there are '
+    'no metrics of host and servers')
 AGENT_INFO = Family(
     'nova_vqos_agent_info', GAUGE,
     'Always 1: the name of the host in Nova, and the version of the agent',
@@ -68,49 +57,49 @@ HYPERVISOR_CONNECTED = Family(
     'Whether the agent reaches the hypervisor')
 ALARMS = Family(
     'nova_vqos_agent_alarms', GAUGE,
-    'What an operator should look at: how many texts get_host has in alarms')
+    'Alarms of the agent, see alarms of get_host')
 LEDGER_STORED = Family(
     'nova_vqos_agent_ledger_stored', GAUGE,
-    'Whether accounts of servers can be kept on disk; 0: the host offers no '
-    'billing')
+    'Whether accounts of servers can be written to disk; 0: the host offers '
+    'no billing')
 PUSHED = Family(
     'nova_vqos_agent_pushed_timestamp_seconds', GAUGE,
-    'Of the newest push of flavors that the agent holds, by the clock of who '
-    'pushed; 0: nothing was pushed')
+    'Time of the newest push of flavors that the agent holds, by the clock of '
+    'the pushing machine; 0: there was no push')
 LAST_TICK = Family(
     'nova_vqos_agent_last_tick_seconds', GAUGE,
-    'How long the last look at all servers took')
+    'Duration of the last tick, a look at all servers')
 TICKS = Family(
-    'nova_vqos_agent_ticks_total', COUNTER, 'Looks at all servers')
+    'nova_vqos_agent_ticks_total', COUNTER, 'Ticks, looks at all servers')
 CAP_WRITES = Family(
     'nova_vqos_agent_cap_writes_total', COUNTER,
     'Writes of caps; each gives a little CPU time away')
 PINS = Family(
     'nova_vqos_agent_pins_total', COUNTER,
-    'Servers that were pinned to one class of pCPUs')
+    'Servers that were pinned to pCPUs of one core type')
 TAMPERINGS = Family(
     'nova_vqos_agent_tamperings_total', COUNTER,
-    'Caps that somebody else had changed, and that were restored')
+    'Caps that another writer had changed and the agent restored')
 POLICY_ERRORS = Family(
     'nova_vqos_agent_policy_errors_total', COUNTER,
     'Flavors of running servers that could not be honoured')
 ERRORS = Family(
     'nova_vqos_agent_errors_total', COUNTER,
-    'What else went wrong: of caps, bills and slices')
+    'Unexpected errors in caps, billing and slices')
 BILLING_ROUNDS = Family(
     'nova_vqos_agent_billing_rounds_total', COUNTER,
     'Rounds in which servers were billed')
 SLICES_WRITTEN = Family(
     'nova_vqos_agent_slices_written_total', COUNTER,
-    'Threads of servers that were given another slice')
+    'Threads of servers that got another slice')
 SERVERS_PLACED = Family(
     'nova_vqos_agent_servers_placed_total', COUNTER,
-    'Times that a server was given another set of pCPUs for its class')
+    'Times that a server got another set of pCPUs for its class')
 
 # The host.
 
 DOMAINS = Family(
-    'nova_vqos_host_domains', GAUGE, 'All that run on the host')
+    'nova_vqos_host_domains', GAUGE, 'Domains that run on the host')
 SERVERS = Family(
     'nova_vqos_host_servers', GAUGE, 'Servers with CPU units')
 SERVERS_WRONG = Family(
@@ -121,10 +110,10 @@ CAPACITY = Family(
     'Speed of the pCPUs that servers share, all of them busy')
 RESERVED = Family(
     'nova_vqos_host_reserved_cpu_units', GAUGE,
-    'Kept for the host itself')
+    'CPU units that the host keeps for itself')
 ALLOCATION_RATIO = Family(
     'nova_vqos_host_allocation_ratio', GAUGE,
-    'How many times over what is left is sold')
+    'How many times over the units that are left can be sold')
 USED = Family(
     'nova_vqos_host_used_cpu_units', GAUGE,
     'Entitlements of the servers that run on the host, together')
@@ -155,15 +144,15 @@ VERIFIED = Family(
     'When the profile in use was last verified, in seconds since 1970')
 LOAD = Family(
     'nova_vqos_host_load_cpu_units', GAUGE,
-    'What ran in the last minute: servers, modelled_io (of the kernel for '
-    'them), own (of the host), unattributed (the rest, negative where the '
-    'model says too much)', ('part',))
+    'CPU units used in the last minute: by servers, modelled_io (by the '
+    'kernel for them), own (by the host), unattributed (the rest, negative '
+    'where the model is too high)', ('part',))
 UNPAID = Family(
     'nova_vqos_host_unpaid_cpu_units', GAUGE,
-    'Of what ran, I/O of servers that nobody pays for')
+    'CPU units used in the last minute by I/O that no server pays for')
 SUGGESTED_RESERVED = Family(
     'nova_vqos_host_suggested_reserved_cpu_units', GAUGE,
-    'What to reserve for the host, by the last day')
+    'Suggested reserve for the host, from the last day')
 CLASS_OFFERED = Family(
     'nova_vqos_host_class_offered', GAUGE,
     'Whether the kernel was seen to enforce a quantum class, so that it is '
@@ -175,15 +164,20 @@ POOL_VCPUS = Family(
     'nova_vqos_host_pool_vcpus', GAUGE,
     'vCPUs that run there', ('quantum_class',))
 
+GUARANTEE_PCPUS = Family(
+    'nova_vqos_host_guarantee_pcpus', GAUGE,
+    'pCPUs whose time is reserved for servers, or free to be; a host that '
+    'guarantees no speed has none of these series', ('part',))
+
 # Servers.
 
 SERVER_INFO = Family(
     'nova_vqos_server_info', GAUGE,
-    'Always 1: what is text about a server',
+    'Always 1: the texts about a server',
     (*SERVER_LABELS, 'name', 'flavor', 'cap', 'quantum_class', 'dd_billing'))
 ENTITLED = Family(
     'nova_vqos_server_entitled_cpu_units', GAUGE,
-    'What its flavor promises', SERVER_LABELS)
+    'CPU units of its flavor', SERVER_LABELS)
 VCPUS = Family(
     'nova_vqos_server_vcpus', GAUGE, 'vCPUs of its flavor', SERVER_LABELS)
 SERVER_COEFFICIENT = Family(
@@ -195,7 +189,7 @@ VCPU_SECONDS = Family(
     'CPU time of its vCPUs since it began to run here', SERVER_LABELS)
 VCPU_CU_SECONDS = Family(
     'nova_vqos_server_vcpu_cpu_unit_seconds_total', COUNTER,
-    'The same, normalised: what was delivered since the agent first saw it',
+    'The same in CPU units, since the agent first saw it',
     SERVER_LABELS)
 THROTTLED_SECONDS = Family(
     'nova_vqos_server_throttled_seconds_total', COUNTER,
@@ -203,8 +197,8 @@ THROTTLED_SECONDS = Family(
     SERVER_LABELS)
 WAITED_SECONDS = Family(
     'nova_vqos_server_waited_seconds_total', COUNTER,
-    'For how long its vCPUs were ready and did not run, since a limit or '
-    'somebody else kept them from it', SERVER_LABELS)
+    'For how long its vCPUs were ready and did not run, because of a limit '
+    'or of other threads', SERVER_LABELS)
 CAP_RIGHT = Family(
     'nova_vqos_server_cap_right', GAUGE,
     'Whether the cap in force is the wanted one', SERVER_LABELS)
@@ -217,31 +211,40 @@ CLASS_RIGHT = Family(
     'Whether it gets the slices of its quantum class', SERVER_LABELS)
 SLICE = Family(
     'nova_vqos_server_slice_seconds', GAUGE,
-    'Slice that it is to have, mean of its vCPUs', SERVER_LABELS)
+    'Wanted slice, mean of its vCPUs', SERVER_LABELS)
 OBTAINABLE = Family(
     'nova_vqos_server_obtainable_slice_seconds', GAUGE,
-    'How much of that can be had under its cap, mean of its vCPUs',
+    'Longest run that its cap allows of that slice, mean of its vCPUs',
     SERVER_LABELS)
 RUN_LENGTH = Family(
     'nova_vqos_server_run_length_seconds', GAUGE,
-    'For how long it really runs at a time, mean of its vCPUs', SERVER_LABELS)
+    'For how long it runs at a time, mean of its vCPUs', SERVER_LABELS)
 BILLED = Family(
     'nova_vqos_server_billed_cpu_unit_seconds_total', COUNTER,
-    'What it was billed for on this host', (*SERVER_LABELS, 'component'))
+    'CPU unit seconds that it was billed for on this host',
+    (*SERVER_LABELS, 'component'))
 DEBT = Family(
     'nova_vqos_server_debt_cpu_unit_seconds', GAUGE,
-    'What it owes for its I/O', SERVER_LABELS)
+    'Debt of its I/O', SERVER_LABELS)
 WRITTEN_OFF = Family(
     'nova_vqos_server_written_off_cpu_unit_seconds_total', COUNTER,
-    'What it owed above the ceiling on this host, and need not pay',
+    'Debt above the ceiling that was written off on this host',
     SERVER_LABELS)
 LIMIT = Family(
     'nova_vqos_server_limit_cpu_units', GAUGE,
-    'What it is left of its units while it pays for its I/O', SERVER_LABELS)
+    'Units that it may use while it pays for its I/O', SERVER_LABELS)
 OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
-    'Whether its I/O alone is more than its units', SERVER_LABELS)
+    'Whether its I/O alone costs more than its units', SERVER_LABELS)
 
-#: In the order in which they are told.
+GUARANTEED = Family(
+    'nova_vqos_server_guaranteed', GAUGE,
+    'Whether all CPU time that its flavor guarantees is reserved for it',
+    SERVER_LABELS)
+RESERVED_PCPUS = Family(
+    'nova_vqos_server_reserved_pcpus', GAUGE,
+    'pCPUs whose time is reserved for it, its I/O included', SERVER_LABELS)
+
+#: In the order in which they are exported.
 ALL: ty.Final = tuple(
     found for found in list(globals().values()) if isinstance(found, Family))

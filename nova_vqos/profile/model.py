@@ -1,32 +1,19 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
-"""The calibration of one host: what it holds, and what can be asked of it."""
+# SPDX-License-Identifier: Apache-2.0
+"""The profile of one host, and its figures by pCPU."""
 
 import functools
 import json
 import types
 import typing as ty
 
-from nova_vqos.profile import errors
-from nova_vqos.profile import measurement
-from nova_vqos.profile import pcpus as lists
-from nova_vqos.profile import reference as references
+from nova_vqos import cpuset
+from nova_vqos import files
+from nova_vqos.profile import cpu
 
 if ty.TYPE_CHECKING:
-    from nova_vqos import io_profile
-    from nova_vqos import quantum_profile
     from nova_vqos.billing import costs
+    from nova_vqos.profile import io as io_profile
+    from nova_vqos.profile import quantum as quantum_profile
 
 SCHEMA = 2
 
@@ -35,23 +22,24 @@ class _ProfileFields(ty.NamedTuple):
     """The calibration of one host, see :class:`Profile`.
 
     :ivar created_at: ISO 8601, UTC
-    :ivar host: name of the host that was measured
+    :ivar host: name of the measured host
     :ivar measured_in: ``host``, or ``guest`` of the host's hypervisor
-    :ivar fingerprint: what was measured, see :mod:`nova_vqos.fingerprint`
+    :ivar fingerprint: of the host when it was measured, see
+        :mod:`nova_vqos.profile.fingerprint`
     :ivar is_reference: whether this host is the reference itself
-    :ivar provenance: what was seen while measuring, for people to read
-    :ivar io: what I/O costs the kernel, as in the document, not looked at
-        yet: see :attr:`Profile.io_profile`; None: not measured
-    :ivar quantum: which slices are best, likewise: see
+    :ivar provenance: notes on the measurement, for people to read
+    :ivar io: costs of I/O as in the document, not checked yet: see
+        :attr:`Profile.io_profile`; None: not measured
+    :ivar quantum: measured slices, likewise: see
         :attr:`Profile.quantum_profile`
     """
 
     created_at: str
     host: str
-    reference: references.Reference
+    reference: cpu.Reference
     measured_in: str
     fingerprint: ty.Mapping[str, str]
-    cpu_classes: tuple[measurement.CpuClass, ...]
+    cpu_classes: tuple[cpu.CpuClass, ...]
     is_reference: bool = False
     provenance: ty.Mapping[str, str] = types.MappingProxyType({})
     io: ty.Mapping[str, ty.Any] | None = None
@@ -63,19 +51,19 @@ class Profile(_ProfileFields):
 
     @functools.cached_property
     def id(self) -> str:
-        """Names this content, and no other: 16 hexadecimal digits."""
+        """A hash of the content: 16 hexadecimal digits."""
         import hashlib
         canonical = json.dumps(self.document(), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     @functools.cached_property
     def pcpus(self) -> frozenset[int]:
-        """The pCPUs that were measured."""
+        """The measured pCPUs."""
         return frozenset[int]().union(*(c.pcpus for c in self.cpu_classes))
 
-    @property
+    @functools.cached_property
     def tick_us(self) -> int:
-        """Length of the scheduler's tick; the longest there is if unknown."""
+        """Length of the scheduler's tick; the longest possible if unknown."""
         try:
             return int(self.fingerprint['tick_us'])
         except (KeyError, ValueError):
@@ -83,76 +71,73 @@ class Profile(_ProfileFields):
 
     @functools.cached_property
     def io_profile(self) -> 'io_profile.IoProfile | None':
-        """What I/O costs the kernel, with all that was measured of it.
+        """The measured costs of I/O; None: they were not measured.
 
-        :returns: None: it was not measured
-        :raises ProfileInvalid: when the field ``io`` is nonsense
+        :raises files.FileInvalid: when the field ``io`` is invalid
         """
-        from nova_vqos import io_profile
+        from nova_vqos.profile import io as io_profile
         return None if self.io is None else io_profile.from_document(self.io)
 
     @functools.cached_property
     def io_costs(self) -> 'costs.IoCosts | None':
-        """What the kernel's part of I/O is billed by.
+        """The costs that I/O is billed by; None: they were not measured.
 
-        :returns: None: it was not measured
-        :raises ProfileInvalid: when the field ``io`` is nonsense
+        :raises files.FileInvalid: when the field ``io`` is invalid
         """
         return None if self.io_profile is None else self.io_profile.costs
 
     @functools.cached_property
     def quantum_profile(self) -> 'quantum_profile.QuantumProfile | None':
-        """Which slices are best here, with all that was measured of them.
+        """The measured slices; None: they were not measured.
 
-        :returns: None: it was not measured
-        :raises ProfileInvalid: when the field ``quantum`` is nonsense
+        :raises files.FileInvalid: when the field ``quantum`` is invalid
         """
-        from nova_vqos import quantum_profile
+        from nova_vqos.profile import quantum as quantum_profile
         return (None if self.quantum is None
                 else quantum_profile.from_document(self.quantum))
 
     def coefficient(self, pcpu: int) -> float:
         """The coefficient of a pCPU while all pCPUs are busy.
 
-        It is the busy one since the promise has to hold on a full host.
+        A server must get its speed on a full host too.
 
-        :raises ProfileInvalid: when the pCPU was not measured
+        :raises files.FileInvalid: when the pCPU was not measured
         """
         for cpu_class in self.cpu_classes:
             if pcpu in cpu_class.pcpus:
                 return cpu_class.busy.coefficient
-        raise errors.ProfileInvalid(
+        raise files.FileInvalid(
             f'pCPU {pcpu} is not in the profile, which has '
-            f'{lists.format_pcpus(self.pcpus)}: calibrate it')
+            f'{cpuset.format_pcpus(self.pcpus)}: calibrate it')
 
     def slowest(self, pcpus: ty.Iterable[int]) -> float:
         """The least coefficient among some pCPUs.
 
-        :raises ProfileInvalid: when one was not measured, or none is given
+        :raises files.FileInvalid: when one was not measured, or none is given
         """
         return min(self._coefficients(pcpus))
 
     def fastest(self, pcpus: ty.Iterable[int]) -> float:
         """The greatest coefficient among some pCPUs.
 
-        :raises ProfileInvalid: when one was not measured, or none is given
+        :raises files.FileInvalid: when one was not measured, or none is given
         """
         return max(self._coefficients(pcpus))
 
     def document(self) -> dict[str, ty.Any]:
-        """As it is stored, but for the id."""
+        """The document of the profile, without the id."""
         return {
             'schema': SCHEMA,
             'created_at': self.created_at,
             'host': self.host,
             'measured_in': self.measured_in,
-            'reference': references.reference_document(self.reference),
+            'reference': cpu.reference_document(self.reference),
             'is_reference': self.is_reference,
             'fingerprint': dict(self.fingerprint),
             'provenance': dict(self.provenance),
-            'cpu_classes': [measurement.class_document(cpu_class)
+            'cpu_classes': [cpu.class_document(cpu_class)
                             for cpu_class in self.cpu_classes],
-            # One without these is named as it always was.
+            # A missing part does not change the id.
             **({} if self.io is None else {'io': dict(self.io)}),
             **({} if self.quantum is None
                else {'quantum': dict(self.quantum)}),
@@ -161,5 +146,5 @@ class Profile(_ProfileFields):
     def _coefficients(self, pcpus: ty.Iterable[int]) -> list[float]:
         coefficients = [self.coefficient(pcpu) for pcpu in pcpus]
         if not coefficients:
-            raise errors.ProfileInvalid('no pCPU is left for servers to share')
+            raise files.FileInvalid('no pCPU is left for servers to share')
         return coefficients

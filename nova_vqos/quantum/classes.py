@@ -1,19 +1,7 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Quantum classes: how long a vCPU may run before another of its pool does.
 
-Read by libvirt's hook, the compute driver and the agent. Pure: standard
-library only.
+libvirt's hook, the compute driver and the agent use it. Pure.
 """
 
 from collections.abc import Mapping
@@ -27,42 +15,39 @@ SPIN = 'spin'
 CACHE = 'cache'
 NEUTRAL = 'neutral'
 DEFAULT = 'default'
+#: The agent recognises the class.
+AUTO = 'auto'
 
-#: Microseconds, of the classes that have a slice of their own: what was best
-#: in the research (thesis 3.3). The others run with the kernel's.
+#: Classes with a slice of their own, in microseconds: the best ones of the
+#: research (thesis 3.3). The others run with the kernel's slice.
 DEFAULT_SLICES_US: ty.Final[Mapping[str, int]] = {
     IO: 1_000, SPIN: 1_000, CACHE: 90_000}
 
-# What the kernel takes; it clamps the rest without a word (kernel/sched/
-# syscalls.c, __setparam_fair).
+# NOTE: the kernel silently clamps any other slice (kernel/sched/syscalls.c,
+# __setparam_fair).
 MIN_SLICE_US = 100
 MAX_SLICE_US = 100_000
 
-# NOTE: not int() alone: it takes ' 60 ', '6_0', '+60' and other scripts'
-# digits.
+# NOTE: int() alone accepts ' 60 ', '6_0', '+60' and digits of any script.
 _SLICE_PATTERN = re.compile(r'[1-9][0-9]{0,5}')
 _EXPECTED = (f'a whole number of microseconds from {MIN_SLICE_US} to '
              f'{MAX_SLICE_US}')
 
 
 class SliceInvalid(ValueError):
-    """A slice that cannot be set.
-
-    :ivar name: of the class
-    :ivar value: what was given
-    :ivar expected: what it may be, in words
-    """
+    """A slice that cannot be set."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
-        self.name = name
-        self.value = value
-        self.expected = expected
-        super().__init__(f'the slice of {_shown(name)} is {_shown(value)}, '
+        """
+        :param name: of the class
+        :param expected: in words, for the message
+        """
+        super().__init__(f'the slice of {quoted(name)} is {quoted(value)}, '
                          f'it must be {expected}')
 
 
 def split(text: str) -> dict[str, str]:
-    """The slices in a text such as ``io:1000,cache:90000``, unchecked.
+    """Split a text such as ``io:1000,cache:90000``; values are unchecked.
 
     :raises SliceInvalid: when it has another form, or a class twice
     """
@@ -80,16 +65,17 @@ def split(text: str) -> dict[str, str]:
 def slices_us(given: Mapping[str, str]) -> Mapping[str, int]:
     """The slice of each class that has one, in microseconds.
 
-    :param given: what an operator sets, by class; of the others the default
-    :raises SliceInvalid: when a class has no slice of its own, or a slice is
-        none that the kernel takes
+    :param given: by class, as an operator sets them; the others have the
+        default
+    :raises SliceInvalid: when a class has no slice of its own, or the kernel
+        does not accept a slice
     """
     slices = dict(DEFAULT_SLICES_US)
     for name, value in given.items():
         if name not in slices:
             raise SliceInvalid(
-                name, value, 'given of '
-                f'{", ".join(slices)} alone: no other class has its own')
+                name, value, 'left out: only '
+                f'{", ".join(slices)} have a slice of their own')
         if not isinstance(value, str) or not _SLICE_PATTERN.fullmatch(value):
             raise SliceInvalid(name, value, _EXPECTED)
         slice_us = int(value)
@@ -100,10 +86,9 @@ def slices_us(given: Mapping[str, str]) -> Mapping[str, int]:
 
 
 def obtainable_run_us(slice_us: int, cap: units.CpuCap | None) -> int:
-    """How long a server can run at a time at most.
+    """The longest time that a vCPU can run at once.
 
-    A cap cuts a long slice: when the quota is used up the server stands
-    still until the next period.
+    A cap cuts a long slice: a vCPU without quota waits for the next period.
 
     :param slice_us: of its class
     :param cap: of each vCPU; None: no limit
@@ -113,6 +98,7 @@ def obtainable_run_us(slice_us: int, cap: units.CpuCap | None) -> int:
     return min(slice_us, cap.quota_us)
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
+    """A value for an error message, cut at 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f'{text[:76]}...'

@@ -1,29 +1,18 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Recognise the kind of work of each vCPU: vTRS of the research (3.3.1.3).
 
-"""What kind of work each vCPU does: vTRS of the research (thesis 3.3.1.3).
+Each sample of a vCPU gives five cursors from 0 to 100, one of each kind. The
+kind of a vCPU is the one with the highest mean over the last four samples.
+Four things are ours:
 
-Each look at a vCPU gives five cursors from 0 to 100, one of each kind; its
-kind is that whose cursor was highest on average over the last four looks. Four
-things are ours:
-
-* What the research counts in a period of 30 ms is a rate per second here, and
-  so are the limits: a look may come at any time.
-* A source may be missing. Then the cursors that need it are unknown, and never
-  guessed; of the others the highest counts only if it is over 50, since one
-  that is unknown may be as high.
-* A vCPU changes its kind only if another was ahead of it by ten points at four
-  looks in a row, so that it does not flap.
-* Equal cursors are told apart: see ORDER.
+* The research counts in periods of 30 ms. Here samples and limits are rates
+  per second, so that a sample may cover any time.
+* A source may be missing. The cursors that need it are then unknown, and never
+  guessed; the highest of the others counts only above 50, since an unknown one
+  may be as high.
+* A vCPU changes its kind only after another was ahead by ten points in four
+  samples in a row, so that kinds do not flap.
+* ORDER decides between equal cursors.
 
 Pure.
 """
@@ -38,25 +27,25 @@ import typing as ty
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 
-#: Looks that a kind is told from: n of the research.
+#: Samples that decide on a kind: n of the research.
 WINDOW = 4
 
-# What of the window must be known of a cursor: a source that fails for a
-# moment is not one that is missing.
-_LEAST_KNOWN = WINDOW // 2
+# The mean of a cursor needs this many of the window: a source that fails for
+# a moment is not missing.
+_MIN_KNOWN = WINDOW // 2
 
-# Where cursors are unknown, the highest of the others counts above this; and
-# who is taken for I/O or locks pollutes the cache beyond it (as in the
-# research, where the kind is then called IOInt+ or ConSpin+).
+# Where cursors are unknown the highest of the others counts above this. An IO
+# or SPIN vCPU pollutes the cache above it (IOInt+ and ConSpin+ of the
+# research).
 _HALF = 50.0
 
-# What another kind must be ahead by, and at how many looks in a row.
+# A change of kind needs this margin, in this many samples in a row.
 _MARGIN = 10.0
 _CONFIRMATIONS = 4
 
-#: The order in which equal cursors count. First those that suffer from long
-#: slices, since a server that does I/O may leave the cache alone as well: both
-#: cursors are 100 then.
+#: The order between equal cursors. Kinds that suffer from long slices are
+#: first: both cursors of a server that does I/O and leaves the cache alone are
+#: 100.
 ORDER = (model.Kind.IO, model.Kind.SPIN, model.Kind.CACHE, model.Kind.NEUTRAL,
          model.Kind.POLLUTER)
 
@@ -68,13 +57,33 @@ def _per_second(per_period: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Activity:
+    """Counters that a hypervisor read of a server at one moment.
+
+    :ivar run: changes with each start of the server: counters of two runs are
+        never compared
+    :ivar requests: packets in both directions and disk requests, by device;
+        None: unknown this time
+    :ivar runs: how often each vCPU began to run, by its number; without vCPUs
+        whose count is unknown
+    :ivar waits: how often each vCPU waited for another, by its number; empty
+        where the hypervisor does not count it
+    """
+
+    run: int
+    requests: Mapping[str, int] | None
+    runs: Mapping[int, int]
+    waits: Mapping[int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """What a vCPU did from one look to the next, per second.
+    """The work of a vCPU since the sample before, per second.
 
-    None: no source knows.
+    None: no source provides it.
 
-    :ivar io_requests: packets and disk requests of the server, its part
-    :ivar spin_events: how often it was seen to wait for another vCPU
+    :ivar io_requests: its part of the server's packets and disk requests
+    :ivar spin_events: how often it waited for another vCPU
     :ivar references: of the last-level cache
     :ivar misses: of the last-level cache
     """
@@ -84,23 +93,18 @@ class Sample:
     references: float | None = None
     misses: float | None = None
 
-    @property
-    def says_nothing(self) -> bool:
-        return (self.io_requests is None and self.spin_events is None
-                and self.references is None and self.misses is None)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """Where cursors end, per second of each :class:`Sample`'s rates.
+    """The ends of the cursors, per second, for each rate of a :class:`Sample`.
 
-    The research prints none of its values. These are, in its periods of 30 ms:
-    30 requests; 10 waits; 100 000 references and 150 000 misses. The latter
-    two lie between what walks a list: one that fits the last-level cache, some
-    10 ns a step, refers to it 3 000 000 times and misses it 65 000 times even
-    if it finds the half of 8 MB cold in each period; one that does not, some
-    80 ns a step, refers to it and misses it 375 000 times. Where four vCPUs
-    share a pCPU both have a quarter of it on average.
+    The research prints no values. These are, per period of 30 ms: 30 requests,
+    10 waits, 100 000 references, 150 000 misses. The last two lie between two
+    programs that walk a list. One that fits into the last-level cache, at some
+    10 ns a step, makes 3 000 000 references, and 65 000 misses even if each
+    period begins with half of 8 MB cold. One that does not fit, at some 80 ns
+    a step, makes 375 000 references and as many misses. Where four vCPUs share
+    a pCPU both have a quarter on average.
     """
 
     io_requests: int = _per_second(30)
@@ -109,7 +113,7 @@ class Limits:
     misses: int = _per_second(150_000)
 
 
-# By what an operator calls them.
+# By the names of the option.
 _LIMIT_NAMES: ty.Final[Mapping[str, str]] = {
     'io': 'io_requests', 'spin': 'spin_events', 'references': 'references',
     'misses': 'misses'}
@@ -118,24 +122,18 @@ _LIMIT_PATTERN = re.compile(r'[1-9][0-9]{0,11}')
 
 
 class LimitInvalid(ValueError):
-    """A limit that cannot be.
-
-    :ivar name: of the limit
-    :ivar value: what was given
-    """
+    """An unknown limit, or one with an invalid value."""
 
     def __init__(self, name: str, value: str, expected: str) -> None:
-        self.name = name
-        self.value = value
-        super().__init__(f'the limit {_shown(name)} is {_shown(value)}, it '
-                         f'must be {expected}')
+        super().__init__(f'the limit {classes.quoted(name)} is '
+                         f'{classes.quoted(value)}, it must be {expected}')
 
 
 def limits(given: Mapping[str, str]) -> Limits:
-    """The limits that an operator sets, and of the others the default.
+    """Limits from an operator's values; the others have the default.
 
     :param given: per second, by ``io``, ``spin``, ``references``, ``misses``
-    :raises LimitInvalid: when there is no such limit, or it is no such number
+    :raises LimitInvalid: when a name is unknown, or a value no such number
     """
     found = {}
     for name, value in given.items():
@@ -154,10 +152,9 @@ Cursors = Mapping[model.Kind, float | None]
 
 
 def cursors(sample: Sample, limits: Limits) -> Cursors:
-    """How much a vCPU was of each kind, 0 to 100; None: cannot be told.
+    """How much of each kind the work of a vCPU was, 0 to 100; None: unknown.
 
-    Those of the three kinds that differ in their use of the cache are 100
-    together.
+    The cursors of the three kinds of cache use add up to 100.
     """
     neutral = cache = polluter = None
     if sample.references is not None and sample.misses is not None:
@@ -180,24 +177,22 @@ def _below(level: float, limit: int) -> float:
     return max(0.0, (limit - level) * 100 / limit)
 
 
-def evident(means: Cursors) -> model.Kind | None:
-    """The kind that cursors tell; None: they do not."""
-    kind = highest(means)
-    if kind is None:
-        return None
+def highest_kind(means: Cursors) -> model.Kind | None:
+    """The kind with the highest known cursor, the first one in ORDER."""
+    known = [kind for kind in ORDER if means[kind] is not None]
+    return max(known, key=lambda kind: _level(means, kind), default=None)
+
+
+def _evident_kind(means: Cursors) -> model.Kind | None:
+    """The kind that cursors prove; None: they prove none."""
+    kind = highest_kind(means)
     if None in means.values() and _level(means, kind) <= _HALF:
         return None
     return kind
 
 
-def highest(means: Cursors) -> model.Kind | None:
-    """The kind whose cursor is highest of those known, the first in ORDER."""
-    known = [kind for kind in ORDER if means[kind] is not None]
-    return max(known, key=lambda kind: _level(means, kind), default=None)
-
-
 def _level(means: Cursors, kind: model.Kind | None) -> float:
-    """-inf where it is not known."""
+    """A cursor; -inf where it is unknown."""
     level = None if kind is None else means[kind]
     return -math.inf if level is None else level
 
@@ -205,13 +200,13 @@ def _level(means: Cursors, kind: model.Kind | None) -> float:
 def server_class(kinds: Collection[model.Kind]) -> str:
     """The quantum class of a server, from the kinds of its vCPUs.
 
-    That which most of its vCPUs need, of those that need one: neither vCPUs
-    that are indifferent count against it, nor those that cannot be told. As
-    many of two: io before spin before cache, since waiting hurts in this
-    order. Is none in need of one, ``neutral`` if all could be told, else
+    The class that most of its vCPUs need. vCPUs that need none, and vCPUs
+    that have not been recognised, do not count against it. Of equal numbers
+    io is before spin before cache, since waiting hurts in this order. Where
+    no vCPU needs a class it is ``neutral`` if all are recognised, else
     ``default``.
 
-    :param kinds: DEFAULT: cannot be told
+    :param kinds: DEFAULT: not recognised
     """
     needed = collections.Counter(model.QUANTUM_CLASS[kind] for kind in kinds)
     choice = max((classes.IO, classes.SPIN, classes.CACHE),
@@ -223,34 +218,34 @@ def server_class(kinds: Collection[model.Kind]) -> str:
     return classes.DEFAULT
 
 
-Held = ty.TypeVar('Held')
+_T = ty.TypeVar('_T')
 
 
-class _Steady(ty.Generic[Held]):
-    """A value that changes when another came several times in a row."""
+class _Steady(ty.Generic[_T]):
+    """A value that changes after several equal proposals in a row."""
 
-    def __init__(self, value: Held) -> None:
+    def __init__(self, value: _T) -> None:
         self.value = value
         self._rival = value
         self._times = 0
 
-    def take(self, proposed: Held) -> None:
-        if proposed != self._rival:
-            self._rival = proposed
+    def propose(self, value: _T) -> None:
+        if value != self._rival:
+            self._rival = value
             self._times = 0
         self._times += 1
         if self._times >= _CONFIRMATIONS:
-            self.value = proposed
+            self.value = value
 
 
 class _Vcpu:
-    """What is known of one vCPU."""
+    """One vCPU: its last samples, and its kind so far."""
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self._kind: _Steady[model.Kind | None] = _Steady(None)
-        # Whether its use of the cache is a polluter's, whatever its kind.
-        self._spoils = _Steady(False)
+        # Whether it uses the cache as a polluter does, whatever its kind.
+        self._evicts = _Steady(False)
         self._window: collections.deque[Cursors] = collections.deque(
             maxlen=WINDOW)
 
@@ -262,89 +257,82 @@ class _Vcpu:
     def pollutes(self) -> bool:
         return self.kind is model.Kind.POLLUTER or (
             self.kind in (model.Kind.IO, model.Kind.SPIN)
-            and self._spoils.value)
+            and self._evicts.value)
 
     def means(self) -> Cursors:
-        return {kind: _mean([seen[kind] for seen in self._window])
+        return {kind: _mean([sampled[kind] for sampled in self._window])
                 for kind in ORDER}
 
-    def take(self, seen: Cursors) -> None:
-        self._window.append(seen)
+    def add(self, sampled: Cursors) -> None:
+        self._window.append(sampled)
         if len(self._window) < WINDOW:
             return
         means = self.means()
-        proposed = evident(means)
-        spoils = _level(means, model.Kind.POLLUTER) > _HALF
-        if self.kind is None and proposed is not None:
-            # It has been seen for a whole window already.
-            self._kind, self._spoils = _Steady(proposed), _Steady(spoils)
+        evident = _evident_kind(means)
+        evicts = _level(means, model.Kind.POLLUTER) > _HALF
+        if self.kind is None and evident is not None:
+            # The window has confirmed it already.
+            self._kind, self._evicts = _Steady(evident), _Steady(evicts)
             return
-        self._kind.take(self._at_least_ahead(means, proposed))
-        self._spoils.take(spoils or (
-            self._spoils.value
+        self._kind.propose(
+            self.kind if self._is_close(means, evident) else evident)
+        self._evicts.propose(evicts or (
+            self._evicts.value
             and _level(means, model.Kind.POLLUTER) > _HALF - _MARGIN))
 
-    def _at_least_ahead(self, means: Cursors, proposed: model.Kind | None
-                        ) -> model.Kind | None:
-        """The present kind, unless another one is better by the margin."""
+    def _is_close(self, means: Cursors, evident: model.Kind | None) -> bool:
+        """Whether the present kind is less than the margin behind."""
         present_level = _level(means, self.kind)
-        if proposed is None:
-            # What else is known is behind, and it is just below the half.
-            stays = (present_level > _HALF - _MARGIN
-                     and highest(means) is self.kind)
-        else:
-            stays = _level(means, proposed) < present_level + _MARGIN
-        return self.kind if stays else proposed
+        if evident is not None:
+            return _level(means, evident) < present_level + _MARGIN
+        # The other known cursors are behind, and it is just below the half.
+        return (present_level > _HALF - _MARGIN
+                and highest_kind(means) is self.kind)
 
 
 def _mean(levels: Collection[float | None]) -> float | None:
     known = [level for level in levels if level is not None]
-    if len(known) < _LEAST_KNOWN:
+    if len(known) < _MIN_KNOWN:
         return None
     return sum(known) / len(known)
 
 
 class Recognizer:
-    """Follows vCPUs, each under a key of the caller's."""
+    """Recognises vCPUs, each under a key of the caller's."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._vcpus: dict[Hashable, _Vcpu] = {}
 
-    def take(self, key: Hashable, sample: Sample, thread: int = 0) -> None:
-        """Look at a vCPU.
+    def add(self, key: Hashable, sample: Sample, thread: int = 0) -> None:
+        """Add a sample of a vCPU.
 
-        :param thread: what it runs in: with another all begins anew
+        :param thread: of the vCPU: another one starts over
         """
         vcpu = self._vcpus.get(key)
         if vcpu is None or vcpu.thread != thread:
             self._vcpus.pop(key, None)
-            if sample.says_nothing:
+            if sample == Sample():
                 return
             vcpu = self._vcpus[key] = _Vcpu(thread)
-        vcpu.take(cursors(sample, self._limits))
+        vcpu.add(cursors(sample, self._limits))
 
     def kind(self, key: Hashable) -> model.Kind | None:
-        """None: not known yet, or cannot be told."""
+        """The kind of a vCPU; None: not recognised."""
         vcpu = self._vcpus.get(key)
         return None if vcpu is None else vcpu.kind
 
     def pollutes(self, key: Hashable) -> bool:
-        """Whether it takes the last-level cache from others."""
+        """Whether a vCPU evicts the cache lines of others."""
         vcpu = self._vcpus.get(key)
         return vcpu is not None and vcpu.pollutes
 
     def means(self, key: Hashable) -> Cursors:
-        """Its cursors on average over the window."""
+        """The mean cursors of a vCPU over the window."""
         vcpu = self._vcpus.get(key)
         return dict.fromkeys(ORDER) if vcpu is None else vcpu.means()
 
-    def keep(self, keys: Collection[Hashable]) -> None:
-        """Forget all others."""
+    def retain(self, keys: Collection[Hashable]) -> None:
+        """Drop all other vCPUs."""
         for key in self._vcpus.keys() - set(keys):
             del self._vcpus[key]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f'{text[:76]}...'

@@ -1,22 +1,11 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler filter for CPU units.
 
-Placement counts units; what it cannot tell is how fast a single pCPU is, what
-of a host's units is left in one class of its pCPUs, what the host offers
-beside units, and whether its agent is alive. Hosts say so in the stats of
-their compute node (:mod:`nova_vqos.host_report`); what follows from them,
-:mod:`nova_vqos.scheduler.fitness` judges.
+Placement counts units. It does not know how fast a single pCPU is, how many
+of a host's units are left on one of its core types, what the host offers
+beside units, and whether its agent is alive. Hosts report that in the stats of
+their compute node (:mod:`nova_vqos.host_stats`);
+:mod:`nova_vqos.scheduler.fitness` judges by them.
 """
 
 import weakref
@@ -26,10 +15,11 @@ from nova.scheduler import filters
 from nova.scheduler import utils
 from oslo_log import log as logging
 
+from nova_vqos import host_stats
 from nova_vqos import policy as policies
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.conf import vqos
 from nova_vqos.scheduler import fitness
-from nova_vqos.scheduler import request as requests
+from nova_vqos.scheduler import request
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -42,30 +32,32 @@ _LINES_AT_INFO = 20
 class VqosFilter(filters.BaseHostFilter):
     """Hosts that can keep the promise of a flavor.
 
-    Says in one line per refused host what was asked and what the host has:
-    at level info of the first hosts of a request, at level debug of the
-    others. A server without units costs one look into the stats of each host,
-    or none at all with ``[vqos] servers_without_units = allow``.
+    Logs for each refused host what was asked and what the host has: at level
+    info for the first hosts of a request, at level debug for the others. A
+    host with invalid stats is refused alone, see
+    :func:`nova_vqos.scheduler.request.stats_of`. For a server without units
+    one stat of each host is read, or none at all with ``[vqos]
+    servers_without_units = allow``.
 
     Not run on rebuild: there the server stays on its host, and its flavor as
-    it is. Whether the host could take in another one is not the question.
+    it is. A host that accepts no new servers may still rebuild its own.
     """
 
     RUN_ON_REBUILD = False
 
     def __init__(self):
-        vqos_conf.register_opts(CONF)
-        # Of requests for several servers that met hosts of unlike pCPUs: by
-        # host, what its classes have left after what the request itself took.
-        self._classes = weakref.WeakKeyDictionary()
+        vqos.register_opts(CONF)
+        # Of requests for several servers that met hosts of unlike pCPUs: what
+        # the request itself leaves of their core types, see _CoreTypesLeft.
+        self._left = weakref.WeakKeyDictionary()
 
     def run_filter_for_index(self, index):
         """Whether to run again for a later server of a request.
 
-        All of them have one flavor, and units are Placement's to count: but
-        not what is left of them in one class of pCPUs.
+        All of them have one flavor, and Placement counts their units. It does
+        not count how many units each core type has left.
         """
-        return index == 0 or bool(self._classes)
+        return index == 0 or bool(self._left)
 
     def filter_all(self, filter_obj_list, spec_obj):
         """The hosts that pass; the flavor is parsed once for all of them.
@@ -76,33 +68,38 @@ class VqosFilter(filters.BaseHostFilter):
         if utils.request_is_rebuild(spec_obj):
             return filter_obj_list
         try:
-            policy = requests.policy_of(spec_obj)
+            policy = request.policy_of(spec_obj)
         except policies.PolicyError as error:
             LOG.info('Server %(server)s finds no host: %(error)s',
                      {'server': spec_obj.instance_uuid, 'error': error})
             return []
         if fitness.asks_for_nothing(policy):
             return self._without_units(filter_obj_list, spec_obj)
-        taken = None
-        if 'num_instances' in spec_obj and spec_obj.num_instances > 1:
-            taken = _RoomTaken(policy, self._classes.get(spec_obj, {}))
+        in_one_type = (policy.units is not None
+                       and spec_obj.numa_topology is None)
         judge = fitness.Judge(
             policy, agent_max_age_s=CONF.vqos.agent_max_age_s,
-            in_one_class=policy.units is not None
-            and spec_obj.numa_topology is None,
-            classes_of=taken and taken.classes_of)
+            in_one_type=in_one_type)
+        left = None
+        if (in_one_type and 'num_instances' in spec_obj
+                and spec_obj.num_instances > 1):
+            left = _CoreTypesLeft(policy, self._left.get(spec_obj, {}))
         if policy.units is None:
             filter_obj_list = self._without_units(filter_obj_list, spec_obj)
         passed = []
         refusals = []
         for host_state in filter_obj_list:
-            reason = judge.refusal(requests.stats_of(host_state), host_state)
+            stats = request.stats_of(host_state)
+            if stats is None:
+                continue
+            reason = judge.refusal(
+                stats, left and left.core_types(host_state, stats))
             if reason:
                 refusals.append((host_state, reason))
             else:
                 passed.append(host_state)
-        if taken and taken.classes:
-            self._classes[spec_obj] = taken.classes
+        if left and left.by_host:
+            self._left[spec_obj] = left.by_host
         _log_refusals(refusals, judge, spec_obj)
         return passed
 
@@ -115,37 +112,44 @@ class VqosFilter(filters.BaseHostFilter):
         """Servers without units claim none, and would use those of others."""
         if CONF.vqos.servers_without_units == 'allow':
             return host_states
-        passed = [host_state for host_state in host_states
-                  if not fitness.sells_units(
-                      requests.stats_of(host_state))]
-        if len(passed) < len(host_states):
-            _log_kept(host_states, spec_obj)
+        passed = []
+        refused = []
+        for host_state in host_states:
+            if host_stats.sells_units(request.raw_stats_of(host_state)):
+                refused.append(host_state)
+            else:
+                passed.append(host_state)
+        if refused:
+            _log_reserved(refused, spec_obj)
         return passed
 
 
-class _RoomTaken:
-    """What the servers of one request leave of classes of unlike pCPUs."""
+class _CoreTypesLeft:
+    """What the servers of one request leave of hosts' core types.
 
-    def __init__(self, policy, classes):
+    :ivar by_host: servers that a host has, and its core types after them
+    """
+
+    def __init__(self, policy, by_host):
         """
-        :param classes: by host, what is known of them already
+        :param policy: of each of the servers, with units
+        :param by_host: what is known already
         """
         self._policy = policy
-        self.classes = classes
+        self.by_host = by_host
 
-    def classes_of(self, text, host_state):
-        """The classes of a host, less what the request itself took.
-
-        :raises ValueError: when the text is not that of a stat
-        :raises decimal.InvalidOperation: likewise
-        """
+    def core_types(self, host_state, stats):
+        """The core types of a host, less what the request itself uses."""
+        if not stats.core_types:
+            return ()
         key = host_state.host, host_state.nodename
-        classes = self.classes.get(key)
-        if classes is None:
-            classes = fitness.Classes(text, host_state.num_instances)
-            self.classes[key] = classes
-        classes.take_others(self._policy, host_state.num_instances)
-        return classes
+        servers, core_types = self.by_host.get(
+            key, (host_state.num_instances, stats.core_types))
+        while servers < host_state.num_instances:
+            servers += 1
+            core_types = fitness.with_server(self._policy, core_types)
+        self.by_host[key] = servers, core_types
+        return core_types
 
 
 def _log_refusals(refusals, judge, spec_obj):
@@ -164,14 +168,13 @@ def _log_refusals(refusals, judge, spec_obj):
                  'asked': judge.asked, 'reason': reason})
 
 
-def _log_kept(host_states, spec_obj):
+def _log_reserved(host_states, spec_obj):
     """One line for all: servers without units are the common case."""
-    hosts = [host_state.host for host_state in host_states
-             if fitness.sells_units(requests.stats_of(host_state))]
-    more = len(hosts) - _LINES_AT_INFO
-    LOG.info('Server %(server)s asks for no CPU units, and these hosts are '
-             'kept for servers that do ([vqos] servers_without_units): '
-             '%(hosts)s%(more)s',
+    more = len(host_states) - _LINES_AT_INFO
+    LOG.info('Server %(server)s asks for no CPU units, and is refused by '
+             'these hosts, which are reserved for servers with units ([vqos] '
+             'servers_without_units): %(hosts)s%(more)s',
              {'server': spec_obj.instance_uuid,
-              'hosts': ', '.join(hosts[:_LINES_AT_INFO]),
+              'hosts': ', '.join(host_state.host for host_state
+                                 in host_states[:_LINES_AT_INFO]),
               'more': f' and {more} more' if more > 0 else ''})

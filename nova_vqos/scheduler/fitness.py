@@ -1,95 +1,55 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""Whether a host can take a server, by the stats of its compute node.
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a host can serve a server, by the stats of its compute node.
 
 The one judgement of the scheduler's filter and of the operator's checks, so
-that they cannot differ. What the stats say: see
-:meth:`nova_vqos.host_report.HostReport.stats`. Imports nothing of Nova's.
+that they cannot differ. Imports nothing of Nova's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 import datetime
 from decimal import Decimal
-from decimal import InvalidOperation
+from fractions import Fraction
+import functools
+import operator
 import typing as ty
 
+from nova_vqos import guarantee
+from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import units
 
-_Stats: ty.TypeAlias = Mapping[str, str]
-_Check: ty.TypeAlias = Callable[[_Stats, ty.Any], str]
+_CoreTypes: ty.TypeAlias = Sequence[host_stats.CoreTypeRoom]
+_Check: ty.TypeAlias = Callable[[host_stats.HostStats, _CoreTypes], str]
 
 
-class Classes:
-    """The classes of a host's unlike pCPUs, as one request sees them."""
+def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes
+            ) -> host_stats.CoreTypeRoom | None:
+    """The core type that the driver would choose; None: none fits.
 
-    def __init__(self, text: str, num_instances: int = 0) -> None:
-        """
-        :param text: of HostReport.stats()
-        :param num_instances: that the host has by now
-        :raises ValueError: when it is something else
-        """
-        # NOTE: made anew for each host of each request: no objects.
-        self._classes: list[list[ty.Any]] = [
-            [speed_cu, int(room_cu), least_cu] for speed_cu, room_cu, least_cu
-            in [one.split(':') for one in text.split(' ')]]
-        self._num_instances = num_instances
+    :param policy: of the server, with units
+    :param core_types: of a host, the slowest first
+    """
+    cu, vcpus = ty.cast(int, policy.units), policy.vcpus
+    for one in core_types:
+        speed_cu, room_cu, least_cu = one
+        # NOTE: exact, so that a pCPU of 60 CU serves a vCPU of 60 CU.
+        if cu <= room_cu and least_cu * vcpus <= cu <= speed_cu * vcpus:
+            return one
+    return None
 
-    def take_others(self, policy: policies.ServerPolicy,
-                    num_instances: int) -> None:
-        """Take the room of the request's servers that the host got since.
 
-        :param policy: of each of them, with units
-        :param num_instances: that the host has by now
-        :raises decimal.InvalidOperation: when a number is none
-        """
-        while self._num_instances < num_instances:
-            self._num_instances += 1
-            taken = self._fitting(policy)
-            if taken is not None:
-                taken[1] -= policy.units
+def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes
+                ) -> _CoreTypes:
+    """What one more server leaves of a host's core types.
 
-    def speed_cu(self, policy: policies.ServerPolicy) -> str:
-        """The speed of the pCPUs that a server would get, '' if none fit.
-
-        :param policy: of the server, with units
-        :raises decimal.InvalidOperation: when a number is none
-        """
-        fitting = self._fitting(policy)
-        return '' if fitting is None else str(fitting[0])
-
-    def refusal(self, policy: policies.ServerPolicy) -> str:
-        """Why a server is refused, '' if it is not.
-
-        :param policy: of the server, with units
-        :raises decimal.InvalidOperation: when a number is none
-        """
-        if self._fitting(policy) is not None:
-            return ''
-        has = ', '.join(
-            f'{room_cu} CU left on pCPUs of {speed_cu} CU'
-            for speed_cu, room_cu, _least_cu in self._classes)
-        return f'no class of its pCPUs is fast enough and has room: {has}'
-
-    def _fitting(self, policy: policies.ServerPolicy) -> list[ty.Any] | None:
-        """The class that the driver would choose: they come slowest first."""
-        cu, vcpus = policy.units, policy.vcpus
-        for one in self._classes:
-            speed_cu, room_cu, least_cu = one
-            if (cu <= room_cu and cu <= Decimal(speed_cu) * vcpus
-                    and cu >= Decimal(least_cu) * vcpus):
-                return one
-        return None
+    :param policy: of the server, with units
+    """
+    chosen = fitting(policy, core_types)
+    if chosen is None:
+        return core_types
+    smaller = chosen._replace(
+        room_cu=chosen.room_cu - ty.cast(int, policy.units))
+    return [smaller if one is chosen else one for one in core_types]
 
 
 class Judge:
@@ -99,20 +59,15 @@ class Judge:
     """
 
     def __init__(self, policy: policies.ServerPolicy, *, agent_max_age_s: int,
-                 in_one_class: bool = True,
-                 classes_of: Callable[[str, ty.Any], Classes] | None = None
-                 ) -> None:
+                 in_one_type: bool = True) -> None:
         """
         :param agent_max_age_s: see [vqos] agent_max_age_s
-        :param in_one_class: whether servers are kept in one class of pCPUs,
-            not where Nova finds them pCPUs by their NUMA topology
-        :param classes_of: the classes of a host, from its stat and whatever
-            the caller names the host by; None: what the stat says
+        :param in_one_type: whether a server runs on one core type, not where
+            Nova finds it pCPUs by its NUMA topology
         """
         self.asked = describe(policy)
         self._policy = policy
-        self._in_one_class = in_one_class
-        self._classes_of = classes_of or _told_classes
+        self._in_one_type = in_one_type
         self._agent_max_age_s = agent_max_age_s
         # NOTE: a check is asked of each of ten thousand hosts, so that those
         # that could not refuse any are left out here.
@@ -121,89 +76,89 @@ class Judge:
             checks.append(self._too_slow)
             if agent_max_age_s:
                 now = datetime.datetime.now(datetime.UTC)
-                self._oldest_sign = now - datetime.timedelta(
+                self._oldest_heartbeat = now - datetime.timedelta(
                     seconds=agent_max_age_s)
                 checks.append(self._agent_gone)
-        if _is_wanted(policies.QUANTUM_CLASS_KEY, policy.quantum_class):
-            checks.append(self._class_not_offered)
-        if _is_wanted(policies.DD_BILLING_KEY, policy.dd_billing):
-            checks.append(self._billing_not_offered)
+        for key, wanted, offered in (
+                (policies.QUANTUM_CLASS_KEY, policy.quantum_class,
+                 operator.attrgetter('quantum_classes')),
+                (policies.DD_BILLING_KEY, policy.dd_billing,
+                 operator.attrgetter('dd_billing'))):
+            if _is_wanted(key, wanted):
+                checks.append(functools.partial(
+                    _not_offered, offered, key, wanted))
+        if policy.guarantee == 'required':
+            checks.append(self._no_guarantee)
         self._checks = tuple(checks)
 
-    def refusal(self, stats: _Stats, host: ty.Any = None) -> str:
+    def refusal(self, stats: host_stats.HostStats,
+                core_types: _CoreTypes | None = None) -> str:
         """Why a host is refused, '' if it is not: the first reason.
 
         :param stats: of its compute node
-        :param host: for ``classes_of``
+        :param core_types: that are left by now; None: as the stats say
         """
+        core_types = stats.core_types if core_types is None else core_types
         for check in self._checks:
-            reason = check(stats, host)
+            reason = check(stats, core_types)
             if reason:
                 return reason
         return ''
 
-    def refusals(self, stats: _Stats, host: ty.Any = None) -> list[str]:
+    def refusals(self, stats: host_stats.HostStats) -> list[str]:
         """All that is against a host; nothing if it is not refused."""
         return [reason for check in self._checks
-                if (reason := check(stats, host))]
+                if (reason := check(stats, stats.core_types))]
 
-    def speed_cu(self, stats: _Stats) -> str:
+    def speed_cu(self, stats: host_stats.HostStats) -> Decimal | None:
         """The speed of the pCPUs that count for a server.
 
         :param stats: of a host
-        :returns: '' where that cannot be told
+        :returns: None where it is not known
         """
-        if (self._policy.units is not None and self._in_one_class
-                and stats.get('vqos_classes')):
-            try:
-                return Classes(stats['vqos_classes']).speed_cu(self._policy)
-            except (ValueError, InvalidOperation):
-                return ''
-        return stats.get('vqos_slowest_cu', '')
+        if (self._policy.units is not None and self._in_one_type
+                and stats.core_types):
+            chosen = fitting(self._policy, stats.core_types)
+            return None if chosen is None else chosen.speed_cu
+        return stats.slowest_cu
 
-    def _too_slow(self, stats: _Stats, host: ty.Any) -> str:
-        profile = stats.get('vqos_profile')
-        if profile != 'valid':
-            return (f'it takes no new servers with units: {profile}'
-                    if profile else 'it has no CPU units')
+    def _too_slow(self, stats: host_stats.HostStats,
+                  core_types: _CoreTypes) -> str:
+        if stats.profile != host_stats.VALID:
+            return ('it accepts no new servers with units: '
+                    f'{stats.profile}' if stats.profile
+                    else 'it has no CPU units')
         policy = self._policy
-        cu = ty.cast(int, policy.units)
-        try:
-            if self._in_one_class and stats.get('vqos_classes'):
-                return self._classes_of(
-                    stats['vqos_classes'], host).refusal(policy)
-            # NOTE: exact, so that a pCPU of 60 CU takes a vCPU of 60 CU.
-            slowest_cu = Decimal(stats['vqos_slowest_cu'])
-            least_cu = Decimal(stats['vqos_least_cu'])
-            if cu > slowest_cu * policy.vcpus:
-                return (f'its slowest pCPU has {slowest_cu} CU, less than '
-                        'what each vCPU needs')
-            if cu < least_cu * policy.vcpus:
-                return f'it can give a vCPU no less than {least_cu} CU'
-        except (KeyError, ValueError, InvalidOperation):
+        if self._in_one_type and core_types:
+            return '' if fitting(policy, core_types) else _no_room(core_types)
+        if stats.slowest_cu is None or stats.least_cu is None:
             return 'its stats do not say how fast it is'
+        cu = ty.cast(int, policy.units)
+        if cu > stats.slowest_cu * policy.vcpus:
+            return (f'its slowest pCPU has {stats.slowest_cu} CU, less than '
+                    'what each vCPU needs')
+        if cu < stats.least_cu * policy.vcpus:
+            return f'it can give a vCPU no less than {stats.least_cu} CU'
         return ''
 
-    def _agent_gone(self, stats: _Stats, _host: ty.Any) -> str:
-        seen_at = stats.get('vqos_agent_seen_at')
-        if not seen_at:
+    def _no_guarantee(self, stats: host_stats.HostStats,
+                      _core_types: _CoreTypes) -> str:
+        # Without a speed it is refused already.
+        if self._policy.units is None or not stats.slowest_cu:
+            return ''
+        return guarantee.refusal(
+            self._policy.units, self._policy.vcpus,
+            Fraction(stats.slowest_cu), stats.guarantee_cu)
+
+    def _agent_gone(self, stats: host_stats.HostStats,
+                    _core_types: _CoreTypes) -> str:
+        seen_at = stats.agent_seen_at
+        if seen_at is None:
             return 'its agent was never seen'
-        try:
-            if datetime.datetime.fromisoformat(seen_at) >= self._oldest_sign:
-                return ''
-        except (TypeError, ValueError):
-            return f'its agent was last seen at {seen_at!r}, which is no time'
-        return (f'its agent was last seen at {seen_at}, longer than '
-                f'{self._agent_max_age_s} s ago')
-
-    def _class_not_offered(self, stats: _Stats, _host: ty.Any) -> str:
-        return _not_offered(stats.get('vqos_quantum_classes', ''),
-                            policies.QUANTUM_CLASS_KEY,
-                            self._policy.quantum_class)
-
-    def _billing_not_offered(self, stats: _Stats, _host: ty.Any) -> str:
-        return _not_offered(stats.get('vqos_dd_billing', ''),
-                            policies.DD_BILLING_KEY, self._policy.dd_billing)
+        if seen_at >= self._oldest_heartbeat:
+            return ''
+        return (f'its agent was last seen at {seen_at.isoformat()}, longer '
+                f'than {self._agent_max_age_s} s ago')
 
 
 def asks_for_nothing(policy: policies.ServerPolicy | None) -> bool:
@@ -211,16 +166,12 @@ def asks_for_nothing(policy: policies.ServerPolicy | None) -> bool:
     return policy is None or policy == policies.ServerPolicy(policy.vcpus)
 
 
-def sells_units(stats: _Stats) -> bool:
-    """Whether a host is one that may be kept for servers with units."""
-    return stats.get('vqos_sells_units') == 'True'
-
-
 def describe(policy: policies.ServerPolicy) -> str:
     """What a server asks of a host, in words; '' when it is nothing."""
     asked = [f'{key} {value}' for key, value in (
         (policies.QUANTUM_CLASS_KEY, policy.quantum_class),
-        (policies.DD_BILLING_KEY, policy.dd_billing))
+        (policies.DD_BILLING_KEY, policy.dd_billing),
+        (policies.GUARANTEE_KEY, policy.guarantee))
         if _is_wanted(key, value)]
     if policy.units is not None:
         cu = units.cu_per_vcpu(policy.units, policy.vcpus)
@@ -234,11 +185,15 @@ def _is_wanted(key: str, value: str) -> bool:
     return value != policies.CHOICES[key][0]
 
 
-def _told_classes(text: str, _host: ty.Any) -> Classes:
-    return Classes(text)
+def _no_room(core_types: _CoreTypes) -> str:
+    has = ', '.join(f'{one.room_cu} CU left on pCPUs of {one.speed_cu} CU'
+                    for one in core_types)
+    return f'none of its core types is fast enough and has room: {has}'
 
 
-def _not_offered(offered: str, key: str, wanted: str) -> str:
-    if wanted in offered.split(','):
-        return ''
-    return f'it offers {key} {offered or "nothing"}'
+def _not_offered(offered_of: Callable[[host_stats.HostStats], Sequence[str]],
+                 key: str, wanted: str, stats: host_stats.HostStats,
+                 _core_types: _CoreTypes) -> str:
+    offered = offered_of(stats)
+    return ('' if wanted in offered
+            else f'it offers {key} {",".join(offered) or "nothing"}')

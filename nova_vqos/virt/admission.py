@@ -1,69 +1,56 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a host can keep the promise of a flavor, where, and by which cap."""
 
-"""Whether a host can keep the promise of a flavor, and how."""
+import typing as ty
 
-from nova.objects import fields
+from oslo_log import log as logging
 
+from nova_vqos import cputune
+from nova_vqos import files
+from nova_vqos import guarantee
 from nova_vqos import policy as policies
-from nova_vqos import profile as profiles
-from nova_vqos import tuning
 from nova_vqos import units
 
-_DEDICATED = (fields.CPUAllocationPolicy.DEDICATED,
-              fields.CPUAllocationPolicy.MIXED)
+LOG = logging.getLogger(__name__)
 
 
 class CannotServe(Exception):
     """This host cannot keep the promise; another may."""
 
 
-def policy_of(instance):
-    """The policy of a server.
+class Candidate(ty.NamedTuple):
+    """A server that is to run on a host.
 
-    :param instance: nova.objects.Instance
-    :returns: None for a server that is stock Nova's business
-    :raises nova_vqos.policy.PolicyError: when the flavor is invalid, or what
-        the image adds contradicts it
+    :ivar pcpus: where Nova would have its vCPUs run
+    :ivar is_pinned: whether they have pins, which are those of a NUMA
+        topology, and Nova's business
     """
-    policy = policies.parse(instance.flavor.extra_specs,
-                            instance.flavor.vcpus)
-    if policy is not None and policy.units is not None:
-        check_shared_cpus(instance.numa_topology)
-    return policy
+
+    uuid: str
+    policy: policies.ServerPolicy
+    pcpus: frozenset[int]
+    is_pinned: bool
 
 
-def check_shared_cpus(numa_topology):
-    """Check that an image did not ask for dedicated CPUs where a flavor may.
+class Admission(ty.NamedTuple):
+    """What a server gets on a host.
 
-    :param numa_topology: nova.objects.InstanceNUMATopology that flavor and
-        image give together; None: none
-    :raises nova_vqos.policy.PolicyError: when it did
+    :ivar pcpus: that it is confined to; None: it runs where Nova has it run
+    :ivar tune: None: it has no units
     """
-    cells = numa_topology.cells if numa_topology is not None else []
-    for cell in cells:
-        if cell.cpu_policy in _DEDICATED:
-            # The flavor alone was checked already.
-            raise policies.PolicyError(
-                'hw_cpu_policy', cell.cpu_policy, 'shared or left out of an '
-                f'image for a flavor with {policies.UNITS_KEY}: dedicated '
-                'CPUs are not sold in units')
+
+    pcpus: frozenset[int] | None = None
+    tune: cputune.CpuTune | None = None
 
 
-def check_offer(policy, report):
-    """Check that a host does what a flavor asks for beside units.
+def admit(candidate, report, tracker, *, periods):
+    """What a server gets on a host that does not have it yet.
 
-    :raises CannotServe: when it does not
+    :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
+    :param tracker: its CoreTypeTracker
+    :raises CannotServe: when the host cannot keep its promise
     """
+    policy = candidate.policy
     for key, wanted, offered in (
             (policies.QUANTUM_CLASS_KEY, policy.quantum_class,
              report.agent.quantum_classes),
@@ -73,36 +60,61 @@ def check_offer(policy, report):
             raise CannotServe(
                 f'{key} is {wanted!r}, and this host offers '
                 f'{", ".join(offered)}')
-
-
-def tune(policy, report, pcpus, *, periods):
-    """The tuning of a server on a host, by its profile, be it stale.
-
-    :param policy: of the server, with units
-    :param pcpus: those that its vCPUs may run on
-    :raises CannotServe: when there is no profile, or the host is too slow
-    """
-    if report.profile is None:
+    if policy.units is None:
+        return Admission()
+    if not report.valid:
         raise CannotServe(report.problem)
+    if policy.guarantee == 'required':
+        refusal = guarantee.refusal(
+            policy.units, policy.vcpus,
+            units.pcpu_cu(report.profile.slowest(report.pcpus)),
+            report.guarantee_cu)
+        if refusal:
+            raise CannotServe(
+                f'{policies.GUARANTEE_KEY} is required: {refusal}')
     try:
-        return tuning.tune(
-            policy, report.profile, pcpus,
-            cgroup_version=tuning.host_cgroup_version(), periods=periods)
-    except (units.UnitsError, profiles.ProfileError) as error:
+        pcpus = (None if candidate.is_pinned
+                 else tracker.choose(candidate, report))
+        return Admission(pcpus, _tune(candidate, report, pcpus, periods))
+    except (units.UnitsError, files.FileError) as error:
         raise CannotServe(str(error)) from error
 
 
-def check_newcomer(policy, report, find_pcpus, *, periods):
-    """Check that a host can take in a server that it does not have yet.
+def readmit(candidate, report, tracker, *, periods):
+    """What a server gets on a host where it has been before.
 
-    :param find_pcpus: called when nothing else is against it; gives those
-        that the server's vCPUs may run on
-    :returns: its tuning here; None for one without units
-    :raises CannotServe: when it cannot
+    It starts in any case: its promise was checked when it came, and its
+    owner, who reboots it, has no part in what became of the host.
+
+    :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
+    :param tracker: its CoreTypeTracker
     """
-    check_offer(policy, report)
-    if policy.units is None:
-        return None
-    if not report.valid:
-        raise CannotServe(report.problem)
-    return tune(policy, report, find_pcpus(), periods=periods)
+    cu = candidate.policy.units
+    if cu is None:
+        return Admission()
+    pcpus = (None if candidate.is_pinned
+             else tracker.choose_again(candidate, report))
+    names = {'uuid': candidate.uuid, 'units': cu, 'problem': report.problem}
+    try:
+        if report.profile is None:
+            raise files.FileInvalid(report.problem)
+        tune = _tune(candidate, report, pcpus, periods)
+    except (units.UnitsError, files.FileError) as error:
+        LOG.error('Server %(uuid)s starts without the cap for its %(units)d '
+                  'CPU units: this host, where it has been before, cannot '
+                  'give them: %(problem)s', {**names, 'problem': error})
+        tune = cputune.CpuTune(cap=None, shares=units.shares(
+            cu, cputune.host_cgroup_version()))
+    else:
+        if not report.valid:
+            LOG.warning('Server %(uuid)s starts with a cap for its %(units)d '
+                        'CPU units by a profile that no longer holds: '
+                        '%(problem)s', names)
+    return Admission(pcpus, tune)
+
+
+def _tune(candidate, report, pcpus, periods):
+    return cputune.compute(
+        candidate.policy, report.profile,
+        candidate.pcpus if pcpus is None else pcpus,
+        cgroup_version=cputune.host_cgroup_version(), periods=periods)

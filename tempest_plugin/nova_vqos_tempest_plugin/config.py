@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What the tests have to be told of a cloud."""
 
 from oslo_config import cfg
@@ -24,7 +13,8 @@ OPTIONS = [
     cfg.StrOpt(
         'work_image_ref',
         help='ID of an image whose guest works without end and prints what '
-             'it has done, as nova_vqos.guest says. Without it no speed is '
+             'it has done, as nova_vqos.calibration.guest says. Without it '
+             'no speed is '
              'measured.'),
     cfg.FloatOpt(
         'reference_score', default=0.0, min=0.0,

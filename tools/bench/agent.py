@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What the agent costs on a host with many servers.
 
@@ -23,11 +13,10 @@ its ticks cost libvirtd. Removes everything afterwards. As root::
 Fails where the aims are missed. There is no message bus: the agent tries to
 reach it every so often, as on any host whose bus is down; what a broker's
 heartbeats cost is not in the figures. Other load on the machine makes them
-worse (caches): the load average is told.
+worse (caches): the load average is printed.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import sys
@@ -43,24 +32,17 @@ AIM_CPU_PERCENT = 0.5
 AIM_MEMORY_MIB = 80
 SETTLE_LIMIT_S = 60
 
+
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n', maxsplit=1)[0])
-    parser.add_argument('--guests', type=int, default=WANTED_GUESTS)
-    parser.add_argument('--vcpus', type=int, default=2,
-                        help='of each guest (default %(default)s)')
+    parser = lab_host.parser(__doc__, guests=WANTED_GUESTS, vcpus=2)
     parser.add_argument('--seconds', type=int, default=60,
                         help='to measure for (default %(default)s)')
-    parser.add_argument('--start-limit-s', type=int, default=240,
-                        help='start no more guests after this many seconds')
-    parser.add_argument('--json', metavar='FILE')
     options = parser.parse_args()
     lab_host.prepare()
     with lab_host.started() as bench:
         report = measure(bench, options)
     print_report(report)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=2))
+    lab_host.save(report, options.json)
     return 0 if report['aims_met'] else 1
 
 

@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """Whether servers stay within their entitlement when their I/O is charged.
 
@@ -23,14 +13,13 @@ a: what a server of 30 CU uses in all under HTTP and under a flood of packets,
 and one of 15 CU that reads its disk, by mode of billing.
 b: requests a second of a server of 60 CU, alone, beside one of 30 CU that only
 computes, and beside one that is flooded and reads its disk, by mode.
-c: the ledger against CPU time counted otherwise, and what a packet costs
-against the work that a spinner loses.
+c: the ledger against CPU time counted otherwise.
 
 A pCPU has 100 CU. Guests run on the first one, the load on the last one. CPU
 time is read from the kernel, not from the agent; what the kernel did for a
-guest in nobody's name, the modelled part, is counted at its tap and its disk,
-and costs what the profile says (`nova-vqos-calibrate io`). There is no message
-bus. Fails where the aims are missed.
+guest outside its threads, the modelled part, is counted at its tap and its
+disk, and costs what the profile says (`nova-vqos-calibrate io`). There is no
+message bus. Fails where the aims are missed.
 """
 
 import argparse
@@ -50,7 +39,6 @@ from lab_host import say
 
 from nova_vqos.billing import meter
 from nova_vqos_lab import iomeasure
-from nova_vqos_lab import process
 
 Bench = billing_host.Bench
 Server = billing_host.Server
@@ -60,11 +48,6 @@ AIM_UNDISTURBED = 0.05
 AIM_LEDGER = 0.05
 # What was billed last is no older.
 _LEDGER_S = 6.0
-# Of proof c: packets a second, and slots with and without them by turns.
-RATES = (1000, 5000, 10_000)
-_SLOT_S = 0.1
-_PAIRS = 100
-_PACKETS_LIMIT_S = 300
 
 Row = dict[str, object]
 
@@ -159,8 +142,8 @@ def print_use(rows: Sequence[Row]) -> bool:
 
 # Proof b.
 
-# What the server is beside: nobody, one that computes, one that does I/O. The
-# second takes as much CPU time as the third is entitled to, and as much of
+# What the server is beside: no server, one that computes, one that does I/O.
+# The second takes as much CPU time as the third is entitled to, and as much of
 # the caches: what is left between the two is the I/O's doing.
 COMPANY = ('alone', 'computing', 'flooded')
 
@@ -178,7 +161,7 @@ def prove_undisturbed(bench: Bench) -> list[Row]:
             others['flooded'] = stack.enter_context(
                 bench.server(30, number=2, readers=2))
         for number, (mode, again) in enumerate(bench.options.turns):
-            # There and back, so that a drift of the machine is nobody's.
+            # There and back, so that a drift of the machine favours no mode.
             back = number // len(bench.options.modes) % 2
             for company in bench.options.company[::-1 if back else 1]:
                 say(f'b: {mode.name}, {company}{again}')
@@ -263,19 +246,10 @@ def with_ratios(rows: Sequence[Row]) -> list[Row]:
 
 def prove_ledger(bench: Bench) -> Row:
     """c: the ledger against CPU time counted otherwise."""
-    found: Row = {}
     with bench.server(60, readers=1) as server:
         say('c: the ledger of a server that does all kinds of I/O')
         bench.apply(MODES['account'], [server])
-        found['ledger'] = measure_ledger(bench, server)
-    with bench.server(95) as server:
-        say('c: what a packet takes from others, '
-            f'{2 * _SLOT_S * _PAIRS * (len(RATES) + 1):g} s')
-        bench.apply(MODES['stock'], [server])
-        settle(bench)
-        found['packet'] = measure_packet(bench, server, RATES)
-        found['caches'] = measure_packet(bench, server, RATES[1:2], '--roam')
-    return found
+        return measure_ledger(bench, server)
 
 
 def measure_ledger(bench: Bench, server: Server) -> Row:
@@ -304,56 +278,17 @@ def measure_ledger(bench: Bench, server: Server) -> Row:
             'counted': counted}
 
 
-def measure_packet(bench: Bench, server: Server, rates: Sequence[int],
-                   *more: str) -> Row:
-    """What a packet takes from others.
-
-    :param more: options of billing_packets.py
-    """
-    (guest_pcpu,) = bench.host.pcpus
-    done = process.run(bench.net.enter([
-        sys.executable, str(lab_host.ROOT / 'tools/bench/billing_packets.py'),
-        '--pid', str(server.guest.pid), '--mac', server.guest.mac,
-        '--address', server.guest.address,
-        '--pcpus', str(bench.load_pcpu), str(guest_pcpu),
-        '--rates', *map(str, rates), '--pairs', str(_PAIRS),
-        '--slot-s', str(_SLOT_S), *more]), limit_s=_PACKETS_LIMIT_S)
-    found = json.loads(done.stdout)
-    for taken in found.values():
-        taken['cost_ns'] = bench.costs_by_part_ns(dict.fromkeys(
-            ('rx', 'rx_bytes', 'wakes', 'tx', 'tx_bytes', 'read',
-             'read_bytes', 'write', 'write_bytes'), 0) | {
-                 'rx': 1, 'rx_bytes': 64, 'wakes': taken['wakes'][0]}
-        ).get('net_rx', 0.0)
-    return found
-
-
 def print_ledger(found: Row) -> bool:
     """:returns: whether the aim is met"""
-    print(f'\nc: CPU seconds in {found["ledger"]["seconds"]:.0f} s, billed '
+    print(f'\nc: CPU seconds in {found["seconds"]:.0f} s, billed '
           'and counted otherwise')
     met = True
-    for name, counted in found['ledger']['counted'].items():
-        billed = found['ledger']['billed'][name]
+    for name, counted in found['counted'].items():
+        billed = found['billed'][name]
         off_by = billed / counted - 1 if counted else 0.0
         print(f'{name:10}{billed:10.3f}{counted:10.3f}{off_by:+8.2%}')
         met &= abs(off_by) <= AIM_LEDGER
-    print('\nc: what a packet of 64 bytes takes, us, with intervals of 95 %: '
-          "from spinners on the sender's and the guest's pCPU; what the "
-          'process was charged for; the rest; what is billed for it; wakes; '
-          'pairs of slots')
-    for name, about in (('packet', ''), ('caches', ' *')):
-        for rate, taken in found[name].items():
-            print(f'{rate:>6}/s{about:2}' + ''.join(
-                '{:8.1f} [{:5.1f}, {:5.1f}]'.format(*(
-                    value / 1e3 for value in taken[part]))
-                for part in ('sender', 'guest', 'process', 'kernel'))
-                + f'{taken["cost_ns"] / 1e3:8.1f}{taken["wakes"][0]:8.2f}'
-                '{:6}/{}'.format(*taken['pairs']))
-    print("* with a spinner on the guest's pCPU that uses the caches")
-    return met and all(
-        abs(taken['cost_ns'] / taken['kernel'][0] - 1) <= AIM_LEDGER
-        for taken in found['packet'].values())
+    return met
 
 
 def settle(bench: Bench) -> None:

@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """The host of billing.py: of the lab, with guests, clients and the real agent.
 
 Import it before the lab's own modules, see lab_host.py.
@@ -27,9 +15,9 @@ import sqlite3
 import lab_host
 
 from nova_vqos import policy
-from nova_vqos import profile
 from nova_vqos.billing import meter
 from nova_vqos.billing import usage
+from nova_vqos.profile import document
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
 from nova_vqos_lab import ionet
@@ -92,7 +80,7 @@ class Bench:
         self._io_costs = None
 
     def start(self) -> None:
-        calibrated = self.options.profile and profile.load(
+        calibrated = self.options.profile and document.load(
             self.options.profile)
         self._io_costs = calibrated.io_costs if calibrated else None
         if self._io_costs is None:

@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What one reading of what servers used costs, on the host that it runs on.
 
@@ -24,8 +14,8 @@ reading
     it is, where those who do nothing are hardly ever asked about their disks,
     and where all are asked
 
-and tells the CPU time of both, its own and libvirtd's, and of the parts of a
-reading. Prints JSON.
+and measures the CPU time of both, its own and libvirtd's, and of the parts of
+a reading. Prints JSON.
 """
 
 import argparse
@@ -38,7 +28,7 @@ import time
 
 import libvirt
 
-from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.hypervisor.libvirt import driver
 
 TICK, READING, ALL_ASKED = 'tick', 'reading', 'reading, all asked'
 DISKS, INTERFACES, CPU_TIME, WHOLE_HOST = (
@@ -98,7 +88,7 @@ def measure(rounds: int, libvirtd: int) -> dict:
         hypervisor.host_usage()
 
     def reading_with_disks() -> None:
-        hypervisor._usages._disk_schedule.keep(())
+        hypervisor._statistics._disk_schedule.retain(())
         reading()
 
     connection = hypervisor._session.connected()
@@ -106,11 +96,11 @@ def measure(rounds: int, libvirtd: int) -> dict:
     domains = [domain for domain, _found in records]
     works = {
         TICK: tick, READING: reading, ALL_ASKED: reading_with_disks,
-        DISKS: lambda: hypervisor._usages._read_disks(domains),
+        DISKS: lambda: hypervisor._statistics._read_disks(domains),
         INTERFACES: lambda: connection.getAllDomainStats(
             libvirt.VIR_DOMAIN_STATS_INTERFACE,
             libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE),
-        CPU_TIME: lambda: [hypervisor._usages._read_usage(*record)
+        CPU_TIME: lambda: [hypervisor._statistics._read_usage(*record)
                            for record in records],
         WHOLE_HOST: hypervisor.host_usage}
     costs = {name: Cost(libvirtd) for name in works}

@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What billing costs a host with many servers.
 
@@ -31,7 +21,6 @@ from collections.abc import Sequence
 import contextlib
 import json
 import os
-import pathlib
 import sqlite3
 import statistics
 import sys
@@ -40,8 +29,8 @@ import time
 import lab_host
 import rom_guests
 
-from nova_vqos import io_profile
-from nova_vqos.tests import make_profiles
+from nova_vqos.profile import io
+from nova_vqos.tests.fixtures import make_profiles
 
 MODES = ('off', 'account', 'charge')
 # Of the agent, by default.
@@ -59,7 +48,7 @@ def main() -> int:
     options = parse()
     lab_host.prepare()
     report: Row = {'guests': 0, 'busy': options.busy}
-    with lab_host.started(io_profile.document(
+    with lab_host.started(io.document(
             make_profiles.make_io())) as bench:
         guests = rom_guests.start(
             bench, options.guests, rom_guests.Kind(vcpus=options.vcpus),
@@ -70,8 +59,7 @@ def main() -> int:
         if options.readings:
             report['readings'] = measure_readings(bench, options)
         report['load'] = round(os.getloadavg()[0], 1)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=1))
+    lab_host.save(report, options.json)
     print_modes(report, options)
     if options.readings:
         print_readings(report)
@@ -79,14 +67,10 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n', maxsplit=1)[0])
-    parser.add_argument('--guests', type=int, default=100)
+    parser = lab_host.parser(__doc__, guests=100, vcpus=1)
     parser.add_argument('--busy', type=int, default=10,
                         help='of them, that read their disks '
                         '(default %(default)s)')
-    parser.add_argument('--vcpus', type=int, default=1,
-                        help='of each guest (default %(default)s)')
     parser.add_argument('--rounds', type=int, default=3,
                         help='through all modes (default %(default)s)')
     parser.add_argument('--seconds', type=float, default=30,
@@ -97,9 +81,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--readings', type=int, default=15, metavar='ROUNDS',
                         help='of what a reading costs; 0: none '
                         '(default %(default)s)')
-    parser.add_argument('--start-limit-s', type=int, default=240,
-                        help='start no more guests after this many seconds')
-    parser.add_argument('--json', metavar='FILE')
     options = parser.parse_args()
     if not 0 <= options.busy <= options.guests:
         parser.error('--busy must be 0 to --guests')

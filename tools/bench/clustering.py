@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What planning the pools of a host costs, and how it grows.
 
@@ -41,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
-from nova_vqos.quantum import planner
+from nova_vqos.quantum.placement import plan
 
 SIZES = {500: 128, 1000: 256, 2000: 512, 4000: 1024}
 SOCKETS = 4
@@ -116,8 +106,8 @@ class Case:
                            for name, times in self.times_ms.items()}
 
     def _plan(self, vcpus, before):
-        return planner.plan(vcpus, self.host, classes.DEFAULT_SLICES_US,
-                            before)
+        return plan.make_plan(vcpus, self.host, classes.DEFAULT_SLICES_US,
+                              before)
 
 
 def run(rounds, with_shares):
@@ -130,7 +120,7 @@ def run(rounds, with_shares):
 
 
 def is_fast_and_linear(results):
-    """Print the ratios, and tell whether the goals were met."""
+    """Print the ratios; whether they meet the goals."""
     met = all(row['new_ms'] < GOAL_MS and row['changed_ms'] < GOAL_MS
               for row in results if row['vcpus'] == GOAL_VCPUS)
     for less, more in itertools.combinations(results, 2):

@@ -1,16 +1,5 @@
 #!/usr/bin/env python3
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What it takes to ask all agents, with nova-vqos-manage and one by one.
 
@@ -45,7 +34,7 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(TOP))
 
-from nova_vqos.tests import rabbitmq  # noqa: E402
+from nova_vqos.tests.fixtures import rabbitmq  # noqa: E402
 
 AGENTS = TOP / 'tools' / 'bench' / 'fleet_agents.py'
 AIM_S = 3.0
@@ -135,7 +124,7 @@ def host_list(config: pathlib.Path, arguments: list[str], answers: int,
     """
     began_s = time.monotonic()
     done = subprocess.run(
-        [sys.executable, '-m', 'nova_vqos.cmd.manage', '--config-file',
+        [sys.executable, '-m', 'nova_vqos.cmd.manage.app', '--config-file',
          str(config), 'host', 'list', '-f', 'json', *arguments],
         capture_output=True, text=True,
         env={**os.environ, 'PYTHONPATH': str(TOP), **(environment or {})},
@@ -206,7 +195,7 @@ def nova(names: list[str]) -> Iterator[dict[str, str]]:
             self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     with http_server.ThreadingHTTPServer(('127.0.0.1', 0), Handler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()

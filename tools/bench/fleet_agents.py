@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The other processes of fleet.py: agents, and one who asks them in turn.
 
 fleet_agents.py serve CONFIG SERVERS HOST...: be the agents of these hosts.
@@ -34,16 +23,17 @@ backend.init_backend(backend.BackendType.THREADING)
 from oslo_config import cfg  # noqa: E402
 import oslo_messaging  # noqa: E402
 
-from nova_vqos import profile as profiles  # noqa: E402
-from nova_vqos import tuning  # noqa: E402
+from nova_vqos import cputune  # noqa: E402
+from nova_vqos.agent import heartbeat  # noqa: E402
+from nova_vqos.agent import loop as loops  # noqa: E402
 from nova_vqos.agent import manager  # noqa: E402
+from nova_vqos.agent import process  # noqa: E402
 from nova_vqos.agent import profile_watch  # noqa: E402
-from nova_vqos.agent import reconciler  # noqa: E402
 from nova_vqos.agent import rpcapi  # noqa: E402
 from nova_vqos.agent import service  # noqa: E402
-from nova_vqos.agent import state  # noqa: E402
-from nova_vqos.conf import agent as agent_options  # noqa: E402
-from nova_vqos.tests.unit import fake_hypervisor as fakes  # noqa: E402
+from nova_vqos.conf import agent  # noqa: E402
+from nova_vqos.profile import document  # noqa: E402
+from nova_vqos.tests.fixtures import fakes  # noqa: E402
 
 START_LIMIT_S = 180
 PCPUS = 64
@@ -57,8 +47,8 @@ def serve(config: str, servers: int, names: list[str]) -> None:
     directory = pathlib.Path(config).parent
     # oslo.messaging reads options that it has registered with this one alone.
     conf = cfg.CONF
-    agent_options.register_opts(conf)
-    agent_options.register_host_opts(conf)
+    agent.register_opts(conf)
+    agent.register_host_opts(conf)
     conf([], default_config_files=[config], default_config_dirs=[])
     for name in names:
         conf.set_override('host', name)
@@ -75,13 +65,13 @@ def start(directory: pathlib.Path, conf: cfg.ConfigOpts, name: str,
         host.boot(str(uuid.uuid4()), specs=fakes.make_specs(),
                   run_id=number + 1)
     path = directory / f'{name}.yaml'
-    profiles.store(fakes.make_profile(pcpus=tuple(range(PCPUS))), str(path))
-    loop = reconciler.Reconciler(
+    document.store(fakes.make_profile(pcpus=tuple(range(PCPUS))), str(path))
+    loop = loops.Loop(
         host, profile_watch.ProfileWatch(
             str(path), 0.05, fingerprint=lambda _: {'tick_us': '4000'}),
-        state.Heartbeat(str(directory / f'{name}.json'), name),
-        state.ServiceManager({}), periods=tuning.DEFAULT_PERIODS,
-        tick_interval_s=TICK_INTERVAL_S, heartbeat_interval_s=60.0)
+        heartbeat.Heartbeat(str(directory / f'{name}.json'), name, 60.0),
+        process.ServiceManager({}), periods=cputune.DEFAULT_PERIODS,
+        tick_interval_s=TICK_INTERVAL_S)
     threading.Thread(target=loop.run, daemon=True).start()
     rpc = service.RpcServer(conf, manager.AgentManager(loop, name))
     rpc.start()
@@ -94,7 +84,7 @@ def ask(config: str, names: list[str]) -> None:
     api = rpcapi.AgentAPI(oslo_messaging.get_rpc_transport(cfg.CONF))
     for name in names:
         with contextlib.suppress(oslo_messaging.MessagingTimeout):
-            api.get_host(name, timeout=3)
+            api.call(name, rpcapi.GET_HOST, timeout=3)
 
 
 if __name__ == '__main__':

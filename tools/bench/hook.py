@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What libvirt's hook costs: it holds up every migration.
 
 Measures, interleaved in one run, the time from start to end of the hook as it
@@ -29,13 +18,15 @@ import sysconfig
 import tempfile
 import time
 
-from nova_vqos import profile as profiles
-from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import benchmark
+from nova_vqos.conf import default_path
 from nova_vqos.hooks import install
-from nova_vqos.tests import make_profiles
+from nova_vqos.profile import cpu
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import make_profiles
 
 FIXTURE = (pathlib.Path(install.__file__).parents[1]
-           / 'tests/unit/data/domain.xml')
+           / 'tests/fixtures/data/domain.xml')
 LIMIT_MS = 60
 _BIG_XML_BYTES = 1024 * 1024
 
@@ -46,16 +37,16 @@ def make_profile():
     As a calibration of such a host writes it: each pCPU has 8 samples or more
     of each benchmark.
     """
-    names = benchmarks.DEFAULT_SET
+    names = benchmark.DEFAULT_SET
     classes = []
     for first, coefficient in ((0, 0.8), (32, 1.25)):
-        measurement = profiles.Measurement(
+        measurement = cpu.Measurement(
             coefficient, coefficient * 0.995, coefficient * 1.005, tuple(
                 make_profiles.make_score(
                     coefficient, benchmark=name,
                     samples=tuple(650.25 + i for i in range(8 * 32)))
                 for name in names))
-        classes.append(profiles.CpuClass(
+        classes.append(cpu.CpuClass(
             frozenset(range(first, first + 32)), measurement, measurement))
     return make_profiles.make_profile(
         'bench', *classes, fingerprint={'tick_us': '4000'},
@@ -66,11 +57,11 @@ def make_profile():
 def make_cases(directory):
     """What to measure: {name: (command, stdin)}."""
     profile_path = directory / 'profile.yaml'
-    profiles.store(make_profile(), str(profile_path))
+    document.store(make_profile(), str(profile_path))
     config = directory / 'hook.conf'
     config.write_text(f'[hook]\nprofile = {profile_path}\n')
     install.install(str(directory), str(config))
-    hook = str(install.installed_path(str(directory)))
+    hook = str(directory / default_path.HOOK_NAME)
     console_script = pathlib.Path(
         sysconfig.get_path('scripts'), 'nova-vqos-libvirt-hook')
     xml = FIXTURE.read_bytes()

@@ -1,24 +1,14 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """A host of the lab, for benches: made by the run, and gone after it.
 
 Import it first: it chooses where the lab's other modules keep things.
 """
 
+import argparse
 import atexit
 from collections.abc import Iterator, Mapping
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -45,9 +35,9 @@ os.environ['NOVA_VQOS_LAB_PREFIX'] = f'vqosb{os.getpid()}'
 sys.path.insert(0, str(ROOT / 'devstack'))
 sys.path.insert(0, str(ROOT))
 
-from nova_vqos import fingerprint  # noqa: E402
-from nova_vqos import profile  # noqa: E402
-from nova_vqos.tests import make_profiles  # noqa: E402
+from nova_vqos.profile import document  # noqa: E402
+from nova_vqos.profile import fingerprint  # noqa: E402
+from nova_vqos.tests.fixtures import make_profiles  # noqa: E402
 from nova_vqos_lab import host as hosts  # noqa: E402
 from nova_vqos_lab import netns  # noqa: E402
 from nova_vqos_lab import process  # noqa: E402
@@ -77,7 +67,7 @@ class BenchHost:
         """
         self.network.create()
         self.host.start(peers={})
-        profile.store(make_profiles.make_profile(
+        document.store(make_profiles.make_profile(
             NAME, make_profiles.make_class(self.host.pcpus, 1.0),
             fingerprint=fingerprint.of_host(), **({'io': io} if io else {})),
             self.host.path('etc/nova-vqos/profile.yaml'))
@@ -98,7 +88,7 @@ class BenchHost:
         pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
                      ).write_text(
             f'[DEFAULT]\nhost = {NAME}\n'
-            # The port discard, where nobody is: the bus is down.
+            # The port discard, without a listener: the bus is down.
             'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
             f'[vqos]\n{vqos}\n[vqos_agent]\n{agent}\n')
         self.agent = self.host.popen(
@@ -132,6 +122,28 @@ def started(io: Mapping[str, ty.Any] | None = None) -> Iterator[BenchHost]:
         bench.remove()
 
 
+def parser(about: str, *, guests: int,
+           vcpus: int) -> argparse.ArgumentParser:
+    """Options of any bench with many guests, and their defaults.
+
+    :param about: of which the first line is the description
+    """
+    made = argparse.ArgumentParser(description=about.split('\n', 1)[0])
+    made.add_argument('--guests', type=int, default=guests)
+    made.add_argument('--vcpus', type=int, default=vcpus,
+                      help='of each guest (default %(default)s)')
+    made.add_argument('--start-limit-s', type=int, default=240,
+                      help='start no more guests after this many seconds')
+    made.add_argument('--json', metavar='FILE')
+    return made
+
+
+def save(report: Mapping[str, ty.Any], path: str | None) -> None:
+    """Write a report as JSON, where that is asked for."""
+    if path:
+        pathlib.Path(path).write_text(json.dumps(report, indent=1))
+
+
 def prepare() -> None:
     """Be ready to make a host.
 
@@ -157,7 +169,7 @@ def cpu_us(pid: int) -> float:
 
 
 def available_mib() -> float:
-    """Memory of the machine that nobody needs."""
+    """Available memory of the machine."""
     return _field_kib('/proc/meminfo', 'MemAvailable') / 1024
 
 

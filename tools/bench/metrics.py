@@ -1,19 +1,9 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What a scrape of an agent's metrics costs, by how many servers there are.
 
-Takes no host: the answers of the agent are made up, with all that can be told
+Takes no host: the answers of the agent are made up, with all fields
 of a server (charged, of a class, two vCPUs). Prints series and bytes for each
 server, plain and zipped, which are exact, and what it takes to make a page,
 relative to one without servers, in the median: of the time only ratios are of
@@ -34,7 +24,7 @@ import uuid
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from nova_vqos.metrics import endpoint
-from nova_vqos.tests.unit import metrics_case
+from nova_vqos.tests.fixtures import metrics
 
 
 def main() -> int:
@@ -61,10 +51,12 @@ def main() -> int:
 def measure(count: int, rounds: int) -> tuple[int, int, int, float]:
     """:returns: series, bytes plain and zipped, CPU seconds of a page."""
     with tempfile.TemporaryDirectory() as directory:
-        agent = metrics_case.Agent(pathlib.Path(directory))
-        agent.servers = [metrics_case.make_server(
+        agent = metrics.Agent(pathlib.Path(directory))
+        agent.servers = [metrics.make_server(
             server_uuid=str(uuid.uuid4()), name=f'instance-{number:08x}')
             for number in range(count)]
+        snapshot = agent.snapshot()
+        agent.snapshot = lambda: snapshot
         took_s = []
         for _ in range(rounds):
             # What makes it at each scrape, without what it remembers.
@@ -72,7 +64,7 @@ def measure(count: int, rounds: int) -> tuple[int, int, int, float]:
             began_s = time.thread_time()
             plain = page.read(zipped=False)
             took_s.append(time.thread_time() - began_s)
-        return (len(metrics_case.parse(plain.decode())), len(plain),
+        return (len(metrics.parse(plain.decode())), len(plain),
                 len(gzip.compress(plain, 3)), statistics.median(took_s))
 
 

@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """How well vCPUs fill pCPUs: the grounds of what capacity planning says.
 
@@ -22,31 +12,64 @@ theirs alone: prints what part of its quota each had.
 
 import argparse
 import contextlib
+import multiprocessing
 import os
 import pathlib
 import sys
-
-import period
+import time
 
 # vCPUs for each two pCPUs, and the part of a pCPU that each was promised.
 CASES = ((2, 1.0), (3, 0.5), (3, 0.6), (3, 2 / 3), (4, 0.45), (5, 0.36),
          (5, 0.4))
 
 
-class Cgroup(period.Cgroup):
-    """One of many, which is served before whoever else is there."""
+class Cgroup:
+    """A cgroup of our own, v1 or v2, that is served before all others."""
 
-    def __init__(self, number):
-        super().__init__()
-        self.path = self.path.with_name(f'{self.path.name}-{number}')
+    def __init__(self, number, quota_us, period_us):
+        root = pathlib.Path('/sys/fs/cgroup')
+        unified = (root / 'cgroup.controllers').exists()
+        self._path = (root if unified else root / 'cpu') / (
+            f'vqos-bench-{os.getpid()}-{number}')
+        if unified:
+            (root / 'cgroup.subtree_control').write_text('+cpu')
+        self._settings = {
+            'cpu.weight': '10000', 'cpu.max': f'{quota_us} {period_us}',
+        } if unified else {
+            'cpu.shares': '262144', 'cpu.cfs_period_us': str(period_us),
+            'cpu.cfs_quota_us': str(quota_us)}
 
     def __enter__(self):
-        super().__enter__()
-        if self.unified:
-            (self.path / 'cpu.weight').write_text('10000')
-        else:
-            (self.path / 'cpu.shares').write_text('262144')
+        self._path.mkdir()
+        for name, value in self._settings.items():
+            (self._path / name).write_text(value)
         return self
+
+    def __exit__(self, *_error):
+        self._path.rmdir()
+
+    @contextlib.contextmanager
+    def spinning(self, seconds):
+        """A spinner in the cgroup, its result through a pipe."""
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.Process(
+            target=self._spin, args=(theirs, seconds))
+        process.start()
+        try:
+            yield ours
+        finally:
+            process.join()
+
+    def _spin(self, pipe, seconds):
+        """CPU seconds per wall second of a spinner."""
+        (self._path / 'cgroup.procs').write_text('0')
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+        cpu, wall = time.process_time(), time.monotonic()
+        while time.monotonic() < wall + seconds:
+            pass
+        pipe.send((time.process_time() - cpu) / (time.monotonic() - wall))
 
 
 def parts(vcpus, part, period_us, seconds):
@@ -55,10 +78,9 @@ def parts(vcpus, part, period_us, seconds):
     with contextlib.ExitStack() as stack:
         results = []
         for number in range(vcpus):
-            cgroup = stack.enter_context(Cgroup(number))
-            cgroup.limit(quota_us, period_us)
-            results.append(stack.enter_context(
-                cgroup.run(None, period.spin, seconds)))
+            cgroup = stack.enter_context(
+                Cgroup(number, quota_us, period_us))
+            results.append(stack.enter_context(cgroup.spinning(seconds)))
         return [result.recv() * period_us / quota_us for result in results]
 
 

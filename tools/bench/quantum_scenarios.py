@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What slices and pools are worth: the research's scenarios S1 to S5.
 
@@ -41,7 +31,7 @@ Arms take turns in each round, while the loads run on:
   research  the research's pools as they are, also where a server's spinning
             vCPUs get fewer pCPUs than there are of them
 
-Performance is told against stock in the same round, above 1 is better: median,
+Performance is relative to stock in the same round, above 1 is better: median,
 least and most of all rounds. "per CPU time" leaves out that a pool may give a
 vCPU more or less time than it had; a latency's performance is stock's latency
 by that of the arm. Then how long vCPUs ran at a time. As root:
@@ -69,9 +59,9 @@ from nova_vqos.calibration.quantum import loads
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
-from nova_vqos.quantum import planner
-from nova_vqos.quantum import pool_level
-from nova_vqos.quantum import spread
+from nova_vqos.quantum.placement import cpus
+from nova_vqos.quantum.placement import plan
+from nova_vqos.quantum.placement import pools
 
 _IO, _SPIN, _CACHE = model.Kind.IO, model.Kind.SPIN, model.Kind.CACHE
 _NEUTRAL, _POLLUTER = model.Kind.NEUTRAL, model.Kind.POLLUTER
@@ -98,7 +88,7 @@ class Arm(ty.NamedTuple):
     """A way to run the vCPUs of a scenario.
 
     :ivar settings: of all of them
-    :ivar pools: for people; none where nobody is kept apart
+    :ivar pools: for people; none where no vCPU is apart
     """
 
     settings: Settings
@@ -115,26 +105,26 @@ def one_slice(slice_us: int | None, vcpus: Sequence[model.Vcpu],
 def planned(vcpus: Sequence[model.Vcpu], socket: model.Socket,
             slices_us: Mapping[str, int]) -> Arm:
     """As the agent does it."""
-    plan = planner.plan(vcpus, [socket], slices_us)
-    parts = spread.parts(plan.pools)
+    made = plan.make_plan(vcpus, [socket], slices_us)
+    parts = cpus.assign_to_spinning(made.pools)
     return Arm({vcpu.key: quantum_servers.Setting(
         pool.slice_us, parts.get(
-            vcpu.key, pool.pcpus if plan.separates else socket.pcpus))
-        for pool in plan.pools for vcpu in pool.vcpus}, plan.pools)
+            vcpu.key, pool.pcpus if made.separates else socket.pcpus))
+        for pool in made.pools for vcpu in pool.vcpus}, made.pools)
 
 
 def researched(vcpus: Sequence[model.Vcpu], socket: model.Socket,
                _slices_us: Mapping[str, int]) -> Arm:
     """As the research has it: what our planner leaves out of it, too."""
     pcpus = sorted(socket.pcpus)
-    pools = []
-    for cluster in pool_level.clusters(vcpus, len(pcpus),
-                                       classes.DEFAULT_SLICES_US):
+    made = []
+    for cluster in pools.clusters(vcpus, len(pcpus),
+                                  classes.DEFAULT_SLICES_US):
         own, pcpus = pcpus[:cluster.pcpus], pcpus[cluster.pcpus:]
-        pools.append(model.Pool(socket.number, frozenset(own),
-                                cluster.slice_us, cluster.vcpus))
+        made.append(model.Pool(socket.number, frozenset(own),
+                               cluster.slice_us, cluster.vcpus))
     return Arm({vcpu.key: quantum_servers.Setting(pool.slice_us, pool.pcpus)
-                for pool in pools for vcpu in pool.vcpus}, tuple(pools))
+                for pool in made for vcpu in pool.vcpus}, tuple(made))
 
 
 ARMS: Mapping[str, Callable[[Sequence[model.Vcpu], model.Socket,
@@ -183,7 +173,7 @@ def main() -> int:
               f'had {quantum_results.share(windows, scenario):.0%} of the '
               'pCPUs\' time')
         for arm, made in pools[scenario].items():
-            print(f'  {arm}: ' + '; '.join(told(pool) for pool in made))
+            print(f'  {arm}: ' + '; '.join(map(description, made)))
         quantum_results.print_scenario(windows, scenario, options.arms)
     return 0
 
@@ -265,7 +255,7 @@ def run(scenario: str, options: argparse.Namespace,
                            for name, arm in made.items() if arm.pools}
         for number in range(options.rounds):
             names = options.arms
-            # Nobody is always first, or always after the same one.
+            # No arm is always first, or always after the same one.
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 servers.set_up(made[name].settings)
@@ -318,7 +308,7 @@ def in_primitives(pool: model.Pool) -> dict[str, ty.Any]:
             'vcpus': {kind: kinds.count(kind) for kind in sorted(set(kinds))}}
 
 
-def told(pool: Mapping[str, ty.Any]) -> str:
+def description(pool: Mapping[str, ty.Any]) -> str:
     """A pool for people."""
     vcpus = ', '.join(f'{count} {kind}'
                       for kind, count in pool['vcpus'].items())
@@ -326,7 +316,7 @@ def told(pool: Mapping[str, ty.Any]) -> str:
     slice_us = pool['slice_us']
     quantum = ('the kernel\'s slice' if slice_us is None
                else f'{slice_us / _MS_US:g} ms')
-    return f'{vcpus or "nobody"} on pCPU {pcpus}, {quantum}'
+    return f'{vcpus or "no vCPU"} on pCPU {pcpus}, {quantum}'
 
 
 if __name__ == '__main__':

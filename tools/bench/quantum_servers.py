@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """The servers of a scenario: loads in groups, and what they have done.
 
 The loads are those of nova-vqos-calibrate quantum.
@@ -21,7 +9,6 @@ from collections.abc import Mapping
 from concurrent import futures
 import contextlib
 import os
-import pathlib
 import random
 import time
 import typing as ty
@@ -33,8 +20,8 @@ from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.quantum import caches
 from nova_vqos.calibration.quantum import loads
 from nova_vqos.calibration.quantum import requests
-from nova_vqos.hypervisor import sched_attr
-from nova_vqos.hypervisor import schedstat
+from nova_vqos.hypervisor.linux import procfs
+from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.quantum import model
 
 _IO = model.Kind.IO
@@ -218,11 +205,10 @@ class Servers(contextlib.ExitStack):
         for server in self._servers:
             for slot, tid in zip(server.program.vcpus,
                                  server.program.vcpu_threads(), strict=True):
-                run = schedstat.parse(pathlib.Path(
-                    schedstat.path('/proc', tid)).read_bytes())
+                run = procfs.read_run(tid)
                 old = found.get(server.kind, _Seen(0.0, 0.0, 0))
                 found[server.kind] = _Seen(
-                    old.work + self._board.told(slot).work,
+                    old.work + self._board.read(slot).work,
                     old.run_ns + run.run_ns, old.runs + run.runs)
         return found
 
@@ -254,10 +240,10 @@ def measure_lists(tree: server_groups.Tree,
             time.sleep(_WALK_S)
             costs_ns = []
             for _ in range(_WALKS):
-                before = board.told(program.vcpus[0])
+                before = board.read(program.vcpus[0])
                 time.sleep(_WALK_S)
-                cost_ns = loads.cost_ns([before],
-                                        [board.told(program.vcpus[0])])
+                cost_ns = loads.between(
+                    [before], [board.read(program.vcpus[0])]).cost_ns
                 if cost_ns is not None:
                     costs_ns.append(cost_ns)
         if not costs_ns:

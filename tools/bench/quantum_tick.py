@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What slices and pools cost a host with many servers.
 
@@ -18,7 +8,7 @@ halt, and the real agent, which looks at all of them each second: it reads and
 sets slices of all threads, reads how long vCPUs ran, recognises what those of
 class auto do, and plans pools. Measures what agent and libvirtd use, by turns:
 
-  off      the agent has not been told of slices: it looks once in ten minutes
+  off      the agent checks slices only once in ten minutes
   default  all servers are of class default
   classes  they are of io, spin, cache and neutral in turn: two pools
   auto     the agent finds out what they do
@@ -49,8 +39,9 @@ import lab_host
 import rom_guests
 
 from nova_vqos import policy
+from nova_vqos.conf import default_path
 from nova_vqos.quantum import classes
-from nova_vqos.quantum import proof
+from nova_vqos.quantum import probe_result
 
 MODES = {
     'off': ('default',), 'default': ('default',),
@@ -81,41 +72,33 @@ def main() -> int:
         report = {'guests': len(guests), 'vcpus': options.vcpus,
                   'rows': measure(bench, guests, options),
                   'load': round(os.getloadavg()[0], 1)}
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=1))
+    lab_host.save(report, options.json)
     print_report(report, options)
     return 0
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--guests', type=int, default=100)
-    parser.add_argument('--vcpus', type=int, default=1,
-                        help='of each guest (default %(default)s)')
+    parser = lab_host.parser(__doc__, guests=100, vcpus=1)
     parser.add_argument('--rounds', type=int, default=3,
                         help='through all modes (default %(default)s)')
     parser.add_argument('--seconds', type=float, default=20,
                         help='of each measurement (default %(default)s)')
     parser.add_argument('--settle', type=float, default=8,
                         help='seconds before each (default %(default)s)')
-    parser.add_argument('--start-limit-s', type=int, default=240,
-                        help='start no more guests after this many seconds')
-    parser.add_argument('--json', metavar='FILE')
     return parser.parse_args()
 
 
 def pretend_enforced(bench: lab_host.BenchHost) -> None:
     """Leave a record by which all classes are enforced."""
-    path = pathlib.Path(bench.host.path(proof.DEFAULT_PATH.lstrip('/')))
+    path = pathlib.Path(bench.host.path(default_path.PROBE_RESULT.lstrip('/')))
     path.parent.mkdir(parents=True, exist_ok=True)
     boot_id = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
-    proof.store(proof.Proof(
+    probe_result.store(probe_result.ProbeResult(
         kernel=platform.release(), boot_id=boot_id.strip(), tick_us=1000,
         measured_at='2026-01-01T00:00:00Z', outcomes={
-            classes.DEFAULT: proof.Outcome(None, 3000.0, enforced=None),
-            **{name: proof.Outcome(slice_us, float(slice_us), enforced=True)
+            classes.DEFAULT: probe_result.Outcome(None, 3000.0, enforced=None),
+            **{name: probe_result.Outcome(
+                slice_us, float(slice_us), enforced=True)
                for name, slice_us in classes.DEFAULT_SLICES_US.items()}},
     ), str(path))
 

@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Guests that cost next to nothing, so that a small machine carries many.
 
 Each is a real QEMU with a tap on a bridge and a disk, made by libvirt. In
 place of a firmware it has 64 KiB of ours: an idle guest halts for good with
-its first instruction, a busy one reads its disk over and over.
+its first instruction, a busy one reads its disk over and over, and one that
+spins does nothing but jump.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +28,7 @@ _DIRECTORY = '/var/lib/libvirt/bench'
 _DISK_BYTES = 1024 * 1024
 # Started at the same time.
 _AT_ONCE = 3
-_TOLD = 20
+_PROGRESS = 20
 _PERIOD_US = 200_000
 
 _ROM_BYTES = 64 * 1024
@@ -50,6 +39,9 @@ _HALT = bytes((
     0xfa,               # cli
     0xf4,               # hlt
     0xeb, 0xfd))        # jmp to the hlt
+_SPIN = bytes((
+    0xfa,               # cli
+    0xeb, 0xfe))        # jmp to itself
 _JUMP = bytes((0xeb, _BUSY - _RESET - 2 & 0xff))
 # The first sector of the first IDE disk, word by word, then a pause.
 _READ = bytes((
@@ -116,12 +108,14 @@ class Kind:
     :ivar idle_units: of each that halts
     :ivar busy_units: of each that reads its disk
     :ivar has_devices: whether they have a tap and a disk
+    :ivar spins: whether the busy ones spin, and have no disk
     """
 
     vcpus: int = 1
     idle_units: int = 20
     busy_units: int = 4
     has_devices: bool = True
+    spins: bool = False
 
 
 class RomGuest:
@@ -133,16 +127,19 @@ class RomGuest:
     """
 
     def __init__(self, connection: ty.Any, number: int, kind: Kind, *,
-                 is_busy: bool) -> None:
+                 is_busy: bool,
+                 specs: Mapping[str, str] | None = None) -> None:
+        """:param specs: of its flavor, beside its units"""
         self.uuid = str(uuids.uuid4())
         self.is_busy = is_busy
         units = kind.busy_units if is_busy else kind.idle_units
-        self._specs = {policy.UNITS_KEY: str(units)}
+        self._specs = {policy.UNITS_KEY: str(units), **(specs or {})}
         self.domain = connection.createXML(_XML.format(
             number=number, uuid=self.uuid, memory=MEMORY_MIB,
             vcpus=kind.vcpus, period=_PERIOD_US,
             quota=_PERIOD_US * units // kind.vcpus // 100,
-            directory=_DIRECTORY, rom='busy' if is_busy else 'idle',
+            directory=_DIRECTORY, rom=(
+                'idle' if not is_busy else 'spin' if kind.spins else 'busy'),
             instance=ioguest.instance(self._specs, kind.vcpus, 'nova'),
             devices=_DEVICES.format(
                 bridge=BRIDGE, number=number, directory=_DIRECTORY)
@@ -173,10 +170,7 @@ def start(bench: lab_host.BenchHost, wanted: int, kind: Kind, *,
     host = bench.host
     host.run(['ip', 'link', 'add', BRIDGE, 'type', 'bridge'])
     host.run(['ip', 'link', 'set', BRIDGE, 'up'])
-    directory = pathlib.Path(host.path(_DIRECTORY.lstrip('/')))
-    directory.mkdir()
-    for name, code in (('idle', _idle_rom()), ('busy', _busy_rom())):
-        (directory / f'{name}.rom').write_bytes(code)
+    directory = install_roms(bench)
     for number in range(wanted):
         with (directory / str(number)).open('wb') as disk:
             disk.truncate(_DISK_BYTES)
@@ -190,7 +184,7 @@ def start(bench: lab_host.BenchHost, wanted: int, kind: Kind, *,
             return None
         made = RomGuest(connection, number, kind,
                         is_busy=number >= wanted - busy)
-        if number % _TOLD == _TOLD - 1:
+        if number % _PROGRESS == _PROGRESS - 1:
             lab_host.say(f'{number + 1} guests, '
                          f'{time.monotonic() - began_s:.0f} s')
         return made
@@ -204,13 +198,24 @@ def start(bench: lab_host.BenchHost, wanted: int, kind: Kind, *,
     return started
 
 
+def install_roms(bench: lab_host.BenchHost) -> pathlib.Path:
+    """Make the directory that guests are started from."""
+    directory = pathlib.Path(bench.host.path(_DIRECTORY.lstrip('/')))
+    directory.mkdir()
+    for name, code in (('idle', _first(_HALT)), ('spin', _first(_SPIN)),
+                       ('busy', _busy_rom())):
+        (directory / f'{name}.rom').write_bytes(code)
+    return directory
+
+
 def requests(guests: Sequence[RomGuest]) -> list[int]:
     """What the disk of each was asked for so far."""
     return [guest.domain.blockStats('hda')[0] for guest in guests]
 
 
-def _idle_rom() -> bytes:
-    return bytes(_RESET) + _HALT.ljust(_ROM_BYTES - _RESET, b'\0')
+def _first(code: bytes) -> bytes:
+    """A firmware that begins with this code."""
+    return bytes(_RESET) + code.ljust(_ROM_BYTES - _RESET, b'\0')
 
 
 def _busy_rom() -> bytes:

@@ -1,17 +1,7 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
-"""What it costs to read, and to tell, what all servers of a host used.
+"""The cost of reading, and of reporting, the usage of all servers of a host.
 
 Starts a host of the lab with a libvirtd of its own and small QEMU guests that
 halt, and has sampling_readings.py measure there. Removes everything
@@ -22,10 +12,8 @@ afterwards. As root::
 Ratios of medians are of use, for the times are the machine's.
 """
 
-import argparse
 import json
 import os
-import pathlib
 import sys
 
 import lab_host
@@ -37,15 +25,8 @@ SAMPLE_INTERVAL_S = 10.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n', maxsplit=1)[0])
-    parser.add_argument('--guests', type=int, default=100)
-    parser.add_argument('--vcpus', type=int, default=2,
-                        help='of each guest (default %(default)s)')
+    parser = lab_host.parser(__doc__, guests=100, vcpus=2)
     parser.add_argument('--rounds', type=int, default=30)
-    parser.add_argument('--start-limit-s', type=int, default=240,
-                        help='start no more guests after this many seconds')
-    parser.add_argument('--json', metavar='FILE')
     options = parser.parse_args()
     lab_host.prepare()
     with lab_host.started() as bench:
@@ -60,8 +41,7 @@ def main() -> int:
             limit_s=MEASURE_LIMIT_S).stdout)
         report |= {'guests': len(guests), 'vcpus': options.vcpus,
                    'load': round(os.getloadavg()[0], 1)}
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(report, indent=1))
+    lab_host.save(report, options.json)
     print_report(report)
     return 0
 

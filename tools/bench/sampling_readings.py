@@ -1,15 +1,5 @@
 #!/usr/bin/env python3
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 
 """What one sampling of all servers costs, on the host that it runs on.
 
@@ -23,29 +13,33 @@ sampling
     what the agent does each ``[vqos_agent] sample_interval_s``: the CPU time
     of the vCPUs of all, from files that are open
 sampling, new
-    the same of domains that nobody has read before
+    the same of domains that were not read before
 billing
     all CPU time of all, as in a billing interval, by way of comparison; bulk
     calls of libvirt are not in it
 telling
     the answer to list_servers, as JSON
 
-and tells its own CPU time. Prints JSON.
+and measures its own CPU time. Prints JSON.
 """
 
 import argparse
-import functools
 import json
 import statistics
 import sys
 import time
 
-from nova_vqos import profile as profiles
-from nova_vqos import tuning
-from nova_vqos.agent import decision
+from nova_vqos import primitives
+from nova_vqos.agent import replies
+from nova_vqos.agent import sampler
 from nova_vqos.agent import server as servers
-from nova_vqos.agent import snapshot
-from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.agent.billing import controller
+from nova_vqos.agent.caps import state as caps
+from nova_vqos.agent.quantum import controller as quantum
+from nova_vqos.conf import default_path
+from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.hypervisor.linux import accounting
+from nova_vqos.profile import document
 
 TICK, SAMPLING, NEW, BILLING, TELLING = (
     'tick', 'sampling', 'sampling, new', 'billing', 'telling')
@@ -58,40 +52,41 @@ class Host:
         self.hypervisor = driver.LibvirtHypervisor()
         self.hypervisor.connect(lambda _event: None)
         self._run_ids = self.hypervisor.running()
-        self._terms = decision.HostTerms(
-            profiles.load(profiles.DEFAULT_PATH),
-            self.hypervisor.cgroup_version, tuning.DEFAULT_PERIODS)
-        self._servers = [servers.Server(uuid, run_id)
-                         for uuid, run_id in self._run_ids.items()]
-        for server in self._servers:
-            server.take_description(
-                self.hypervisor.describe(server.uuid), time.monotonic())
+        self._profile = document.load(default_path.PROFILE)
+        self._samples = {}
+        for uuid, run_id in self._run_ids.items():
+            server = servers.Server(uuid, run_id)
+            server.describe(self.hypervisor.describe(uuid))
+            self._samples[server] = sampler.SampleState(server)
 
     def tick(self) -> None:
         self.hypervisor.running()
-        for server in self._servers:
-            self.hypervisor.read(server.uuid)
+        for uuid in self._run_ids:
+            self.hypervisor.read(uuid)
 
     def sample(self) -> None:
         found = self.hypervisor.vcpu_times(self._run_ids)
         if len(found) != len(self._run_ids):
             raise AssertionError(f'only {len(found)} servers could be read')
-        for server in self._servers:
-            server.take_sample(found[server.uuid])
+        for server, state in self._samples.items():
+            state.record(server, found[server.uuid])
 
     def sample_new(self) -> None:
-        self.hypervisor._usages.close()
+        self.hypervisor._domains.close()
         self.sample()
 
     def bill(self) -> None:
-        usages = self.hypervisor._usages
         for uuid, run_id in self._run_ids.items():
-            usages._accounts.read(uuid, run_id, functools.partial(
-                usages._find_pid, uuid))
+            self.hypervisor._domains.use(
+                uuid, accounting.Account, accounting.Account.read, run_id)
 
     def tell(self) -> str:
-        return json.dumps(snapshot.of_servers(
-            self._servers, snapshot.Moment(self._terms, time.monotonic())))
+        return json.dumps(primitives.to_primitives([
+            replies.of_server(replies.ServerView(
+                server, caps.CapState(server), controller.BillState(server),
+                quantum.QuantumState(server), state.history,
+                self._profile, time.monotonic(), set()))
+            for server, state in self._samples.items()]))
 
 
 def main() -> int:
@@ -107,6 +102,8 @@ def main() -> int:
     for work in works.values():
         work()
     for _ in range(options.rounds):
+        # The files of limits, which sampling new domains has closed.
+        host.tick()
         for name, work in works.items():
             began_ns = time.process_time_ns()
             work()

@@ -1,20 +1,9 @@
 # shellcheck shell=bash disable=SC2034
+# SPDX-License-Identifier: Apache-2.0
 #
 # What tools/demo.sh, tools/docs.sh and tools/test.sh need on the machine, from the
 # distribution's packages and from PyPI: sourced, never run. Everything is
 # idempotent: a second call costs a second.
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 VENV=${NOVA_VQOS_VENV:-$TOP/.venv}
@@ -36,7 +25,7 @@ as_root() {
     fi
 }
 
-# lab COMMAND...: devstack/lab as root, with the environment it looks at.
+# lab COMMAND...: devstack/lab as root, with the environment that it reads.
 lab() {
     local name settings=("NOVA_VQOS_VENV=$VENV" PYTHONDONTWRITEBYTECODE=1)
     for name in $(compgen -e NOVA_VQOS_LAB_); do
@@ -63,9 +52,8 @@ install_packages() {
     ' sh "${missing[@]}"
 }
 
-# without_services COMMAND...: with Debian's policy that no service starts.
-# The lab runs its own, in its namespaces; those of the machine are its
-# owner's business.
+# without_services COMMAND...: under Debian's policy that no service starts.
+# The lab runs its own in namespaces, and leaves the machine's alone.
 without_services() {
     local policy=/usr/sbin/policy-rc.d status=0
     if [ -e "$policy" ]; then
@@ -134,13 +122,15 @@ install_beside_nova() {
         -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" "$@"
 }
 
-# functional_workers NOVA-VERSION: pytest's arguments for workers of functional
-# tests. Those of xdist have threads of their own, which eventlet, that Nova 33
-# runs on by default, makes hang.
-functional_workers() {
-    case ${1%%.*}:${OS_NOVA_DISABLE_EVENTLET_PATCHING:-} in
-        33: | *:false) ;;
-        *) echo '-n 2' ;;
+# workers LEVEL NOVA-VERSION: pytest's arguments for a level's processes. On
+# eventlet, the default of Nova 33, those of xdist hang: they have threads of
+# their own.
+workers() {
+    case $1:${2%%.*}:${OS_NOVA_DISABLE_EVENTLET_PATCHING:-} in
+        functional:33: | functional:*:false) ;;
+        # What a module or class shares is made once.
+        functional:*) echo '-n 2 --dist loadscope' ;;
+        unit:*) echo '-n 2' ;;
     esac
 }
 

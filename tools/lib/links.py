@@ -1,19 +1,7 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""Finds broken links in pages that were built, and in README.rst.
 
-
-"""Links that lead nowhere, in pages that were built and in README.rst.
-
-Those to other hosts are not followed.
+It follows no links to other sites.
 """
 
 import argparse
@@ -27,7 +15,7 @@ _LINK_IN_SOURCE = re.compile(r'`[^`<]*<([^>`]+)>`__?')
 
 
 class Page(html.parser.HTMLParser):
-    """What a page links to, and where it can be linked to."""
+    """The links and the anchors of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -44,7 +32,7 @@ class Page(html.parser.HTMLParser):
 
 
 def broken_of_pages(directory):
-    """:returns: a line for each link that leads nowhere"""
+    """:returns: a line for each broken link"""
     pages = {path.resolve(): Page(path) for path in directory.rglob('*.html')}
     if not pages:
         return [f'{directory}: there are no pages']
@@ -84,7 +72,7 @@ def main():
     for source in arguments.sources:
         broken += broken_of_source(source)
     for line in broken:
-        print(f'a link that leads nowhere: {line}', file=sys.stderr)
+        print(f'broken link: {line}', file=sys.stderr)
     return 1 if broken else 0
 
 

@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU time that was charged to each, to the nanosecond.
 
-"""Who was charged for the CPU time that went by, to the nanosecond.
-
-The CPU clock of a thread counts what it was charged for, up to now: without
-IRQ time accounting that includes softirq that ran on its back (TRAPS on
-softirq). What nobody is charged for shows in what a soaker gets done: a
-process that takes all time that is left, and counts its work.
+The CPU clock of a thread counts the time that it was charged for, up to now:
+without IRQ time accounting that includes softirq that ran on its back. Time
+that is charged to no thread shows in the work of a soaker: a process that uses
+all time that is left, and counts its work.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +13,7 @@ import dataclasses
 import hashlib
 import mmap
 import multiprocessing
+import operator
 import os
 import pathlib
 import re
@@ -31,7 +21,7 @@ import signal
 import time
 
 from nova_vqos.calibration import runner
-from nova_vqos.calibration.io import system
+from nova_vqos.calibration import system
 
 # One piece of a soaker's work: fits the smallest cache, and takes a few
 # microseconds.
@@ -58,9 +48,9 @@ class Child:
     def __init__(self, work: Callable[[memoryview], None], *,
                  pcpu: int | None = None, idle: bool = False) -> None:
         """
-        :param work: what it does, for ever; counts in the first item
+        :param work: runs for ever, and counts in the first item
         :param pcpu: the only one that it may use
-        :param idle: take only time that nobody else wants
+        :param idle: use only idle time
         """
         self._shared = mmap.mmap(-1, mmap.PAGESIZE)
         self.counts = memoryview(self._shared).cast('Q')
@@ -87,7 +77,7 @@ class Child:
 
 def _run(work: Callable[[memoryview], None], counts: memoryview,
          pcpu: int | None, idle: bool) -> None:
-    # Whoever interrupts the program means the one that forked this.
+    # An interrupt of the program is meant for the process that forked this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     system.die_with_parent()
@@ -96,15 +86,8 @@ def _run(work: Callable[[memoryview], None], counts: memoryview,
     if idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
-        go_first()
+        runner.go_first()
     work(counts)
-
-
-def go_first() -> None:
-    """Run before others, which are not to hold up a round; where we may."""
-    # NOTE: with cgroup v1 a group may have no time for that.
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
 def soak(counts: memoryview) -> None:
@@ -132,22 +115,36 @@ class Reading:
 
     @property
     def charged_ns(self) -> int:
-        """To anybody but processes."""
+        """To all but processes."""
         return self.kernel_ns + self.interrupt_ns
 
     def plus(self, other: 'Reading') -> 'Reading':
-        return Reading(
-            self.kernel_ns + other.kernel_ns,
-            self.interrupt_ns + other.interrupt_ns,
-            _sums(self.soaked_ns, other.soaked_ns),
-            _sums(self.soaked, other.soaked))
+        return self._with(operator.add, other)
 
     def since(self, earlier: 'Reading') -> 'Reading':
+        return self._with(operator.sub, earlier)
+
+    def _with(self, work: Callable[[int, int], int],
+              other: 'Reading') -> 'Reading':
         return Reading(
-            self.kernel_ns - earlier.kernel_ns,
-            self.interrupt_ns - earlier.interrupt_ns,
-            _differences(self.soaked_ns, earlier.soaked_ns),
-            _differences(self.soaked, earlier.soaked))
+            work(self.kernel_ns, other.kernel_ns),
+            work(self.interrupt_ns, other.interrupt_ns), *(
+                tuple(work(a, b) for a, b in zip(mine, theirs, strict=True))
+                for mine, theirs in ((self.soaked_ns, other.soaked_ns),
+                                     (self.soaked, other.soaked))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """One round; times in ns, of all its packets or requests.
+
+    :ivar own: of the process that sends them
+    :ivar beside: of the backend's process, or of the kernel's threads
+    """
+
+    own: int
+    beside: int
+    read: Reading
 
 
 class Accounts:
@@ -185,7 +182,7 @@ class Accounts:
 
 
 def lost_ns(path: Reading, base: Reading) -> float:
-    """What soakers got done less than in the time they were charged for."""
+    """The time that soakers were charged for, and did no work in."""
     return sum(
         ns - pieces * base_ns / max(1, base_pieces)
         for ns, pieces, base_ns, base_pieces in zip(
@@ -228,12 +225,3 @@ def cpu_time_or_none_ns(thread: int) -> int:
         return cpu_time_ns(thread)
     except OSError:
         return 0
-
-
-def _differences(now: Sequence[int], before: Sequence[int],
-                 ) -> tuple[int, ...]:
-    return tuple(n - b for n, b in zip(now, before, strict=True))
-
-
-def _sums(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(some, others, strict=True))

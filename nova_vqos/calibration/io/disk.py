@@ -1,23 +1,12 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's cost of a disk request, beyond the thread that makes it.
 
-"""What a disk's request costs the kernel, beyond the thread that makes it.
-
-That thread's own time, which is a server's, is charged to it. The rest is the
-kernel's: threads that write back what was buffered, and interrupts when a
-request is done, which nobody is charged for but a soaker feels.
+That thread is charged for its own time, which is a server's. The rest is the
+kernel's: threads that write back buffers, and interrupts when a request is
+done. Interrupts are charged to no thread, but a soaker loses work to them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import dataclasses
 import mmap
@@ -28,10 +17,10 @@ import tempfile
 import time
 
 from nova_vqos.calibration import runner
+from nova_vqos.calibration import system
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.io import accounts
 from nova_vqos.calibration.io import network
-from nova_vqos.calibration.io import system
 
 OPERATIONS = ('read', 'write')
 #: Of requests, in bytes.
@@ -55,7 +44,7 @@ _random = random.SystemRandom()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured.
+    """A kind of disk request.
 
     :ivar source: ``file`` or ``block``
     :ivar buffered: whether the page cache is used
@@ -101,8 +90,7 @@ def make_file(directory: str) -> Disk:
             for start in range(0, FILE_BYTES, len(block)):
                 os.pwrite(file.fileno(), block, start)
             os.fsync(file.fileno())
-            path = f'/proc/self/fd/{file.fileno()}'
-            return _open('file', path, path)
+            return _open('file', f'/proc/self/fd/{file.fileno()}')
     except OSError as error:
         raise CalibrationError(
             f'no file of {FILE_BYTES} bytes can be made in {directory} and '
@@ -110,30 +98,23 @@ def make_file(directory: str) -> Disk:
 
 
 def open_device(path: str) -> Disk:
-    """A block device that nobody uses, and that nothing is on.
+    """A block device that is unused and empty.
 
     :raises CalibrationError: when it is none, or something may be on it
     """
     try:
         if not stat.S_ISBLK(os.stat(path).st_mode):
             raise CalibrationError(f'{path} is no block device')
-        # NOTE: of a block device this fails where it is mounted, or part of
+        # NOTE: of a block device O_EXCL fails where it is mounted, or part of
         # something.
-        plain = os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
+        return _open('block', path, os.O_EXCL, check_empty)
     except OSError as error:
         raise CalibrationError(
             f'block device {path} cannot be used: {error.strerror}') from error
-    try:
-        check_empty(path, plain)
-        return Disk('block', plain,
-                    os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC))
-    except BaseException:
-        os.close(plain)
-        raise
 
 
 def check_empty(path: str, file: int) -> None:
-    """See that a device is large enough, and that nothing is on it.
+    """Check that a device is large enough, and empty.
 
     :raises CalibrationError: when it is not
     """
@@ -148,11 +129,14 @@ def check_empty(path: str, file: int) -> None:
                 'give one that begins and ends with zeros')
 
 
-def _open(source: str, path: str, direct_path: str) -> Disk:
-    plain = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+def _open(source: str, path: str, flags: int = 0,
+          check: Callable[[str, int], None] = lambda _path, _file: None,
+          ) -> Disk:
+    plain = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags)
     try:
+        check(path, plain)
         return Disk(source, plain, os.open(
-            direct_path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC))
+            path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC))
     except BaseException:
         os.close(plain)
         raise
@@ -169,15 +153,6 @@ def filesystem(path: str) -> str:
     return 'unknown'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Round:
-    """One round; times in ns, of all its requests."""
-
-    own: int
-    kernel: int
-    read: accounts.Reading
-
-
 class Bench:
     """Disks, and processes beside them, ready to be measured."""
 
@@ -187,20 +162,17 @@ class Bench:
         :param pcpus: where soakers are; the first one makes requests
         :param apart: see :class:`accounts.Accounts`
         """
-        self._stack = contextlib.ExitStack()
         self._disks = {disk.source: disk for disk in disks}
         self._threads = accounts.kernel_threads()
-        # What is written are zeros, which a device is to hold afterwards.
+        # Writes are of zeros, which a device must hold afterwards.
         self._buffers = {operation: memoryview(mmap.mmap(-1, max(SIZES)))
                          for operation in OPERATIONS}
-        try:
-            self._accounts = self._stack.enter_context(contextlib.closing(
+        with contextlib.ExitStack() as stack:
+            self._accounts = stack.enter_context(contextlib.closing(
                 accounts.Accounts(pcpus, (), apart=apart)))
             runner.pin(0, pcpus[0])
-            accounts.go_first()
-        except BaseException:
-            self._stack.close()
-            raise
+            runner.go_first()
+            self._stack = stack.pop_all()
         self.kinds = tuple(
             Kind(source, buffered) for source in self._disks
             for buffered in (False, True)
@@ -221,9 +193,9 @@ class Bench:
             min(_MOST_BUFFERED_REQUESTS, _BUFFERED_ROUND_BYTES // size)
             if kind.buffered and operation == 'write'
             else min(_MOST_REQUESTS, _ROUND_BYTES // size))
-        # What a flush costs by itself is no part of a request.
+        # The cost of a flush itself is no part of a request.
         less = 1 if kind.buffered and operation == 'write' else 0
-        # What soakers get done undisturbed, before and after: machines drift.
+        # The undisturbed work of soakers, before and after: machines drift.
         idle = self._round(kind, operation, size, 0)
         rounds = {requests: self._round(kind, operation, size, requests)
                   for requests in _random.sample(sorted({count, less}), 2)}
@@ -232,7 +204,7 @@ class Bench:
         work, base = rounds[count], rounds[less]
         lost = (accounts.lost_ns(work.read, undisturbed)
                 - accounts.lost_ns(base.read, undisturbed))
-        rest = (work.kernel - base.kernel + work.read.interrupt_ns
+        rest = (work.beside - base.beside + work.read.interrupt_ns
                 - base.read.interrupt_ns)
         requests = count - less
         return network.Sample((rest + lost) / requests,
@@ -240,7 +212,7 @@ class Bench:
                               lost / requests)
 
     def _round(self, kind: Kind, operation: str, size: int,
-               count: int) -> _Round:
+               count: int) -> accounts.Round:
         file = self._disks[kind.source].file(kind)
         part = self._buffers[operation][:size]
         act = os.preadv if operation == 'read' else os.pwritev
@@ -250,8 +222,8 @@ class Bench:
         if kind.buffered:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        # NOTE: to look for them takes long; one that is new was made in here,
-        # or a moment before.
+        # NOTE: the search for them takes long; a new one was made in here, or
+        # a moment before.
         kernel = _times(self._threads)
         before = self._accounts.read()
         own = time.thread_time_ns()
@@ -264,7 +236,7 @@ class Bench:
             time.sleep(_IDLE_S)
         read = self._accounts.read().since(before)
         self._threads = accounts.kernel_threads()
-        return _Round(own, sum(
+        return accounts.Round(own, sum(
             ns - kernel.get(thread, 0)
             for thread, ns in _times(self._threads).items()), read)
 

@@ -1,20 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""What a request costs, and what each byte of it: least squares.
+# SPDX-License-Identifier: Apache-2.0
+"""The cost of a request, and of each byte of it, by least squares.
 
 Of each size there are many samples, some of them disturbed. Their means make a
-line, weighted by how certain each one is. A part of it that cannot be told
-from nothing is nothing: nobody is billed for noise.
+line, weighted by how certain each one is. A part of it that may be zero is
+zero: noise is not billed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +12,9 @@ import math
 import statistics
 
 from nova_vqos.calibration import estimate
-from nova_vqos.io_profile import Part
+from nova_vqos.profile.io import Part
 
-#: Fewer sizes tell nothing of how well a line fits.
+#: Fewer sizes do not show how well a line fits.
 LEAST_SIZES = 5
 
 # A mean is never taken to be more certain than this share of the largest one.

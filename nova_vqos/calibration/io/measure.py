@@ -1,53 +1,44 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Calibration of a host's I/O: from samples to the profile's part."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
-import datetime
 import logging
 import math
 import os
-import pathlib
 import platform
 import shutil
 import statistics
 import subprocess
 import time
 
-from nova_vqos import io_profile
-from nova_vqos import profile as profiles
+from nova_vqos import cpuset
+from nova_vqos import utc
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import run
+from nova_vqos.calibration import system
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.io import disk
 from nova_vqos.calibration.io import fit
 from nova_vqos.calibration.io import network
-from nova_vqos.calibration.io import system
 from nova_vqos.calibration.io import traffic
+from nova_vqos.profile import io
+from nova_vqos.profile import model
 
 LOG = logging.getLogger(__name__)
 
 #: Where Nova keeps disks of servers, by default.
 DISK_DIRECTORY = '/var/lib/nova/instances'
 
+#: Rounds are sweeps over all sizes, of each kind and direction.
+EFFORT = run.Effort(max_rounds=150)
+
 # Of the time, where disks are measured, too.
 _NETWORK_SHARE = 0.5
 _PROGRESS_S = 3
-_STEAL_WARNING = 0.01
-_BUSY_WARNING = 0.05
-# Of a cost: what the independent check may be off by for sure.
+# Of a cost: how far the independent check may be off for sure.
 _TOLERATED_GAP = 0.05
 _PROGRAM_S = 10
 _VHOST = '/dev/vhost-net'
@@ -60,23 +51,10 @@ Samples = dict[int, list[network.Sample]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure.
-
-    :ivar max_sweeps: over all sizes, of each kind and direction
-    :ivar max_s: wall time of all; each has the least sweeps that an interval
-        needs, however long they take
-    """
-
-    max_sweeps: int = 150
-    max_s: float = 240
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """What to measure, and where.
 
-    :ivar pcpus: two: of who sends and makes requests, and of who reads
+    :ivar pcpus: two: of the sender, which makes requests, and of the reader
     :ivar modes: of :data:`traffic.MODES`
     :ivar disk_directory: where a file is made; None: no file is measured
     :ivar block_device: None: none is measured
@@ -93,15 +71,7 @@ class Setting:
     interrupts_apart: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """What was measured, and what people should know about it."""
-
-    io: io_profile.IoProfile
-    warnings: tuple[str, ...]
-
-
-def choose_pcpus(held: profiles.Profile, text: str | None) -> tuple[int, int]:
+def choose_pcpus(held: model.Profile, text: str | None) -> tuple[int, int]:
     """The two pCPUs to measure with.
 
     :param text: a list such as ``2,3``; None: the first two of the profile
@@ -115,7 +85,7 @@ def choose_pcpus(held: profiles.Profile, text: str | None) -> tuple[int, int]:
         if not chosen <= held.pcpus:
             raise CalibrationError(
                 f'--pcpus {text}: the profile has '
-                f'{profiles.format_pcpus(held.pcpus)}, I/O is measured on '
+                f'{cpuset.format_pcpus(held.pcpus)}, I/O is measured on '
                 'pCPUs of servers')
     if len(chosen) < 2 or (text is not None and len(chosen) > 2):
         raise CalibrationError(
@@ -125,19 +95,20 @@ def choose_pcpus(held: profiles.Profile, text: str | None) -> tuple[int, int]:
     return first, second
 
 
-def calibrate(setting: Setting, effort: Effort) -> Result:
+def calibrate(setting: Setting,
+              effort: run.Effort) -> run.Result[io.IoProfile]:
     """Measure all that can be measured here.
 
     :raises CalibrationError: when nothing can be, or something breaks
     """
     started_s = time.monotonic()
     with system.network_namespace():
-        # That it can be made is seen before a file is.
+        # Where none can be made, no file is made either.
         pass
     unmeasured: dict[str, str] = {}
     modes = choose_modes(setting.modes, unmeasured)
     disks = _disks(setting, unmeasured)
-    warnings: list[str] = []
+    observations = run.Observations()
     before = host_cpus.cpu_times(setting.pcpus)
     own_pcpus, own_policy = os.sched_getaffinity(0), os.sched_getscheduler(0)
     own_parameter = os.sched_getparam(0)
@@ -149,7 +120,7 @@ def calibrate(setting: Setting, effort: Effort) -> Result:
             packets = sweep(
                 'network', [*((mode, direction) for mode in modes
                               for direction in network.DIRECTIONS), _WOKEN],
-                bench.sweep, effort.max_sweeps, until_s)
+                bench.sweep, effort.max_rounds, until_s)
         woken = packets.pop(_WOKEN)
         requests: dict[Way, Samples] = {}
         kinds: dict[str, disk.Kind] = {}
@@ -163,46 +134,43 @@ def calibrate(setting: Setting, effort: Effort) -> Result:
                              for operation in disk.OPERATIONS],
                     lambda name, operation: disk_bench.sweep(
                         kinds[name], operation),
-                    effort.max_sweeps, started_s + effort.max_s)
+                    effort.max_rounds, started_s + effort.max_s)
     finally:
         for one in disks:
             one.close()
         os.sched_setscheduler(0, own_policy, own_parameter)
         os.sched_setaffinity(0, own_pcpus)
     _busy, steal = host_cpus.cpu_times(setting.pcpus).since(before)
-    if setting.busy_before > _BUSY_WARNING:
-        warnings.append(
-            f'the host was {setting.busy_before:.0%} busy before: what disks '
-            'cost cannot be told well beside other work')
-    if steal > _STEAL_WARNING:
-        warnings.append(f'{steal:.1%} of the time was stolen by a hypervisor '
-                        'below this host')
+    if setting.busy_before > run.BUSY_WARNING:
+        observations.warn(
+            f'the host was {setting.busy_before:.0%} busy before: costs of '
+            'disks are uncertain beside other work')
+    observations.warn_of_steal(steal)
     measured = {way: summary(samples)
                 for way, samples in (packets | requests).items()}
-    warnings += orderings(measured, modes) + gaps(measured, modes)
-    return Result(io_profile.IoProfile(
-        created_at=datetime.datetime.now(datetime.UTC).isoformat(
-            timespec='seconds'),
+    observations.warn(*orderings(measured, modes), *gaps(measured, modes))
+    return run.Result(io.IoProfile(
+        created_at=utc.text(),
         interfaces=tuple(
-            io_profile.Interface(mode, measured[mode, 'rx'],
-                                 measured[mode, 'tx']) for mode in modes),
+            io.Interface(mode, measured[mode, 'rx'],
+                         measured[mode, 'tx']) for mode in modes),
         disks=tuple(
-            io_profile.Disk(kind.source, kind.buffered,
-                            measured[name, 'read'], measured[name, 'write'])
+            io.Disk(kind.source, kind.buffered,
+                    measured[name, 'read'], measured[name, 'write'])
             for name, kind in kinds.items()),
         unmeasured=unmeasured,
         wake=wake(woken, measured[modes[0], 'rx']),
         provenance=_provenance(setting, modes) | {
             'steal': f'{steal:.4f}',
             'seconds': f'{time.monotonic() - started_s:.0f}'}),
-        tuple(warnings))
+        observations.warnings)
 
 
 def choose_modes(wanted: Sequence[str],
                  unmeasured: dict[str, str]) -> list[str]:
-    """Which modes can be set up.
+    """The modes that can be set up.
 
-    :param unmeasured: where it is noted why others are not measured
+    :param unmeasured: gets the reason why others are not measured
     :raises CalibrationError: when none can be, or the plainest one cannot
     """
     modes = []
@@ -232,7 +200,7 @@ def choose_modes(wanted: Sequence[str],
 
 
 def _disks(setting: Setting, unmeasured: dict[str, str]) -> list[disk.Disk]:
-    """:param unmeasured: where it is noted why some are not measured"""
+    """:param unmeasured: gets the reason why some are not measured"""
     found = []
     if setting.disk_directory is None:
         unmeasured['file'] = (f'there is no {DISK_DIRECTORY}, and no '
@@ -255,40 +223,40 @@ def _disks(setting: Setting, unmeasured: dict[str, str]) -> list[disk.Disk]:
 
 
 def sweep(what: str, ways: Sequence[Way],
-           take: Callable[[str, str], Mapping[int, network.Sample]],
-           max_sweeps: int, until_s: float) -> dict[Way, Samples]:
-    """Take samples of all ways by turns, until there are enough.
+          sample: Callable[[str, str], Mapping[int, network.Sample]],
+          max_sweeps: int, until_s: float) -> dict[Way, Samples]:
+    """Sample all ways by turns, until there are enough samples.
 
     :param until_s: on the monotonic clock
     """
-    taken: dict[Way, Samples] = {way: {} for way in ways}
-    told_s = time.monotonic()
+    found: dict[Way, Samples] = {way: {} for way in ways}
+    logged_s = time.monotonic()
     LOG.info('Measuring: %s', what)
     for number in range(1, max_sweeps + 1):
         for kind, direction in ways:
-            for size, sample in take(kind, direction).items():
-                taken[kind, direction].setdefault(size, []).append(sample)
+            for size, one in sample(kind, direction).items():
+                found[kind, direction].setdefault(size, []).append(one)
         now_s = time.monotonic()
-        if now_s - told_s > _PROGRESS_S or number == max_sweeps:
-            told_s = now_s
+        if now_s - logged_s > _PROGRESS_S or number == max_sweeps:
+            logged_s = now_s
             LOG.info('  %s: %d of %d sweeps; so far %s', what, number,
-                     max_sweeps, _so_far(taken))
+                     max_sweeps, _so_far(found))
         if number >= estimate.LEAST_SAMPLES and now_s > until_s:
             break
-    return taken
+    return found
 
 
-def _so_far(taken: Mapping[Way, Samples]) -> str:
+def _so_far(found: Mapping[Way, Samples]) -> str:
     return ', '.join(
         f'{kind} {direction} '
         f'{statistics.median(one.kernel for one in samples[min(samples)]):.0f}'
-        ' ns' for (kind, direction), samples in taken.items())
+        ' ns' for (kind, direction), samples in found.items())
 
 
-def summary(samples: Samples) -> io_profile.Measured:
+def summary(samples: Samples) -> io.Measured:
     line = fit.fit({size: [one.kernel for one in found]
                     for size, found in samples.items()})
-    return io_profile.Measured(
+    return io.Measured(
         _rounded(line.request, 1), _rounded(line.byte, 6),
         {size: round(mean, 1) for size, mean in line.means.items()},
         {size: round(statistics.fmean(estimate.without_outliers(
@@ -299,10 +267,10 @@ def summary(samples: Samples) -> io_profile.Measured:
         line.samples, line.outliers)
 
 
-def wake(woken: Samples, among: io_profile.Measured) -> io_profile.Part:
-    """What a packet costs more for which somebody has to be woken.
+def wake(woken: Samples, among: io.Measured) -> io.Part:
+    """The extra cost of a packet that has to wake its receiver.
 
-    :param woken: of one size
+    :param woken: samples of one size
     :param among: of packets that come many at a time
     """
     ((size, samples),) = woken.items()
@@ -312,49 +280,49 @@ def wake(woken: Samples, among: io_profile.Measured) -> io_profile.Part:
     half = math.hypot(single.high - single.mean,
                       among.request.high - among.request.value)
     more = single.mean - less
-    return _rounded(io_profile.Part(
+    return _rounded(io.Part(
         more if more - half > 0 else 0.0, more - half, more + half), 1)
 
 
-def _mean(samples: Sequence[float]) -> io_profile.Part:
+def _mean(samples: Sequence[float]) -> io.Part:
     found = estimate.estimate(samples)
-    return io_profile.Part(found.mean, found.low, found.high)
+    return io.Part(found.mean, found.low, found.high)
 
 
-def _rounded(part: io_profile.Part, digits: int) -> io_profile.Part:
+def _rounded(part: io.Part, digits: int) -> io.Part:
     # Nor is there a zero below zero.
-    return io_profile.Part(*(round(value, digits) + 0.0 for value in (
+    return io.Part(*(round(value, digits) + 0.0 for value in (
         part.value, part.low, part.high)))
 
 
-def orderings(measured: Mapping[Way, io_profile.Measured],
-           modes: Iterable[str]) -> list[str]:
-    """Where this host is not as the research says that hosts are."""
+def orderings(measured: Mapping[Way, io.Measured],
+              modes: Iterable[str]) -> list[str]:
+    """Warnings where this host is not as the research found hosts to be."""
     def total(mode: str, direction: str) -> float:
         found = measured[mode, direction]
         size = min(found.means)
         return found.means[size] + found.backends[size]
 
     modes = list(modes)
-    notes = [
+    found = [
         f'{mode}: receiving is not dearer than sending: '
         f'{total(mode, "rx"):.0f} and {total(mode, "tx"):.0f} ns for the '
-        'smallest packet, the part of who reads or writes the tap included'
+        'smallest packet, with the part of the reader or writer of the tap'
         for mode in modes if total(mode, 'rx') <= total(mode, 'tx')]
     if modes[0] == 'bridge':
         for mode in modes[1:]:
             for direction in network.DIRECTIONS:
                 if total(mode, direction) <= total('bridge', direction):
-                    notes.append(
+                    found.append(
                         f'{direction}: {mode} is not dearer than bridge: '
                         f'{total(mode, direction):.0f} and '
                         f'{total("bridge", direction):.0f} ns')
-    return notes
+    return found
 
 
-def gaps(measured: Mapping[Way, io_profile.Measured],
+def gaps(measured: Mapping[Way, io.Measured],
          modes: Iterable[str]) -> list[str]:
-    """Where soakers lost more than anybody was charged for, or less."""
+    """Warnings where soakers lost more than was charged, or less."""
     found = []
     for mode in modes:
         received = measured[mode, 'rx']
@@ -378,10 +346,7 @@ def _provenance(setting: Setting, modes: Sequence[str]) -> dict[str, str]:
     }
     if 'nat' in modes:
         found['nftables'] = _version('nft', '--version')
-    for name in traffic.BRIDGE_SETTINGS:
-        with contextlib.suppress(OSError):
-            found[name] = pathlib.Path('/proc/sys/net/bridge',
-                                       name).read_text().strip()
+    found |= traffic.bridge_settings()
     if setting.disk_directory is not None:
         found['disk_directory'] = setting.disk_directory
         found['filesystem'] = disk.filesystem(setting.disk_directory)

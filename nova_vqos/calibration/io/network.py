@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""What a packet costs the kernel, beyond what its sender would pay anyway.
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's cost of a packet, beyond what its sender pays in any case.
 
 Rounds in which packets go through a set-up to the tap, or from it, take turns
 with rounds in which the same packets end where they arrive: each pair of
@@ -26,9 +15,9 @@ import random
 import time
 
 from nova_vqos.calibration import runner
+from nova_vqos.calibration import system
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.io import accounts
-from nova_vqos.calibration.io import system
 from nova_vqos.calibration.io import tap
 from nova_vqos.calibration.io import traffic
 
@@ -46,7 +35,7 @@ _PACKETS = BURST * _BURSTS
 _PAUSE_S = 1e-4
 #: A way of its own: single packets, for each of which the reader is woken.
 WOKEN = 'woken'
-# Of one round, 5000 a second: who reads has long gone to sleep by then.
+# Of one round, 5000 a second: the reader sleeps again before the next one.
 _SINGLES = 256
 _SINGLE_PAUSE_S = 2e-4
 _WAIT_S = 5
@@ -58,10 +47,10 @@ _random = random.SystemRandom()
 class Sample:
     """What a packet took in one pair of rounds, in ns.
 
-    :ivar kernel: that no thread of a backend was charged for; of single
-        packets with what soakers lost
-    :ivar backend: that the reader or writer of the tap was charged for
-    :ivar unaccounted: that was charged to nobody: lost by soakers
+    :ivar kernel: charged to no thread of a backend; of single packets with the
+        loss of soakers
+    :ivar backend: charged to the reader or writer of the tap
+    :ivar unaccounted: charged to no thread: lost by soakers
     """
 
     kernel: float
@@ -69,20 +58,11 @@ class Sample:
     unaccounted: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Round:
-    """One round; times in ns, of all its packets."""
-
-    own: int
-    backend: int
-    read: accounts.Reading
-
-
 class _Guest:
-    """A set-up, and a process that reads its tap when it is told to.
+    """A set-up, and a process that reads its tap on order.
 
-    It is told after packets were sent: so it wakes up once for each burst, as
-    a reader that has more to do with each packet does, and no packet pays for
+    The order comes after the packets: so it wakes up once for each burst, as a
+    reader that has more to do with each packet does, and no packet pays for
     waking it.
     """
 
@@ -106,7 +86,7 @@ class _Guest:
         return self._reader.counts[1]
 
     def read(self, count: int) -> None:
-        """Have so many packets read, or none, and wait until they are.
+        """Order so many packets to be read, or none, and wait for that.
 
         :raises CalibrationError: when they do not come
         """
@@ -127,9 +107,9 @@ class _Guest:
 class _WaitingGuest:
     """A set-up, and a process that waits for each packet.
 
-    As one that has nothing else to do, where packets come one by one: to wake
-    it is part of what a packet costs. It is on another pCPU than the sender,
-    as a guest and who receives for it nearly always are: that one is
+    As one that has nothing else to do, where packets come one by one: waking
+    it is part of the cost of a packet. It is on another pCPU than the sender,
+    as a guest and the receiver of its packets nearly always are: that pCPU is
     interrupted.
     """
 
@@ -165,22 +145,18 @@ class Bench:
         :param apart: see :class:`accounts.Accounts`
         :raises CalibrationError: when something cannot be set up
         """
-        self._stack = contextlib.ExitStack()
-        self._guests: dict[str, _Guest] = {}
-        try:
-            modes = list(modes)
-            for mode in modes:
-                self._guests[mode] = _Guest(mode, pcpus[1], self._stack)
-            self._waiting = _WaitingGuest(modes[0], pcpus[1], self._stack)
+        modes = list(modes)
+        with contextlib.ExitStack() as stack:
+            self._guests = {mode: _Guest(mode, pcpus[1], stack)
+                            for mode in modes}
+            self._waiting = _WaitingGuest(modes[0], pcpus[1], stack)
             names = '|'.join(map(str, pcpus))
-            self._accounts = self._stack.enter_context(contextlib.closing(
+            self._accounts = stack.enter_context(contextlib.closing(
                 accounts.Accounts(pcpus, accounts.kernel_threads(
                     name=f'ksoftirqd/({names})'), apart=apart)))
             runner.pin(0, pcpus[0])
-            accounts.go_first()
-        except BaseException:
-            self._stack.close()
-            raise
+            runner.go_first()
+            self._stack = stack.pop_all()
 
     def close(self) -> None:
         """End it all."""
@@ -202,7 +178,7 @@ class Bench:
     def _pair(self, guest: _Guest, direction: str,
               packets: traffic.Packets) -> Sample:
         setup = guest.setup
-        # So that a bridge, or who tracks connections, knows both ends.
+        # So that a bridge, or connection tracking, knows both ends.
         setup.tap.write(packets.tx, 1)
         system.Burst(packets.rx, 1).send(setup.world)
         guest.read(1)
@@ -214,16 +190,16 @@ class Bench:
         else:
             todo = [(lambda: setup.tap.write(packets.tx, BURST), 0),
                     (lambda: setup.lone_tap.write(packets.lost, BURST), 0)]
-        done: dict[int, _Round] = {}
+        done: dict[int, accounts.Round] = {}
         for number in _random.sample((0, 1), 2):
             done[number] = self._round(guest, *todo[number])
         path, base = done[0], done[1]
         rest = path.read.charged_ns - base.read.charged_ns
-        backend = path.backend
+        backend = path.beside
         if direction == 'rx':
             rest += path.own - base.own
         else:
-            # Who writes is the backend.
+            # The writer is the backend.
             backend = path.own
         return Sample(rest / _PACKETS, backend / _PACKETS,
                       accounts.lost_ns(path.read, base.read) / _PACKETS)
@@ -231,25 +207,26 @@ class Bench:
     def _woken_pair(self) -> Sample:
         guest = self._waiting
         setup, packets = guest.setup, guest.packets
-        # So that a bridge, or who tracks connections, knows both ends.
+        # So that a bridge, or connection tracking, knows both ends.
         setup.tap.write(packets.tx, 1)
         system.Burst(packets.rx, 1).send(setup.world)
         guest.expect(1)
         todo = [(packets.rx, setup.world, _SINGLES),
                 (packets.lost, setup.lone_world, 0)]
-        done: dict[int, _Round] = {}
+        done: dict[int, accounts.Round] = {}
         for number in _random.sample((0, 1), 2):
             done[number] = self._singles(*todo[number])
         path, base = done[0], done[1]
-        # Whoever runs is interrupted so often that it gets less done in its
-        # time: that is taken from it, too.
+        # The soakers are interrupted so often that they do less work in their
+        # time: that is part of the cost, too.
         lost = accounts.lost_ns(path.read, base.read)
         return Sample(
             (path.read.charged_ns - base.read.charged_ns
              + path.own - base.own + lost) / _SINGLES,
-            (path.backend - base.backend) / _SINGLES, lost / _SINGLES)
+            (path.beside - base.beside) / _SINGLES, lost / _SINGLES)
 
-    def _singles(self, packet: bytes, sender: int, received: int) -> _Round:
+    def _singles(self, packet: bytes, sender: int,
+                 received: int) -> accounts.Round:
         """Send packets one by one, each when it is due."""
         single = system.Burst(packet, 1)
         before = self._accounts.read()
@@ -262,14 +239,15 @@ class Bench:
             due += _SINGLE_PAUSE_S
             time.sleep(max(0.0, due - time.monotonic()))
         self._waiting.expect(received)
-        return _Round(own, self._waiting.reader.cpu_time_ns() - backend,
-                      self._accounts.read().since(before))
+        return accounts.Round(
+            own, self._waiting.reader.cpu_time_ns() - backend,
+            self._accounts.read().since(before))
 
     def _round(self, guest: _Guest, send: Callable[[], None],
-               received: int) -> _Round:
+               received: int) -> accounts.Round:
         """
-        :param received: by the guest, each time that is sent. It is woken in
-            any case, so that rounds differ in nothing else
+        :param received: packets for the guest of each call of ``send``. It is
+            woken in any case, so that rounds differ in nothing else
         """
         before = self._accounts.read()
         backend = guest.backend_ns
@@ -279,5 +257,5 @@ class Bench:
             send()
             own += time.thread_time_ns() - began
             guest.read(received)
-        return _Round(own, guest.backend_ns - backend,
-                      self._accounts.read().since(before))
+        return accounts.Round(own, guest.backend_ns - backend,
+                              self._accounts.read().since(before))

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A tap device, and the thread that reads and writes it.
 
 As QEMU's network backend does without vhost: a call of the kernel for each
@@ -60,13 +49,13 @@ class Tap:
                 'needs root, or CAP_NET_ADMIN') from error
 
     def serve(self, orders: int, counts: memoryview) -> None:
-        """Read as many packets as is ordered, for ever.
+        """Read as many packets as are ordered, for ever.
 
         :param orders: descriptor to read orders from, see :func:`order`
         :param counts: of orders that were done, and of the CPU time that
             packets took in ns
         """
-        # One buffer: what a packet's memory costs a guest is not measured.
+        # One buffer: the cost of a packet's memory in a guest is not measured.
         into = [bytearray(_MOST_BYTES)]
         while True:
             count = int.from_bytes(os.read(orders, _ORDER_BYTES))
@@ -97,8 +86,8 @@ class Tap:
 
 
 def order(orders: int, count: int) -> None:
-    """Have so many packets read, or none.
+    """Order so many packets to be read, or none.
 
-    :param orders: descriptor of the other end of what is served from
+    :param orders: descriptor of the other end of the pipe
     """
     os.write(orders, count.to_bytes(_ORDER_BYTES))

@@ -1,24 +1,13 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Set-ups to send packets through, each in a network namespace of its own.
 
 Nothing here reaches the machine's own network: the namespaces have no name
 and no link to it, and are gone with the program, however it ends. In each is
 a pair of interfaces for the world (``world`` sends what ``port`` receives), a
-tap for the guest, and between port and tap what is measured: a bridge, or a
-router, or one that translates addresses. Beside them is the same without
-anything between, where packets end: ``lone_world`` and ``lone_port``, and
-``lone_tap``.
+tap for the guest, and between port and tap the object of the measurement: a
+bridge, a router, or one that translates addresses. Beside them are the same
+without anything between, where packets end: ``lone_world`` and ``lone_port``,
+and ``lone_tap``.
 """
 
 from collections.abc import Sequence
@@ -30,8 +19,8 @@ import socket
 import struct
 import subprocess
 
+from nova_vqos.calibration import system
 from nova_vqos.calibration.benchmark import CalibrationError
-from nova_vqos.calibration.io import system
 from nova_vqos.calibration.io import tap
 
 #: Of Linux, whether rules for IP are asked about bridged packets, too.
@@ -45,8 +34,8 @@ LEAST_BYTES = 64
 MOST_BYTES = MTU + 14
 
 _SECONDS = 20
-# Locally administered. The world's is no interface's here, so that what is
-# sent to it ends at the interface of the world.
+# Locally administered. No interface here has the world's, so that packets to
+# it end at the interface of the world.
 _GUEST = '02:00:00:00:00:02'
 _WORLD = '02:00:00:00:00:03'
 _PORT = '02:00:00:00:00:04'
@@ -54,11 +43,11 @@ _TAP = '02:00:00:00:00:05'
 # Networks for documentation (RFC 5737).
 _WORLD_IP, _PORT_IP, _PUBLIC_IP = '192.0.2.2', '192.0.2.1', '192.0.2.3'
 _GUEST_IP, _TAP_IP = '198.51.100.2', '198.51.100.1'
-#: Of Ethernet, for local experiments (IEEE 802): no protocol takes it.
+#: Of Ethernet, for local experiments (IEEE 802): no protocol reads it.
 UNKNOWN = 0x88b5
 IPV4 = 0x0800
 _PORTS = (4000, 4001)
-# A burst waits there while the reader does not run.
+# A burst waits there while the reader is not running.
 _QUEUE = '10000'
 
 
@@ -77,7 +66,7 @@ class Packets:
 
 
 def packets(mode: str, size: int) -> Packets:
-    """Packets of UDP for a mode.
+    """UDP packets for a mode.
 
     :param size: in bytes, with the header of Ethernet
     :raises ValueError: when there can be none
@@ -98,7 +87,7 @@ def packets(mode: str, size: int) -> Packets:
 
 
 def commands(mode: str) -> list[list[str]]:
-    """What sets up a mode, once its taps are there."""
+    """Commands that set up a mode whose taps exist."""
     done = [
         _ip('link', 'set', 'lo', 'up'),
         *(_ip('link', 'add', f'{name}world', 'mtu', str(MTU), 'type', 'veth',
@@ -141,15 +130,15 @@ def commands(mode: str) -> list[list[str]]:
 
 
 def settings(mode: str) -> dict[str, str]:
-    """What the kernel is told below /proc/sys, before anything is set up."""
-    # Else it would say and ask things of its own.
+    """Settings below /proc/sys, before the interfaces are made."""
+    # Else IPv6 would send packets of its own.
     quiet = {f'net/ipv6/conf/{name}/disable_ipv6': '1'
              for name in ('all', 'default')}
     return quiet if mode == 'bridge' else quiet | {'net/ipv4/ip_forward': '1'}
 
 
 def missing_tool(mode: str) -> str:
-    """What is to be installed for a mode; '': nothing."""
+    """The missing tools of a mode, with their packages; '': none."""
     tools = {'ip': 'iproute2'} | (
         {'nft': 'nftables'} if mode == 'nat' else {})
     return ', '.join(f'{tool} is missing: install the package {package}'
@@ -171,9 +160,10 @@ class Setup:
         :param stack: where what ends it is left
         :raises CalibrationError: when it cannot be set up
         """
-        bridge_settings = _bridge_settings()
+        done = settings(mode) | {f'net/bridge/{name}': value for name, value
+                                 in bridge_settings().items()}
         with system.network_namespace():
-            for path, value in (settings(mode) | bridge_settings).items():
+            for path, value in done.items():
                 _set(path, value)
             self.tap, self.lone_tap = (
                 stack.enter_context(contextlib.closing(tap.Tap(name)))
@@ -209,13 +199,13 @@ def _run(command: Sequence[str]) -> None:
             f'{done.stderr.strip()[-200:]}')
 
 
-def _bridge_settings() -> dict[str, str]:
+def bridge_settings() -> dict[str, str]:
     """Those of the host, which a new namespace does not have."""
     found = {}
     for name in BRIDGE_SETTINGS:
-        path = f'net/bridge/{name}'
         with contextlib.suppress(OSError):
-            found[path] = pathlib.Path('/proc/sys', path).read_text().strip()
+            found[name] = pathlib.Path(
+                '/proc/sys/net/bridge', name).read_text().strip()
     return found
 
 
@@ -241,7 +231,7 @@ def _address(text: str) -> bytes:
 
 def datagram(by: str, to: str, ports: tuple[int, int],
              frame_size: int) -> bytes:
-    """What a packet of UDP over IPv4 holds; the content is empty.
+    """A UDP packet over IPv4, without content.
 
     :param frame_size: of the whole packet, in bytes
     """

@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Servers of each kind, ready to be measured at any slice.
 
-All are started once, and stopped; what is measured goes on for that while. So
-that kinds, numbers and slices can take turns in any order.
+All servers are started once, and stopped. Those of a measurement go on for its
+length, so that kinds, numbers and slices can take turns in any order.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,33 +14,34 @@ import random
 import time
 import typing as ty
 
+from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.quantum import caches
 from nova_vqos.calibration.quantum import loads
+from nova_vqos.calibration.quantum import place
 from nova_vqos.calibration.quantum import requests
 from nova_vqos.hypervisor import base
-from nova_vqos.hypervisor import sched_attr
-from nova_vqos.hypervisor import schedstat
+from nova_vqos.hypervisor.linux import sched_attr
 
 #: vCPUs that share a pCPU, as in the research.
 RUNNABLE = (2, 4)
 #: Right below the root.
 TREE = 'nova-vqos-quantum'
-# Until turns are as they will stay.
+# Until turns are steady.
 _SETTLE_S = 0.15
 # Of a list of each size, alone.
 _PROBE_S = 0.2
-# In how many parts servers with two vCPUs are looked at.
+# Servers with two vCPUs are watched in so many parts.
 _PHASES = 4
-# Where the kernel's own is not known: some ticks.
+# Where the kernel's own slice is unknown: some ticks.
 _DEFAULT_TURN_US = 4000
 
 _random = random.SystemRandom()
 
 
 class Cell(ty.NamedTuple):
-    """What is measured at a time.
+    """One combination that is measured.
 
     :ivar slice_us: None: the kernel's default
     """
@@ -62,34 +52,16 @@ class Cell(ty.NamedTuple):
 
 
 class Sample(ty.NamedTuple):
-    """What one cell cost once.
+    """One measurement of a cell.
 
-    :ivar value_ns: see :class:`nova_vqos.quantum_profile.Point`
-    :ivar share: of the pCPU's time that the servers got together
+    :ivar value_ns: see :class:`nova_vqos.profile.quantum.Point`
+    :ivar share: of the servers together, of the pCPU's time
     """
 
     value_ns: float
     median_ns: float | None
     mean_run_us: float | None
     share: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """pCPUs to measure on.
-
-    :ivar first: where vCPUs are
-    :ivar second: where the other vCPU of a server with two is; None: there is
-        no idle one
-    """
-
-    first: int
-    second: int | None
-
-    @property
-    def pcpus(self) -> tuple[int, ...]:
-        return (self.first,) if self.second is None else (
-            self.first, self.second)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,20 +72,18 @@ class _Running:
     pcpus: tuple[int, ...]
 
 
-class _Look(ty.NamedTuple):
-    """What happened while one server was looked at.
+class _Window(ty.NamedTuple):
+    """What happened while one server was watched.
 
     :ivar waited_ns: by each request, where there are any
-    :ivar work: that it did
-    :ivar cpu_ns: that it took for that
-    :ivar all_cpu_ns: that all servers took
-    :ivar run_ns: of its vCPUs, as the kernel tells
+    :ivar done: by the server
+    :ivar all_cpu_ns: CPU time of all servers
+    :ivar run_ns: of its vCPUs, by the kernel
     :ivar runs: how often these began to run
     """
 
     waited_ns: list[int]
-    work: float
-    cpu_ns: float
+    done: loads.Done
     all_cpu_ns: float
     passed_s: float
     run_ns: int
@@ -128,17 +98,17 @@ class Bench:
         cache holds none
     """
 
-    def __init__(self, place: Place, kinds: Collection[str]) -> None:
+    def __init__(self, where: place.Place, kinds: Collection[str]) -> None:
         """Start them.
 
         :param kinds: those to be measured
         :raises CalibrationError: when they cannot be started
         """
-        self._place = place
+        self._place = where
         self._subjects: dict[str, _Running] = {}
         self._neighbours: dict[int, list[_Running]] = {}
         self._servers: list[loads.Server] = []
-        self.caches = caches.of_pcpu(place.first)
+        self.caches = caches.of_pcpu(where.first)
         self.cache_lines: int | None = None
         with contextlib.ExitStack() as stack:
             self._stack = stack
@@ -189,7 +159,7 @@ class Bench:
 
     def _run(self, kind: str, pcpus: tuple[int, ...] = (),
              **options: ty.Any) -> _Running:
-        """Start a server, and have it stand still."""
+        """Start a server, and stop it."""
         pcpus = pcpus or (self._place.first,)
         group = self._tree.server(str(len(self._servers) + 1), len(pcpus))
 
@@ -216,12 +186,11 @@ class Bench:
             running.server.resume()
             # A first walk finds nothing in any cache.
             time.sleep(_PROBE_S)
-            before = self._told(running)
+            before = self._read(running)
             time.sleep(_PROBE_S)
-            after = self._told(running)
+            found = loads.between(before, self._read(running)).cost_ns
         finally:
             running.server.close()
-        found = loads.cost_ns(before, after)
         if found is None:
             raise CalibrationError(
                 f'pCPU {self._place.first} had no time for a walk in '
@@ -229,32 +198,33 @@ class Bench:
         return found
 
     def measure(self, cell: Cell, window_s: float) -> Sample | None:
-        """Have vCPUs share the pCPU at a slice, and look at one of them.
+        """Let vCPUs share the pCPU at a slice, and watch one of them.
 
-        :returns: None: it got nothing done
+        :returns: None: it did no work
         :raises CalibrationError: when one has ended, or slices cannot be set
         """
         subject = self._subjects[cell.kind]
         neighbours = {pcpu: self._neighbours[pcpu][:cell.runnable - 1]
                       for pcpu in subject.pcpus}
-        everybody = [subject, *itertools.chain(*neighbours.values())]
-        for running in everybody:
+        servers = [subject, *itertools.chain(*neighbours.values())]
+        for running in servers:
             _set_slices(running.server, cell.slice_us)
-        looks = []
+        windows = []
         phases = _PHASES if len(subject.pcpus) > 1 else 1
         for _ in range(phases):
             try:
                 self._resume(subject, neighbours, cell)
-                looks.append(self._look(cell, everybody, window_s / phases))
+                windows.append(self._watch(cell, servers,
+                                           window_s / phases))
             finally:
-                for running in everybody:
+                for running in servers:
                     running.server.pause()
-        return _sample(cell, looks, len(subject.pcpus))
+        return _sample(cell, windows, len(subject.pcpus))
 
     def _resume(self, subject: _Running,
                 neighbours: Mapping[int, Sequence[_Running]],
                 cell: Cell) -> None:
-        """Have all of them go on, and wait until turns are as they will be.
+        """Resume all of them, and wait until their turns are steady.
 
         Those on one pCPU take turns with no regard to the other, and two
         vCPUs of a server may for long run at the same time, or never. So
@@ -272,32 +242,31 @@ class Bench:
         else:
             time.sleep(_SETTLE_S)
 
-    def _look(self, cell: Cell, everybody: Sequence[_Running],
-              window_s: float) -> _Look:
-        """:param everybody: first the one that is looked at"""
+    def _watch(self, cell: Cell, servers: Sequence[_Running],
+               window_s: float) -> _Window:
+        """:param servers: the watched server is the first"""
         waited_ns: list[int] = []
-        subject = everybody[0].server
-        before = list(map(self._told, everybody))
-        runs_before = _runs(subject)
+        subject = servers[0].server
+        before = list(map(self._read, servers))
+        runs_before = host_cpus.thread_runs(subject.vcpu_threads())
         began_s = time.monotonic()
         if cell.kind == 'io':
             waited_ns = self._client.ask(0, window_s)
         else:
             time.sleep(window_s)
-        after = list(map(self._told, everybody))
-        runs = _runs(subject)
-        return _Look(
-            waited_ns, loads.work(before[0], after[0]),
-            loads.cpu_ns(before[0], after[0]),
-            sum(map(loads.cpu_ns, before, after)),
+        after = list(map(self._read, servers))
+        runs = host_cpus.thread_runs(subject.vcpu_threads())
+        return _Window(
+            waited_ns, loads.between(before[0], after[0]),
+            sum(done.cpu_ns for done in map(loads.between, before, after)),
             time.monotonic() - began_s,
             sum(new.run_ns - old.run_ns
                 for old, new in zip(runs_before, runs, strict=True)),
             sum(new.runs - old.runs
                 for old, new in zip(runs_before, runs, strict=True)))
 
-    def _told(self, running: _Running) -> list[loads.Told]:
-        return [self._board.told(slot) for slot in running.server.vcpus]
+    def _read(self, running: _Running) -> list[loads.Done]:
+        return [self._board.read(slot) for slot in running.server.vcpus]
 
 
 def _set_slices(server: loads.Server, slice_us: int | None) -> None:
@@ -310,36 +279,21 @@ def _set_slices(server: loads.Server, slice_us: int | None) -> None:
         raise CalibrationError(str(error)) from error
 
 
-def _runs(server: loads.Server) -> list[schedstat.ThreadRun]:
-    """
-    :raises CalibrationError: when the kernel does not tell
-    """
-    found = []
-    for thread in server.vcpu_threads():
-        path = schedstat.path('/proc', thread)
-        try:
-            with open(path, 'rb') as file:
-                found.append(schedstat.parse(file.read()))
-        except (OSError, ValueError) as error:
-            raise CalibrationError(
-                f'{path} cannot be read: {error}') from error
-    return found
-
-
-def _sample(cell: Cell, looks: Sequence[_Look],
+def _sample(cell: Cell, windows: Sequence[_Window],
             pcpus: int) -> Sample | None:
-    """What some looks at the same say together."""
-    work = sum(look.work for look in looks)
-    waited_ns = [ns for look in looks for ns in look.waited_ns]
-    runs = sum(look.runs for look in looks)
-    mean_run_us = (sum(look.run_ns for look in looks) / runs / 1000
+    """The sample of a cell, from all windows of it."""
+    work = sum(window.done.work for window in windows)
+    waited_ns = [ns for window in windows for ns in window.waited_ns]
+    runs = sum(window.runs for window in windows)
+    mean_run_us = (sum(window.run_ns for window in windows) / runs / 1000
                    if runs else None)
-    share = (sum(look.all_cpu_ns for look in looks) / 1e9 / pcpus
-             / sum(look.passed_s for look in looks))
+    share = (sum(window.all_cpu_ns for window in windows) / 1e9 / pcpus
+             / sum(window.passed_s for window in windows))
     if cell.kind == 'io' and waited_ns:
         return Sample(requests.percentile(waited_ns, 0.95),
                       requests.percentile(waited_ns, 0.5), mean_run_us, share)
     if cell.kind != 'io' and work > 0:
-        return Sample(sum(look.cpu_ns for look in looks) / work, None,
-                      mean_run_us, share)
+        return Sample(
+            sum(window.done.cpu_ns for window in windows) / work, None,
+            mean_run_us, share)
     return None

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """How long the lists are that servers walk: within a cache, or beyond it."""
 
 from collections.abc import Callable
@@ -25,13 +14,13 @@ from nova_vqos.calibration.quantum import loads
 CACHED = 0.5
 
 _MULTIPLES = {'': 1, 'K': 1024, 'M': 1024 ** 2, 'G': 1024 ** 3}
-# Beyond the largest one there is: nobody could tell what it is.
+# Beyond the largest one there is.
 _MOST_BYTES = 4 * 1024 ** 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Caches:
-    """Sizes of a pCPU's caches, as the kernel tells.
+    """Sizes of a pCPU's caches, by the kernel.
 
     :ivar private_bytes: the largest that it shares with its siblings alone
     :ivar last_bytes: the last level's
@@ -58,7 +47,7 @@ class Caches:
 
 def of_pcpu(pcpu: int, sysroot: str = '/') -> Caches:
     """
-    :raises CalibrationError: when the kernel does not tell
+    :raises CalibrationError: when the kernel does not know them
     """
     base = pathlib.Path(sysroot, f'sys/devices/system/cpu/cpu{pcpu}')
     sizes: dict[int, int] = {}
@@ -72,11 +61,12 @@ def of_pcpu(pcpu: int, sysroot: str = '/') -> Caches:
             continue
     if len(sizes) < 2:
         raise CalibrationError(
-            f'the kernel does not tell the sizes of caches of pCPU {pcpu}')
+            f'the kernel does not know the sizes of caches of pCPU {pcpu}')
     *_, private, last = (sizes[level] for level in sorted(sizes))
     if last > _MOST_BYTES:
         raise CalibrationError(
-            f'a last-level cache of {last} bytes is told of pCPU {pcpu}')
+            f'a last-level cache of {last} bytes, as the kernel has it of '
+            f'pCPU {pcpu}, is implausible')
     return Caches(min(private, last), last)
 
 
@@ -84,12 +74,12 @@ def held_lines(caches: Caches,
                walk_ns: Callable[[int], float]) -> int | None:
     """The longest list, of half the last level at most, that it really holds.
 
-    A virtual machine is told of a cache of which it may get a part; so may a
-    host whose caches are divided.
+    A virtual machine may get only a part of the cache that its kernel sees; so
+    may a host whose caches are divided.
 
-    :param walk_ns: what a node of a list of so many lines takes, alone on the
+    :param walk_ns: time for a node of a list of so many lines, alone on the
         pCPU
-    :returns: None: nothing beyond the pCPU's own cache is held
+    :returns: None: it holds no list beyond the pCPU's own cache
     """
     beyond_ns = walk_ns(caches.beyond_lines)
     lines = caches.half_lines

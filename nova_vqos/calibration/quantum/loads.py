@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Servers of one kind of work each, as programs whose threads are vCPUs.
 
-They are scripts of sysbench's, by LuaJIT: nothing has to be compiled. What is
-not measured right now is stopped, and takes no time.
+The programs are scripts for sysbench, run by LuaJIT: nothing is compiled. A
+server that is not measured is stopped, and uses no CPU time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +10,13 @@ import contextlib
 import importlib.resources
 import mmap
 import os
-import pathlib
 import signal
 import subprocess
 import time
 import typing as ty
 
 from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration.benchmark import CalibrationError
 
 #: Of one element of a list that is walked.
@@ -42,44 +31,50 @@ _THREAD, _WORK, _CPU_NS = range(3)
 _START_S = 60
 _POLL_S = 0.01
 _END_S = 10
-_MOST_SAID = 200
+_MOST_OUTPUT = 200
 
 
-class Told(ty.NamedTuple):
-    """What a vCPU did since it began.
+class Done(ty.NamedTuple):
+    """Work of vCPUs.
 
     :ivar work: nodes, critical sections, or turns of the loop
-    :ivar cpu_ns: in so much CPU time
+    :ivar cpu_ns: CPU time for it
     """
 
     work: float
     cpu_ns: float
 
+    @property
+    def cost_ns(self) -> float | None:
+        """CPU time for a unit of work; None: there was no work."""
+        return self.cpu_ns / self.work if self.work > 0 else None
+
 
 class Board:
-    """Memory that threads of loads tell in what they do."""
+    """Memory in which threads of loads count their work."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create('nova-vqos-board')
         os.ftruncate(self.descriptor, _BOARD_BYTES)
         self._map = mmap.mmap(self.descriptor, _BOARD_BYTES)
         self._numbers = memoryview(self._map).cast('d')
-        self._taken = 0
+        self._reserved = 0
 
-    def take(self, count: int) -> range:
-        """:returns: slots that are nobody's yet"""
-        if self._taken + count > _SLOTS:
+    def reserve(self, count: int) -> range:
+        """:returns: free slots"""
+        if self._reserved + count > _SLOTS:
             raise CalibrationError(f'more than {_SLOTS} vCPUs are too many')
-        self._taken += count
-        return range(self._taken - count, self._taken)
+        self._reserved += count
+        return range(self._reserved - count, self._reserved)
 
     def thread(self, slot: int) -> int:
-        """:returns: who it is of; 0: nobody has begun yet"""
+        """:returns: the id of its thread; 0: that has not begun yet"""
         return int(self._numbers[slot * _SLOT_NUMBERS + _THREAD])
 
-    def told(self, slot: int) -> Told:
+    def read(self, slot: int) -> Done:
+        """The work of a vCPU since it began."""
         at = slot * _SLOT_NUMBERS
-        return Told(self._numbers[at + _WORK], self._numbers[at + _CPU_NS])
+        return Done(self._numbers[at + _WORK], self._numbers[at + _CPU_NS])
 
     def close(self) -> None:
         self._numbers.release()
@@ -99,14 +94,14 @@ class Server:
         """Start it, and wait until all its vCPUs work.
 
         :param kind: of the script
-        :param enter: is given the new process, to put it where it belongs
-        :param socket: file descriptor that requests come from
-        :param options: others of the script
+        :param enter: moves the new process into its group
+        :param socket: file descriptor of the socket for requests
+        :param options: further ones of the script
         :raises CalibrationError: when it cannot be started
         """
         self._board = board
-        self.vcpus = board.take(vcpus)
-        self._said = os.memfd_create('nova-vqos-said')
+        self.vcpus = board.reserve(vcpus)
+        self._output = os.memfd_create('nova-vqos-output')
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
         if socket is not None:
@@ -127,14 +122,14 @@ class Server:
                enter: Callable[[int], None]) -> None:
         program = benchmark.find_program('sysbench', 'sysbench')
         with importlib.resources.as_file(
-                importlib.resources.files('nova_vqos') / 'workload'
-                / _SCRIPT) as script:
+                importlib.resources.files('nova_vqos.calibration.guest')
+                / 'workload' / _SCRIPT) as script:
             try:
                 with _uninterrupted():
                     self._process = subprocess.Popen(
                         [program, str(script), *argv], pass_fds=descriptors,
-                        # NOTE: sysbench tells errors there, too.
-                        stdin=subprocess.DEVNULL, stdout=self._said,
+                        # NOTE: sysbench prints errors there, too.
+                        stdin=subprocess.DEVNULL, stdout=self._output,
                         stderr=subprocess.STDOUT)
                 enter(self._process.pid)
             except OSError as error:
@@ -151,7 +146,7 @@ class Server:
         :raises CalibrationError: when one does not
         """
         deadline_s = time.monotonic() + _START_S
-        while not all(self._board.told(slot).work for slot in self.vcpus):
+        while not all(self._board.read(slot).work for slot in self.vcpus):
             self._check_alive()
             if time.monotonic() > deadline_s:
                 raise CalibrationError(
@@ -165,14 +160,14 @@ class Server:
         if self._process is None or self._process.poll() is not None:
             status = self._process and self._process.returncode
             raise CalibrationError(
-                f'sysbench ended with {status}: {self._last_words()}')
+                f'sysbench ended with {status}: {self._last_output()}')
         return self._process
 
     def vcpu_threads(self) -> tuple[int, ...]:
         return tuple(map(self._board.thread, self.vcpus))
 
     def threads(self) -> tuple[int, ...]:
-        """All of them, also those that are no vCPUs.
+        """All threads, with those that are no vCPUs.
 
         :raises CalibrationError: when it has ended
         """
@@ -183,13 +178,13 @@ class Server:
             raise CalibrationError('sysbench ended just now') from error
 
     def other_threads(self) -> tuple[int, ...]:
-        """Those that are no vCPUs."""
+        """The threads that are no vCPUs."""
         vcpus = self.vcpu_threads()
         return tuple(thread for thread in self.threads()
                      if thread not in vcpus)
 
     def pause(self) -> None:
-        """Have it stand still; one that has ended does."""
+        """Stop it; one that has ended is left alone."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -200,14 +195,15 @@ class Server:
         self._check_alive().send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Have it end, without waiting for that."""
+        """Kill it, without waiting for its end."""
         if self._process is not None:
             self._process.kill()
 
-    def _last_words(self) -> str:
-        size = os.fstat(self._said).st_size
-        said = os.pread(self._said, _MOST_SAID, max(0, size - _MOST_SAID))
-        return ' '.join(said.decode(errors='replace').split())
+    def _last_output(self) -> str:
+        size = os.fstat(self._output).st_size
+        text = os.pread(self._output, _MOST_OUTPUT,
+                        max(0, size - _MOST_OUTPUT))
+        return ' '.join(text.decode(errors='replace').split())
 
     def close(self) -> None:
         """End it, unless that was done before."""
@@ -218,12 +214,12 @@ class Server:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
-        os.close(self._said)
+        os.close(self._output)
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep signals that end this process until it is known what was started.
+    """Delay signals that end this process until the program is known.
 
     The program keeps them blocked: it is killed.
     """
@@ -235,42 +231,19 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def cpu_ns(before: Sequence[Told], after: Sequence[Told]) -> float:
-    """CPU time of some vCPUs between two looks."""
-    return sum(new.cpu_ns - old.cpu_ns
-               for old, new in zip(before, after, strict=True))
-
-
-def work(before: Sequence[Told], after: Sequence[Told]) -> float:
-    """Work of some vCPUs between two looks."""
-    return sum(new.work - old.work
-               for old, new in zip(before, after, strict=True))
-
-
-def cost_ns(before: Sequence[Told], after: Sequence[Told]) -> float | None:
-    """CPU time of some vCPUs for a unit of their work between two looks.
-
-    :returns: None: they did none
-    """
-    done = work(before, after)
-    return cpu_ns(before, after) / done if done > 0 else None
+def between(before: Sequence[Done], after: Sequence[Done]) -> Done:
+    """The work of some vCPUs together from one reading to the next."""
+    pairs = list(zip(before, after, strict=True))
+    return Done(sum(new.work - old.work for old, new in pairs),
+                sum(new.cpu_ns - old.cpu_ns for old, new in pairs))
 
 
 def check_memory(needed_bytes: int, sysroot: str = '/') -> None:
     """
     :raises CalibrationError: when less is available
     """
-    found = _memory_available(sysroot)
-    if found is not None and found < needed_bytes:
+    found = host_cpus.available_bytes(sysroot)
+    if found < needed_bytes:
         raise CalibrationError(
             f'{needed_bytes >> 20} MiB are needed for lists beyond the '
             f'last-level cache, and {found >> 20} MiB are available')
-
-
-def _memory_available(sysroot: str) -> int | None:
-    text = (pathlib.Path(sysroot) / 'proc/meminfo').read_text()
-    for line in text.splitlines():
-        name, _colon, rest = line.partition(':')
-        if name == 'MemAvailable':
-            return int(rest.split()[0]) * 1024
-    return None

@@ -1,21 +1,10 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Which slice is best for a kind of work on this host.
 
-As in the research, what counts is the cost relative to the kernel's default,
-with each number of vCPUs that share a pCPU alike. What is within noise of the
-best, and not of the default unless the best is, too, is as good as it: of
-these the research's own slice is taken, else the shortest, which makes others
+As in the research, the cost relative to the kernel's default counts, with each
+number of vCPUs that share a pCPU alike. A slice within noise of the best is as
+good as that, unless it is within noise of the default and the best is not. Of
+these the research's own slice is chosen, else the shortest, which makes others
 wait least.
 """
 
@@ -23,13 +12,13 @@ from collections.abc import Mapping, Sequence
 import math
 import statistics
 
-from nova_vqos import quantum_profile
+from nova_vqos.profile import quantum
 from nova_vqos.quantum import classes
 
 #: Less than that is no difference, however little the rounds scatter.
 TOLERANCE = 0.03
 
-# What chance alone exceeds once in twenty times.
+# Chance alone exceeds this once in twenty times.
 _ERRORS = 2
 # Turns that differ by less do not differ.
 _TURN_TOLERANCE = 0.25
@@ -38,32 +27,32 @@ _OF_MEDIAN = math.sqrt(math.pi / 2)
 
 
 def curve(kind: str,
-          points: Sequence[quantum_profile.Point]) -> quantum_profile.Curve:
-    """What was measured of a kind of work, and what follows from it.
+          points: Sequence[quantum.Point]) -> quantum.Curve:
+    """The points of a kind of work, with a verdict.
 
     :param points: that of the kernel's default with each number of runnable
         vCPUs among them; the same slices with each
     """
-    cost = quantum_profile.costs(points)
+    cost = quantum.relative_costs(points)
     by_another_name = _of_no_effect(points)
-    margin = min(quantum_profile.MAX_MARGIN, max(
+    margin = min(quantum.MAX_MARGIN, max(
         TOLERANCE, _ERRORS * _standard_error(points),
-        # What is the same work in turns of the same length costs the same.
+        # The same work in turns of the same length costs the same.
         *(max(cost[slice_us], 1 / cost[slice_us]) - 1
           for slice_us in by_another_name)))
     best_us, verdict = _choose(
-        quantum_profile.CLASSES[kind],
+        quantum.CLASSES[kind],
         cost | dict.fromkeys(by_another_name, cost[None]), margin)
-    return quantum_profile.Curve(kind, best_us, verdict, round(margin, 4),
-                                 tuple(points))
+    return quantum.Curve(kind, best_us, verdict, round(margin, 4),
+                         tuple(points))
 
 
-def has_effect(points: Sequence[quantum_profile.Point]) -> bool:
+def has_effect(points: Sequence[quantum.Point]) -> bool:
     """Whether any slice made a difference in how long vCPUs ran."""
     return False in _are_turns_alike(points).values()
 
 
-def _of_no_effect(points: Sequence[quantum_profile.Point]) -> set[int]:
+def _of_no_effect(points: Sequence[quantum.Point]) -> set[int]:
     """Slices that are the default by another name, as below the tick.
 
     Turns are as long as by default, and the slice is no longer than these:
@@ -78,11 +67,11 @@ def _of_no_effect(points: Sequence[quantum_profile.Point]) -> set[int]:
         if point.slice_us and answer is not True}
 
 
-def _are_turns_alike(points: Sequence[quantum_profile.Point],
-                     ) -> dict[quantum_profile.Point, bool | None]:
+def _are_turns_alike(points: Sequence[quantum.Point],
+                     ) -> dict[quantum.Point, bool | None]:
     """Whether turns at a slice are as long as at the default.
 
-    :returns: None: that is not known
+    :returns: None: unknown
     """
     default_us = {point.runnable: point.mean_run_us for point in points
                   if point.slice_us is None}
@@ -93,12 +82,12 @@ def _are_turns_alike(points: Sequence[quantum_profile.Point],
         for by_default_us in (default_us[point.runnable],)}
 
 
-def _standard_error(points: Sequence[quantum_profile.Point]) -> float:
+def _standard_error(points: Sequence[quantum.Point]) -> float:
     """Of a slice's cost, relative to it.
 
-    That is a mean over numbers of vCPUs of quotients of medians. With few
-    rounds of each point, how they scatter is told by all points together: by
-    the median, since some are disturbed more than others.
+    That is a mean over numbers of vCPUs of quotients of medians. As each point
+    has few rounds, the scatter is that of all points together: their median,
+    since some are disturbed more than others.
     """
     deviations = [point.deviation for point in points
                   if point.deviation is not None]
@@ -110,16 +99,16 @@ def _standard_error(points: Sequence[quantum_profile.Point]) -> float:
 
 def _choose(quantum_class: str, cost: Mapping[int | None, float],
             margin: float) -> tuple[int | None, str]:
-    """:returns: what is recommended, and the verdict"""
+    """:returns: the recommended slice, and the verdict"""
     limit = min(cost.values()) * (1 + margin)
     if max(cost.values()) <= limit:
-        return None, quantum_profile.NO_DIFFERENCE
+        return None, quantum.NO_DIFFERENCE
     good = {slice_us for slice_us, value in cost.items() if value <= limit}
     if good == {None}:
-        return None, quantum_profile.DEFAULT_BEST
-    verdict = quantum_profile.AS_DEFAULT
+        return None, quantum.DEFAULT_BEST
+    verdict = quantum.AS_DEFAULT
     if None not in good:
-        verdict = quantum_profile.BETTER
+        verdict = quantum.BETTER
         # Being close to the best is not enough: the best one is that itself.
         good = {slice_us for slice_us in good
                 if cost[slice_us] * (1 + margin) <= cost[None]}

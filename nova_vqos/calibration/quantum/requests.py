@@ -1,19 +1,8 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Requests to a server, sent at times that do not depend on its answers.
 
 A client that waited for each answer would send less just while the server is
-slow, and not see it. What is measured begins when a request was due.
+slow, and not see it. The wait of a request begins when the request is due.
 """
 
 from collections.abc import Sequence
@@ -28,7 +17,7 @@ import time
 #: On average; apart by exponential times, as of many clients.
 PER_SECOND = 200.0
 
-# Somebody who waited longer has gone.
+# A client that waited longer has gone.
 _PATIENCE_NS = 2_000_000_000
 _MESSAGE = struct.Struct('=Q')
 _SECOND_NS = 1_000_000_000
@@ -39,7 +28,7 @@ _random = random.SystemRandom()
 class Client:
     """Sends requests to one server.
 
-    :ivar server: the socket that the server takes them from
+    :ivar server: the socket that the server reads them from
     """
 
     def __init__(self, per_second: float = PER_SECOND) -> None:
@@ -92,9 +81,9 @@ class Client:
 
     def _send(self, due_ns: int, end_ns: int,
               waiting: dict[int, int]) -> int:
-        """Send what is due.
+        """Send all requests that are due.
 
-        :returns: when the next one is
+        :returns: when the next one is due
         """
         while due_ns <= time.monotonic_ns() and due_ns < end_ns:
             self._number += 1

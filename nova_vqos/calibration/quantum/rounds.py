@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of measurements, in an order that favours no slice.
 
 A machine's speed drifts while it is measured, and more so where others share
@@ -17,21 +6,21 @@ it. So each round measures everything once, in an order of chance.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-import dataclasses
 import logging
 import random
 import statistics
 import time
 
-from nova_vqos import quantum_profile
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.quantum import bench
+from nova_vqos.calibration.run import Effort
+from nova_vqos.profile import quantum
 
 LOG = logging.getLogger(__name__)
 
-#: Fewer rounds tell nothing of their scatter.
+#: Fewer rounds do not show their scatter.
 LEAST_ROUNDS = 3
-#: Where servers got less of the pCPU together, others were at work on it.
+#: Where the servers together got less of the pCPU, others disturbed them.
 LEAST_SHARE = 0.9
 
 # What a cell takes beside its window: to settle, and for late answers.
@@ -48,21 +37,9 @@ Measure = Callable[[bench.Cell, float], bench.Sample | None]
 Samples = Mapping[bench.Cell, Sequence[bench.Sample]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure.
-
-    :ivar max_rounds: of all cells; at least :data:`LEAST_ROUNDS`
-    :ivar max_s: wall time of all of them
-    """
-
-    max_rounds: int = 20
-    max_s: float = 270
-
-
 def cells(kinds: Collection[str], slices_us: Collection[int],
           ) -> list[bench.Cell]:
-    """All that is to be measured, the kernel's default with it."""
+    """All cells to measure, with the kernel's default."""
     return [bench.Cell(kind, runnable, slice_us)
             for kind in kinds for runnable in bench.RUNNABLE
             for slice_us in (None, *slices_us)]
@@ -81,10 +58,10 @@ def check_time(todo: Sequence[bench.Cell], max_s: float) -> None:
 
 
 def window_s(todo: Sequence[bench.Cell], max_s: float) -> float:
-    """How long to look at each cell.
+    """How long to measure each cell.
 
-    :param max_s: for all of them; what is too little makes it no shorter than
-        it has to be
+    :param max_s: for all of them; the window is never shorter than it has to
+        be
     """
     fits_s = max_s / LEAST_ROUNDS / len(todo) - _AROUND_S
     return max(_least_window_s(todo), min(fits_s, _LONGEST_WINDOW_S))
@@ -95,16 +72,16 @@ def _least_window_s(todo: Sequence[bench.Cell]) -> float:
         cell.runnable * (cell.slice_us or 0) for cell in todo))
 
 
-def take(todo: Sequence[bench.Cell], measure: Measure,
-         effort: Effort) -> dict[bench.Cell, list[bench.Sample]]:
+def run(todo: Sequence[bench.Cell], measure: Measure,
+        effort: Effort) -> dict[bench.Cell, list[bench.Sample]]:
     """Measure all cells by turns, until the time is up.
 
     After the least rounds, those come again that others disturbed too often.
 
     :raises CalibrationError: when one cannot be measured
     """
-    look_s = window_s(todo, effort.max_s)
-    began_s = told_s = time.monotonic()
+    length_s = window_s(todo, effort.max_s)
+    began_s = logged_s = time.monotonic()
     taken: dict[bench.Cell, list[bench.Sample]] = {cell: [] for cell in todo}
     measured = 0
     for number in range(1, effort.max_rounds + 1):
@@ -116,23 +93,23 @@ def take(todo: Sequence[bench.Cell], measure: Measure,
         if not cells:
             break
         for done, cell in enumerate(_random.sample(cells, len(cells)), 1):
-            sample = measure(cell, look_s)
+            sample = measure(cell, length_s)
             if sample is not None:
                 taken[cell].append(sample)
             measured += 1
-            if time.monotonic() - told_s > _PROGRESS_S:
-                told_s = time.monotonic()
+            if time.monotonic() - logged_s > _PROGRESS_S:
+                logged_s = time.monotonic()
                 LOG.info('  round %d, %d of %d; %s', number, done,
                          len(cells), _so_far(taken))
     return taken
 
 
 def _more(taken: Samples, most: int) -> list[bench.Cell]:
-    """What to measure in one round more.
+    """The cells of one more round.
 
-    :param most: so many there is time for
-    :returns: those that were disturbed too often, as many as can be; else all
-        or, where there is no time for these, none
+    :param most: how many there is time for
+    :returns: those that were disturbed too often, as many as possible; else
+        all or, where there is no time for these, none
     """
     lacking = [cell for cell, samples in taken.items()
                if len(quiet(samples)) < LEAST_ROUNDS]
@@ -142,12 +119,12 @@ def _more(taken: Samples, most: int) -> list[bench.Cell]:
 
 
 def quiet(samples: Sequence[bench.Sample]) -> list[bench.Sample]:
-    """Those that others took no part in."""
+    """The samples that others did not disturb."""
     return [one for one in samples if one.share >= LEAST_SHARE]
 
 
-def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
-    """What was measured of a kind.
+def points(kind: str, taken: Samples) -> list[quantum.Point]:
+    """The points of a kind.
 
     Where some rounds of a cell were disturbed and others were not, only the
     latter count.
@@ -163,7 +140,7 @@ def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
         undisturbed = quiet(samples)
         kept = undisturbed or samples
         runs = [one.mean_run_us for one in kept if one.mean_run_us]
-        found.append(quantum_profile.Point(
+        found.append(quantum.Point(
             cell.slice_us, cell.runnable,
             tuple(float(f'{one.value_ns:.6g}') for one in kept),
             tuple(float(f'{one.median_ns:.6g}') for one in kept
@@ -175,7 +152,7 @@ def points(kind: str, taken: Samples) -> list[quantum_profile.Point]:
 
 def _so_far(taken: Samples) -> str:
     """The least and most of each kind, relative to the kernel's default."""
-    told = []
+    best = []
     for kind in dict.fromkeys(cell.kind for cell in taken):
         found = points(kind, {cell: samples for cell, samples in taken.items()
                               if samples})
@@ -183,11 +160,11 @@ def _so_far(taken: Samples) -> str:
                     if point.slice_us is None}
         known = [point for point in found if point.runnable in defaults]
         if known:
-            costs = quantum_profile.costs(known)
+            costs = quantum.relative_costs(known)
             slice_us = min(costs, key=lambda one: costs[one])
-            told.append(f'{kind} best at {slice_text(slice_us)}: '
+            best.append(f'{kind} best at {slice_text(slice_us)}: '
                         f'{costs[slice_us]:.2f}')
-    return ', '.join(told) or 'nothing yet'
+    return ', '.join(best) or 'nothing yet'
 
 
 def slice_text(slice_us: int | None) -> str:

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The lab, made once for all tests of this level, and the story told on it."""
 
 import os
@@ -21,6 +10,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(TOP, 'devstack'))
 
+from nova_vqos.tests.fixtures import requirement  # noqa: E402
 from nova_vqos_lab import cloud  # noqa: E402
 from nova_vqos_lab import requirements  # noqa: E402
 from nova_vqos_lab import story  # noqa: E402
@@ -29,11 +19,7 @@ from nova_vqos_lab import story  # noqa: E402
 @pytest.fixture(scope='session')
 def lab():
     """The lab, not up yet; removed with every trace in the end."""
-    lacking = requirements.missing()
-    if lacking:
-        if os.environ.get('CI') == 'true':
-            pytest.fail('; '.join(lacking))
-        pytest.skip('; '.join(lacking))
+    requirement.need('; '.join(requirements.missing()))
     with cloud.only_one():
         made = cloud.Lab()
         made.down()
@@ -46,4 +32,4 @@ def lab():
 @pytest.fixture(scope='session')
 def told(lab):
     """The results of the story, told once for all tests."""
-    return story.tell(lab)
+    return story.run(lab)

@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """What nova-vqos-manage's checks tell of the lab's cloud, and what comes."""
 
 import json
@@ -16,7 +6,7 @@ import subprocess
 
 import pytest
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import story
 
@@ -24,7 +14,8 @@ LIMIT_S = 120
 CU = story.PROMISED_CU
 _KEY = f'resources:{clouds.UNITS}'
 
-pytestmark = pytest.mark.timeout(600)
+# The story, which the first test waits for, has limits of its own.
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 
 @pytest.fixture(scope='module')

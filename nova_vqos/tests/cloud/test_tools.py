@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What operators look at, by nova-vqos-manage, on the lab's cloud."""
 
 import json
@@ -18,6 +7,7 @@ import subprocess
 
 import pytest
 
+from nova_vqos.calibration.cpu import compare
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
@@ -89,6 +79,11 @@ def test_a_server_is_shown_with_what_it_gets(lab, server):
 
 
 def test_calibrations_are_compared(lab, server, tmp_path):
+    widest = max(one.busy.interval_width for name in lab.hosts
+                 for one in lab.profile(name).cpu_classes)
+    if widest > compare.MAX_INTERVAL:
+        # As in the story: the report refuses to compare such hosts.
+        pytest.xfail(f'an interval of a busy machine is {widest:.1%} wide')
     path = tmp_path / 'report.html'
     found = manage(lab, 'calibration', 'report', '--output', str(path))
     assert {row['host']: row['group'] for row in found} == {

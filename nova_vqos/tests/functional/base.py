@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A cloud in one process: Nova's services, Placement, hosts of fake libvirt.
 
 Real are API, scheduler, conductor, computes (each with the driver of
@@ -30,9 +19,9 @@ from nova import conf
 from nova import context
 from nova import objects
 from nova import utils
-from nova_vqos import policy as policies
-from nova_vqos import profile as profiles
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos import files as documents
+from nova_vqos import policy
+from nova_vqos.conf import vqos
 from nova_vqos.hooks import rewrite
 from nova_vqos.tests import functional
 from nova_vqos.tests.functional import fakes
@@ -41,13 +30,13 @@ from nova_vqos.tests.functional import nova33
 from nova_vqos.tests.functional import waits
 
 CONF = conf.CONF
-vqos_conf.register_opts(CONF)
+vqos.register_opts(CONF)
 
 #: Of Nova's fake Glance.
 IMAGE_ID = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
-RESOURCE_CLASS = policies.RESOURCE_CLASS
-UNITS_KEY = policies.UNITS_KEY
+RESOURCE_CLASS = policy.RESOURCE_CLASS
+UNITS_KEY = policy.UNITS_KEY
 
 #: Extra specs are validated at the API from here on.
 VALIDATED = '2.86'
@@ -91,6 +80,7 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         self.host_files = {}
         # Before Nova's own fixtures, so that they outlast their clean-up.
         self.useFixture(fakes.ExecutorShutdownFixture())
+        self.useFixture(fakes.ConnectionPoolFixture())
         if functional.THREADED and functional.NOVA < 34:
             self.useFixture(nova33.ThreadsFixture(self.id()))
         super().setUp()
@@ -106,15 +96,15 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         # host_files.FINGERPRINT; without libvirt's hook until a test says
         # otherwise.
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_vqos.fingerprint.of_host',
+            'nova_vqos.profile.fingerprint.of_host',
             lambda emulator=None: dict(host_files.FINGERPRINT)))
         self.hook_path = None
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_vqos.hooks.install.installed_path',
-            lambda: self.hook_path))
+            'nova_vqos.hooks.is_installed',
+            lambda: self.hook_path is not None))
         # Whatever this machine has: weights are of cgroup v1.
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_vqos.tuning.host_cgroup_version', lambda: 1))
+            'nova_vqos.cputune.host_cgroup_version', lambda: 1))
         # There are no disks to move.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
@@ -178,7 +168,7 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         settings.profile_path = self.host_files[hostname].profile_path
         try:
             received, _done = rewrite.rewritten(xml.encode(), settings)
-        except (profiles.ProfileError, ValueError):
+        except (documents.FileError, ValueError):
             return xml
         return received.decode()
 
@@ -265,8 +255,7 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
     def compute_node(self, hostname):
         """As the scheduler reads it."""
         mapping = self.host_mappings[hostname].cell_mapping
-        with context.target_cell(
-                context.get_admin_context(), mapping) as cell:
+        with context.target_cell(context.get_admin_context(), mapping) as cell:
             return objects.ComputeNode.get_first_node_by_host_for_old_compat(
                 cell, hostname)
 

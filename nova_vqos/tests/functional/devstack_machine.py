@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """A machine that devstack stacks, for tests of the plugin.
 
 devstack/run.sh beside this file calls the plugin's phases as devstack does,
@@ -38,13 +26,13 @@ from oslo_config import cfg
 import pytest
 
 import nova
-from nova_vqos import profile as profiles
-from nova_vqos.conf import agent as agent_conf
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.conf import agent
+from nova_vqos.conf import vqos
 from nova_vqos.hooks import rewrite
-from nova_vqos.tests import project
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import project
 from nova_vqos.tests.unit import test_domain_xml
-from nova_vqos.tests.unit import test_profile
+from nova_vqos.tests.unit.profile import test_document
 
 TOP = project.TOP
 PLUGIN = TOP / 'devstack'
@@ -101,7 +89,7 @@ class Machine:
             'NOVA_FILTERS': 'ComputeFilter',
         } | settings
         self.devstack('prepare')
-        profiles.store(test_profile.make_profile(),
+        document.store(test_document.make_profile(),
                        str(root / 'harness/profile.yaml'))
 
     def devstack(self, mode, fails=False, **settings):
@@ -151,11 +139,11 @@ class Machine:
         conf = cfg.ConfigOpts()
         nova_compute_conf.register_opts(conf)
         nova_scheduler_conf.register_opts(conf)
-        vqos_conf.register_opts(conf)
-        agent_conf.register_opts(conf)
+        vqos.register_opts(conf)
+        agent.register_opts(conf)
         conf.register_opt(cfg.StrOpt('transport_url'))
         if path == self.agent_conf:
-            agent_conf.register_host_opts(conf)
+            agent.register_host_opts(conf)
         conf(['--config-file', str(path)], default_config_files=[])
         return conf
 
@@ -251,7 +239,7 @@ def check_hook(host):
     assert settings.error == ''
     assert settings.profile_path == str(host.profile)
     options = host.options(host.agent_conf)
-    assert rewrite.periods(settings) == vqos_conf.periods(options)
+    assert rewrite.periods(settings) == vqos.periods(options)
     done = subprocess.run(
         [str(host.hook), 'server', 'migrate', 'begin', '-'],
         input=test_domain_xml.MIGRATABLE, capture_output=True, check=False,

@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""The files of one compute host: its profile, its agent's sign of life."""
+# SPDX-License-Identifier: Apache-2.0
+"""The files of one compute host: its profile, its agent's heartbeat."""
 
 import datetime
 import json
@@ -19,9 +8,10 @@ import pathlib
 
 import fixtures
 
-from nova_vqos import profile as profiles
+from nova_vqos import cpuset
+from nova_vqos.profile import document
 from nova_vqos.quantum import occupancy
-from nova_vqos.tests import make_profiles
+from nova_vqos.tests.fixtures import make_profiles
 
 #: What every host of these tests says that it is, whatever runs them.
 FINGERPRINT = {'cpu_model': 'a pCPU of the tests', 'tick_us': '4000'}
@@ -36,7 +26,7 @@ def make_profile(hostname, coefficients, *, fingerprint=None,
     """
     return make_profiles.make_profile(
         hostname, *(
-            make_profiles.make_class(profiles.parse_pcpus(pcpus), coefficient,
+            make_profiles.make_class(cpuset.parse_pcpus(pcpus), coefficient,
                                      width=relative_width,
                                      samples=(coefficient * 1000.0,) * 3)
             for pcpus, coefficient in coefficients.items()),
@@ -48,7 +38,7 @@ class HostFiles(fixtures.Fixture):
     """The files of a host, in a directory of its own.
 
     :ivar profile_path: where its profile is, or would be
-    :ivar agent_state_path: where its agent's sign of life is, or would be
+    :ivar agent_state_path: path of its agent's heartbeat, written or not
     :ivar verification_path: where its last verification is, or would be
     :ivar compute_state_path: where its compute service's stats are
     """
@@ -59,8 +49,7 @@ class HostFiles(fixtures.Fixture):
 
     def setUp(self):
         super().setUp()
-        self.directory = pathlib.Path(
-            self.useFixture(fixtures.TempDir()).path)
+        self.directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.profile_path = str(self.directory / 'profile.yaml')
         self.agent_state_path = str(self.directory / 'agent.json')
         self.verification_path = str(self.directory / 'verification.json')
@@ -68,26 +57,30 @@ class HostFiles(fixtures.Fixture):
 
     def calibrate(self, coefficients, **kwargs):
         """Store a profile, see :func:`make_profile`."""
-        profiles.store(make_profile(self.hostname, coefficients, **kwargs),
+        document.store(make_profile(self.hostname, coefficients, **kwargs),
                        self.profile_path)
 
     def lose_profile(self):
         os.unlink(self.profile_path)
 
     def truncate_profile(self):
-        os.truncate(self.profile_path,
-                    os.path.getsize(self.profile_path) // 2)
+        os.truncate(self.profile_path, os.path.getsize(self.profile_path) // 2)
+
+    def spoil_profile(self):
+        pathlib.Path(self.profile_path).write_bytes(b'\x00\xff' * 1000)
 
     def open_profile_to_all(self):
         os.chmod(self.profile_path, 0o666)
 
     def agent_lives(self, age_s=0, classes=('default',),
-                    dd_billing=('off',), quantum=occupancy.UNKNOWN):
+                    dd_billing=('off',), quantum=occupancy.UNKNOWN,
+                    guarantee_pcpus=None):
         """The agent was last alive so many seconds ago.
 
         :param classes: quantum classes that it says the host enforces
         :param dd_billing: billings that it says the host does
         :param quantum: what it says the host's pools hold
+        :param guarantee_pcpus: what it says can still be reserved
         """
         seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
@@ -96,6 +89,7 @@ class HostFiles(fixtures.Fixture):
             'profile_id': '', 'seen_at': seen_at.isoformat(),
             'classes': list(classes), 'dd_billing': list(dd_billing),
             'quantum': quantum.to_state(),
+            'guarantee_pcpus': guarantee_pcpus,
         }))
 
     def agent_was_never_there(self):

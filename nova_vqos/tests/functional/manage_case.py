@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """nova-vqos-manage beside the cloud in one process.
 
 openstacksdk talks HTTP to Nova's and Placement's real APIs, of which only
@@ -33,7 +23,7 @@ if not functional.THREADED:
     pytest.skip('agents and command run on threads, this Nova on eventlet',
                 allow_module_level=True)
 
-from nova_vqos.tests.unit import manage_world
+from nova_vqos.tests.fixtures import manage
 
 
 class _Keystone(identity.BaseIdentityPlugin):
@@ -59,7 +49,7 @@ class ManageTestCase(base.VqosTestCase):
     def setUp(self):
         super().setUp()
         directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.agents = manage_world.Agents(directory)
+        self.agents = manage.Agents(directory)
         self.addCleanup(self.agents.stop)
         self.config = directory / 'nova-vqos.conf'
         self.config.write_text('[DEFAULT]\ntransport_url = fake://\n'
@@ -90,8 +80,8 @@ class ManageTestCase(base.VqosTestCase):
 
     def run_manage(self, *arguments, cloud=None):
         """:returns: see :class:`manage_world.Ran`"""
-        return manage_world.run(*arguments, config=self.config,
-                                cloud=cloud or self.cloud())
+        return manage.run(*arguments, config=self.config,
+                          cloud=cloud or self.cloud())
 
     def check(self, *arguments):
         """What a check says, by host."""

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The story of the demo, told on the cloud in one process.
 
 Claims, refusals and caps are what Nova, Placement, the driver, the filter and
@@ -133,8 +122,7 @@ class Story:
         for host in ('slow', 'fast'):
             cloud._live_migrate(moving, host=host)
             self._measure('units', moving, 'migrated')
-            self._check_claim('allocation-follows-to-%s' % host, moving,
-                              host)
+            self._check_claim('allocation-follows-to-%s' % host, moving, host)
             self._check_arrival(host)
         for seen in self.measurements:
             if seen.story == 'units':
@@ -242,8 +230,7 @@ class Story:
                 and not cloud.allocated(server['id'])), fault
 
     def _force(self, server, host, version):
-        with utils.temporary_mutation(
-                self._cloud.api, microversion=version):
+        with utils.temporary_mutation(self._cloud.api, microversion=version):
             self._cloud.api.post_server_action(server['id'], {
                 'os-migrateLive': {'host': host, 'force': True,
                                    'block_migration': 'auto'}})

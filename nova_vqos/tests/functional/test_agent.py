@@ -1,16 +1,5 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-"""The driver's side of the agent: told of servers, never waited for."""
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's side of the agent: woken for servers, never waited for."""
 
 import time
 
@@ -61,7 +50,7 @@ class WakeTestCase(base.VqosTestCase):
         self.wait_for(lambda: len(recorder.calls) >= number,
                       lambda: 'calls: %s' % recorder.calls)
 
-    def test_told_of_new_guests(self):
+    def test_woken_for_new_guests(self):
         agent = self._start_agent()
         server = self.boot(self.make_flavor(60), 'fast')
         self._wait_for_calls(agent, 1)
@@ -76,7 +65,7 @@ class WakeTestCase(base.VqosTestCase):
         self._wait_for_calls(agent, 2)
         self.assertEqual(agent.calls[0], agent.calls[1])
 
-    def test_not_told_of_servers_without_units(self):
+    def test_not_woken_for_servers_without_units(self):
         self.flags(servers_without_units='allow', group='vqos')
         agent = self._start_agent()
         self.boot(self.make_flavor(), 'fast')
@@ -134,18 +123,14 @@ class SignOfLifeTestCase(base.VqosTestCase):
         self.boot(self.flavor, 'fast')
 
     def test_never_seen(self):
-        self.files.agent_was_never_there()
-        self._refused()
-        self.assertIn('its agent was never seen', self.log())
-
-    def test_garbage(self):
         with open(self.files.agent_state_path, 'w') as file:
             file.write('{"seen_at": [1, 2')
         self._refused()
-
-    def test_age_does_not_count(self):
-        self.flags(agent_max_age_s=0, group='vqos')
         self.files.agent_was_never_there()
+        self._refused()
+        self.assertIn('its agent was never seen', self.log())
+        # Where its age does not count.
+        self.flags(agent_max_age_s=0, group='vqos')
         self._run_periodics()
         self.boot(self.flavor, 'fast')
 

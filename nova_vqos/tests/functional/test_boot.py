@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A server with units: claimed, capped by its host's speed, kept capped."""
 
 from lxml import etree
@@ -40,31 +29,25 @@ class BootTestCase(base.VqosTestCase):
         self._delete_server(on_fast)
         self.wait_until_used('fast', 0)
 
-    def test_units_are_of_the_whole_server(self):
-        server = self.boot(self.make_flavor(120, vcpus=2), 'slow')
-        # 60 CU for each vCPU; the weight is the server's.
-        self.assertEqual((37500, 50000, 1229), self.tunables(server))
-        self.assertEqual({'slow': 120}, self.allocated(server['id']))
-
-    def test_floor_has_weight_and_no_cap(self):
-        server = self.boot(
-            self.make_flavor(60, specs={'vqos:cap': 'floor'}), 'slow')
-        self.assertEqual((None, None, 614), self.tunables(server))
-        self.assertEqual({'slow': 60}, self.allocated(server['id']))
-
-    def test_whole_pcpu(self):
-        server = self.boot(self.make_flavor(80), 'slow')
-        self.assertEqual((50000, 50000, 819), self.tunables(server))
+    def test_caps(self):
+        for host, units, vcpus, specs, expected in (
+                # 60 CU for each vCPU; the weight is the server's.
+                ('slow', 120, 2, {}, (37500, 50000, 1229)),
+                # A weight and no cap.
+                ('slow', 60, 1, {'vqos:cap': 'floor'}, (None, None, 614)),
+                # A whole pCPU.
+                ('slow', 80, 1, {}, (50000, 50000, 819)),
+                # 4 CU of 200 are 2 %: two ticks of 4 ms in 400 ms.
+                ('fast', 4, 1, {}, (8000, 400000, 41))):
+            server = self.boot(
+                self.make_flavor(units, vcpus=vcpus, specs=specs), host)
+            self.assertEqual(expected, self.tunables(server))
+            self.assertEqual({host: units}, self.allocated(server['id']))
 
     def test_period_option(self):
         self.flags(period_us=100000, group='vqos')
         server = self.boot(self.make_flavor(60), 'fast')
         self.assertEqual((30000, 100000, 614), self.tunables(server))
-
-    def test_small_share_stretches_the_period(self):
-        # 4 CU of 200 are 2 %: two ticks of 4 ms in 400 ms.
-        server = self.boot(self.make_flavor(4), 'fast')
-        self.assertEqual((8000, 400000, 41), self.tunables(server))
 
     def test_policy_is_in_the_metadata(self):
         # Where agent and hook read it from.
@@ -125,32 +108,28 @@ class KeptCapTestCase(base.VqosTestCase):
         self.assertEqual({'slow': 60}, self.allocated(self.server['id']))
         self.assertEqual(60, self.used('slow'))
 
-    def test_hard_reboot(self):
-        self._tamper()
-        self._reboot_server(self.server, hard=True)
-        self._assert_kept()
+    def test_what_makes_the_xml_anew(self):
+        for act in (
+                lambda: self._reboot_server(self.server, hard=True),
+                lambda: (self._stop_server(self.server),
+                         self._start_server(self.server)),
+                lambda: self._rebuild_server(self.server, base.IMAGE_ID)):
+            self._tamper()
+            act()
+            self._assert_kept()
 
-    def test_stop_and_start(self):
-        self._tamper()
-        self._stop_server(self.server)
-        self._start_server(self.server)
-        self._assert_kept()
-
-    def test_rebuild(self):
-        self._tamper()
-        self._rebuild_server(self.server, base.IMAGE_ID)
-        self._assert_kept()
-
-    def test_suspend_and_resume(self):
+    def test_what_leaves_it_as_it_is(self):
         self._suspend_server(self.server)
         self._resume_server(self.server)
         self._assert_kept()
-
-    def test_pause_is_not_our_business(self):
         self.api.post_server_action(self.server['id'], {'pause': None})
         self._wait_for_state_change(self.server, 'PAUSED')
         self.api.post_server_action(self.server['id'], {'unpause': None})
         self._wait_for_state_change(self.server, 'ACTIVE')
+        self._assert_kept()
+        self.restart_compute_service('slow')
+        self._assert_kept()
+        self._reboot_server(self.server, hard=True)
         self._assert_kept()
 
     def test_new_calibration_caps_at_the_next_start(self):
@@ -159,9 +138,3 @@ class KeptCapTestCase(base.VqosTestCase):
         self._run_periodics()
         self._reboot_server(self.server, hard=True)
         self.assertEqual((25000, 50000, 614), self.tunables(self.server))
-
-    def test_restart_of_the_compute_service(self):
-        self.restart_compute_service('slow')
-        self._assert_kept()
-        self._reboot_server(self.server, hard=True)
-        self._assert_kept()

@@ -1,40 +1,29 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """The devstack plugin, on services of each kind."""
 
 import pathlib
 
 import pytest
 
-from nova_vqos.tests.functional import devstack_machine as machines
+from nova_vqos.tests.functional import devstack_machine
 
-machine = machines.machine
-pytestmark = machines.MARKS
+machine = devstack_machine.machine
+pytestmark = devstack_machine.MARKS
 
 
 def test_all_in_one(machine):
     host = machine(NOVA_VQOS_RESERVED_CU=50, NOVA_VQOS_PERIOD_US=80000,
                    NOVA_FILTERS='')
     before = host.tree()
-    stock_filters = machines.enabled_filters(host.options(host.nova_conf))
+    stock_filters = devstack_machine.enabled_filters(
+        host.options(host.nova_conf))
     host.record()
 
     host.devstack('stack')
     first = host.tree()
     assert host.record() == [
         'install_package sysbench',
-        f'setup_develop {machines.TOP}',
+        f'setup_develop {devstack_machine.TOP}',
         'pip_install_gr osc-placement',
         'restart_service libvirtd',
         f'nova-vqos-calibrate cpu --output {host.profile} '
@@ -47,13 +36,14 @@ def test_all_in_one(machine):
         assert options.vqos.profile_path == str(host.profile)
         assert options.vqos.reserved_cu == 50
         assert options.vqos.period_us == 80000
-    assert host.options(
-        host.nova_conf).vqos.servers_without_units == 'allow'
-    machines.check_filters(host, [*stock_filters, machines.FILTER])
-    machines.check_weighers(host, [machines.ALL_WEIGHERS, machines.WEIGHERS])
-    machines.check_agent(host)
-    machines.check_hook(host)
-    assert host.link.resolve() == machines.TOP / 'nova/virt/vqos'
+    assert host.options(host.nova_conf).vqos.servers_without_units == 'allow'
+    devstack_machine.check_filters(
+        host, [*stock_filters, devstack_machine.FILTER])
+    devstack_machine.check_weighers(
+        host, [devstack_machine.ALL_WEIGHERS, devstack_machine.WEIGHERS])
+    devstack_machine.check_agent(host)
+    devstack_machine.check_hook(host)
+    assert host.link.resolve() == devstack_machine.TOP / 'nova/virt/vqos'
     tempest = host.tempest_conf.read_text()
     assert 'scheduler_enabled_filters = ComputeFilter,VqosFilter' in tempest
     assert 'units = 60\n' in tempest
@@ -77,19 +67,19 @@ def test_all_in_one(machine):
 
     for _again in range(2):
         host.devstack('clean')
-        machines.check_clean(host, before)
+        devstack_machine.check_clean(host, before)
         assert host.record()[-1] == 'pip_uninstall nova_vqos'
-        assert machines.enabled_filters(
+        assert devstack_machine.enabled_filters(
             host.options(host.nova_conf)) == stock_filters
 
 
 def test_nova_loads_the_driver_through_the_link(machine):
-    host = machine(machines.SUBNODE, NOVA_VQOS_REFERENCE='here',
-                   **machines.NO_AGENT)
+    host = machine(devstack_machine.SUBNODE, NOVA_VQOS_REFERENCE='here',
+                   **devstack_machine.NO_AGENT)
     host.devstack('stack')
     # As nova-compute does: below nova.virt, by compute_driver.
     driver = host.options(host.nova_cpu_conf).compute_driver
-    found, base = machines.run_python(
+    found, base = devstack_machine.run_python(
         'import importlib, sys\n'
         'from nova.virt import driver\n'
         f'module, _, name = "nova.virt.{driver}".rpartition(".")\n'
@@ -102,8 +92,9 @@ def test_nova_loads_the_driver_through_the_link(machine):
 
 
 def test_subnode(machine):
-    profile = machine(machines.CONTROLLER).root / 'harness/profile.yaml'
-    host = machine(machines.SUBNODE, NOVA_VQOS_AGAINST=profile)
+    controller = machine(devstack_machine.CONTROLLER)
+    profile = controller.root / 'harness/profile.yaml'
+    host = machine(devstack_machine.SUBNODE, NOVA_VQOS_AGAINST=profile)
     before = host.tree()
     host.devstack('stack')
     first = host.tree()
@@ -111,33 +102,33 @@ def test_subnode(machine):
             f'--against {profile}') in host.record()
     # No scheduler here: what nova.conf says of filters is as it was.
     assert 'available' not in host.nova_conf.read_text()
-    assert machines.enabled_filters(
+    assert devstack_machine.enabled_filters(
         host.options(host.nova_conf)) == ['ComputeFilter']
     assert host.options(host.nova_cpu_conf).compute_driver == (
         'vqos.VqosLibvirtDriver')
-    machines.check_agent(host)
-    machines.check_hook(host)
+    devstack_machine.check_agent(host)
+    devstack_machine.check_hook(host)
     host.devstack('stack')
     assert host.tree() == first
     host.devstack('unstack')
     assert host.agent_pid() is None
     host.devstack('clean')
-    machines.check_clean(host, before)
+    devstack_machine.check_clean(host, before)
 
 
 def test_controller_without_compute(machine):
-    host = machine(machines.CONTROLLER)
+    host = machine(devstack_machine.CONTROLLER)
     before = host.tree()
     host.record()
     host.devstack('stack')
-    assert host.record() == [f'setup_develop {machines.TOP}']
+    assert host.record() == [f'setup_develop {devstack_machine.TOP}']
     options = host.options(host.nova_conf)
     assert options.compute_driver == 'libvirt.LibvirtDriver'
-    assert machines.FILTER in machines.enabled_filters(options)
+    assert devstack_machine.FILTER in devstack_machine.enabled_filters(options)
     for path in (host.conf_dir, host.hook, host.link, host.nova_cpu_conf):
         assert not path.exists()
     host.devstack('clean')
-    machines.check_clean(host, before)
+    devstack_machine.check_clean(host, before)
 
 
 def test_no_nova(machine):
@@ -151,36 +142,37 @@ def test_no_nova(machine):
 @pytest.mark.parametrize(('enabled', 'available'), [
     ('ComputeFilter, SameHostFilter', ''),
     ('SameHostFilter,VqosFilter',
-     f'{machines.ALL_FILTERS} {machines.FILTER_CLASS}'),
+     f'{devstack_machine.ALL_FILTERS} {devstack_machine.FILTER_CLASS}'),
     ('ComputeFilter', 'nova.scheduler.filters.compute_filter.ComputeFilter'),
 ])
 def test_filters_that_are_set_stay(machine, enabled, available):
-    host = machine(machines.CONTROLLER, NOVA_FILTERS=enabled,
+    host = machine(devstack_machine.CONTROLLER, NOVA_FILTERS=enabled,
                    AVAILABLE_FILTERS=available)
     host.devstack('stack')
     names = enabled.replace(' ', '').split(',')
-    machines.check_filters(host, [
-        *(name for name in names if name != machines.FILTER),
-        machines.FILTER])
+    devstack_machine.check_filters(host, [
+        *(name for name in names if name != devstack_machine.FILTER),
+        devstack_machine.FILTER])
     found = host.options(host.nova_conf).filter_scheduler.available_filters
     others = [name for name in available.split()
-              if name != machines.FILTER_CLASS]
-    assert found[:-1] == (others or [machines.ALL_FILTERS])
+              if name != devstack_machine.FILTER_CLASS]
+    assert found[:-1] == (others or [devstack_machine.ALL_FILTERS])
     host.devstack('clean')
-    assert machines.enabled_filters(host.options(host.nova_conf)) == [
-        name for name in names if name != machines.FILTER]
+    assert devstack_machine.enabled_filters(host.options(host.nova_conf)) == [
+        name for name in names if name != devstack_machine.FILTER]
 
 
 @pytest.mark.parametrize('used', [
     'nova.scheduler.weights.ram.RAMWeigher',
-    f'{machines.WEIGHERS}, nova.scheduler.weights.cpu.CPUWeigher'])
+    f'{devstack_machine.WEIGHERS}, nova.scheduler.weights.cpu.CPUWeigher'])
 def test_weighers_that_are_set_stay(machine, used):
-    host = machine(machines.CONTROLLER, NOVA_WEIGHERS=used)
+    host = machine(devstack_machine.CONTROLLER, NOVA_WEIGHERS=used)
     host.devstack('stack')
-    others = [name for name in used.split(', ') if name != machines.WEIGHERS]
-    expected = (used.split(', ') if machines.WEIGHERS in used
-                else [*others, machines.WEIGHERS])
-    machines.check_weighers(host, expected)
+    others = [name for name in used.split(', ')
+              if name != devstack_machine.WEIGHERS]
+    expected = (used.split(', ') if devstack_machine.WEIGHERS in used
+                else [*others, devstack_machine.WEIGHERS])
+    devstack_machine.check_weighers(host, expected)
     host.devstack('clean')
     assert host.options(
         host.nova_conf).filter_scheduler.weight_classes == others
@@ -199,7 +191,7 @@ def test_older_devstack_copies_the_file_late(machine):
     host.devstack('stack')
     assert host.options(host.nova_cpu_conf).compute_driver == (
         'vqos.VqosLibvirtDriver')
-    machines.check_agent(host)
+    devstack_machine.check_agent(host)
     first = host.tree()
     host.devstack('stack')
     assert host.tree() == first

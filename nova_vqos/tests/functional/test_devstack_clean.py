@@ -1,25 +1,13 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """What the devstack plugin leaves when it is cleaned away."""
 
 
 import pytest
 
-from nova_vqos.tests.functional import devstack_machine as machines
+from nova_vqos.tests.functional import devstack_machine
 
-machine = machines.machine
-pytestmark = machines.MARKS
+machine = devstack_machine.machine
+pytestmark = devstack_machine.MARKS
 
 
 @pytest.mark.parametrize('where', ['link', 'hook'])
@@ -35,7 +23,7 @@ def test_what_is_not_ours_stays(machine, where):
     assert 'not ours' in host.devstack('stack', fails=True)
     host.devstack('clean')
     assert path.exists()
-    machines.check_clean(host, before)
+    devstack_machine.check_clean(host, before)
 
 
 def test_clean_after_a_run_that_failed(machine):
@@ -43,11 +31,11 @@ def test_clean_after_a_run_that_failed(machine):
     before = host.tree()
     host.devstack('stack', fails=True, CALIBRATION_FAILS=1)
     host.devstack('clean')
-    machines.check_clean(host, before)
+    devstack_machine.check_clean(host, before)
 
 
 def test_clean_leaves_what_others_put_beside_ours(machine):
-    host = machine(**machines.NO_AGENT)
+    host = machine(**devstack_machine.NO_AGENT)
     host.devstack('stack')
     theirs = (host.conf_dir / 'notes', host.hook.with_name('10-other'))
     for path in theirs:
@@ -59,9 +47,9 @@ def test_clean_leaves_what_others_put_beside_ours(machine):
 
 
 def test_clean_without_our_programs(machine):
-    host = machine(**machines.NO_AGENT)
+    host = machine(**devstack_machine.NO_AGENT)
     before = host.tree()
     host.devstack('stack')
     (host.root / 'usr/local/bin/nova-vqos-libvirt-hook').unlink()
     host.devstack('clean')
-    machines.check_clean(host, before)
+    devstack_machine.check_clean(host, before)

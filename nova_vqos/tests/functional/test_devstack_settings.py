@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """What local.conf sets, and what is told where that is wrong."""
 
 import os
@@ -19,21 +7,21 @@ import re
 from oslo_config import cfg
 import pytest
 
-from nova_vqos import profile as profiles
-from nova_vqos.conf import agent as agent_conf
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos.conf import agent
+from nova_vqos.conf import default_path
+from nova_vqos.conf import vqos
 from nova_vqos.hooks import rewrite
-from nova_vqos.tests.functional import devstack_machine as machines
+from nova_vqos.tests.functional import devstack_machine
 
-machine = machines.machine
-untouched = machines.untouched
-pytestmark = machines.MARKS
+machine = devstack_machine.machine
+untouched = devstack_machine.untouched
+pytestmark = devstack_machine.MARKS
 
 
 def test_calibration_is_as_asked_for(machine):
-    host = machine(machines.SUBNODE, NOVA_VQOS_REFERENCE='gold',
+    host = machine(devstack_machine.SUBNODE, NOVA_VQOS_REFERENCE='gold',
                    LIBVIRT_TYPE='qemu', NOVA_VQOS_IN_GUEST='yes',
-                   **machines.NO_AGENT,
+                   **devstack_machine.NO_AGENT,
                    POST_CONFIG='NOVA_CPU_CONF compute cpu_shared_set 2-3')
     host.record()
     host.devstack('stack')
@@ -47,7 +35,7 @@ def test_calibration_is_as_asked_for(machine):
 
 
 def test_without_calibration(machine):
-    host = machine(machines.SUBNODE, NOVA_VQOS_CALIBRATE='False')
+    host = machine(devstack_machine.SUBNODE, NOVA_VQOS_CALIBRATE='False')
     host.devstack('stack')
     assert not any('calibrate' in line for line in host.record())
     assert host.agent_pid() is not None
@@ -55,7 +43,7 @@ def test_without_calibration(machine):
 
 
 def test_agent_disabled_by_the_user(machine):
-    host = machine(**machines.NO_AGENT)
+    host = machine(**devstack_machine.NO_AGENT)
     host.devstack('stack')
     assert host.agent_pid() is None
     assert not any('run_process' in line for line in host.record())
@@ -63,15 +51,14 @@ def test_agent_disabled_by_the_user(machine):
 
 
 def test_changed_settings_take_effect_at_the_next_stack(machine):
-    host = machine(**machines.NO_AGENT)
+    host = machine(**devstack_machine.NO_AGENT)
     host.devstack('stack')
     host.devstack('stack', NOVA_VQOS_RESERVED_CU=7,
                   NOVA_VQOS_SERVERS_WITHOUT_UNITS='refuse',
                   NOVA_VQOS_HOOK_ON_ERROR='refuse')
     options = host.options(host.nova_cpu_conf)
     assert options.vqos.reserved_cu == 7
-    assert host.options(
-        host.nova_conf).vqos.servers_without_units == 'refuse'
+    assert host.options(host.nova_conf).vqos.servers_without_units == 'refuse'
     assert rewrite.load_settings(
         str(host.conf_dir / 'hook.conf')).on_error == 'refuse'
 
@@ -89,10 +76,10 @@ def test_changed_settings_take_effect_at_the_next_stack(machine):
     ({'NOVA_VQOS_AGAINST': '/nowhere'}, 'NOVA_VQOS_AGAINST is'),
     ({'NOVA_VQOS_AGAINST': '/etc/hosts', 'NOVA_VQOS_REFERENCE': 'a'},
      'NOVA_VQOS_REFERENCE and NOVA_VQOS_AGAINST'),
-    ({'ENABLED_SERVICES': machines.SUBNODE}, 'NOVA_VQOS_AGAINST is not set'),
+    ({'ENABLED_SERVICES': devstack_machine.SUBNODE},
+     'NOVA_VQOS_AGAINST is not set'),
 ])
-def test_wrong_settings_stop_before_anything_is_done(untouched, settings,
-                                                     says):
+def test_wrong_settings_stop_before_anything_else(untouched, settings, says):
     before = untouched.tree()
     assert f' {says}' in untouched.devstack('stack', fails=True, **settings)
     assert untouched.tree() == before
@@ -114,7 +101,7 @@ def test_wrong_settings_stop_before_anything_is_done(untouched, settings,
      'Placement has no CUSTOM_VQOS_CPU_UNIT'),
 ])
 def test_what_goes_wrong_later_is_told(machine, settings, says):
-    host = machine(**machines.NO_AGENT)
+    host = machine(**devstack_machine.NO_AGENT)
     assert re.search(rf'\[ERROR\] .*{says}',
                      host.devstack('stack', fails=True, **settings))
 
@@ -141,19 +128,19 @@ def test_agent_and_hook_get_what_local_conf_gives_nova_compute(machine):
     assert options.vqos.quantum_slices == {'cache': '60000'}
     assert options.vqos.cache_max_period_us == 300000
     assert options.vqos_agent.topic == 'elsewhere'
-    machines.check_agent(host)
-    machines.check_hook(host)
+    devstack_machine.check_agent(host)
+    devstack_machine.check_hook(host)
 
 
 def test_defaults_are_those_of_an_installed_nova_vqos():
-    text = (machines.PLUGIN / 'settings').read_text()
+    text = (devstack_machine.PLUGIN / 'settings').read_text()
     defaults = dict(re.findall(r'^(NOVA_VQOS_\w+)=\$\{\1:-(.*)\}$', text,
                                re.MULTILINE))
     assert defaults['NOVA_VQOS_CONF_DIR'] == os.path.dirname(
-        profiles.DEFAULT_PATH)
+        default_path.PROFILE)
     conf = cfg.ConfigOpts()
-    vqos_conf.register_opts(conf)
-    agent_conf.register_opts(conf)
+    vqos.register_opts(conf)
+    agent.register_opts(conf)
     conf([], default_config_files=[])
     assert defaults['NOVA_VQOS_RUN_DIR'] == os.path.dirname(
         conf.vqos.agent_state_path)
@@ -163,19 +150,7 @@ def test_defaults_are_those_of_an_installed_nova_vqos():
 
 
 def test_the_guide_names_each_setting_and_no_other():
-    settings = (machines.PLUGIN / 'settings').read_text()
+    settings = (devstack_machine.PLUGIN / 'settings').read_text()
     names = set(re.findall(r'^ *(NOVA_VQOS_\w+)=', settings, re.MULTILINE))
-    guide = machines.GUIDE.read_text()
+    guide = devstack_machine.GUIDE.read_text()
     assert set(re.findall(r'\bNOVA_VQOS_\w+', guide)) == names
-
-
-def test_all_devstack_functions_that_are_called_have_a_contract():
-    # What neither the plugin nor the harness defines is a program.
-    sources = [machines.PLUGIN / 'plugin.sh', machines.PLUGIN / 'settings',
-               machines.PLUGIN / 'lib/nova_vqos',
-               machines.RUN.with_name('functions.sh')]
-    defined = re.findall(r'((?:^#.*\n)+)?^function (\w+) \{', '\n'.join(
-        path.read_text() for path in sources), re.MULTILINE)
-    assert len(defined) > 40
-    for comment, name in defined:
-        assert re.match(rf'# {name}\b', comment), name

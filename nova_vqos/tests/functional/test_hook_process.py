@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The hook as libvirt runs it: an installed script, a process of its own."""
 
 import os
@@ -20,14 +9,15 @@ import sys
 
 import pytest
 
-from nova_vqos import profile as profiles
-from nova_vqos import tuning
+from nova_vqos import cputune
 from nova_vqos import units
+from nova_vqos.conf import default_path
 from nova_vqos.hooks import install
 from nova_vqos.hooks import libvirt
+from nova_vqos.profile import document
 from nova_vqos.tests import functional
 from nova_vqos.tests.unit import test_domain_xml
-from nova_vqos.tests.unit import test_hook
+from nova_vqos.tests.unit.hooks import test_rewrite
 
 # The hook is a program of its own, with nothing of Nova in it; here it is the
 # tests that eventlet's os.write would have wait for a pipe for ever.
@@ -48,10 +38,10 @@ class Hook:
         self.config_path = path / 'hook.conf'
         self.profile_path = path / 'profile.yaml'
         self.configure('pass')
-        profiles.store(test_hook.make_profile(p0=1.25, p1=1.25),
+        document.store(test_rewrite.make_profile(p0=1.25, p1=1.25),
                        str(self.profile_path))
         install.install(str(path), str(self.config_path))
-        self.path = install.installed_path(str(path))
+        self.path = path / default_path.HOOK_NAME
 
     def configure(self, on_error):
         self.config_path.write_text(
@@ -82,7 +72,7 @@ def test_a_guest_comes_in(hook):
 
 
 def shares():
-    return units.shares(60, tuning.host_cgroup_version())
+    return units.shares(60, cputune.host_cgroup_version())
 
 
 def test_more_than_a_pipe_holds(hook):
@@ -158,7 +148,7 @@ def test_nothing_heavy_is_imported(hook):
     done = hook.run(XML)
     assert b'12000' in done.stdout
     modules = set(done.stderr.decode().split())
-    assert 'nova_vqos.tuning' in modules
+    assert 'nova_vqos.cputune' in modules
     assert not modules & HEAVY_MODULES
     assert not {name for name in modules
                 if name.split('.')[0] in ('nova', 'oslo_config', 'lxml')}

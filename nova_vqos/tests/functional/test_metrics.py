@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Where metrics are had from: real requests to a real server."""
 
 import gzip
@@ -25,9 +14,9 @@ import pytest
 from nova_vqos.agent import service
 from nova_vqos.metrics import endpoint
 from nova_vqos.tests import functional
-from nova_vqos.tests.unit import metrics_case as case
-from nova_vqos.tests.unit import test_agent_rpc
-from nova_vqos.tests.unit import test_agent_service
+from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import metrics as case
+from nova_vqos.tests.unit.agent import test_service
 
 LIMIT_S = 20
 
@@ -44,7 +33,7 @@ def free_port(address='127.0.0.1'):
 
 
 class Slow(registry.Collector):
-    """Something that takes its time to tell."""
+    """A collector that waits until it is released."""
 
     def __init__(self):
         self.release = threading.Event()
@@ -80,7 +69,7 @@ def serve():
         made.start()
         started.append(made)
         if wait:
-            test_agent_rpc.wait_until(lambda: listens(port, address))
+            manage.wait_until(lambda: listens(port, address))
         return port
     yield start
     for one in started:
@@ -105,7 +94,7 @@ class TestAnswers:
             port = free_port('::1')
         except OSError:
             pytest.skip('this machine has no IPv6')
-        serve(agent.registry, port, '::1')
+        assert listens(serve(agent.registry, port, '::1'), '::1')
 
 
 class TestThoseWhoAsk:
@@ -123,7 +112,7 @@ class TestThoseWhoAsk:
         before = threading.active_count()
         for thread in threads:
             thread.start()
-        test_agent_rpc.wait_until(lambda: answers.count(None) >= 24)
+        manage.wait_until(lambda: answers.count(None) >= 24)
         # Ours, that of the answers, and no more than a few.
         assert threading.active_count() - before <= len(threads) + 8
         asked.release.set()
@@ -147,14 +136,14 @@ class TestThoseWhoAsk:
             except ConnectionResetError:
                 pass
             one.close()
-        test_agent_rpc.wait_until(lambda: answers(port))
+        manage.wait_until(lambda: answers(port))
 
     def test_who_hangs_up(self, agent, serve):
         port = serve(agent.registry)
         for _ in range(20):
             with socket.create_connection(('127.0.0.1', port)) as one:
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
-        test_agent_rpc.wait_until(lambda: answers(port))
+        manage.wait_until(lambda: answers(port))
 
     def test_garbage(self, agent, serve):
         port = serve(agent.registry)
@@ -167,7 +156,7 @@ class TestThoseWhoAsk:
                     one.recv(100)
                 except ConnectionError:
                     continue
-        test_agent_rpc.wait_until(lambda: answers(port))
+        manage.wait_until(lambda: answers(port))
 
 
 def fetch(port, **headers):
@@ -186,24 +175,23 @@ def answers(port):
 
 
 class TestPort:
-    def test_one_that_is_taken_is_said_once_and_tried_again(
-            self, agent, serve, caplog):
+    def test_a_taken_port_is_tried_again(self, agent, serve, caplog):
         with socket.socket() as taken:
             taken.bind(('127.0.0.1', 0))
             taken.listen()
             port = taken.getsockname()[1]
             serve(agent.registry, port, wait=False)
-            test_agent_rpc.wait_until(lambda: caplog.records)
+            manage.wait_until(lambda: caplog.records)
             time.sleep(0.2)
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
         assert str(port) in record.getMessage()
-        test_agent_rpc.wait_until(lambda: answers(port))
+        manage.wait_until(lambda: answers(port))
 
     def test_an_address_of_another_host(self, agent, serve, caplog):
         serve(agent.registry, address='192.0.2.1', port=free_port(),
               wait=False)
-        test_agent_rpc.wait_until(lambda: '192.0.2.1' in caplog.text)
+        manage.wait_until(lambda: '192.0.2.1' in caplog.text)
 
     def test_it_ends_at_once_however_early(self, agent):
         for _ in range(20):
@@ -215,14 +203,14 @@ class TestPort:
             assert not listens(port)
 
 
-conf = test_agent_service.conf
+conf = test_service.conf
 
 
 class TestService:
     @pytest.fixture
     def agent(self, conf):
         conf.set_override('metrics_port', free_port(), 'vqos_agent')
-        started = service.AgentService(conf)
+        started = service.AgentService(conf, endpoint.start_exporter)
         started.start()
         yield started
         started.stop()
@@ -230,7 +218,7 @@ class TestService:
     @staticmethod
     def scrape(conf):
         port = conf.vqos_agent.metrics_port
-        test_agent_rpc.wait_until(lambda: answers(port))
+        manage.wait_until(lambda: answers(port))
         return case.parse(fetch(port)[2].decode())
 
     def test_metrics_are_had_until_it_stops(self, conf, agent):

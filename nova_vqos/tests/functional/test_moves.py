@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Evacuation and unshelving: capped by where the server comes to be."""
 
 from nova import utils
@@ -54,8 +43,7 @@ class EvacuationTestCase(test_resize.TwoHostsTestCase):
             server, {'OS-EXT-STS:task_state': None})
         self._assert_used(120, 0)
         self.assertEqual('fast', self.host_of(server))
-        connection = self.computes[
-            'slow'].driver._host.get_connection()
+        connection = self.computes['slow'].driver._host.get_connection()
         self.assertEqual({}, connection._vms)
 
         # And goes where it is kept to its promise.

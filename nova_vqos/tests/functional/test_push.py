@@ -1,26 +1,15 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Flavors are read from Nova's real API, and its servers follow them."""
 
 from nova import utils
 from nova_vqos import domain_xml
+from nova_vqos import primitives
 from nova_vqos.agent import manager
-from nova_vqos.agent import pushed_store
-from nova_vqos.agent import pushing
+from nova_vqos.agent.overrides import receiver
+from nova_vqos.agent.overrides import store
+from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.functional import base
 from nova_vqos.tests.functional import manage_case
-from nova_vqos.tests.unit import agent_world
 
 
 class PushTestCase(manage_case.ManageTestCase):
@@ -30,11 +19,12 @@ class PushTestCase(manage_case.ManageTestCase):
         self.start_host('fast', 2.0)
         directory = self.config.parent / 'agent'
         directory.mkdir()
-        self.store = pushed_store.PushedStore(str(directory / 'pushed.json'))
-        self.world = agent_world.World(directory, store=self.store)
+        self.store = store.OverrideStore(str(directory / 'pushed.json'))
+        self.world = agent.World(directory, store=self.store)
         self.agents.add('fast', manager.AgentManager(
-            self.world.loop, 'fast', pushing=pushing.Pushing(
-                self.store, self.world.loop)), self.world)
+            self.world.loop, 'fast', push_receiver=receiver.Receiver(
+                self.store, self.world.loop.follow_pushed,
+                self.world.loop.pushed_report, 'fast')), self.world)
 
     def run_server(self, flavor_id):
         """Boot one, and let the agent's host have it as Nova made it."""
@@ -50,7 +40,8 @@ class PushTestCase(manage_case.ManageTestCase):
         return server
 
     def report(self, server):
-        return self.world.loop.server_report(server['id'])
+        return primitives.to_primitives(
+            self.world.loop.server_report(server['id']))
 
     def set_specs(self, flavor_id, version=base.VALIDATED, **specs):
         with utils.temporary_mutation(self.api, microversion=version):
@@ -112,28 +103,8 @@ class PushTestCase(manage_case.ManageTestCase):
         self.assertEqual(server['id'], named['server_uuid'])
         self.assertEqual('off', self.report(server)['dd_billing'])
 
-    def test_what_the_api_did_not_validate_is_not_pushed(self):
+    def test_what_is_pushed(self):
         flavor_id = self.make_flavor(60)
-        server = self.run_server(flavor_id)
-        self.set_specs(flavor_id, base.NOT_VALIDATED, dd_billing='free')
-        ran = self.run_manage('policy', 'push')
-        self.assertEqual(1, ran.status)
-        self.assertIn(f"({flavor_id}): vqos:dd_billing is 'free', it must be "
-                      'one of off, account, charge', ' '.join(ran.err.split()))
-        self.assertEqual({}, self.store.overrides)
-        self.assertIsNone(self.report(server)['pushed'])
-
-    def test_a_private_flavor_is_pushed(self):
-        flavor_id = self.make_flavor(60)
-        self.api.post_flavor({'flavor': {
-            'name': 'private', 'id': 'p1', 'ram': 256, 'vcpus': 1, 'disk': 1,
-            'os-flavor-access:is_public': False}})
-        self.push()
-        self.assertIn('p1', self.store.overrides)
-        self.assertIn(flavor_id, self.store.overrides)
-
-    def test_who_may_not_see_extra_specs_pushes_nothing(self):
-        self.make_flavor(60)
         self.policy.set_rules(
             {'os_compute_api:os-flavor-extra-specs:index': '!'},
             overwrite=False)
@@ -141,6 +112,25 @@ class PushTestCase(manage_case.ManageTestCase):
         self.assertEqual(1, ran.status)
         self.assertIn('administrator', ran.err)
         self.assertEqual({}, self.store.overrides)
+        self.policy.set_rules(
+            {'os_compute_api:os-flavor-extra-specs:index': ''},
+            overwrite=False)
+
+        # What the API did not validate is not pushed.
+        self.set_specs(flavor_id, base.NOT_VALIDATED, dd_billing='free')
+        ran = self.run_manage('policy', 'push')
+        self.assertEqual(1, ran.status)
+        self.assertIn(f"({flavor_id}): vqos:dd_billing is 'free', it must be "
+                      'one of off, account, charge', ' '.join(ran.err.split()))
+        self.assertEqual({}, self.store.overrides)
+
+        # Private flavors are.
+        self.set_specs(flavor_id, dd_billing='off')
+        self.api.post_flavor({'flavor': {
+            'name': 'private', 'id': 'p1', 'ram': 256, 'vcpus': 1, 'disk': 1,
+            'os-flavor-access:is_public': False}})
+        self.push()
+        self.assertLessEqual({'p1', flavor_id}, self.store.overrides.keys())
 
     def test_what_holds_for_a_server_by_name(self):
         flavor_id = self.make_flavor(60)

@@ -1,18 +1,7 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What Placement and the scheduler are told of a host."""
 
-from nova_vqos import policy as policies
+from nova_vqos import policy
 from nova_vqos.tests.functional import base
 
 OTHERS_TRAIT = 'CUSTOM_VQOS_OF_SOMEBODY_ELSE'
@@ -107,7 +96,7 @@ class ReportTestCase(base.VqosTestCase):
         ours, stock = (self.compute_rp_uuids[host]
                        for host in ('fast', 'stock'))
         inventory = self._get_provider_inventory(ours)
-        del inventory[policies.RESOURCE_CLASS]
+        del inventory[policy.RESOURCE_CLASS]
         self.assertEqual(self._get_provider_inventory(stock), inventory)
         self.assertEqual(
             set(self._get_provider_traits(stock)),

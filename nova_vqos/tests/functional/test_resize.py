@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Resize, cold migration: units claimed for old and new until confirmed."""
 
 from nova_vqos.tests.functional import base
@@ -20,6 +9,22 @@ CAPS = {
     ('fast', 80): (20000, 50000, 819), ('slow', 80): (50000, 50000, 819),
     ('fast', 120): (30000, 50000, 1229),
 }
+
+
+class RefusalMixin:
+    """For tests of moves that find no host."""
+
+    def _assert_refused(self, server, action, body=None):
+        """It finds no host, and the server is as it was."""
+        before = (self.host_of(server), self.tunables(server),
+                  self.allocated(server['id']))
+        self.api.post_server_action(server['id'], {action: body})
+        self._assert_resize_migrate_action_fail(server, action, 'NoValidHost')
+        self._wait_for_server_parameter(
+            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.assertEqual(before, (
+            self.host_of(server), self.tunables(server),
+            self.allocated(server['id'])))
 
 
 class TwoHostsTestCase(base.VqosTestCase):
@@ -43,7 +48,7 @@ class TwoHostsTestCase(base.VqosTestCase):
         self.wait_until_used('slow', slow)
 
 
-class ResizeTestCase(TwoHostsTestCase):
+class ResizeTestCase(RefusalMixin, TwoHostsTestCase):
 
     def test_up_and_confirm(self):
         server = self.boot(self.make_flavor(60), 'slow')
@@ -71,16 +76,19 @@ class ResizeTestCase(TwoHostsTestCase):
         self._confirm_resize(server)
         self._assert_used(0, 60)
 
-    def test_faster_than_any_host(self):
-        server = self.boot(self.make_flavor(60), 'fast')
-        self.api.post_server_action(server['id'], {
-            'resize': {'flavorRef': self.make_flavor(201)}})
-        self._assert_resize_migrate_action_fail(
-            server, 'resize', 'NoValidHost')
-        self._wait_for_server_parameter(
-            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
-        self._assert_is(server, 'fast', 60)
-        self._assert_used(60, 0)
+    def test_what_finds_no_host(self):
+        server = self.boot(self.make_flavor(120), 'fast')
+        # Faster than any host.
+        self._assert_refused(server, 'resize',
+                             {'flavorRef': self.make_flavor(201)})
+        # A flavor that cannot be honoured.
+        self._assert_refused(server, 'resize', {'flavorRef': self.make_flavor(
+            60, specs={'quota:cpu_quota': '20000'},
+            version=base.NOT_VALIDATED)})
+        # The other host is too slow.
+        self._assert_refused(server, 'migrate')
+        self._assert_is(server, 'fast', 120)
+        self._assert_used(120, 0)
 
     def test_onboarding_an_old_server(self):
         # Its embedded flavor knows no units: a resize gives it some.
@@ -102,19 +110,6 @@ class ResizeTestCase(TwoHostsTestCase):
         self.assertEqual({'plain': 0}, self.allocated(server['id']))
         self._assert_used(0, 0)
 
-    def test_to_a_flavor_that_cannot_be_honoured(self):
-        server = self.boot(self.make_flavor(60), 'fast')
-        bad = self.make_flavor(
-            60, specs={'quota:cpu_quota': '20000'},
-            version=base.NOT_VALIDATED)
-        self.api.post_server_action(
-            server['id'], {'resize': {'flavorRef': bad}})
-        self._assert_resize_migrate_action_fail(
-            server, 'resize', 'NoValidHost')
-        self._wait_for_server_parameter(
-            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
-        self._assert_is(server, 'fast', 60)
-
     def test_cold_migration(self):
         server = self.boot(self.make_flavor(60), 'fast')
         self._migrate_server(server)
@@ -123,25 +118,13 @@ class ResizeTestCase(TwoHostsTestCase):
         self._revert_resize(server)
         self._assert_is(server, 'fast', 60)
         self._assert_used(60, 0)
-
-    def test_cold_migration_confirmed(self):
-        server = self.boot(self.make_flavor(60), 'slow')
         self._migrate_server(server)
         self._confirm_resize(server)
-        self._assert_is(server, 'fast', 60)
-        self._assert_used(60, 0)
-
-    def test_cold_migration_to_a_host_too_slow(self):
-        server = self.boot(self.make_flavor(120), 'fast')
-        self.api.post_server_action(server['id'], {'migrate': None})
-        self._assert_resize_migrate_action_fail(
-            server, 'migrate', 'NoValidHost')
-        self._wait_for_server_parameter(
-            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
-        self._assert_is(server, 'fast', 120)
+        self._assert_is(server, 'slow', 60)
+        self._assert_used(0, 60)
 
 
-class SameHostTestCase(base.VqosTestCase):
+class SameHostTestCase(RefusalMixin, base.VqosTestCase):
 
     def setUp(self):
         super().setUp()
@@ -169,11 +152,6 @@ class SameHostTestCase(base.VqosTestCase):
         for _ in range(3):
             self.boot(self.make_flavor(70), 'slow')
         # 270 of 320 are used: 51 more would fit only in place of the 60.
-        self.api.post_server_action(self.server['id'], {
-            'resize': {'flavorRef': self.make_flavor(51)}})
-        self._assert_resize_migrate_action_fail(
-            self.server, 'resize', 'NoValidHost')
-        self._wait_for_server_parameter(
-            self.server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self._assert_refused(self.server, 'resize',
+                             {'flavorRef': self.make_flavor(51)})
         self.assertEqual(270, self.used('slow'))
-        self.assertEqual(CAPS['slow', 60], self.tunables(self.server))

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A host of unlike pCPUs: each server in one class, capped by its speed."""
 
 from lxml import etree
@@ -160,16 +149,16 @@ class KeptTestCase(UnlikeCpusTestCase):
     def _assert_kept(self):
         self.assert_in(FAST, ON_FAST, self.server)
 
-    def test_hard_reboot(self):
+    def test_in_its_class(self):
         self._reboot_server(self.server, hard=True)
         self._assert_kept()
-
-    def test_stop_and_start(self):
         self._stop_server(self.server)
+        # Its room is kept.
+        self._run_periodics()
+        self.assertEqual('80:320:0.64 200:340:1.6',
+                         self.stats('hybrid')['vqos_classes'])
         self._start_server(self.server)
         self._assert_kept()
-
-    def test_after_a_restart_of_the_compute_service(self):
         self.restart_compute_service('hybrid')
         self._reboot_server(self.server, hard=True)
         self._assert_kept()
@@ -178,12 +167,6 @@ class KeptTestCase(UnlikeCpusTestCase):
         # NOTE: Nova has undone the guest before it makes the new one.
         self._rebuild_server(self.server, base.IMAGE_ID)
         self.assert_in(SLOW, ON_SLOW, self.server)
-
-    def test_a_stopped_server_keeps_its_room(self):
-        self._stop_server(self.server)
-        self._run_periodics()
-        self.assertEqual('80:320:0.64 200:340:1.6',
-                         self.stats('hybrid')['vqos_classes'])
 
 
 class LiveMigrationTestCase(UnlikeCpusTestCase):

@@ -1,38 +1,32 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The parts of nova_vqos on a host, and the bus between them."""
 
 from concurrent import futures
-import ctypes
+import contextlib
+import datetime
 import json
 import os
 import signal
 import sys
+import types
 
 from oslo_config import cfg
 import oslo_messaging
 
-from nova_vqos import fingerprint
-from nova_vqos import profile as profiles
+from nova_vqos import primitives
 from nova_vqos.agent import rpcapi
-from nova_vqos.tests import make_profiles
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
+from nova_vqos.quantum import probe_result
+from nova_vqos.tests.fixtures import make_profiles
+from nova_vqos.tests.fixtures import rabbitmq
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import daemons
 from nova_vqos_lab import process
 
 LIMIT_S = 90
 STOP_LIMIT_S = 20
 TICK_S = 0.25
-_RABBITMQ = '/usr/lib/rabbitmq/bin/rabbitmq-server'
-_CLONE_NEWNET = 0x40000000
 
 
 def install_hook(host):
@@ -64,11 +58,23 @@ def profile_path(host):
 
 def store_profile(host, coefficient):
     """Give a host a profile, as if it had been measured."""
-    profiles.store(make_profiles.make_profile(
+    document.store(make_profiles.make_profile(
         host.name,
         make_profiles.make_class(host.pcpus, coefficient, width=0.02),
         fingerprint=fingerprint.of_host(), measured_in='guest'),
         profile_path(host))
+
+
+def store_proof(host, slices_us=types.MappingProxyType({'cache': 90_000}),
+                tick_us=4000):
+    """Let it be as if the kernel had been seen to enforce some classes."""
+    probe_result.store(probe_result.ProbeResult(
+        kernel=os.uname().release, boot_id=probe_result.boot_id(),
+        tick_us=tick_us,
+        measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
+        outcomes={name: probe_result.Outcome(slice_us, float(slice_us), True)
+                  for name, slice_us in slices_us.items()}),
+        host.path('run/nova-vqos/quantum.json'))
 
 
 class Agent:
@@ -93,7 +99,7 @@ class Agent:
                 'heartbeat_interval_s = 0.5\n' + ''.join(
                     f'{name} = {value}\n'
                     for name, value in options.items()) + self.more)
-        # The sign of life of one that was killed would be taken for ours.
+        # The heartbeat of a killed agent would look like ours.
         if os.path.exists(self._state_path):
             os.unlink(self._state_path)
         self.process = host.popen(self.argv, log=f'agent-{host.name}')
@@ -110,7 +116,7 @@ class Agent:
         return self.host.path('run/nova-vqos/agent.json')
 
     def state(self):
-        """:returns: its last sign of life, {} if there is none."""
+        """:returns: its last heartbeat, {} if there is none."""
         try:
             with open(self._state_path, encoding='utf-8') as stream:
                 return json.load(stream)
@@ -158,28 +164,9 @@ def start_bus(host):
     """
     directory = host.path('rabbitmq')
     os.makedirs(directory, exist_ok=True)
-    with open(f'{directory}/rabbitmq.conf', 'w', encoding='ascii') as stream:
-        stream.write(
-            'listeners.tcp.1 = 0.0.0.0:5672\nloopback_users = none\n'
-            'default_user = vqos\ndefault_pass = vqos\n'
-            'log.console = true\nlog.file = false\n'
-            'disk_free_limit.absolute = 50MB\n')
-    with open(f'{directory}/plugins', 'w', encoding='ascii') as stream:
-        stream.write('[].\n')
-    running = host.popen([_RABBITMQ], log='rabbitmq', env={
-        'HOME': directory,
-        'RABBITMQ_NODENAME': 'vqos@localhost',
-        'RABBITMQ_MNESIA_BASE': directory,
-        'RABBITMQ_LOG_BASE': directory,
-        'RABBITMQ_PID_FILE': f'{directory}/pid',
-        'RABBITMQ_CONFIG_FILE': f'{directory}/rabbitmq.conf',
-        'RABBITMQ_CONF_ENV_FILE': '/dev/null',
-        'RABBITMQ_ENABLED_PLUGINS_FILE': f'{directory}/plugins',
-        'ERL_EPMD_ADDRESS': '127.0.0.1',
-        # One scheduler that does not spin: there is little CPU to spare.
-        'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS':
-            '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none',
-    })
+    running = host.popen(
+        [rabbitmq.SERVER], log='rabbitmq',
+        env=rabbitmq.configure(directory, address='0.0.0.0'))
     process.wait_until(
         lambda: host.run(
             [sys.executable, '-I', '-S', '-c',
@@ -187,7 +174,8 @@ def start_bus(host):
             check=False).returncode == 0,
         LIMIT_S, 'the message bus', log=running.log, alive=running.alive,
         interval_s=0.3)
-    return f'rabbit://vqos:vqos@{host.address}:5672/'
+    return (f'rabbit://{rabbitmq.USER}:{rabbitmq.PASSWORD}'
+            f'@{host.address}:5672/')
 
 
 class Client:
@@ -198,10 +186,13 @@ class Client:
     """
 
     def __init__(self, bus, network):
-        """:param network: path of the network namespace."""
+        """:param network: name of the network namespace."""
         self._bus = bus
+        # Never closed: the thread ends inside.
+        self._inside = contextlib.ExitStack()
         self._executor = futures.ThreadPoolExecutor(
-            1, initializer=_enter_network, initargs=(network,))
+            1, initializer=lambda: self._inside.enter_context(
+                daemons.network(network)))
 
     def __enter__(self):
         self._transport = self._executor.submit(self._connect).result()
@@ -223,16 +214,20 @@ class Client:
         return self._executor.submit(
             getattr(self._api, method), *arguments, **options).result(LIMIT_S)
 
-    def get_host(self, host):
-        return self.ask('get_host', host.name)
+    def get_host(self, host, timeout=10):
+        return self._get(host, rpcapi.GET_HOST, timeout=timeout)
 
     def get_server(self, host, guest):
-        return self.ask('get_server', host.name, guest.uuid)
+        return self._get(host, rpcapi.GET_SERVER, server_uuid=guest.uuid)
 
     def list_servers(self, host):
-        """:returns: what the agent of a host tells of servers, by UUID."""
-        return {server['server_uuid']: server for server in self.ask(
-            'list_servers', host.name)['servers']}
+        """:returns: rows of the servers of a host, by UUID"""
+        return {server['server_uuid']: server for server in self._get(
+            host, rpcapi.LIST_SERVERS)['servers']}
+
+    def _get(self, host, method, **options):
+        return primitives.to_primitives(
+            self.ask('call', host.name, method, **options))
 
     def call(self, host, method, timeout=10, **arguments):
         """Call anything, as a client that nobody has checked would."""
@@ -250,13 +245,30 @@ class Client:
         """Run something in the bus's network."""
         return self._executor.submit(work, *arguments).result(LIMIT_S)
 
+    def wait_reachable(self, host):
+        def answers():
+            try:
+                return self.get_host(host, timeout=2)
+            except oslo_messaging.MessagingTimeout:
+                return None
+        process.wait_until(answers, guests.LIMIT_S, 'the agent to answer')
 
-def _enter_network(path):
-    libc = ctypes.CDLL(None, use_errno=True)
-    # os.setns comes with Python 3.12. It moves this thread alone.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(handle, _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f'entering {path}')
-    finally:
-        os.close(handle)
+    def wait_right(self, guest, host=None):
+        """Wait until an agent finds that a guest has the right cap."""
+        host = host or guest.host
+        process.wait_until(
+            lambda: guest.uuid in self.get_host(host)['servers']
+            and self.get_server(host, guest)['right'], guests.LIMIT_S,
+            f'the agent to find {guest.name} right')
+
+    def wait_tampering(self, guest, found):
+        """Wait until a change by others was seen and undone.
+
+        :param found: part of what it left in the cgroup
+        """
+        def seen():
+            return next((one for one in self.get_server(
+                guest.host, guest)['tamperings'] if found in one['found']
+                and one['restored_at'] is not None), None)
+        return process.wait_until(seen, guests.LIMIT_S,
+                                  f'a tampering of {found}')

@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Runs in the guest of test_cgroup_v2, as root, on the newer kernel.
 
 Starts libvirtd and QEMU on cgroup v2, does to a domain what nova_vqos does,
@@ -31,38 +19,46 @@ import traceback
 
 import libvirt
 
+from nova_vqos import cputune
 from nova_vqos import domain_xml
 from nova_vqos import policy
-from nova_vqos import tuning
-from nova_vqos.agent import biller as billers
-from nova_vqos.agent import messenger
+from nova_vqos import primitives
+from nova_vqos.agent import heartbeat
+from nova_vqos.agent import loop as loops
+from nova_vqos.agent import outbox
+from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
-from nova_vqos.agent import reconciler
-from nova_vqos.agent import state
+from nova_vqos.agent.billing import biller as billers
 from nova_vqos.billing import account
 from nova_vqos.billing import ledger
+from nova_vqos.calibration import benchmark
+from nova_vqos.calibration.probe import probe
 from nova_vqos.hypervisor import base
-from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
-from nova_vqos.tests.host import cgroup_v2_machine as machine
+from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import probe_result
+from nova_vqos.tests.host import cgroup_v2_machine
 
-NAME = machine.NAME
-UUID = machine.UUID
-CGROUPS = machine.CGROUPS
-RUN = machine.RUN
-WAIT_S = machine.WAIT_S
+NAME = cgroup_v2_machine.NAME
+UUID = cgroup_v2_machine.UUID
+CGROUPS = cgroup_v2_machine.CGROUPS
+RUN = cgroup_v2_machine.RUN
+WAIT_S = cgroup_v2_machine.WAIT_S
 SPIN_S = 5
 # What a server owes when it starts to be charged: 10 s of all that it may use.
 DEBT_CU_US = 600_000_000
+PROBES = 10
 
 
 def main():
     seen = {}
     try:
-        machine.prepare()
+        seen['probe'] = observe_probe()
+        note_uptime(seen, 'probe')
+        cgroup_v2_machine.prepare()
         events = []
-        seen['uptime_s'] = {}
-        with (machine.daemon(),
-              machine.connected_hypervisor(events) as hypervisor):
+        with (cgroup_v2_machine.daemon(),
+              cgroup_v2_machine.connected_hypervisor(events) as hypervisor):
             connected = libvirt.open('qemu:///system')
             for step in (observe, observe_usage, observe_limits,
                          observe_hook, observe_agent, observe_charge):
@@ -81,23 +77,45 @@ def main():
 
 def note_uptime(seen, step):
     uptime_s = pathlib.Path('/proc/uptime').read_text().split()[0]
-    seen['uptime_s'][step] = float(uptime_s)
+    seen.setdefault('uptime_s', {})[step] = float(uptime_s)
     # On the console: how far it got, should it take too long.
     print(uptime_s, step, file=sys.stderr, flush=True)
 
 
+def observe_probe():
+    """What the probe finds, first without and then with weights for CPUs."""
+    try:
+        probe.measure(classes.DEFAULT_SLICES_US)
+    except benchmark.CalibrationError as error:
+        refused = str(error)
+    # As systemd would, for the first unit that has a weight.
+    (CGROUPS / 'cgroup.subtree_control').write_text('+cpu')
+    for _ in range(PROBES):
+        found = probe.measure(classes.DEFAULT_SLICES_US)
+        if all(outcome.enforced is not None
+               for outcome in found.outcomes.values()):
+            break
+        # Whatever it was that came in.
+        time.sleep(1)
+    return {'refused': refused,
+            'outcomes': {name: probe_result.document(outcome)
+                         for name, outcome in found.outcomes.items()},
+            'left': [path.name for path in CGROUPS.iterdir()
+                     if path.is_dir()]}
+
+
 def tune():
     specs = {policy.UNITS_KEY: '60'}
-    return tuning.tune(
-        policy.parse(specs, 2), machine.make_profile(), [0, 1],
-        cgroup_version=tuning.host_cgroup_version())
+    return cputune.compute(
+        policy.parse(specs, 2), cgroup_v2_machine.make_profile(), [0, 1],
+        cgroup_version=cputune.host_cgroup_version())
 
 
 def tuned_domain():
     """The XML of a guest as the driver starts it here."""
     wanted = tune()
     return domain_xml.with_cputune(
-        machine.DOMAIN.encode(), shares=wanted.shares,
+        cgroup_v2_machine.DOMAIN.encode(), shares=wanted.shares,
         quota_us=wanted.cap.quota_us, period_us=wanted.cap.period_us).decode()
 
 
@@ -176,7 +194,7 @@ def attempt(function, *arguments):
 def observe(connected, hypervisor, seen):
     seen['kernel'] = pathlib.Path('/proc/version').read_text().split()[2]
     seen['libvirt'] = connected.getLibVersion()
-    seen['version'] = tuning.host_cgroup_version()
+    seen['version'] = cputune.host_cgroup_version()
     seen['wanted'] = {'shares': tune().shares, 'cap': list(tune().cap)}
     seen['hypervisor_version'] = hypervisor.cgroup_version
     note_uptime(seen, 'create')
@@ -247,8 +265,7 @@ def observe_limits(connected, hypervisor, seen):
     set_values = domain.setSchedulerParametersFlags
     seen['minus_one'] = attempt(set_values, {'vcpu_quota': -1}, 1)
     seen['after_minus_one'] = in_cgroup()
-    seen['huge'] = attempt(
-        set_values, {'vcpu_quota': 17_592_186_044_415}, 1)
+    seen['huge'] = attempt(set_values, {'vcpu_quota': 17_592_186_044_415}, 1)
     seen['after_huge'] = in_cgroup()
     hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, 15_000)])
     hypervisor.write(UUID, [base.Change(base.Parameter.QUOTA_US, None)])
@@ -274,16 +291,16 @@ def observe_hook(connected, _hypervisor, seen):
     seen['before_save'] = in_cgroup()
     domain.save(path)
     (RUN / 'profile.yaml').unlink()
-    machine.configure_hook('refuse')
+    cgroup_v2_machine.configure_hook('refuse')
     seen['refused'] = attempt(connected.restore, path)
-    machine.calibrate()
+    cgroup_v2_machine.calibrate()
     (RUN / 'calls').unlink()
     connected.restore(path)
     seen['came_in'] = in_cgroup()
     seen['calls'] = (RUN / 'calls').read_text().splitlines()
     connected.lookupByName(NAME).destroy()
     (RUN / 'profile.yaml').unlink()
-    machine.configure_hook('pass')
+    cgroup_v2_machine.configure_hook('pass')
     connected.restore(path)
     seen['passed'] = in_cgroup()
 
@@ -294,18 +311,20 @@ def agent(book=None):
 
     :param book: the ledger in which servers are billed; None: nobody is
     """
-    machine.calibrate()
-    hypervisor = hypervisor_libvirt.LibvirtHypervisor()
+    cgroup_v2_machine.calibrate()
+    hypervisor = driver.LibvirtHypervisor()
     biller = None if book is None else billers.Biller(
-        hypervisor, book, messenger.Messenger('v2'), billers.Options(),
+        hypervisor, book, outbox.Outbox('v2'), billers.Options(),
         host='v2')
-    loop = reconciler.Reconciler(
+    loop = loops.Loop(
         hypervisor,
         profile_watch.ProfileWatch(
             str(RUN / 'profile.yaml'), 0.05,
-            fingerprint=lambda _emulator: machine.make_profile().fingerprint),
-        state.Heartbeat(str(RUN / 'agent.json'), 'v2'),
-        state.ServiceManager(), periods=tuning.DEFAULT_PERIODS, biller=biller)
+            fingerprint=lambda _emulator: (
+                cgroup_v2_machine.make_profile().fingerprint)),
+        heartbeat.Heartbeat(str(RUN / 'agent.json'), 'v2'),
+        process.ServiceManager(), periods=cputune.DEFAULT_PERIODS,
+        biller=biller)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     yield loop
@@ -332,7 +351,7 @@ def poll(look, fits):
 
 def wait_for_report(loop, *, restored):
     """The agent's report as soon as it has counted that, or at last."""
-    return poll(loop.host_report,
+    return poll(lambda: primitives.to_primitives(loop.host_report()),
                 lambda report: report['restored'] >= restored)
 
 
@@ -352,15 +371,17 @@ def observe_agent(_connected, _hypervisor, seen):
         seen['tampered_domain'] = wait_until(
             {**wanted, 'cpu.max': 'max 100000'})
         seen['agent_report'] = wait_for_report(loop, restored=3)
-        seen['server_report'] = loop.server_report(UUID)
+        seen['server_report'] = primitives.to_primitives(
+            loop.server_report(UUID))
 
 
 def observe_charge(connected, _hypervisor, seen):
     """The guest pays for its I/O from now on, and owes something already."""
     # libvirt adds the prefix to the element: not one that it has already.
     connected.lookupByName(NAME).setMetadata(
-        libvirt.VIR_DOMAIN_METADATA_ELEMENT, machine.METADATA % 'charge',
-        'nova', machine.INSTANCE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        libvirt.VIR_DOMAIN_METADATA_ELEMENT,
+        cgroup_v2_machine.METADATA % 'charge',
+        'nova', cgroup_v2_machine.INSTANCE, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     book = ledger.Ledger(str(RUN / 'lib' / 'ledger.sqlite'))
     book.store([account.Account(UUID, debt_cu_us=DEBT_CU_US)])
     with agent(book) as loop:
@@ -382,9 +403,10 @@ def pays(found):
 
 def next_bill(loop):
     """The guest's bill as soon as there is another one, or at last."""
-    before = loop.server_report(UUID)['bill']
-    return poll(lambda: loop.server_report(UUID)['bill'],
-                lambda bill: bill is not None and bill != before)
+    before = loop.server_report(UUID).bill
+    return primitives.to_primitives(poll(
+        lambda: loop.server_report(UUID).bill,
+        lambda bill: bill is not None and bill != before))
 
 
 if __name__ == '__main__':

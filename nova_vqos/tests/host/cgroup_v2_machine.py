@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """A machine with cgroup v2: its libvirtd, its domain, and its hooks."""
 
 import contextlib
@@ -19,11 +7,11 @@ import subprocess
 import time
 
 from nova_vqos import policy
-from nova_vqos import profile as profiles
 from nova_vqos.hooks import install
 from nova_vqos.hypervisor import base
-from nova_vqos.hypervisor import libvirt as hypervisor_libvirt
-from nova_vqos.tests import make_profiles
+from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import make_profiles
 
 NAME = 'vqos-v2'
 UUID = '3a1f4b52-53c1-4d55-9d10-2f8c2f0a6f11'
@@ -109,7 +97,7 @@ def make_profile():
 
 
 def calibrate():
-    profiles.store(make_profile(), str(RUN / 'profile.yaml'))
+    document.store(make_profile(), str(RUN / 'profile.yaml'))
 
 
 def configure_hook(on_error):
@@ -130,7 +118,7 @@ def daemon():
 
 @contextlib.contextmanager
 def connected_hypervisor(events):
-    hypervisor = hypervisor_libvirt.LibvirtHypervisor()
+    hypervisor = driver.LibvirtHypervisor()
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

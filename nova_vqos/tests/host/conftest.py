@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Two hosts for the tests: a lab of their own, which no running one sees."""
 
 import contextlib
@@ -26,6 +15,7 @@ import pytest
 # The lab is no part of the installed package.
 sys.path.append(str(pathlib.Path(__file__).parents[3] / 'devstack'))
 
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import host as hosts
@@ -74,11 +64,7 @@ class Lab:
 @pytest.fixture(scope='session')
 def lab():
     """The two hosts, up; with the hook installed and no profile."""
-    lacking = hosts.missing_requirements()
-    if lacking:
-        if os.environ.get('CI') == 'true':
-            pytest.fail(f'host tests cannot run here: {"; ".join(lacking)}')
-        pytest.skip('; '.join(lacking))
+    requirement.need('; '.join(hosts.missing_requirements()))
     with _alone():
         # Ended by `timeout` or a CI system, it is to clean up all the same.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -110,17 +96,14 @@ def _alone():
 @pytest.fixture(scope='session')
 def bus(lab):
     """A RabbitMQ on the host fast; its URL, from within the lab."""
-    if shutil.which('rabbitmq-server') is None:
-        if os.environ.get('CI') == 'true':
-            pytest.fail('the package rabbitmq-server is missing')
-        pytest.skip('the package rabbitmq-server is missing')
+    requirement.need_programs('rabbitmq-server')
     return agents.start_bus(lab.fast)
 
 
 @pytest.fixture(scope='session')
 def client(lab, bus):
     """RPC to the agents, from the controller's network."""
-    with agents.Client(bus, lab.network.path(lab.network.controller)) as made:
+    with agents.Client(bus, lab.network.controller) as made:
         yield made
 
 
@@ -154,3 +137,13 @@ def guest_on(lab, profiles):
     for host in lab.hosts:
         guests.destroy_all(host)
         agents.configure_hook(host)
+
+
+@pytest.fixture
+def server_on(guest_on):
+    """Starts servers of 40 CU as the driver does on the host fast."""
+    def start(host, **options):
+        specs = guests.server(40, **options)
+        return guest_on(host, specs=specs, cap=guests.CAP,
+                        shares=guests.SHARES)
+    return start

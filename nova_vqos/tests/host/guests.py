@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Small real guests, and what they are given, seen from the machine."""
 
 import ctypes
@@ -22,13 +11,18 @@ from xml.sax import saxutils
 
 import libvirt
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
 RUNNING = libvirt.VIR_DOMAIN_RUNNING
 PAUSED = libvirt.VIR_DOMAIN_PAUSED
 LIMIT_S = 60
+#: The cap of a server of 40 CU with one vCPU, on a pCPU of 100 CU and on one
+#: of 50, and its weight.
+CAP = (20_000, 50_000)
+CAP_ON_SLOW = (40_000, 50_000)
+SHARES = 410
 
 # A guest that wants all of its CPU from its first moment on.
 _INIT = '#!/bin/sh\nwhile :; do :; done\n'
@@ -131,12 +125,13 @@ class Guest:
         """:returns: the group of a vCPU."""
         return (host or self.host).vcpu_cgroup(self.name, vcpu)
 
-    def thread(self, vcpu):
+    def thread(self, vcpu, host=None):
         """:returns: the id of a vCPU's thread, as the machine sees it."""
-        hierarchy = self.host.hierarchy
+        hierarchy = (host or self.host).hierarchy
         name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
-        with open(hierarchy.directory('cpu', f'{self.group(vcpu=vcpu)}/{name}'
-                                      ), encoding='ascii') as threads:
+        with open(hierarchy.directory(
+                'cpu', f'{self.group(host, vcpu)}/{name}'),
+                encoding='ascii') as threads:
             return int(threads.read().split()[0])
 
     @property

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A machine of its own with a newer kernel, for tests of cgroup v2.
 
 The kernel is that of Debian's backports of the next release, fetched with a
@@ -34,7 +23,7 @@ import tempfile
 import time
 import warnings
 
-from nova_vqos import guest
+from nova_vqos.calibration import guest
 
 KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 SUITE = 'trixie-backports'
@@ -49,8 +38,7 @@ _PANIC = 'Kernel panic'
 
 # What the guest's root needs to be writable for libvirtd and QEMU. Not /tmp:
 # the checkout may be below it.
-_TMPFS = ('run', 'var/lib/libvirt', 'var/log', 'var/cache',
-          'etc/libvirt')
+_TMPFS = ('run', 'var/lib/libvirt', 'var/log', 'var/cache', 'etc/libvirt')
 _INIT = """\
 #!/bin/sh
 export PATH=/bin
@@ -228,7 +216,7 @@ def run_module(module, directory, *, kernel, timeout_s):
 
 def _run_once(module, directory, kernel, timeout_s):
     """:returns: what it printed, or None; the console; how it timed out"""
-    top = pathlib.Path(guest.__file__).parents[2]
+    top = pathlib.Path(guest.__file__).parents[3]
     guest.build_initramfs(str(directory / 'initrd'), [], _INIT.format(
         tmpfs=' '.join(name for name in _TMPFS if os.path.isdir(f'/{name}')),
         pythonpath=shlex.quote(str(top)),

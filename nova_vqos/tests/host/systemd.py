@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A systemd of its own on a host of the lab, to run units by.
 
 In the place of the one that boots a machine, it reads the very units from
@@ -25,8 +14,7 @@ import shutil
 import signal
 import sys
 
-import pytest
-
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos_lab import process
 
@@ -64,10 +52,8 @@ find "$group" -depth -type d -exec rmdir {} +
 
 def need():
     """Skip the test where there is no systemd."""
-    if not os.path.exists(_PROGRAM):
-        if os.environ.get('CI') == 'true':
-            pytest.fail('the package systemd is missing')
-        pytest.skip('the package systemd is missing')
+    requirement.need('' if os.path.exists(_PROGRAM)
+                     else 'the package systemd is missing')
 
 
 def argv(group, unit, setup=''):

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Servers that are billed for what their hosts do for them, on real hosts."""
 
 import os
@@ -19,15 +8,11 @@ import time
 
 import pytest
 
-from nova_vqos.billing import ledger as ledgers
+from nova_vqos.billing import ledger
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import test_caps
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
-# 40 CU on a pCPU of 100 CU, and on one of 50.
-CAP = (20_000, 50_000)
-CAP_ON_SLOW = (40_000, 50_000)
 LIMIT_S = guests.LIMIT_S
 # What a server may use in the intervals that a reading is late or early by.
 INTERVAL_CU_S = 40 * 2.5
@@ -41,7 +26,7 @@ def account(host, guest):
     """:returns: what is on a host's disk of a guest, None if nothing is."""
     if not os.path.exists(ledger_path(host)):
         return None
-    book = ledgers.Ledger(ledger_path(host))
+    book = ledger.Ledger(ledger_path(host))
     try:
         return book.get(guest.uuid)
     finally:
@@ -56,8 +41,7 @@ def vcpu_cu_s(host, guest):
 def domain_limit(guest, host=None):
     """:returns: quota and period of all of a guest, from the kernel."""
     host = host or guest.host
-    return cgroups.read_cap(host.hierarchy,
-                            os.path.dirname(guest.group(host)))
+    return cgroups.read_cap(host.hierarchy, os.path.dirname(guest.group(host)))
 
 
 def wait_domain_limit(guest, limit, host=None):
@@ -94,49 +78,43 @@ def no_ledger(lab):
                 os.unlink(path)
 
 
-def test_one_that_pays_is_limited_as_a_whole(lab, guest_on, agent_of, client):
+def test_one_that_pays_is_limited_as_a_whole(lab, server_on, agent_of, client):
     agent = agent_of(lab.fast)
-    pays = guest_on(lab.fast, cap=CAP,
-                    specs=guests.server(40, vqos_dd_billing='charge'))
-    told = guest_on(lab.fast, cap=CAP,
-                    specs=guests.server(40, vqos_dd_billing='account'))
-    wait_domain_limit(pays, CAP)
-    assert 0.8 * CAP[0] <= pays.cap()[0] <= CAP[0]
+    pays = server_on(lab.fast, vqos_dd_billing='charge')
+    free = server_on(lab.fast, vqos_dd_billing='account')
+    wait_domain_limit(pays, guests.CAP)
+    assert 0.8 * guests.CAP[0] <= pays.cap()[0] <= guests.CAP[0]
     bill = wait_billed(client, lab.fast, pays, billing='charge')
     assert 32 <= bill['limit_cu'] <= 40
-    bill = wait_billed(client, lab.fast, told, billing='account')
+    bill = wait_billed(client, lab.fast, free, billing='account')
     assert bill['limit_cu'] is None
-    assert domain_limit(told)[0] == -1
+    assert domain_limit(free)[0] == -1
     process.wait_until(
         lambda: agent.state()['dd_billing'] == ['off', 'account', 'charge'],
-        LIMIT_S, 'the sign of life to say so')
+        LIMIT_S, 'the heartbeat with that')
     report = client.get_server(lab.fast, pays)
     assert report['right'] is True
     assert report['tamperings'] == []
 
 
-def test_a_limit_that_was_tampered_with_is_restored(lab, guest_on, agent_of,
-                                                    client):
+def test_a_changed_limit_is_restored(lab, server_on, agent_of, client):
     agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='charge'))
+    guest = server_on(lab.fast, vqos_dd_billing='charge')
     # Not while the agent is about to write itself: that would undo the
     # tampering before it is seen.
-    process.wait_until(lambda: domain_limit(guest) == CAP, LIMIT_S,
+    process.wait_until(lambda: domain_limit(guest) == guests.CAP, LIMIT_S,
                        'a guest that owes nothing')
-    test_caps.wait_right(client, lab.fast, guest)
+    client.wait_right(guest)
     lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
                   'global_quota=45000'])
-    tampering = test_caps.wait_tampering(client, guest, 'domain 45000')
+    tampering = client.wait_tampering(guest, 'domain 45000')
     assert 'libvirt' in tampering['channel'], tampering
-    wait_domain_limit(guest, CAP)
+    wait_domain_limit(guest, guests.CAP)
 
 
-def test_an_agent_that_is_killed_loses_and_repeats_nothing(
-        lab, guest_on, agent_of, client):
+def test_a_killed_agent_loses_and_adds_none(lab, server_on, agent_of, client):
     agent = agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='account'))
+    guest = server_on(lab.fast, vqos_dd_billing='account')
     wait_billed(client, lab.fast, guest)
     # From now on, by counters that nobody but the kernel has touched.
     used_ns, billed = guest.cpu_time_ns(), vcpu_cu_s(lab.fast, guest)
@@ -155,19 +133,6 @@ def test_an_agent_that_is_killed_loses_and_repeats_nothing(
     assert abs(billed - used_cu_s) <= INTERVAL_CU_S, (billed, used_cu_s)
 
 
-def test_the_whole_time_of_a_guest_is_billed(lab, guest_on, agent_of,
-                                             client):
-    agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='account'))
-    wait_billed(client, lab.fast, guest)
-    process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > 400, LIMIT_S,
-                       'ten seconds of bills')
-    used_cu_s = guest.cpu_time_ns() / 1e9 * 100
-    # What ran before its vCPU had a cgroup is not in the former.
-    assert -20 <= used_cu_s - vcpu_cu_s(lab.fast, guest) <= INTERVAL_CU_S
-
-
 def owe(host, guest, seconds):
     """Let a guest owe something, as if it had done much I/O."""
     with sqlite3.connect(ledger_path(host)) as connection:
@@ -178,18 +143,16 @@ def owe(host, guest, seconds):
     assert changed == 1
 
 
-def test_debt_is_paid_and_a_clean_stop_gives_all_back(lab, guest_on,
-                                                      agent_of, client):
+def test_debt_is_paid_and_a_stop_ends_it(lab, server_on, agent_of, client):
     agent = agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='charge'))
+    guest = server_on(lab.fast, vqos_dd_billing='charge')
     wait_billed(client, lab.fast, guest)
     agent.process.signal(signal.SIGKILL)
     assert agent.process.wait(10)
     owe(lab.fast, guest, seconds=20)
     agent = agent_of(lab.fast)
-    process.wait_until(lambda: domain_limit(guest)[0] < CAP[0] * 0.6, LIMIT_S,
-                       'the limit to fall')
+    process.wait_until(lambda: domain_limit(guest)[0] < guests.CAP[0] * 0.6,
+                       LIMIT_S, 'the limit to fall')
     debt_cu_s = wait_billed(client, lab.fast, guest)['debt_cu_s']
     process.wait_until(
         lambda: wait_billed(client, lab.fast, guest)['debt_cu_s']
@@ -197,20 +160,21 @@ def test_debt_is_paid_and_a_clean_stop_gives_all_back(lab, guest_on,
     assert client.get_server(lab.fast, guest)['tamperings'] == []
     agent.process.signal(signal.SIGTERM)
     assert agent.process.wait(20)
-    assert domain_limit(guest) == CAP
-    assert guest.cap() == CAP
+    assert domain_limit(guest) == guests.CAP
+    assert guest.cap() == guests.CAP
     assert account(lab.fast, guest).debt_cu_us > 0
 
 
-def test_the_account_goes_along_in_a_live_migration_and_back(
-        lab, guest_on, agent_of, client):
+def test_an_account_migrates_and_comes_back(lab, server_on, agent_of, client):
     agent_of(lab.fast)
     agent_of(lab.slow)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='charge'))
+    guest = server_on(lab.fast, vqos_dd_billing='charge')
     wait_billed(client, lab.fast, guest)
     process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > 400, LIMIT_S,
                        'ten seconds of bills')
+    # What ran before its vCPU had a cgroup is not in the kernel's figure.
+    used_cu_s = guest.cpu_time_ns() / 1e9 * 100
+    assert -20 <= used_cu_s - vcpu_cu_s(lab.fast, guest) <= INTERVAL_CU_S
     assert client.ask('lift_limits', lab.fast.name, guest.uuid) is True
     assert domain_limit(guest)[0] == -1
 
@@ -218,7 +182,7 @@ def test_the_account_goes_along_in_a_live_migration_and_back(
     guest.migrate(lab.slow)
     wait_billed(client, lab.slow, guest, inherited=True)
     assert vcpu_cu_s(lab.slow, guest) >= there
-    wait_domain_limit(guest, CAP_ON_SLOW, lab.slow)
+    wait_domain_limit(guest, guests.CAP_ON_SLOW, lab.slow)
     assert account(lab.fast, guest).handed_to == 'slow'
 
     there, began_s = vcpu_cu_s(lab.slow, guest), time.monotonic()
@@ -232,25 +196,22 @@ def test_the_account_goes_along_in_a_live_migration_and_back(
     assert account(lab.slow, guest).handed_to == 'fast'
 
 
-def test_the_limit_of_the_source_does_not_travel(lab, guest_on, agent_of):
+def test_the_limit_of_the_source_does_not_travel(lab, server_on, agent_of):
     agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='charge'))
-    wait_domain_limit(guest, CAP)
+    guest = server_on(lab.fast, vqos_dd_billing='charge')
+    wait_domain_limit(guest, guests.CAP)
     # As with `virsh migrate`: nobody tells the agent.
     guest.migrate(lab.slow)
     assert domain_limit(guest, lab.slow)[0] == -1
-    assert guest.cap(lab.slow) == CAP_ON_SLOW
+    assert guest.cap(lab.slow) == guests.CAP_ON_SLOW
 
 
-def test_the_limit_comes_back_where_no_migration_follows(lab, guest_on,
-                                                         agent_of, client):
+def test_the_limit_returns_unless_it_moves(lab, server_on, agent_of, client):
     agent_of(lab.fast)
-    guest = guest_on(lab.fast, cap=CAP,
-                     specs=guests.server(40, vqos_dd_billing='charge'))
-    wait_domain_limit(guest, CAP)
-    test_caps.wait_right(client, lab.fast, guest)
+    guest = server_on(lab.fast, vqos_dd_billing='charge')
+    wait_domain_limit(guest, guests.CAP)
+    client.wait_right(guest)
     assert client.ask('lift_limits', lab.fast.name, guest.uuid) is True
     assert domain_limit(guest)[0] == -1
-    wait_domain_limit(guest, CAP)
+    wait_domain_limit(guest, guests.CAP)
     assert client.get_server(lab.fast, guest)['tamperings'] == []

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """nova-vqos-calibrate on this machine: real work, real guests, short."""
 
 import contextlib
@@ -18,20 +7,22 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from nova_vqos import fingerprint
-from nova_vqos import profile
-from nova_vqos.calibration import benchmark as benchmarks
-from nova_vqos.calibration import command
 from nova_vqos.calibration import runner
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.cpu import command
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
+from nova_vqos.profile import validity
+from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.host import calibration_run
 
-PROGRAM = os.path.join(os.path.dirname(sys.executable), 'nova-vqos-calibrate')
+PROGRAM = calibration_run.PROGRAM
 QEMU = '/usr/bin/qemu-system-x86_64'
 # A quiet machine needs 15 s of it.
 TIMEOUT_S = 300
@@ -47,25 +38,16 @@ pytestmark = [pytest.mark.quiet, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 @pytest.fixture(scope='module', autouse=True)
 def tools():
-    missing = [tool for tool in ('sysbench', 'busybox', QEMU)
-               if shutil.which(tool) is None]
-    if missing and os.environ.get('CI') == 'true':
-        pytest.fail(f'{missing} are not installed')
-    if missing:
-        pytest.skip(f'{missing} are not installed')
+    requirement.need_programs('sysbench', 'busybox', QEMU)
 
 
 @pytest.fixture(scope='module', autouse=True)
 def scratch(tmp_path_factory):
     """Where guests boot from: tells ours from those of another run."""
     path = tmp_path_factory.mktemp('scratch')
-    before = os.environ.get('TMPDIR')
-    os.environ['TMPDIR'] = str(path)
-    yield path
-    if before is None:
-        del os.environ['TMPDIR']
-    else:
-        os.environ['TMPDIR'] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('TMPDIR', str(path))
+        yield path
 
 
 def calibrate(*arguments, expected=0):
@@ -110,18 +92,18 @@ def in_guest(tmp_path_factory):
 
 
 def test_reference(native):
-    made = profile.load(native)
+    made = document.load(native)
     assert made.measured_in == 'host'
     assert made.pcpus == os.sched_getaffinity(0)
     assert {made.coefficient(pcpu) for pcpu in made.pcpus
             if pcpu in made.cpu_classes[0].pcpus} == {1.0}
-    assert profile.staleness(made, fingerprint.of_host(),
-                             max_interval=1.0) == []
+    assert validity.staleness(made, fingerprint.of_host(),
+                              max_interval=1.0) == []
     assert os.stat(native).st_mode & 0o777 == 0o644
 
 
 def test_all_benchmarks(native):
-    made = profile.load(native)
+    made = document.load(native)
     assert [b.name for b in made.reference.benchmarks] == [
         'integer', 'float', 'hash', 'compression', 'interpreter',
         'memory-stream', 'memory-chase']
@@ -136,8 +118,8 @@ def test_all_benchmarks(native):
 def test_a_host_against_itself(integer, tmp_path):
     path = str(tmp_path / 'again.yaml')
     calibrate('cpu', '--against', integer, *SHORT, '--output', path)
-    made = profile.load(path)
-    assert made.reference == profile.load(integer).reference
+    made = document.load(path)
+    assert made.reference == document.load(integer).reference
     assert not made.is_reference
     # The machine may be busy with anything: caches are, CPU time is not.
     assert made.slowest(made.pcpus) == pytest.approx(1.0, abs=0.25)
@@ -165,16 +147,16 @@ def test_verify(integer):
 
 
 def test_in_a_guest(in_guest, native, scratch):
-    made = profile.load(in_guest)
+    made = document.load(in_guest)
     assert made.measured_in == 'guest'
     assert made.pcpus == {0}
     assert made.fingerprint['emulator'] == QEMU
     assert made.provenance['virt_type'] == 'qemu'
-    assert profile.staleness(made, fingerprint.of_host(emulator=QEMU),
-                             max_interval=1.0) == []
+    assert validity.staleness(made, fingerprint.of_host(emulator=QEMU),
+                              max_interval=1.0) == []
     # Emulation is several times slower than the host: it was in a guest.
     (here,) = made.reference.benchmarks
-    there = profile.load(native).reference.benchmark('integer')
+    there = document.load(native).reference.benchmark('integer')
     assert here.score < there.score / 2
     assert left_behind(scratch) == []
 
@@ -188,10 +170,10 @@ def test_a_slower_emulator_is_seen(in_guest, tmp_path):
     path = str(tmp_path / 'slow.yaml')
     calibrate('cpu', '--against', in_guest, *SHORT, *IN_GUEST,
               '--emulator', str(emulator), '--output', path)
-    made = profile.load(path)
+    made = document.load(path)
     assert made.coefficient(0) < 0.9
     assert made.fingerprint['emulator'] == str(emulator)
-    assert made.reference == profile.load(in_guest).reference
+    assert made.reference == document.load(in_guest).reference
     assert made.reference.benchmarks[0].round_events > 0
 
 
@@ -201,7 +183,7 @@ def test_all_benchmarks_in_guests(tmp_path):
     calibrate('cpu', '--reference', 'gold', *SHORT, *IN_GUEST, '--command',
               'own=/usr/bin/sysbench cpu --time=0 --events={events} run',
               '--output', path)
-    made = profile.load(path)
+    made = document.load(path)
     assert len(made.reference.benchmarks) == 8
     for known in made.reference.benchmarks:
         assert known.round_events >= 1
@@ -228,7 +210,7 @@ def test_it_goes_on_where_it_was(tmp_path, tmp_path_factory, monkeypatch):
     done = calibrate(*options)
     assert 'Going on after 1 measurements' in done.stderr
     assert '[1 of 2]' not in done.stderr
-    made = profile.load(str(output))
+    made = document.load(str(output))
     assert list(made.cpu_classes[0].busy.scores[0].samples) == (
         before['samples']['0'])
     assert list(tmp_path.iterdir()) == [output]
@@ -249,9 +231,9 @@ def test_a_command_that_is_no_benchmark(tmp_path, command, message):
 
 def test_a_profile_that_promises_too_much(in_guest, tmp_path):
     """Measured is in guests again, as the profile was."""
-    made = profile.load(in_guest)
+    made = document.load(in_guest)
     path = str(tmp_path / 'profile.yaml')
-    profile.store(made._replace(cpu_classes=tuple(
+    document.store(made._replace(cpu_classes=tuple(
         one._replace(busy=one.busy._replace(
             coefficient=2.0, interval_low=1.99, interval_high=2.01))
         for one in made.cpu_classes)), path)
@@ -303,26 +285,17 @@ def test_ended_early_it_leaves_nothing(tmp_path, scratch):
 
 @pytest.mark.parametrize('arguments', [
     [], ['--reference', 'gold', '--against', 'gold.yaml'],
-    ['--reference', 'gold', '--rounds', '3'],
-    ['--reference', 'gold', '--max-interval', '2 %'],
-    ['--reference', 'gold', '--max-seconds', '-1']])
+    ['--reference', 'gold', '--rounds', '3']])
 def test_bad_options(arguments):
     assert 'usage: ' in calibrate('cpu', *arguments, expected=2).stderr
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
-    (['--pcpus', '8000'], 'pCPUs 8000 cannot be used'),
-    (['--pcpus', 'all'], 'no list of pCPUs'),
     (['--output', '/dev/null/profile.yaml'], 'cannot be written'),
     (['--in-guest', '--emulator', '/no/qemu'], '/no/qemu cannot be run'),
     (['--in-guest', '--emulator', '/bin/false'], 'does not start'),
-    ([*IN_GUEST, '--kernel', '/no/kernel'], '/no/kernel cannot be read'),
     ([*IN_GUEST, '--kernel', '/etc/passwd'], 'does not start'),
-    (['--benchmark', 'bogomips'], "no benchmark 'bogomips'"),
-    (['--benchmark', 'integer=-1'], 'must be a number from 0'),
-    (['--benchmark', 'integer=0'], 'weight above 0'),
     (['--command', 'own=/no/program {events}'], "'/no/program', of"),
-    (['--command', 'own'], 'must be NAME=PROGRAM'),
     (['--against', '/no/profile.yaml'], '/no/profile.yaml does not exist')])
 def test_what_cannot_be_done_is_said(tmp_path, arguments, message):
     if '--against' not in arguments:
@@ -340,7 +313,7 @@ def test_a_command_that_hangs(tmp_path, monkeypatch):
     _, hanging = command.parse('own=/bin/sleep {events}000')
     native = runner.NativeRunner(hanging)
     with contextlib.closing(native), pytest.raises(
-            benchmarks.CalibrationError, match='sleep 1000 was killed'):
+            CalibrationError, match='sleep 1000 was killed'):
         native.measure({min(os.sched_getaffinity(0))}, lambda samples: False,
                        lambda samples: '')
 
@@ -356,4 +329,4 @@ def test_beside_another_load(integer, tmp_path):
         burner.kill()
         burner.wait()
     assert re.search(r'the host was \d+% busy before', done.stderr)
-    assert 0.5 < profile.load(path).coefficient(0) < 2
+    assert 0.5 < document.load(path).coefficient(0) < 2

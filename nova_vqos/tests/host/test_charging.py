@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The agent, and a real guest that pays for its I/O or does not.
 
 tools/bench/billing.py measures more of it, and longer.
@@ -20,9 +9,9 @@ import os
 import pytest
 
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
-from nova_vqos_lab import ionet
 from nova_vqos_lab import process
 
 UNITS = 30
@@ -32,13 +21,7 @@ LEAST = 0.95
 SECONDS = 20
 LIMIT_S = 60
 
-
-@pytest.fixture
-def clients(lab):
-    network = ionet.ClientNetwork(lab.fast, lab.network)
-    network.create()
-    yield network
-    network.remove()
+clients = test_usage.clients
 
 
 @pytest.fixture
@@ -51,30 +34,12 @@ def server(lab, clients):
     guest.destroy()
 
 
-def test_the_worst_window_is_found():
-    """What is measured by is right: half a pCPU, but all of it for 10 s."""
-    used_ns, samples = 0, []
-    for second in range(41):
-        samples.append(iomeasure.Sample(
-            second, ioguest.CpuTime(used_ns, used_ns, 0, 0), used_ns,
-            {'rx': 100 * second}))
-        used_ns += 1_000_000_000 if 20 <= second < 30 else 500_000_000
-    found = iomeasure.use(samples, lambda counted: 1e6 * counted['rx'])
-    assert found.whole == pytest.approx(25 / 40)
-    assert found.modelled == pytest.approx(0.1)
-    assert found.most == pytest.approx(20 / 30 + 0.1)
-    assert found.counted == {'rx': 100}
-    between = iomeasure.at(samples, 20.5)
-    assert (between.cpu.vcpu, between.counted['rx']) == (10_500_000_000, 2050)
-
-
 def used_by(server):
     (samples,) = iomeasure.watch([server], SECONDS)
     return iomeasure.use(samples)
 
 
-def test_a_server_pays_for_its_io_out_of_its_entitlement(
-        profiles, server, clients, agent_of):
+def test_io_is_paid_from_the_entitlement(profiles, server, clients, agent_of):
     agent_of(server.host)
     process.wait_until(lambda: server.limits()[1] == (15_000, 50_000),
                        LIMIT_S, 'a cap')

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The agent under the limits of its systemd unit, as systemd sets them.
 
 systemd.py has how.
@@ -29,15 +18,13 @@ import time
 
 import pytest
 
-from nova_vqos.hypervisor import sched_attr
+from nova_vqos.calibration.probe import probe
+from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.quantum import classes
-from nova_vqos.quantum import probe
-from nova_vqos.quantum import proof
+from nova_vqos.quantum import probe_result
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import systemd
-from nova_vqos.tests.host import test_caps
-from nova_vqos.tests.host import test_pools
 from nova_vqos_lab import process
 
 UNIT = systemd.ETC / 'nova-vqos-agent.service'
@@ -55,7 +42,7 @@ _GROUP = 'vqos-hardened'
 # refused. That one sets the slice of a process that may more than it.
 _PROBE = """
 import ctypes, glob, json, mmap, os, socket
-from nova_vqos.hypervisor import sched_attr
+from nova_vqos.hypervisor.linux import sched_attr
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -195,8 +182,7 @@ class HardenedAgent(agents.Agent):
         lines = self.host.run(
             ['cat', f'/proc/{self.pid}/mountinfo']).stdout.splitlines()
         # Of two in one place, the last is the one that is seen.
-        return {line.split()[4]: line.split()[5].split(',')
-                for line in lines}
+        return {line.split()[4]: line.split()[5].split(',') for line in lines}
 
     def stop(self):
         """End the agent, and then systemd."""
@@ -208,15 +194,16 @@ class HardenedAgent(agents.Agent):
                             check=False).stdout)
 
 
-@pytest.fixture
-def hardened(lab, bus, profiles):
+@pytest.fixture(scope='module')
+def hardened(lab, bus):
     """The agent of the host fast, run by systemd."""
     systemd.need()
+    agents.store_profile(lab.fast, 1.0)
     foreign = pathlib.Path(lab.fast.path('etc/nova-vqos/foreign'))
     foreign.touch(mode=0o600)
     os.chown(foreign, 1, 1)
     # As if seen before on this boot: the machine may be busy.
-    test_pools.store_proof(lab.fast)
+    agents.store_proof(lab.fast)
     agent = HardenedAgent(lab.fast, bus)
     try:
         agent.wait_ready()
@@ -229,23 +216,22 @@ def hardened(lab, bus, profiles):
             foreign.unlink()
 
 
-def test_the_agent_does_its_work_within_the_limits(lab, guest_on, hardened,
-                                                   client):
-    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP,
-                     shares=test_caps.SHARES)
-    test_caps.wait_right(client, lab.fast, guest)
+def test_the_agent_does_its_work_within_the_limits(lab, guest_on, server_on,
+                                                   hardened, client):
+    guest = server_on(lab.fast)
+    client.wait_right(guest)
 
     lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
                   'vcpu_quota=10000'])
-    test_caps.wait_tampering(client, guest, '10000')
-    guest.wait_cap(test_caps.CAP)
-    assert guest.libvirt_cap() == test_caps.CAP
+    client.wait_tampering(guest, '10000')
+    guest.wait_cap(guests.CAP)
+    assert guest.libvirt_cap() == guests.CAP
 
     guest.meddle(45_000)
     # The kernel told of it, the agent did not just come by.
-    tampering = test_caps.wait_tampering(client, guest, '45000')
+    tampering = client.wait_tampering(guest, '45000')
     assert 'cgroup' in tampering['channel'], tampering
-    guest.wait_cap(test_caps.CAP)
+    guest.wait_cap(guests.CAP)
 
     late = guest_on(lab.fast, specs=guests.server(60))
     late.wait_cap((30_000, 50_000))
@@ -310,7 +296,7 @@ def test_it_sets_the_slices_of_a_guests_threads(lab, guest_on, hardened):
     if classes.CACHE not in hardened.state()['classes']:
         pytest.skip('this kernel was just seen not to enforce long slices')
     guest = guest_on(lab.fast, specs=guests.server(
-        40, vqos_quantum_class='cache'), cap=test_caps.CAP)
+        40, vqos_quantum_class='cache'), cap=guests.CAP)
     for tid in guest.thread(0), guest.emulator:
         process.wait_until(
             functools.partial(has_slice, tid,
@@ -324,7 +310,7 @@ def has_slice(tid, slice_us):
 
 def test_what_the_kernel_enforces_is_seen_before_it_starts(lab, hardened):
     """Outside of its limits: within them, it could make no group."""
-    seen = proof.load(lab.fast.path('run/nova-vqos/quantum.json'))
+    seen = probe_result.load(lab.fast.path('run/nova-vqos/quantum.json'))
     assert set(seen.outcomes) == {'default', *classes.DEFAULT_SLICES_US}
     # Measured, or why not: the machine may be busy.
     for outcome in seen.outcomes.values():
@@ -332,18 +318,17 @@ def test_what_the_kernel_enforces_is_seen_before_it_starts(lab, hardened):
     assert not os.path.exists(lab.fast.hierarchy.directory('cpu', probe.NAME))
 
 
-def test_it_reports_on_a_signal(lab, guest_on, hardened, bus):
+def test_it_reports_on_a_signal(lab, server_on, hardened, bus):
     """Into a file; where it cannot, into the journal."""
-    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP,
-                     shares=test_caps.SHARES)
-    guest.wait_cap(test_caps.CAP)
+    guest = server_on(lab.fast)
+    guest.wait_cap(guests.CAP)
     state = pathlib.Path(lab.fast.path(STATE_DIRECTORY.lstrip('/')))
     report = ask_report(hardened, new_files(state))
     assert '"connected": true' in report
     assert guest.uuid in report
     assert '"entitled_cu": 40' in report
     # Where its threads are, and what it was told; but no password.
-    assert 'nova_vqos/agent/reconciler.py' in report
+    assert 'nova_vqos/agent/loop.py' in report
     assert 'transport_url = ***' in report
     assert bus not in report
 
@@ -396,7 +381,7 @@ def ask_report(hardened, find):
 
 def test_the_limits_are_about_the_agents_mounts(lab, hardened, guest_on):
     """Not even with root's capabilities could it write to a cgroup."""
-    guest = guest_on(lab.fast, specs=guests.server(40), cap=test_caps.CAP)
+    guest = guest_on(lab.fast, specs=guests.server(40), cap=guests.CAP)
     path = lab.fast.hierarchy.directory(
         'cpu', os.path.relpath(guest.group(), lab.fast.cgroup))
     path += ('/cpu.cfs_quota_us' if lab.fast.hierarchy.version == 1
@@ -404,7 +389,7 @@ def test_the_limits_are_about_the_agents_mounts(lab, hardened, guest_on):
     done = hardened.enter('sh', '-c', f'echo 45000 >{shlex.quote(path)}')
     assert done.returncode != 0
     assert 'Read-only file system' in done.stderr
-    assert guest.cap() == test_caps.CAP
+    assert guest.cap() == guests.CAP
 
 
 def test_systemd_finds_little_exposed():

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The lab's hosts themselves: apart from each other, and gone when removed."""
 
 import contextlib
@@ -59,15 +48,6 @@ def test_what_is_left_behind_runs_on_and_is_reaped(lab):
         lambda: lab.fast.run(['pgrep', '-c', 'sleep'], check=False), 10,
         'the count of zombies')
     assert shown.stdout.strip() == '0'
-
-
-def test_a_command_that_fails_says_why(lab):
-    with pytest.raises(process.LabError, match='on host fast failed with 3'):
-        lab.fast.run(['sh', '-c', 'exit 3'])
-    with pytest.raises(process.LabError, match='not done within 0.2 s'):
-        lab.fast.run(['sleep', '1000'], limit_s=0.2)
-    with pytest.raises(process.LabError, match='cannot be run: No such file'):
-        lab.fast.popen(['nonesuch'])
 
 
 def test_the_slow_host_wraps_qemu_and_the_fast_one_does_not(lab, guest_on):
@@ -134,17 +114,12 @@ def signal_mask(guest, name):
 
 @pytest.mark.quiet
 @pytest.mark.parametrize('argv', [
-    ['sysbench', 'cpu', '--time=0', '--events=3000', 'run'],
     ['sysbench', 'cpu', '--time=0', '--events=3000', '--threads=2', 'run'],
-    ['gzip', '-c', '{text}'], ['sha512sum', *['{text}'] * 20],
-    ['awk', '{n[$1 % 97] += length($2)} END {print n[7]}',
-     *['{text}'] * 6]], ids=['sysbench', 'threads', 'gzip', 'sha512', 'awk'])
+    ['awk', 'BEGIN {for (n = 0; n < 4e6; n++) l[n % 97] += length(n)}']],
+    ids=['threads', 'awk'])
 def test_a_lower_clock_slows_all_work_alike(argv, tmp_path):
-    library, text = str(tmp_path / 'clock.so'), tmp_path / 'text'
+    library = str(tmp_path / 'clock.so')
     slowcpu.build_clock(library)
-    text.write_text('\n'.join(f'{n * 7919 % 99991} word{n * n % 977} {n}'
-                              for n in range(400_000)))
-    argv = [word.replace('{text}', str(text)) for word in argv]
 
     def spent_s(**variables):
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL,
@@ -159,13 +134,6 @@ def test_a_lower_clock_slows_all_work_alike(argv, tmp_path):
                                for _ in range(5))
     # The slow emulator is between 1.2 and 2.3.
     assert slower == pytest.approx(100 / slowcpu.SHARE, rel=0.2)
-
-
-def test_a_way_of_being_slow_that_there_is_not(monkeypatch):
-    monkeypatch.setenv(slowcpu.VARIABLE, 'thief')
-    with pytest.raises(process.LabError,
-                       match="is 'thief', it must be instructions or clock"):
-        slowcpu.chosen()
 
 
 def test_a_host_that_was_killed_starts_anew_and_leaves_nothing():

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """nova-vqos-manage, real agents and a real message bus."""
 
 import json
@@ -24,6 +13,7 @@ import time
 
 import pytest
 
+from nova_vqos.tests.fixtures import rabbitmq
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import process
@@ -54,13 +44,13 @@ def manage(lab, config):
         path = config() if url is None else config(url)
         done = lab.fast.run(argv(path, *arguments), check=False)
         assert 'Traceback' not in done.stderr
-        assert 'vqos:vqos' not in done.stderr + done.stdout
+        assert rabbitmq.PASSWORD not in done.stderr + done.stdout
         return done
     return run
 
 
 def argv(path, *arguments):
-    return [sys.executable, '-m', 'nova_vqos.cmd.manage', '--config-file',
+    return [sys.executable, '-m', 'nova_vqos.cmd.manage.app', '--config-file',
             path, *arguments]
 
 
@@ -131,8 +121,7 @@ def test_dead_agents_cost_one_timeout(lab, agent_of, manage):
 ])
 def test_a_bus_that_cannot_be_used_is_one_line(lab, manage, url, text):
     began_s = time.monotonic()
-    done = manage('host', 'list', *ON,
-                  url=url.format(host=lab.fast.address))
+    done = manage('host', 'list', *ON, url=url.format(host=lab.fast.address))
     assert time.monotonic() - began_s < TIMEOUT_S + SLACK_S
     assert (done.returncode, done.stdout) == (1, '')
     assert done.stderr.startswith('the bus of cell default '), done.stderr

@@ -1,46 +1,30 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A real Prometheus scrapes real agents: panels, rules, and what they say."""
 
 import contextlib
-import os
 import subprocess
 
 import pytest
 
-from nova_vqos.tests import dashboards
-from nova_vqos.tests import monitoring
-from nova_vqos.tests import project
+from nova_vqos.tests.fixtures import dashboards
+from nova_vqos.tests.fixtures import monitoring
+from nova_vqos.tests.fixtures import project
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import test_pools
 from nova_vqos_lab import process
 
-# Where the CPU time of a host goes is read once a minute, and told from the
-# second time on.
+# The CPU time of a host is read once a minute, and exported from the second
+# reading on.
 LIMIT_S = 150
-CAP = (20_000, 50_000)
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def promtool(*arguments, text=None):
     """:returns: what it prints, once it has found nothing wrong"""
-    if why := monitoring.missing():
-        if os.environ.get('CI') == 'true':
-            pytest.fail(why)
-        pytest.skip(why)
+    requirement.need(monitoring.missing())
     done = subprocess.run(
         ['promtool', *arguments], input=text, capture_output=True, text=True,
         timeout=60, check=False)
@@ -70,7 +54,7 @@ class Monitored:
             f'{host.address}:{monitoring.PORT}' for host in lab.hosts)
         for host, coefficient in ((lab.fast, 1.0), (lab.slow, 0.5)):
             agents.store_profile(host, coefficient)
-            test_pools.store_proof(host)
+            agents.store_proof(host)
             monitoring.store_verification(host)
         self.agents = {}
         for host in lab.hosts:
@@ -87,7 +71,7 @@ class Monitored:
         started.callback(guests.destroy_all, lab.fast)
         self.guest = guests.Guest(lab.fast, specs=guests.server(
             40, vqos_dd_billing='charge', vqos_quantum_class='cache'))
-        self.guest.wait_cap(CAP)
+        self.guest.wait_cap(guests.CAP)
 
     def wait(self, condition, what):
         """:returns: what the condition does, once that is something"""
@@ -101,10 +85,7 @@ class Monitored:
 
 @pytest.fixture(scope='module')
 def monitored(lab, bus):
-    if why := monitoring.missing():
-        if os.environ.get('CI') == 'true':
-            pytest.fail(why)
-        pytest.skip(why)
+    requirement.need(monitoring.missing())
     with contextlib.ExitStack() as started:
         yield Monitored(lab, bus, started)
 
@@ -154,22 +135,22 @@ def test_nothing_is_the_matter(monitored):
                            'NovaVqosUnattributedLarge'}, firing
 
 
-def test_tampering_is_told(monitored):
+def test_tampering_raises_an_alert(monitored):
     # Less: more than the limit of all of it cannot be written.
     monitored.guest.meddle(10_000)
     alert = monitored.wait_firing('NovaVqosTampering')
     assert alert['labels']['instance'] == monitored.fast
     assert monitored.fast in alert['annotations']['summary']
-    monitored.guest.wait_cap(CAP)
+    monitored.guest.wait_cap(guests.CAP)
 
 
-def test_a_host_that_is_slower_than_its_profile_is_told(monitored, lab):
+def test_a_host_slower_than_its_profile_raises_an_alert(monitored, lab):
     monitoring.store_verification(lab.slow, 'stale', '-20.0%')
     alert = monitored.wait_firing('NovaVqosProfileDrifted')
     assert alert['labels']['instance'] == monitored.slow
 
 
-def test_a_class_that_is_not_enforced_is_told(monitored, lab):
+def test_a_class_that_is_not_enforced_raises_an_alert(monitored, lab):
     guest = guests.Guest(lab.fast, specs=guests.server(
         20, vqos_quantum_class='io'))
     # Where the machine was too busy for a proof other guests lack theirs, too.
@@ -181,7 +162,7 @@ def test_a_class_that_is_not_enforced_is_told(monitored, lab):
         f'an alert for server {guest.uuid}')
 
 
-def test_an_agent_that_is_gone_is_told(monitored):
+def test_an_agent_that_is_gone_raises_an_alert(monitored):
     monitored.agents['slow'].stop()
     alert = monitored.wait_firing('NovaVqosAgentGone')
     assert alert['labels']['instance'] == monitored.slow

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Guests that move between two real hosts, through libvirt's hook."""
 
 import libvirt
@@ -19,43 +8,37 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import process
 
-# 40 CU on a pCPU of 100 CU, and on one of 50.
-CAP_ON_FAST = (20_000, 50_000)
-CAP_ON_SLOW = (40_000, 50_000)
-SHARES = 410
 # What a thread may have run before its group's first cap: nothing, but for
 # the grain of the clock that charges it.
 NOTHING_NS = 1_000_000
 
 
 @pytest.fixture
-def guest(lab, guest_on):
-    """A server of 40 CU on the host fast, as the driver starts it."""
-    return guest_on(lab.fast, specs=guests.server(40), cap=CAP_ON_FAST,
-                    shares=SHARES)
+def guest(lab, server_on):
+    return server_on(lab.fast)
 
 
 def test_the_first_instruction_runs_at_the_right_cap(lab, guest):
     # It arrives paused: no instruction has run there when the cap is read.
     guest.migrate(lab.slow, libvirt.VIR_MIGRATE_PAUSED)
     assert guest.state(lab.slow) == guests.PAUSED
-    assert guest.cap(lab.slow) == CAP_ON_SLOW
-    assert guest.libvirt_cap(lab.slow) == CAP_ON_SLOW
-    assert guest.shares(lab.slow) == SHARES
+    assert guest.cap(lab.slow) == guests.CAP_ON_SLOW
+    assert guest.libvirt_cap(lab.slow) == guests.CAP_ON_SLOW
+    assert guest.shares(lab.slow) == guests.SHARES
     guest.domain(lab.slow).resume()
-    assert guest.cap(lab.slow) == CAP_ON_SLOW
+    assert guest.cap(lab.slow) == guests.CAP_ON_SLOW
 
 
 def test_no_time_is_had_at_a_wrong_cap_in_either_direction(lab, guest):
     with guests.Arrival(guest, lab.slow) as arrival:
         guest.migrate(lab.slow)
-    assert_right_from_the_start(arrival.seen, CAP_ON_SLOW)
+    assert_right_from_the_start(arrival.seen, guests.CAP_ON_SLOW)
 
     guest.host = lab.slow
     with guests.Arrival(guest, lab.fast) as arrival:
         guest.migrate(lab.fast)
-    assert_right_from_the_start(arrival.seen, CAP_ON_FAST)
-    assert guest.libvirt_cap(lab.fast) == CAP_ON_FAST
+    assert_right_from_the_start(arrival.seen, guests.CAP)
+    assert guest.libvirt_cap(lab.fast) == guests.CAP
 
 
 def assert_right_from_the_start(seen, cap):
@@ -69,12 +52,7 @@ def assert_right_from_the_start(seen, cap):
 def test_the_agent_finds_nothing_to_correct(lab, guest, agent_of, client):
     agent_of(lab.slow)
     guest.migrate(lab.slow)
-    process.wait_until(
-        lambda: guest.uuid in client.get_host(lab.slow)['servers'],
-        guests.LIMIT_S, 'the agent to find the guest')
-    process.wait_until(
-        lambda: client.get_server(lab.slow, guest)['right'],
-        guests.LIMIT_S, 'the agent to find it right')
+    client.wait_right(guest, lab.slow)
     report = client.get_server(lab.slow, guest)
     assert report['right_at_first_sight'] is True, report
     assert report['writes'] == 0, report
@@ -89,23 +67,21 @@ def test_a_server_without_units_moves_as_it_is(lab, guest_on):
     assert stock.shares(lab.slow) == 77
 
 
-def test_a_hook_that_fails_lets_pass_and_the_agent_corrects(
-        lab, guest, agent_of, client):
+def test_the_agent_corrects_a_failed_hook(lab, guest, agent_of, client):
     agents.configure_hook(lab.slow, profile='/nonesuch')
     guest.migrate(lab.slow, libvirt.VIR_MIGRATE_PAUSED)
-    assert guest.cap(lab.slow) == CAP_ON_FAST
+    assert guest.cap(lab.slow) == guests.CAP
     guest.domain(lab.slow).resume()
     guest.host = lab.slow
     agent_of(lab.slow)
-    guest.wait_cap(CAP_ON_SLOW)
+    guest.wait_cap(guests.CAP_ON_SLOW)
 
 
-def test_the_window_of_a_failed_hook_is_reported(lab, guest, agent_of,
-                                                 client):
+def test_the_window_of_a_failed_hook_is_reported(lab, guest, agent_of, client):
     agents.configure_hook(lab.slow, profile='/nonesuch')
     agent_of(lab.slow)
     guest.migrate(lab.slow)
-    guest.wait_cap(CAP_ON_SLOW, lab.slow)
+    guest.wait_cap(guests.CAP_ON_SLOW, lab.slow)
     report = process.wait_until(
         lambda: guest.uuid in client.get_host(lab.slow)['servers']
         and client.get_server(lab.slow, guest), guests.LIMIT_S,
@@ -120,8 +96,8 @@ def test_a_hook_that_refuses_leaves_the_source_unharmed(lab, guest):
     with pytest.raises(libvirt.libvirtError, match='/nonesuch'):
         guest.migrate(lab.slow)
     assert guest.state() == guests.RUNNING
-    assert guest.cap() == CAP_ON_FAST
-    assert guest.libvirt_cap() == CAP_ON_FAST
+    assert guest.cap() == guests.CAP
+    assert guest.libvirt_cap() == guests.CAP
     assert guests.connect(lab.slow).listAllDomains() == []
     before_ns = guest.cpu_time_ns()
     process.wait_until(lambda: guest.cpu_time_ns() > before_ns, 10,

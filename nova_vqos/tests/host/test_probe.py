@@ -1,14 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
+# SPDX-License-Identifier: Apache-2.0
 """The probe on this kernel."""
 
 import json
@@ -21,13 +11,13 @@ import time
 
 import pytest
 
-from nova_vqos import fingerprint
 from nova_vqos.calibration import idle
+from nova_vqos.calibration.probe import probe
 from nova_vqos.cmd import probe as command
-from nova_vqos.hypervisor import sched_attr
+from nova_vqos.hypervisor.linux import sched_attr
+from nova_vqos.profile import fingerprint
 from nova_vqos.quantum import classes
-from nova_vqos.quantum import probe
-from nova_vqos.quantum import proof as proofs
+from nova_vqos.quantum import probe_result
 from nova_vqos_lab import process
 
 LIMIT_S = 60
@@ -39,7 +29,7 @@ _WORK = f"""
 import signal
 from nova_vqos.calibration import server_groups
 from nova_vqos.cmd import probe
-from nova_vqos.quantum import spinners
+from nova_vqos.calibration.probe import spinners
 signal.signal(signal.SIGTERM, probe._exit)
 with (server_groups.Tree({GROUP!r}, is_idle=False) as tree,
       spinners.spinning(tree, {min(os.sched_getaffinity(0))}, 'x') as pair):
@@ -78,12 +68,12 @@ def test_what_this_kernel_enforces(tmp_path):
     tick_us = fingerprint.tick_us()
     for name, slice_us in classes.DEFAULT_SLICES_US.items():
         assert found[name]['slice_us'] == slice_us
-    enforced = proofs.enforced_classes(proofs.load(path),
-                                       classes.DEFAULT_SLICES_US)
+    enforced = probe_result.enforced_classes(
+        probe_result.load(path), classes.DEFAULT_SLICES_US)
     assert 'cache' in enforced
     if tick_us >= 4000:
         assert enforced == (*FREE, 'cache')
-        assert 'cannot be told from the default' in found['io']['reason']
+        assert found['io']['enforced'] is False
     assert not group(probe.NAME).exists()
 
 
@@ -105,8 +95,8 @@ def test_a_busy_machine_is_not_measured(tmp_path):
             spinner.communicate()
     assert done.returncode == command.NOT_MEASURED, done.stderr
     assert 'not measured: no pCPU was idle' in done.stdout
-    assert proofs.enforced_classes(
-        proofs.load(str(path)), classes.DEFAULT_SLICES_US) == FREE
+    assert probe_result.enforced_classes(
+        probe_result.load(str(path)), classes.DEFAULT_SLICES_US) == FREE
     assert not group(probe.NAME).exists()
 
 

@@ -1,16 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
-
+# SPDX-License-Identifier: Apache-2.0
 """Pushes over a real bus, to real agents, for real guests."""
 
 from concurrent import futures
@@ -21,15 +9,14 @@ import uuid
 import oslo_messaging
 import pytest
 
-from nova_vqos.agent import pushed_store
-from nova_vqos.hypervisor import sched_attr
+from nova_vqos.agent.overrides import store
+from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import test_pools
 from nova_vqos_lab import process
 
 LIMIT_S = guests.LIMIT_S
-SLICE_US = test_pools.CACHE_SLICE_US
+SLICE_US = 90_000
 
 needs_slices = pytest.mark.skipif(
     sched_attr.slice_us(0) is None, reason='this kernel has no slices to set')
@@ -41,7 +28,7 @@ def start(lab, bus, profiles):
     started = []
 
     def start(host):
-        test_pools.store_proof(host)
+        agents.store_proof(host)
         agent = agents.Agent(host, bus, quantum_interval_s=1,
                              billing_interval_s=0.5, pushed_interval_s=1)
         started.append(agent)
@@ -67,7 +54,7 @@ def flavor_id():
 def push(client, host, flavor_id, generation=None, quantum_class='default',
          dd_billing='off', units=40):
     """:returns: what the agent of a host answers, once it does"""
-    generation = generation or pushed_store.now_us()
+    generation = generation or store.now_us()
     answers = []
 
     def answered():
@@ -109,8 +96,7 @@ def wait_slice(guest, wanted_us):
 
 
 @needs_slices
-def test_class_and_billing_follow_at_once_and_back(
-        lab, start, guest_on, client, flavor_id):
+def test_class_and_billing_follow_it(lab, start, guest_on, client, flavor_id):
     agent = start(lab.fast)
     guest = guest_on(lab.fast, specs=guests.server(40), flavor_id=flavor_id)
     guest.wait_cap((20_000, 50_000))
@@ -149,8 +135,7 @@ def test_class_and_billing_follow_at_once_and_back(
     assert told(client, lab.fast, guest)['bill'] is None
 
 
-def test_a_flavor_of_the_same_name_is_another_one(
-        lab, start, guest_on, client, flavor_id):
+def test_a_namesake_is_another_flavor(lab, start, guest_on, client, flavor_id):
     start(lab.fast)
     guest = guest_on(lab.fast, specs=guests.server(40), flavor_id=flavor_id)
     others = [guest_on(lab.fast, specs=guests.server(20), flavor_id=other)
@@ -166,8 +151,7 @@ def test_a_flavor_of_the_same_name_is_another_one(
     assert not any(map(is_limited, others))
 
 
-def test_one_that_was_down_hears_of_it(lab, start, guest_on, client,
-                                       flavor_id):
+def test_a_host_back_up_hears_of_it(lab, start, guest_on, client, flavor_id):
     start(lab.fast)
     guest = guest_on(lab.slow, specs=guests.server(40), flavor_id=flavor_id)
     push(client, lab.fast, flavor_id, dd_billing='charge')
@@ -180,8 +164,7 @@ def test_one_that_was_down_hears_of_it(lab, start, guest_on, client,
     assert held[0]['flavors'] == held[1]['flavors']
 
 
-def test_one_that_migrates_follows_on_its_new_host(
-        lab, start, guest_on, client, flavor_id):
+def test_its_new_host_makes_it_follow(lab, start, guest_on, client, flavor_id):
     for host in lab.hosts:
         start(host)
         push(client, host, flavor_id, generation=1_000_000,
@@ -197,8 +180,8 @@ def test_one_that_migrates_follows_on_its_new_host(
 def test_two_pushes_at_once_end_alike(lab, bus, start, flavor_id):
     for host in lab.hosts:
         start(host)
-    generation = pushed_store.now_us()
-    network = lab.network.path(lab.network.controller)
+    generation = store.now_us()
+    network = lab.network.controller
     with (agents.Client(bus, network) as one,
           agents.Client(bus, network) as two,
           futures.ThreadPoolExecutor(2) as executor):

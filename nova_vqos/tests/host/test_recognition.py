@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Recognition on real threads, real performance events and a real libvirt.
 
 The machine that this was written on has no counters of its CPU's caches, and
@@ -25,14 +14,14 @@ import time
 
 import pytest
 
-from nova_vqos.hypervisor import schedstat
+from nova_vqos.agent.quantum import watcher
+from nova_vqos.agent.quantum.sources import base
+from nova_vqos.agent.quantum.sources import cache
+from nova_vqos.agent.quantum.sources import loading
+from nova_vqos.agent.quantum.sources import perf
+from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.quantum import model
 from nova_vqos.quantum import recognition
-from nova_vqos.quantum import watch
-from nova_vqos.quantum.sources import base
-from nova_vqos.quantum.sources import cache
-from nova_vqos.quantum.sources import loading
-from nova_vqos.quantum.sources import perf
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_usage
 
@@ -80,16 +69,15 @@ def source():
 
 
 def look(source, *threads):
-    """What a source of two events sees, by the number of the thread."""
+    """The rates of a source of two events, by the number of the thread."""
     servers = {UUID: dict(enumerate(threads))}
-    found = source.read(base.Look(time.monotonic(), servers, {}))
+    found = source.read(base.Observation(time.monotonic(), servers, {}))
     return {number: (sample.references, sample.misses)
             for (_uuid, number), sample in found.items()}
 
 
 def run_ns(thread):
-    with open(schedstat.path('/proc', thread), 'rb') as file:
-        return schedstat.parse(file.read()).run_ns
+    return procfs.read_run(thread).run_ns
 
 
 def test_events_are_counted_in_threads_that_were_there_before(load, source):
@@ -150,8 +138,7 @@ def test_without_files_it_says_so(load, source):
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
     try:
         look(source, spinning, sleeping)
-        assert source.available().startswith(
-            '1 of 2 vCPUs are not watched: ')
+        assert source.available().startswith('1 of 2 vCPUs are not watched: ')
         assert 'Too many open files' in source.available()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -163,9 +150,9 @@ def test_without_files_it_says_so(load, source):
 # of another user's thread.
 _TRY = """
 import sys
-from nova_vqos.quantum.sources import base, cache, perf
+from nova_vqos.agent.quantum.sources import base, cache, perf
 source = cache.CacheSource((perf.Event(1, 1), perf.Event(1, 2)))
-source.read(base.Look(1.0, {'server': {0: int(sys.argv[1])}}, {}))
+source.read(base.Observation(1.0, {'server': {0: int(sys.argv[1])}}, {}))
 print(source.available())
 """
 
@@ -199,7 +186,8 @@ def test_what_this_machine_cannot_count_it_says(load):
         found = look(source, spinning)
         if source.available():
             assert source.available() == (
-                'this CPU, or what it is virtualised by, does not count it')
+                'this CPU, or the hypervisor below it, does not count these '
+                'events')
             assert found == {}
         else:
             references, misses = found[0]
@@ -212,13 +200,14 @@ def test_what_this_machine_cannot_count_it_says(load):
 def test_a_guest_that_answers_requests_does_io(start, clients, reader):
     guest = start()
     reader.add(guest)
-    made = watch.Watch(
-        loading.load(), recognition.Limits(io_requests=300),
+    made = watcher.Watcher(
+        loading.load(['io', 'spin', 'cache']),
+        recognition.Limits(io_requests=300),
         reader.driver.activity)
 
     def see(looks):
         for _ in range(looks):
-            made.look({guest.uuid: reader.driver.threads(guest.uuid).vcpus},
+            made.observe({guest.uuid: reader.driver.threads(guest.uuid).vcpus},
                       time.monotonic())
             time.sleep(1)
         return made.kind(guest.uuid, 0)

@@ -1,18 +1,6 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """nova-vqos-status on a host that is set up, and on one that is not."""
 
-import datetime
 import json
 import os
 import signal
@@ -22,8 +10,8 @@ import time
 import pytest
 
 from nova_vqos.quantum import classes
-from nova_vqos.quantum import proof
-from nova_vqos.tests.host import test_rpc
+from nova_vqos.tests.fixtures import rabbitmq
+from nova_vqos.tests.host import agents
 from nova_vqos_lab import process
 
 # What is of the machine that carries the lab, and of no deployment.
@@ -38,25 +26,15 @@ LIMIT_S = 60
 @pytest.fixture
 def agent(lab, bus, client, agent_of):
     """The agent of the host fast, as its operator set it up."""
-    store_proof(lab.fast)
+    agents.store_proof(lab.fast, classes.DEFAULT_SLICES_US, tick_us=1000)
     write_nova_conf(lab.fast, bus)
     agent = agent_of(lab.fast)
     os.chmod(lab.fast.path('etc/nova-vqos/nova-vqos.conf'), 0o640)
-    test_rpc.wait_reachable(client, lab.fast)
+    client.wait_reachable(lab.fast)
     process.wait_until(lambda: 'io' in agent.state().get('classes', ()),
                        LIMIT_S, 'the classes that the host offers')
     yield agent
     os.unlink(lab.fast.path(NOVA_CONF.lstrip('/')))
-
-
-def store_proof(host):
-    """Let all classes be as if the kernel had been seen to enforce them."""
-    proof.store(proof.Proof(
-        kernel=os.uname().release, boot_id=proof.boot_id(), tick_us=1000,
-        measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
-        outcomes={name: proof.Outcome(slice_us, float(slice_us), True)
-                  for name, slice_us in classes.DEFAULT_SLICES_US.items()}),
-        host.path('run/nova-vqos/quantum.json'))
 
 
 def write_nova_conf(host, bus, more=''):
@@ -70,7 +48,7 @@ def write_nova_conf(host, bus, more=''):
 def run_check(host):
     """:returns: the exit status, and code and details by check"""
     done = host.run(
-        [sys.executable, '-m', 'nova_vqos.cmd.status', '--role', 'compute',
+        [sys.executable, '-m', 'nova_vqos.cmd.status.app', '--role', 'compute',
          '--nova-config', NOVA_CONF, 'upgrade', 'check', '--json'],
         check=False, limit_s=LIMIT_S)
     found = {one['check']: (one['result'], one['details'])
@@ -94,7 +72,7 @@ def test_an_agent_that_hangs(lab, agent):
     """The program does not."""
     agent.process.signal(signal.SIGSTOP)
     try:
-        # Three signs of life are missing.
+        # Three heartbeats are missing.
         time.sleep(2)
         began_s = time.monotonic()
         status, found = run_check(lab.fast)
@@ -107,7 +85,7 @@ def test_an_agent_that_hangs(lab, agent):
 
 
 def test_one_that_is_set_up_otherwise(lab, bus, agent):
-    """A dead bus, another period, and somebody else's files."""
+    """A dead bus, another period, and files with wrong permissions."""
     write_nova_conf(lab.fast, bus, '[vqos]\nperiod_us = 20000\n')
     config = lab.fast.path('etc/nova-vqos/nova-vqos.conf')
     with open(config, encoding='utf-8') as stream:
@@ -127,4 +105,4 @@ def test_one_that_is_set_up_otherwise(lab, bus, agent):
     assert found["Agent's answer"][0] == WARNING
     assert found['Message bus'][0] == WARNING
     for _code, details in found.values():
-        assert 'vqos:vqos@' not in details
+        assert rabbitmq.PASSWORD not in details

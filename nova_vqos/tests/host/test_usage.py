@@ -1,20 +1,9 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """What real guests use, read by the driver and counted independently.
 
 The driver runs here, outside of the host, and reads the machine's own /proc
-and cgroups: only the ids of the emulators' processes, which are others within
-the host, are told to it.
+and cgroups. It gets the ids of the emulators' processes from the test, since
+these differ within the host.
 """
 
 import contextlib
@@ -29,10 +18,10 @@ import libvirt
 import pytest
 
 from nova_vqos.billing import usage
-from nova_vqos.hypervisor import accounting
-from nova_vqos.hypervisor import counters
-from nova_vqos.hypervisor import iostats
-from nova_vqos.hypervisor import libvirt as driver
+from nova_vqos.hypervisor.libvirt import bulk
+from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.hypervisor.linux import accounting
+from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import ioguest
@@ -141,8 +130,7 @@ def test_the_parts_of_what_a_guest_uses(start, clients, reader):
 def assert_devices_moved(guest, before, after, packets, requests,
                          packets_after, requests_after):
     """What the driver says lies within what is counted around it."""
-    tap, tap_after = (found.interfaces[guest.tap] for found in
-                      (before, after))
+    tap, tap_after = (found.interfaces[guest.tap] for found in (before, after))
     for name, others in (('rx_packets', 'rx'), ('rx_bytes', 'rx_bytes'),
                          ('tx_packets', 'tx'), ('tx_bytes', 'tx_bytes')):
         assert (packets[others] <= getattr(tap, name)
@@ -170,8 +158,7 @@ def test_the_time_that_a_cap_takes(start, reader):
     assert 0.4 < throttled < 0.85
 
 
-def test_an_agent_that_starts_anew_reads_the_same_counters(
-        lab, start, reader, tmp_path):
+def test_a_new_agent_reads_the_same_counters(lab, start, reader, tmp_path):
     guest = start()
     reader.add(guest)
     guest.pause()
@@ -191,7 +178,8 @@ def test_another_run_has_another_name(start, reader):
     guest.domain.reset()
     # The guest boots anew; its emulator does not.
     assert reader.read(guest).run == before.run
-    lookup, usages = reader.driver._session.lookup, reader.driver._usages
+    lookup = reader.driver._session.lookup
+    statistics = reader.driver._statistics
     gone = lookup(guest.uuid)
     guest.destroy()
     with pytest.raises(KeyError):
@@ -201,15 +189,15 @@ def test_another_run_has_another_name(start, reader):
     assert reader.read(again).run != before.run
     # One that ends while others are read does not hinder that.
     there = lookup(again.uuid)
-    assert set(usages._read_disks([gone, there])) == {again.uuid}
+    assert set(statistics._read_disks([gone, there])) == {again.uuid}
 
 
 def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
-    """Its threads' time is told from the emulator's while they run, and after
-    they ended.
+    """Its threads' time is counted apart from the emulator's, also after they
+    ended.
     """
     guest = guest_on(lab.fast)
-    pid = emulator_of(guest)
+    pid = guest.emulator
     reader.add(guest, pid)
     before, process_ns = reader.read(guest), process_cpu_ns(pid)
     # 1 MiB/s: it would take minutes.
@@ -229,11 +217,6 @@ def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
     assert after.migration_ns >= during.migration_ns > 10_000_000
 
 
-def emulator_of(guest):
-    group = f'{os.path.dirname(guest.group())}/emulator'
-    return next(iter(cgroups.members(guest.host.hierarchy, group)))
-
-
 def process_cpu_ns(pid):
     with open(f'/proc/{pid}/stat', encoding='utf-8') as stat:
         fields = stat.read().rpartition(')')[2].split()
@@ -249,7 +232,7 @@ def migrate_slowly(guest, lab):
 
 
 def test_a_qemu_that_hangs_hides_disks_once(start, reader):
-    reader.driver._usages._disk_io = iostats.BulkReader(1.0)
+    reader.driver._statistics._disk_io = bulk.BulkReader(1.0)
     hanging, other = start(), start()
     for guest in hanging, other:
         reader.add(guest)
@@ -310,7 +293,7 @@ def test_what_a_vcpu_used_that_was_unplugged_stays(lab):
           run_in(directories, 'emulator', 'sleep', '60') as emulator,
           run_in(directories, 'vcpu0', 'timeout', '1', 'sh', '-c',
                  'while :; do :; done') as spinner):
-        account = account_of(lab, emulator)
+        account = Account(emulator)
         spinner.wait(guests.LIMIT_S)
         used_ns = account.read().vcpu_ns
         assert used_ns > 200_000_000
@@ -318,13 +301,13 @@ def test_what_a_vcpu_used_that_was_unplugged_stays(lab):
             os.rmdir(f'{directory}/vcpu0')
         assert account.read().vcpu_ns >= used_ns
         account.close()
-        account = account_of(lab, emulator)
+        account = Account(emulator)
         assert account.read().vcpu_ns >= used_ns
         account.close()
 
 
 # Has two threads of such names use a third of a second each; ends the second
-# when it is told to.
+# on request.
 _THREADS = """
 import ctypes, threading, time
 def work(name, used, end):
@@ -350,17 +333,16 @@ input()
 """
 
 
-def test_threads_are_told_from_the_emulator_by_name(lab):
+def test_threads_are_known_by_their_name(lab):
     """On the real kernel, with the names of threads that QEMU has not here."""
     with (group_of_our_own(lab.fast) as directories,
           run_in(directories, 'emulator', sys.executable, '-c',
                  _THREADS) as emulator):
-        account = account_of(lab, emulator)
+        account = Account(emulator)
         assert emulator.stdout.readline() == 'used\n'
         before = account.read()
         for kind in 'vhost_ns', 'migration_ns':
-            assert getattr(before, kind) == pytest.approx(330_000_000,
-                                                          rel=0.1)
+            assert getattr(before, kind) == pytest.approx(330_000_000, rel=0.1)
         emulator.stdin.write('\n')
         emulator.stdin.flush()
         assert emulator.stdout.readline() == 'ended\n'
@@ -371,9 +353,17 @@ def test_threads_are_told_from_the_emulator_by_name(lab):
     assert after.emulator_ns - before.emulator_ns < 100_000_000
 
 
-def account_of(lab, emulator):
-    return accounting.DomainAccount(
-        '/', emulator.pid, lab.fast.hierarchy.version, counters.Budget())
+class Account:
+    """The account of a process in cgroups of our own."""
+
+    def __init__(self, emulator):
+        self._cache = domain_files.Cache(
+            '/', lambda _uuid: domain_files.Emulator(1, emulator.pid))
+        self.close = self._cache.close
+
+    def read(self):
+        return self._cache.use('', accounting.Account,
+                               accounting.Account.read)[1]
 
 
 @contextlib.contextmanager

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """A profile that is verified beside a guest that wants most of the pCPU."""
 
 import json
@@ -19,10 +8,11 @@ import threading
 
 import pytest
 
+from nova_vqos.tests.host import calibration_run
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
-PROGRAM = os.path.join(os.path.dirname(sys.executable), 'nova-vqos-calibrate')
+PROGRAM = calibration_run.PROGRAM
 PROFILE = '/etc/nova-vqos/measured.yaml'
 RECORD = '/run/verification.json'
 # Most of a pCPU.

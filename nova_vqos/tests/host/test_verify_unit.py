@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """The units that verify a profile, run by a systemd, under all their limits.
 
 The timer starts the service, and that measures a host of the lab which was
@@ -29,10 +18,13 @@ import time
 
 import pytest
 
-from nova_vqos import guest
-from nova_vqos import profile as profiles
-from nova_vqos import verification
+from nova_vqos import cpuset
+from nova_vqos import files
+from nova_vqos.calibration import guest
 from nova_vqos.calibration import idle
+from nova_vqos.conf import default_path
+from nova_vqos.profile import document
+from nova_vqos.profile import validity
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_verify_idle
 from nova_vqos_lab import process
@@ -41,7 +33,7 @@ SERVICE = 'nova-vqos-verify.service'
 TIMER = 'nova-vqos-verify.timer'
 SLICE = 'vqosidle.slice'
 PROFILE = 'etc/nova-vqos/profile.yaml'
-RECORD = verification.DEFAULT_PATH.lstrip('/')
+RECORD = default_path.VERIFICATION.lstrip('/')
 LIMIT_S = test_verify_idle.LIMIT_S
 # See test_hardened_agent: it may write cgroups, trace, and be real-time.
 MOST_EXPOSED = 5.0
@@ -69,19 +61,19 @@ def calibrate(lab):
     """Calibrates the host fast; its profile is gone after the test."""
     systemd.need()
     path = lab.fast.path(PROFILE)
-    before = profiles.read(path) if os.path.exists(path) else None
-    pcpus = profiles.format_pcpus(lab.fast.pcpus)
+    before = files.read(path) if os.path.exists(path) else None
+    pcpus = cpuset.format_pcpus(lab.fast.pcpus)
 
     def run(*options):
         done = test_verify_idle.calibrate(
             lab.fast, *_CALIBRATE, '--pcpus', pcpus, *options)
         assert done.returncode == 0, done.stderr
-        return profiles.load(path)
+        return document.load(path)
 
     yield run
     os.unlink(path)
     if before is not None:
-        profiles.write(before.decode(), path)
+        files.write(before.decode(), path)
 
 
 @pytest.fixture
@@ -150,6 +142,7 @@ def status(manager):
 
 
 def test_the_timer_has_the_host_verified(lab, calibrate, verify):
+    """And a stale profile is a failure to be seen."""
     made = calibrate()
     with verify() as manager:
         assert status(manager) == 0
@@ -169,20 +162,17 @@ def test_the_timer_has_the_host_verified(lab, calibrate, verify):
     assert not os.path.exists(lab.fast.hierarchy.directory(
         'cpu', f'{lab.fast.cgroup}/{idle.NAME}'))
 
-
-def test_a_stale_profile_is_a_failure_to_be_seen(lab, calibrate, verify):
-    made = calibrate()
     (one,) = made.cpu_classes
     slow = one.busy._replace(**{
         field: getattr(one.busy, field) / 3
         for field in ('coefficient', 'interval_low', 'interval_high')})
     changed = made._replace(cpu_classes=(one._replace(busy=slow),))
-    profiles.store(changed, lab.fast.path(PROFILE))
+    document.store(changed, lab.fast.path(PROFILE))
     with verify('--rounds 4') as manager:
         assert status(manager) == STALE
         assert manager.control('is-failed', SERVICE) == 'failed'
-        assert said(lab.fast)['verdict'] == verification.STALE
-    assert 'calibrate this host again' in verification.why_stale(
+        assert said(lab.fast)['verdict'] == validity.STALE
+    assert 'calibrate this host again' in validity.why_stale(
         lab.fast.path(RECORD), changed.id)
 
 
@@ -194,12 +184,12 @@ def test_where_services_are_kept_off_the_pcpus(lab, calibrate, verify):
         pytest.skip('services and servers need a pCPU each')
     kept_off = (
         'mkdir /run/systemd/user.conf.d; printf "[Manager]\\nCPUAffinity="'
-        f'{profiles.format_pcpus(others)} >/run/systemd/user.conf.d/vqos.conf')
+        f'{cpuset.format_pcpus(others)} >/run/systemd/user.conf.d/vqos.conf')
     with verify(setup=kept_off) as manager:
         assert status(manager) == 1
     with open(lab.fast.path(_LOG), encoding='utf-8') as log:
         assert 'cannot be used' in log.read()
-    everything = profiles.format_pcpus(os.sched_getaffinity(0))
+    everything = cpuset.format_pcpus(os.sched_getaffinity(0))
     with verify(drop_in=[f'CPUAffinity={everything}'],
                 setup=kept_off) as manager:
         assert status(manager) == 0

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Unit tests never touch the host: whatever would, fails the test.
 
 An audit hook sees what patched functions do not: also what C code opens.
@@ -31,12 +20,13 @@ from nova import monkey_patch
 os.environ.setdefault('OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')
 monkey_patch.patch()
 # NOTE: Nova's own tests call it again, and it fails once one of our programs
-# has seen to it in its way that nobody imports eventlet.
+# has its own way to prevent the import of eventlet.
 monkey_patch.patch = lambda: None
 
-# A busy machine is no reason to fail, however slow it is.
+# A busy machine is no reason to fail, however slow it is. In CI the examples
+# are the same each time, as by Hypothesis' own profile for it.
 hypothesis.settings.register_profile(
-    'untimed', deadline=None,
+    'untimed', deadline=None, derandomize=bool(os.environ.get('CI')),
     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('untimed')
 
@@ -72,6 +62,9 @@ def _hook(event, arguments):
             raise _HostTouched(f'open {path} for writing')
 
 
+# NOTE: it looks for the folder when it is first called, and writes there to
+# see: from within the hook that never ends.
+tempfile.gettempdir()
 sys.addaudithook(_hook)
 
 

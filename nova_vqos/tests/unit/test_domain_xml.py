@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 import pathlib
 
 from hypothesis import given
@@ -18,10 +7,11 @@ from lxml import etree
 import pytest
 
 from nova_vqos import domain_xml
+from nova_vqos.tests import fixtures
 
 # As libvirt 9.0 gives the XML that Nova 34's own classes made
 # (VIR_DOMAIN_XML_MIGRATABLE), of a server with units.
-MIGRATABLE = pathlib.Path(__file__).with_name('data').joinpath(
+MIGRATABLE = pathlib.Path(fixtures.__file__).with_name('data').joinpath(
     'domain.xml').read_bytes()
 CPUTUNE = b"""\
   <cputune>
@@ -128,8 +118,7 @@ def test_a_cputune_without_line_breaks_is_made():
 def test_every_shape_of_cputune(cputune, limit):
     xml = domain(cputune)
     result = with_tuning(xml, 100, *limit)
-    wanted = ['100', *('' if value is None else str(value)
-                       for value in limit)]
+    wanted = ['100', *('' if value is None else str(value) for value in limit)]
     assert list(tuning(result).values()) == wanted
     assert with_tuning(result, 100, *limit) == result
     assert without_tuning(result) == without_tuning(xml)
@@ -234,7 +223,7 @@ BOMB = ('<!DOCTYPE domain [<!ENTITY a "ha">' + ''.join(
     (b'<!DOCTYPE domain SYSTEM "file:///etc/passwd"><domain/>',
      'document type'),
 ])
-def test_what_is_no_domain(xml, says):
+def test_xml_that_is_no_domain(xml, says):
     for function in domain_xml.read, with_tuning:
         with pytest.raises(domain_xml.DomainXmlError, match=says):
             function(xml)
@@ -292,7 +281,7 @@ def test_the_name_and_the_id_of_a_flavor_that_nova_34_leaves():
     assert domain_xml.read(domain()).flavor_id == ''
 
 
-def test_values_of_extra_specs_are_taken_to_the_letter():
+def test_values_of_extra_specs_are_literal():
     spec = '<n:extraSpec name="a&amp;b"> x<![CDATA[<]]>&#x41; </n:extraSpec>'
     found = domain_xml.read(domain(metadata=FLAVOR.format(spec)))
     assert found.extra_specs == {'a&b': ' x<A '}

@@ -1,27 +1,17 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Driver, hook and agent give a server the same cap."""
 
 import io
 import itertools
 import pathlib
 
-from nova_vqos import policy as policies
-from nova_vqos import profile as profiles
-from nova_vqos.agent import decision
-from nova_vqos.conf import vqos as vqos_conf
+from nova_vqos import policy
+from nova_vqos.agent import controller
+from nova_vqos.agent.caps import desired
+from nova_vqos.conf import vqos
 from nova_vqos.hooks import rewrite
-from nova_vqos.tests.unit import driver_case
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import driver as driver_case
 from nova_vqos.tests.unit import test_domain_xml
 from nova_vqos.virt import driver
 
@@ -42,21 +32,21 @@ class SameCapTestCase(driver_case.DriverTestCase):
 
     def setUp(self):
         super().setUp()
-        self.files.agent_lives(classes=policies.CHOICES[
-            policies.QUANTUM_CLASS_KEY], dd_billing=policies.CHOICES[
-                policies.DD_BILLING_KEY])
+        self.files.agent_lives(classes=policy.CHOICES[
+            policy.QUANTUM_CLASS_KEY], dd_billing=policy.CHOICES[
+                policy.DD_BILLING_KEY])
 
     def cap_of_driver(self, extra_specs):
         return self.cputune(extra_specs, VCPUS)[:2]
 
     def cap_of_agent(self, extra_specs, *, limit_share=None):
-        terms = decision.HostTerms(
-            profile=profiles.load(self.files.profile_path), cgroup_version=1,
-            periods=vqos_conf.periods(driver.CONF), charges=True)
-        tune = decision.wanted(policies.parse(extra_specs, VCPUS), VCPUS,
-                               PCPUS, terms)
+        terms = controller.HostTerms(
+            profile=document.load(self.files.profile_path), cgroup_version=1,
+            periods=vqos.periods(driver.CONF), charges=True)
+        tune = desired.entitlement(policy.parse(extra_specs, VCPUS), VCPUS,
+                                   PCPUS, terms)
         if limit_share is not None:
-            tune = decision.limited(tune, VCPUS, limit_share, terms)
+            tune = desired.limited(tune, VCPUS, limit_share, terms)
         return tuple(tune.cap)
 
     def cap_of_hook(self, extra_specs, options):
@@ -79,17 +69,16 @@ class SameCapTestCase(driver_case.DriverTestCase):
                       lambda *_args, **_options: None)
         caps = set()
         for options in OPTIONS:
-            for name in ('period_us', 'cache_max_period_us',
-                         'quantum_slices'):
+            for name in ('period_us', 'cache_max_period_us', 'quantum_slices'):
                 driver.CONF.clear_override(name, 'vqos')
             self.flags(group='vqos', **options)
             for cu, coefficient, quantum_class, billing in itertools.product(
                     ('3', '61', '117', '180', '200'), (1.0, 1.37),
                     ('default', 'cache', 'auto'), ('off', 'charge')):
                 self.files.calibrate({'0-1': coefficient})
-                extra_specs = {policies.UNITS_KEY: cu,
-                               policies.QUANTUM_CLASS_KEY: quantum_class,
-                               policies.DD_BILLING_KEY: billing}
+                extra_specs = {policy.UNITS_KEY: cu,
+                               policy.QUANTUM_CLASS_KEY: quantum_class,
+                               policy.DD_BILLING_KEY: billing}
                 cap = self.cap_of_driver(extra_specs)
                 self.assertEqual(cap, self.cap_of_agent(extra_specs))
                 self.assertEqual(cap, self.cap_of_hook(extra_specs, options))

@@ -1,15 +1,4 @@
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
-
+# SPDX-License-Identifier: Apache-2.0
 """Nova's own functional tests of its libvirt driver, with ours and with its.
 
 Both run at once, each with half of the workers, on the Nova that is
@@ -30,8 +19,8 @@ import sysconfig
 import tempfile
 import time
 
-from nova_vqos import fingerprint
-from nova_vqos import profile as profiles
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
 from nova_vqos.tests import functional
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.upstream import compare
@@ -127,7 +116,7 @@ def run(drivers: Sequence[str], selection: Iterable[str], directory: str,
 
 def write_host_files(directory: str) -> None:
     """Write a profile that fits this machine, for all hosts of the tests."""
-    profiles.store(
+    document.store(
         host_files.make_profile('compute1', {'0-15': 1.0},
                                 fingerprint=fingerprint.of_host()),
         os.path.join(directory, 'profile.yaml'))

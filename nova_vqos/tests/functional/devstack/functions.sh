@@ -1,22 +1,11 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 #
 # The functions of devstack that the plugin calls, each after the contract in
 # its comment, which is that of devstack's functions-common, functions,
 # inc/ini-config, inc/python and lib/*, written anew. Nothing outside $ROOT is
 # touched. What would reach the machine (packages, pip, systemd, libvirt) is
 # written to $RECORD, one call a line, and its effect made below $ROOT.
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
 
 # shellcheck disable=SC2034
 
@@ -133,10 +122,10 @@ function _ini {
             is_option() && ENVIRON["mode"] == "add" { next }
             ENVIRON["mode"] != "get" { print }
             inside && /^\[/ && ENVIRON["mode"] == "add" {
-                count = split(ENVIRON["values"], value, "\n")
+                count = split(ENVIRON["values"], values, "\n")
                 for (i = 1; i <= count; i++) {
-                    gsub(/\\&/, "\\&", value[i])
-                    print ENVIRON["option"] " = " value[i]
+                    gsub(/\\&/, "\\&", values[i])
+                    print ENVIRON["option"] " = " values[i]
                 }
             }' "$file"
         echo end

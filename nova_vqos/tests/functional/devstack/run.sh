@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 #
 # run.sh MODE: what devstack does around the plugin, in its order.
 #
@@ -12,18 +13,6 @@
 # nova_vqos are), ENABLED_SERVICES, and settings of local.conf. With
 # NOVA_CPU_CONF_IS=late nova-compute's file is copied when nova-compute starts,
 # as devstack did once, rather than made before post-config.
-#
-# Licensed under the Apache License, Version 2.0 (the "License"); you may
-# not use this file except in compliance with the License. You may obtain
-# a copy of the License at
-#
-#     http://www.apache.org/licenses/LICENSE-2.0
-#
-# Unless required by applicable law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
-# WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
-# License for the specific language governing permissions and limitations
-# under the License.
 
 # As stack.sh, and nounset, which it has where it is asked for.
 set -o errexit -o nounset

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bills the I/O of a host's servers, once in each billing interval.
+
+It runs on a worker, since it may block on the hypervisor and on the disk. Its
+input is one Billable for each server, its result one Billed.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+import dataclasses
+import logging
+import time
+
+from nova_vqos.agent import messages
+from nova_vqos.agent import outbox
+from nova_vqos.agent.billing import books
+from nova_vqos.agent.billing import notifications
+from nova_vqos.agent.billing import transfer
+from nova_vqos.billing import account as accounts
+from nova_vqos.billing import charge
+from nova_vqos.billing import costs as io_costs
+from nova_vqos.billing import host_load
+from nova_vqos.billing import ledger as ledgers
+from nova_vqos.billing import meter
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+# Without servers to bill, only other hosts may need an answer.
+_IDLE_INTERVAL_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """See the options of the agent."""
+
+    interval_s: float = 2.0
+    floor_share: float = 0.1
+    ceiling_s: float = 300.0
+    dropped_packets: bool = False
+    usage_interval_s: float = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Billable:
+    """A server to bill.
+
+    :ivar origin: see :class:`nova_vqos.agent.server.Server`
+    :ivar began_s: when its guest began to run here; None: unknown
+    :ivar billed_since_s: earlier use is not billed; None: all is
+    :ivar coefficient: of the slowest pCPU that it may run on
+    :ivar entitlement_cu: None: it has none
+    :ivar limit_share: in effect; None: the server is not charged
+    """
+
+    uuid: str
+    name: str
+    project_id: str
+    billing: str
+    origin: str
+    began_s: float | None
+    coefficient: float
+    entitlement_cu: int | None
+    limit_share: float | None
+    devices: meter.Devices
+    billed_since_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Billed:
+    """The result for one server.
+
+    :ivar limit_share: wanted; None: the server is not charged
+    :ivar report: its bill
+    """
+
+    limit_share: float | None
+    report: messages.Bill
+
+
+class Biller:
+    """Bills the servers of a host.
+
+    :ivar next_at_s: when the next bills are due at the earliest, on the
+        monotonic clock
+    :ivar errors: how often a server could not be billed, unexpectedly
+    :ivar transfer: receives the messages of other hosts
+    """
+
+    def __init__(self, hypervisor: base.UsageDriver, ledger: ledgers.Ledger,
+                 sender: outbox.Outbox, options: Options, *, host: str = '',
+                 clock: Callable[[], float] = time.monotonic,
+                 utc: Callable[[], float] = time.time) -> None:
+        """Prepare; nothing is read or opened yet.
+
+        :param host: name of this host
+        :param clock: monotonic, in seconds
+        :param utc: in seconds since 1970
+        """
+        self.options = options
+        self.errors = 0
+        self.next_at_s = float('-inf')
+        self._hypervisor = hypervisor
+        self._outbox = sender
+        self._clock = clock
+        self._books = books.Books(ledger)
+        self.transfer = transfer.AccountTransfer(
+            self._books, sender, host, clock=clock, utc=utc)
+        self._capacity = host_load.HostLoad()
+        self._notifications = notifications.UsageNotifications(
+            host, options.usage_interval_s, clock=clock, utc=utc)
+        self._began = False
+        self._failing: set[str] = set()
+        self._host_problem = ''
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Problems that an operator has to look at."""
+        return self._books.alarms
+
+    @property
+    def offers(self) -> tuple[str, ...]:
+        """The values of ``vqos:dd_billing`` that work on this host now."""
+        if not self._books.problem:
+            return ('off', 'account', 'charge')
+        return ('off',)
+
+    @property
+    def capacity(self) -> host_load.LoadReport | None:
+        """See :meth:`nova_vqos.billing.host_load.HostLoad.report`."""
+        return self._capacity.report()
+
+    def begin_interval(self, now_s: float,
+                       wanted: Collection[Billable]) -> bool:
+        """Begin the next interval, if it is due.
+
+        A host without servers to bill only writes to its ledger now and then.
+
+        :returns: whether it has begun, and :meth:`bill_all` is to run
+        """
+        needed = (not self._began or wanted or not self._books.is_empty
+                  or self.transfer.has_work)
+        if not needed and now_s < self.next_at_s + _IDLE_INTERVAL_S:
+            return False
+        if now_s < self.next_at_s:
+            return False
+        # Missed intervals are skipped.
+        interval_s = self.options.interval_s
+        self.next_at_s = interval_s + (
+            max(self.next_at_s, now_s - interval_s / 2) if self._began
+            else now_s)
+        self._began = True
+        return True
+
+    # All below is called by one thread at a time.
+
+    def bill_all(self, to_bill: Collection[Billable],
+                 costs: io_costs.IoCosts | None,
+                 running: Collection[str],
+                 pcpu_cu: float = 0.0,
+                 off: Collection[str] = ()) -> dict[str, Billed]:
+        """Bill all servers once, on a worker: it blocks.
+
+        :param running: UUIDs of all domains of the host
+        :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
+        :param off: UUIDs of servers whose flavor ended billing
+        :returns: by UUID; without servers that could not be read now
+        :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
+            be read
+        """
+        self._books.open()
+        wanted = {subject.uuid: subject for subject in to_bill}
+        for uuid in self._books.running.keys() - wanted.keys():
+            self._send_last(uuid, self._books.end(uuid, off=uuid in off))
+        self._failing.intersection_update(wanted)
+        try:
+            readings = (self._hypervisor.usages(wanted) if wanted else {})
+            billed = {
+                uuid: bill for uuid, reading in readings.items()
+                if uuid in wanted and (bill := self._try_to_bill(
+                    wanted[uuid], reading, costs)) is not None}
+        finally:
+            if self.transfer.has_work:
+                self.transfer.answer_claims(running)
+            if self._clock() >= self.transfer.next_claim_at_s:
+                self.transfer.send_claims()
+            self._books.store()
+        self._books.prune(running, self._clock())
+        if pcpu_cu:
+            self._read_host(pcpu_cu)
+        return billed
+
+    def close(self) -> None:
+        """Send and store what is left, and close the ledger. Never raises."""
+        for uuid, book in self._books.running.items():
+            self._send_last(uuid, book)
+        self._books.close()
+
+    def _send_last(self, uuid: str, book: books.Book) -> None:
+        last = self._notifications.end(uuid, book.report)
+        if last is not None:
+            self._outbox.notify(outbox.USAGE, last)
+
+    def _try_to_bill(self, subject: Billable, reading: usage.Usage,
+                     costs: io_costs.IoCosts | None) -> Billed | None:
+        try:
+            billed = self._bill(subject, reading, costs)
+        except Exception:
+            # A fault in one bill must not stop the others.
+            self.errors += 1
+            if subject.uuid not in self._failing:
+                self._failing.add(subject.uuid)
+                LOG.exception('Server %s (%s) cannot be billed', subject.uuid,
+                              subject.name)
+            return None
+        self._failing.discard(subject.uuid)
+        return billed
+
+    def _bill(self, subject: Billable, reading: usage.Usage,
+              costs: io_costs.IoCosts | None) -> Billed:
+        book = self._books.running.get(subject.uuid)
+        if book is None:
+            book = self._books.begin(subject.uuid, subject.origin)
+            self.transfer.begin(subject.uuid)
+        book.set_control(subject.limit_share)
+        last = _last(book.account.baseline, reading, subject)
+        bill = meter.bill(last, reading, subject.devices, costs,
+                          dropped_packets=self.options.dropped_packets)
+        used_cu_us = {
+            name: accounts.to_cu_us(used_ns, subject.coefficient)
+            for name, used_ns in bill.used_ns.items()}
+        book.bill(used_cu_us, meter.baseline(last, reading), bill.length_s)
+        self._charge(book, subject, used_cu_us, bill.length_s)
+        self._log_unmodelled(book, subject, bill, costs)
+        self._books.store_later(book.account)
+        book.report = self._report(book, subject)
+        self._capacity.add_server(
+            meter.measured_io(used_cu_us), meter.modelled_io(used_cu_us),
+            charged=book.control is not None)
+        notification = self._notifications.add(
+            subject.uuid, used_cu_us, bill.throttled_ns, book.report,
+            bill.length_s)
+        if notification is not None:
+            self._outbox.notify(outbox.USAGE, notification)
+        return Billed(
+            None if book.control is None else book.control.limit_share,
+            book.report)
+
+    def _charge(self, book: books.Book, subject: Billable,
+                used_cu_us: Mapping[str, int], length_s: float) -> None:
+        control = book.control
+        if control is None or not subject.entitlement_cu:
+            return
+        before = book.is_overdrawn
+        book.charge(
+            charge.Terms(entitlement_cu=subject.entitlement_cu,
+                         floor_share=self.options.floor_share,
+                         ceiling_s=self.options.ceiling_s),
+            used_cu_us, length_s)
+        if book.is_overdrawn and not before:
+            LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
+                        'the floor of %.0f %%', subject.uuid,
+                        subject.name, subject.entitlement_cu,
+                        100 * control.limit_share)
+            self._outbox.notify(
+                outbox.OVERDRAWN,
+                self._notifications.payload(self._report(book, subject)))
+
+    @staticmethod
+    def _log_unmodelled(book: books.Book, subject: Billable,
+                        bill: meter.Bill,
+                        costs: io_costs.IoCosts | None) -> None:
+        new = bill.unmodelled - book.unmodelled
+        if not new:
+            return
+        book.unmodelled |= new
+        reason = ('the profile has no I/O costs' if costs is None else
+                  'the profile has no costs for these')
+        LOG.warning("Server %s (%s) is billed for its threads' CPU time, but "
+                    'not for the kernel time of: %s: %s', subject.uuid,
+                    subject.name, '; '.join(sorted(new)), reason)
+
+    def _report(self, book: books.Book,
+                subject: Billable) -> messages.Bill:
+        account, control = book.account, book.control
+        return messages.Bill(
+            server_uuid=subject.uuid, project_id=subject.project_id,
+            billing=subject.billing,
+            used_cu_s={name: accounts.cu_s(used) for name, used
+                       in account.total_cu_us.items()},
+            used_here_cu_s={name: accounts.cu_s(used) for name, used
+                            in account.own_cu_us.items()},
+            used_lately_cu=dict(book.lately),
+            debt_cu_s=accounts.cu_s(account.debt_cu_us),
+            written_off_cu_s=accounts.cu_s(account.written_off_cu_us),
+            written_off_here_cu_s=accounts.cu_s(max(
+                0, account.written_off_cu_us
+                - account.inherited.written_off_cu_us)),
+            entitlement_cu=subject.entitlement_cu,
+            limit_cu=(
+                None if control is None or subject.entitlement_cu is None
+                else control.limit_share * subject.entitlement_cu),
+            overdrawn=book.is_overdrawn,
+            not_modelled=tuple(sorted(book.unmodelled)),
+            inherited=bool(account.inherited.server_uuid),
+            stored=not self._books.problem)
+
+    def _read_host(self, pcpu_cu: float) -> None:
+        if not self._capacity.is_due(self._clock()):
+            return
+        try:
+            self._capacity.add_host(self._hypervisor.host_usage(), pcpu_cu)
+            self._host_problem = ''
+        except base.HypervisorError as error:
+            if str(error) != self._host_problem:
+                LOG.warning("The host's CPU time cannot be read: %s", error)
+            self._host_problem = str(error)
+
+
+def _last(baseline: usage.Usage | None, reading: usage.Usage,
+          subject: Billable) -> usage.Usage:
+    """The earlier reading that this one is compared with.
+
+    A server that was started here, or that has an account and was started
+    while the agent did not run, is billed from its start. One that came, or
+    that ran unbilled before, is billed from now on.
+    """
+    since_s = subject.billed_since_s
+    if baseline is not None and baseline.run == reading.run and (
+            since_s is None or baseline.read_at_s >= since_s):
+        return baseline
+    if since_s is not None:
+        return reading
+    if subject.origin == 'booted' or (
+            subject.origin == 'found' and baseline is not None):
+        began = meter.from_nothing(reading)
+        if subject.began_s is not None:
+            began = dataclasses.replace(began, read_at_s=min(
+                subject.began_s, reading.read_at_s))
+        return began
+    return reading

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The books of the servers that are billed, and the ledger behind them.
+
+Nothing is lost while the ledger cannot be used: accounts stay in memory, and
+what the ledger has of them is added when it can be read.
+"""
+
+from collections.abc import Collection, Mapping
+import dataclasses
+import logging
+
+from nova_vqos.agent import messages
+from nova_vqos.billing import account as accounts
+from nova_vqos.billing import charge
+from nova_vqos.billing import ledger as ledgers
+from nova_vqos.billing import meter
+from nova_vqos.billing import usage
+
+LOG = logging.getLogger(__name__)
+
+_PRUNE_INTERVAL_S = 3600.0
+
+
+class Book:
+    """The account of a server that runs here and is billed.
+
+    :ivar account: as it is now, stored or not
+    :ivar origin: see :class:`nova_vqos.agent.server.Server`
+    :ivar is_read: whether the ledger could be read
+    :ivar stored: the account that the ledger had; None: it had none
+    :ivar control: None: the server is not charged
+    :ivar lately: used in the last interval by component, in CU
+    :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
+    :ivar report: the latest bill; None: there was none
+    """
+
+    def __init__(self, account: accounts.Account, origin: str) -> None:
+        self.account = account
+        self.origin = origin
+        self.is_read = False
+        self.stored: accounts.Account | None = None
+        self.control: charge.Charge | None = None
+        self.lately: dict[str, float] = {}
+        self.unmodelled: frozenset[str] = frozenset()
+        self.report: messages.Bill | None = None
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether its I/O alone is more than its entitlement."""
+        return self.control is not None and self.control.overdrawn
+
+    def record_stored(self, stored: accounts.Account | None) -> None:
+        """Record what the ledger had; None: no account."""
+        self.is_read = True
+        self.stored = stored
+
+    def set_control(self, limit_share: float | None) -> None:
+        """Begin or end to charge the server, as its flavor wants.
+
+        :param limit_share: in effect; None: the server is not charged
+        """
+        if limit_share is None:
+            self.control = None
+        elif self.control is None:
+            self.control = charge.Charge(
+                debt_cu_s=accounts.cu_s(self.account.debt_cu_us),
+                limit_share=limit_share)
+
+    def bill(self, used_cu_us: Mapping[str, int], baseline: usage.Usage,
+             length_s: float) -> None:
+        """Add what an interval cost.
+
+        :param baseline: what the next reading is to be compared with
+        """
+        self.account = self.account.billed(used_cu_us, baseline)
+        if length_s > 0:
+            self.lately = {name: accounts.cu_s(used) / length_s
+                           for name, used in used_cu_us.items()}
+
+    def charge(self, terms: charge.Terms, used_cu_us: Mapping[str, int],
+               length_s: float) -> None:
+        """Charge the cost of an interval, if the server is charged."""
+        control = self.control
+        if control is None:
+            return
+        written_off_cu_s = control.step(terms, charge.Interval(
+            length_s, accounts.cu_s(used_cu_us['vcpu']),
+            accounts.cu_s(meter.measured_io(used_cu_us)),
+            accounts.cu_s(meter.modelled_io(used_cu_us))))
+        self.account = dataclasses.replace(
+            self.account, debt_cu_us=accounts.cu_us(control.debt_cu_s),
+            written_off_cu_us=min(
+                accounts.MOST, self.account.written_off_cu_us
+                + accounts.cu_us(written_off_cu_s)))
+
+    def inherit(self, statement: accounts.Statement) -> bool:
+        """Add the statement of another host.
+
+        :returns: whether it was new
+        """
+        account = self.account.with_statement(statement)
+        if account is self.account:
+            return False
+        self.replace(account)
+        return True
+
+    def replace(self, account: accounts.Account) -> None:
+        """Replace the account, and charge the debt that it has more."""
+        owed_cu_us = account.debt_cu_us - self.account.debt_cu_us
+        self.account = account
+        if self.control is not None:
+            self.control.add_debt(accounts.cu_s(owed_cu_us))
+
+
+class Books:
+    """The accounts of a host's servers.
+
+    :ivar running: books of the servers that are billed here, by UUID
+    :ivar problem: why the ledger is not writable; '': it is; None: nothing
+        was written yet
+    """
+
+    def __init__(self, ledger: ledgers.Ledger) -> None:
+        """Prepare; nothing is opened yet."""
+        self.running: dict[str, Book] = {}
+        self.problem: str | None = None
+        self._ledger = ledger
+        self._unstored: dict[str, accounts.Account] = {}
+        # Servers whose account in memory lacks what the ledger has, since
+        # that could not be read.
+        self._unread: set[str] = set()
+        self._prune_at_s = float('-inf')
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Problems that an operator has to look at."""
+        return tuple(filter(None, (self.problem, self._ledger.alarm)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no server is billed, and all is stored."""
+        return not self.running and not self._unstored
+
+    def open(self) -> None:
+        """Open the ledger, if it is not open."""
+        try:
+            self._ledger.open()
+        except ledgers.LedgerError as error:
+            self._record_problem(str(error))
+
+    def close(self) -> None:
+        """Store what is left, and close the ledger. Never raises."""
+        self.store()
+        self._ledger.close()
+
+    def begin(self, uuid: str, origin: str) -> Book:
+        """Begin the book of a server that is billed here from now on."""
+        book = self.running[uuid] = self._new_book(uuid, origin)
+        return book
+
+    def end(self, uuid: str, *, off: bool) -> Book:
+        """End the book of a server that is billed here no more.
+
+        :param off: its flavor ended billing: its use until it is billed
+            again is not billed then, not even by an agent that starts later
+        """
+        book = self.running.pop(uuid)
+        if off:
+            self.store_later(dataclasses.replace(book.account, baseline=None))
+        return book
+
+    def account(self, uuid: str) -> accounts.Account | None:
+        """Find the account of any server; None: it has none here.
+
+        :raises nova_vqos.billing.ledger.LedgerError: when the ledger cannot
+            be read; this is logged
+        """
+        try:
+            if uuid in self._unread:
+                self._read_late(uuid)
+            account = self._unstored.get(uuid)
+            return self._ledger.get(uuid) if account is None else account
+        except ledgers.LedgerError as error:
+            self._record_problem(str(error))
+            raise
+
+    def store_later(self, account: accounts.Account) -> None:
+        """Have an account stored by the next :meth:`store` that can."""
+        self._unstored[account.server_uuid] = account
+
+    def store(self) -> None:
+        """Store what is new; what cannot be stored now stays in memory.
+
+        Only this shows whether the ledger is writable: one that can be
+        opened, and read, may still be on a full disk.
+        """
+        ready: list[accounts.Account] = []
+        try:
+            for uuid in tuple(self._unread):
+                self._read_late(uuid)
+            ready.extend(self._unstored.values())
+            if ready or self.problem != '':
+                self._ledger.store(ready)
+        except ledgers.LedgerError as error:
+            self._record_problem(str(error))
+            return
+        self._record_problem('')
+        for account in ready:
+            del self._unstored[account.server_uuid]
+
+    def prune(self, here: Collection[str], now_s: float) -> None:
+        """Drop accounts that will not be needed again, once an hour.
+
+        :param here: UUIDs of all domains of the host
+        :param now_s: on the monotonic clock
+        """
+        if now_s < self._prune_at_s or self.problem:
+            return
+        self._prune_at_s = now_s + _PRUNE_INTERVAL_S
+        try:
+            dropped = self._ledger.prune(frozenset(here))
+        except ledgers.LedgerError as error:
+            self._record_problem(str(error))
+            return
+        if dropped:
+            LOG.info('Dropped the accounts of %d servers, which have not run '
+                     'for long', dropped)
+
+    def _new_book(self, uuid: str, origin: str) -> Book:
+        try:
+            account = self.account(uuid)
+        except ledgers.LedgerError:
+            self._unread.add(uuid)
+            return Book(self._unstored.get(uuid, accounts.Account(uuid)),
+                        origin)
+        book = Book((account or accounts.Account(uuid)).adopted(), origin)
+        book.record_stored(account)
+        return book
+
+    def _read_late(self, uuid: str) -> None:
+        """Add the account in the ledger, which could not be read before.
+
+        :raises nova_vqos.billing.ledger.LedgerError: when it still cannot
+        """
+        stored = self._ledger.get(uuid)
+        self._unread.discard(uuid)
+        book = self.running.get(uuid)
+        now = self._unstored.get(uuid) if book is None else book.account
+        if now is None:
+            return
+        account = (now if stored is None
+                   else stored.adopted().followed_by(now))
+        self.store_later(account)
+        if book is not None:
+            book.replace(account)
+            book.record_stored(stored)
+
+    def _record_problem(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            LOG.error('%s; accounts are kept in memory until the ledger is '
+                      'writable', problem)
+        elif self.problem and not problem:
+            LOG.info('The ledger is writable again')
+        self.problem = problem

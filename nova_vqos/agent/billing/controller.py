@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Billing: all servers that are to be billed are, in each interval.
+
+It decides what servers are left that pay for their I/O; caps enforces it.
+"""
+
+import functools
+import logging
+
+from nova_vqos import files
+from nova_vqos import units
+from nova_vqos.agent import controller
+from nova_vqos.agent import messages
+from nova_vqos.agent import server as servers
+from nova_vqos.agent import worker
+from nova_vqos.agent.billing import biller as billers
+from nova_vqos.billing import costs
+from nova_vqos.billing import host_load
+from nova_vqos.billing import meter
+from nova_vqos.profile import model
+
+LOG = logging.getLogger(__name__)
+
+# How long a server is limited by what it used when that could last be read.
+_LONGEST_UNREAD_S = 60.0
+
+
+class _Limit:
+    """
+    :ivar share: None: not known yet, or the server pays for nothing
+    :ivar waived: whether it pays for nothing as long as its entitlement
+        cannot be worked out
+    """
+
+    def __init__(self, _server: servers.Server) -> None:
+        self.share: float | None = None
+        self.waived = False
+
+
+class Limits:
+    """The limit_share of each server, see :mod:`nova_vqos.billing.charge`."""
+
+    def __init__(self, known: servers.Servers) -> None:
+        self._servers = known
+        self._states = known.states(_Limit)
+
+    def limit_share(self, server: servers.Server) -> float | None:
+        """What a server is left; None: not known, or it pays for nothing."""
+        return self._states[server].share
+
+    def is_waived(self, server: servers.Server) -> bool:
+        """Whether its entitlement could not be worked out lately."""
+        return self._states[server].waived
+
+    def adopt(self, server: servers.Server, share: float) -> None:
+        """Begin with the limit that is in force for a server that pays.
+
+        One that is known already stays.
+        """
+        state = self._states[server]
+        state.waived = False
+        if state.share is None:
+            state.share = share
+
+    def forget(self, server: servers.Server) -> None:
+        """Forget the limit of a server that pays for nothing."""
+        self._states.drop(server)
+
+    def waive(self, server: servers.Server) -> None:
+        """Limit a server no more: its entitlement cannot be worked out."""
+        state = self._states[server]
+        state.share, state.waived = None, True
+
+    def change(self, server: servers.Server, share: float) -> None:
+        """Leave a server more, or less, if it pays; its cap follows."""
+        state = self._states[server]
+        if state.share not in (None, share):
+            state.share = share
+            self._servers.mark(server)
+
+
+class BillState:
+    """What the billing controller knows of one server.
+
+    :ivar bill: the latest, for people; None: it is not billed
+    :ivar unread: why it is not billed, though it should be; '': it is
+    :ivar billed_at_s: when it was last billed, or did not have to be; None:
+        not looked at yet
+    :ivar since_s: when billing was switched on in this run; None: it was on,
+        or is off, from the first look on
+    """
+
+    def __init__(self, _server: servers.Server) -> None:
+        self.bill: messages.Bill | None = None
+        self.unread = ''
+        self.billed_at_s: float | None = None
+        self.since_s: float | None = None
+        self._was_off = False
+        self._coefficient = 0.0
+        self._coefficient_of: tuple[int, model.Profile] | None = None
+
+    def coefficient(self, server: servers.Server,
+                    profile: model.Profile) -> float:
+        """That of a server, worked out once for each description of it."""
+        if self._coefficient_of is None or (
+                self._coefficient_of[0] != server.revision
+                or self._coefficient_of[1] is not profile):
+            self._coefficient = server.coefficient(profile)
+            self._coefficient_of = server.revision, profile
+        return self._coefficient
+
+    def follow(self, server: servers.Server, now_s: float) -> None:
+        """Follow the billing policy of a server."""
+        if server.domain is None:
+            return
+        is_off = server.dd_billing == servers.NO_BILLING
+        if is_off:
+            self.bill = None
+        elif self._was_off:
+            self.since_s = now_s
+        self._was_off = is_off
+
+    def record_bill(self, server: servers.Server, bill: messages.Bill,
+                    now_s: float) -> None:
+        """Record that a server was billed."""
+        self.billed_at_s = now_s
+        self.record_unread(server, '')
+        # Unless it was switched off in the meantime.
+        if server.dd_billing != servers.NO_BILLING:
+            self.bill = bill
+
+    def record_unread(self, server: servers.Server, reason: str) -> None:
+        """Log once that what a server uses cannot be read.
+
+        :param reason: empty: it can
+        """
+        if reason and not self.unread:
+            LOG.warning('Server %s (%s): %s', server.uuid, server.name,
+                        reason)
+        elif self.unread and not reason:
+            LOG.info('Server %s (%s) is billed again', server.uuid,
+                     server.name)
+        self.unread = reason
+
+
+class BillingController(controller.Controller):
+    """Bills the servers of a host; None as biller: billing is off."""
+
+    def __init__(self, biller: billers.Biller | None, known: servers.Servers,
+                 job: worker.PeriodicJob, limits: Limits) -> None:
+        """
+        :param job: runs the biller
+        :param limits: what servers are left that pay for their I/O
+        """
+        self._biller = biller
+        self._servers = known
+        self._job = job
+        self._limits = limits
+        self._states = known.states(BillState)
+        self._now_s = float('-inf')
+        # The profile whose costs of I/O were found to be nonsense.
+        self._refused_id = ''
+
+    def state(self, server: servers.Server) -> BillState:
+        """What is known of a server; for reading."""
+        return self._states[server]
+
+    @property
+    def capacity(self) -> host_load.LoadReport | None:
+        """Where the CPU time of the host goes; None: not known."""
+        return None if self._biller is None else self._biller.capacity
+
+    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
+        """Bill all servers that are to be, if it is time to."""
+        biller = self._biller
+        if biller is None:
+            return
+        for server in self._servers.values():
+            self._states[server].follow(server, now_s)
+            if not server.is_charged(terms):
+                self._limits.forget(server)
+        self._end_unread_limits(biller, now_s, terms)
+        if self._job.busy or now_s < biller.next_at_s:
+            return
+        to_bill = {
+            server: usage for server in self._servers.values()
+            if (usage := self._billable(server, terms)) is not None}
+        if not biller.begin_interval(now_s, to_bill.values()):
+            return
+        self._job.begin(
+            functools.partial(
+                biller.bill_all, tuple(to_bill.values()),
+                self._costs(terms.profile), frozenset(self._servers),
+                _mean_cu(terms.profile), frozenset(
+                    server.uuid for server in self._servers.values()
+                    if server.domain is not None
+                    and server.dd_billing == servers.NO_BILLING)),
+            functools.partial(self._apply_bills, tuple(to_bill)))
+
+    def status(self) -> controller.Status:
+        """What of ``vqos:dd_billing`` works, and what is wrong."""
+        biller = self._biller
+        if biller is None:
+            return controller.Status(offers=(servers.NO_BILLING,),
+                                     counters={'bills': 0})
+        unread = sum(bool(state.unread) for state in self._states.values())
+        return controller.Status(
+            offers=biller.offers,
+            alarms=(*biller.alarms, *([
+                f'{unread} servers are not billed now: what they use cannot '
+                'be read'] if unread else [])),
+            counters={'bills': self._job.runs},
+            errors=self._job.errors + biller.errors, busy=self._job.busy)
+
+    def close(self) -> None:
+        """Store what is left."""
+        if self._biller is not None and not self._job.busy:
+            self._biller.close()
+
+    def _billable(self, server: servers.Server, terms: controller.HostTerms
+                  ) -> billers.Billable | None:
+        """A server as the biller has to know it; None: not billed now."""
+        domain, profile = server.domain, terms.profile
+        if (server.dd_billing == servers.NO_BILLING or domain is None
+                or profile is None):
+            return None
+        if server.is_arriving:
+            # Its QEMU still receives what is not the server's work.
+            return None
+        limit_share = None
+        if server.is_charged(terms):
+            limit_share = self._limits.limit_share(server)
+            if limit_share is None and not self._limits.is_waived(server):
+                # Its cap was not looked at yet.
+                return None
+        return billers.Billable(
+            uuid=server.uuid, name=server.name, project_id=domain.project_id,
+            billing=server.dd_billing, origin=server.origin,
+            began_s=server.runs_since_s,
+            coefficient=self._states[server].coefficient(server, profile),
+            entitlement_cu=(None if server.policy is None
+                            else server.policy.units),
+            limit_share=limit_share,
+            devices=meter.Devices(domain.interfaces, domain.disks),
+            billed_since_s=self._states[server].since_s)
+
+    def _end_unread_limits(self, biller: billers.Biller, now_s: float,
+                           terms: controller.HostTerms) -> None:
+        """End the limit of servers that could not be billed for long."""
+        longest_s = max(_LONGEST_UNREAD_S, 3 * biller.options.interval_s)
+        # There was no connection, so none could have been read.
+        paused = now_s - self._now_s > longest_s / 2
+        self._now_s = now_s
+        for server in self._servers.values():
+            state = self._states[server]
+            if state.billed_at_s is None or paused:
+                state.billed_at_s = now_s
+            if now_s - state.billed_at_s < longest_s:
+                continue
+            if self._billable(server, terms) is None:
+                state.billed_at_s = now_s
+                state.record_unread(server, '')
+                continue
+            state.record_unread(
+                server, f'what it uses could not be read for '
+                f'{longest_s:.0f} s: it pays for nothing')
+            self._limits.change(server, 1.0)
+
+    def _costs(self, held: model.Profile | None) -> costs.IoCosts | None:
+        """What the kernel's part is billed by; None: it is not billed."""
+        try:
+            return None if held is None else held.io_costs
+        except files.FileInvalid as error:
+            # The rest of the profile can be used, and was.
+            if held is not None and held.id != self._refused_id:
+                self._refused_id = held.id
+                LOG.warning('I/O costs in the profile are invalid, kernel I/O '
+                            'time is not billed; run nova-vqos-calibrate io: '
+                            '%s', error)
+            return None
+
+    def _apply_bills(self, billed: tuple[servers.Server, ...],
+                     bills: dict[str, billers.Billed]) -> None:
+        for server in billed:
+            bill = bills.get(server.uuid)
+            if bill is None or self._servers.get(server.uuid) is not server:
+                continue
+            self._states[server].record_bill(server, bill.report, self._now_s)
+            if bill.limit_share is not None:
+                self._limits.change(server, bill.limit_share)
+
+
+def _mean_cu(profile: model.Profile | None) -> float:
+    """Mean speed of a host's pCPUs in CU, 0 where it is not known."""
+    if profile is None:
+        return 0.0
+    return float(units.CU_PER_REFERENCE_PCPU * sum(
+        len(cpu_class.pcpus) * cpu_class.busy.coefficient
+        for cpu_class in profile.cpu_classes) / len(profile.pcpus))

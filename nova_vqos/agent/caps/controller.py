@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caps: what is in force is compared with what is wanted, and mended."""
+
+from collections.abc import Callable
+from concurrent import futures
+import functools
+import logging
+import time
+
+from nova_vqos import core_types
+from nova_vqos import cpuset
+from nova_vqos.agent import controller
+from nova_vqos.agent import informer as informers
+from nova_vqos.agent import server as servers
+from nova_vqos.agent import worker
+from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.caps import desired
+from nova_vqos.agent.caps import state as states
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+# Between two looks for a core type for a server that none has room for.
+_CHOOSE_INTERVAL_S = 10.0
+# How long the end of the agent is put off to end limits on I/O.
+_GIVE_BACK_TIMEOUT_S = 4.0
+# The second time is for a write that was under way at the first.
+_GIVE_BACK_TIMES = 2
+
+
+class CapsController(controller.Controller):
+    """Keeps the caps of a host's servers."""
+
+    def __init__(self, hypervisor: base.CapDriver, known: servers.Servers,
+                 jobs: worker.ServerJobs, informer: informers.Informer,
+                 limits: billing.Limits, executor: futures.Executor,
+                 clock: Callable[[], float]) -> None:
+        """
+        :param informer: keeps descriptions of servers
+        :param limits: what servers are left that pay for their I/O
+        :param executor: runs the last writes, at the end of the agent
+        :param clock: monotonic, in seconds
+        """
+        self._hypervisor = hypervisor
+        self._servers = known
+        self._jobs = jobs
+        self._informer = informer
+        self._limits = limits
+        self._executor = executor
+        self._clock = clock
+        self._states = known.states(states.CapState)
+        self._terms: controller.HostTerms | None = None
+        self._writes = self._pins = self._restored = 0
+
+    # What the loop and other controllers call.
+
+    def state(self, server: servers.Server) -> states.CapState:
+        """What is known of a server; for reading."""
+        return self._states[server]
+
+    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
+        """Look at all servers."""
+        for server in self._servers.values():
+            self.reconcile(server, now_s, terms)
+
+    def reconcile(self, server: servers.Server, now_s: float,
+                  terms: controller.HostTerms) -> None:
+        """Compare what is in force for a server, and begin to mend it.
+
+        One that is not understood does not cost the others.
+        """
+        self._terms = terms
+        if self._informer.is_current(server):
+            try:
+                self._reconcile(server, now_s, terms)
+            except Exception as error:
+                self._jobs.fail(server, error)
+
+    def observe_event(self, server: servers.Server,
+                      event: base.Event) -> None:
+        """Remember what an event about a server says of its cap."""
+        state = self._states[server]
+        if event.kind is base.EventKind.TUNED:
+            state.tampering.observe(
+                event, None if state.desired is None else state.desired.tune)
+        elif event.detail == base.JOB_COMPLETED:
+            # A migration that failed, or another job: no need to know which.
+            state.lifted_until_s = None
+
+    def lift(self, server: servers.Server, for_s: float) -> None:
+        """Take the limit on a server's I/O away for a while.
+
+        It comes back by itself, or with the end of a migration.
+        """
+        self._states[server].lifted_until_s = self._clock() + for_s
+        self._servers.mark(server)
+        self._jobs.retry_now(server)
+
+    def is_lifted(self, server: servers.Server) -> bool:
+        """Whether nothing limits a server's I/O."""
+        state = self._states[server]
+        return state.desired is None or (
+            state.desired.tune.domain is None and state.right)
+
+    def status(self) -> controller.Status:
+        """How caps are; problems of servers are in their own reports."""
+        return controller.Status(
+            counters={'writes': self._writes, 'pins': self._pins,
+                      'restored': self._restored},
+            errors=self._jobs.errors, busy=self._jobs.any_busy())
+
+    def close(self) -> None:
+        """Give servers that paid for their I/O all they are entitled to.
+
+        Nothing ends a limit once this agent is gone. Debts are in the ledger.
+        """
+        if self._terms is None:
+            return
+        until_s = time.monotonic() + _GIVE_BACK_TIMEOUT_S
+        limited = self._limited(self._terms)
+        for _ in range(_GIVE_BACK_TIMES):
+            left_s = until_s - time.monotonic()
+            if not limited or left_s <= 0:
+                break
+            futures.wait([
+                self._executor.submit(self._hypervisor.write, server.uuid,
+                                      changes)
+                for server, changes in limited.items()], timeout=left_s)
+            limited = self._limited(self._terms)
+        for server in limited:
+            LOG.warning('Server %s (%s) keeps the limit on its I/O',
+                        server.uuid, server.name)
+
+    # One look at one server.
+
+    def _reconcile(self, server: servers.Server, now_s: float,
+                   terms: controller.HostTerms) -> None:
+        state = self._states[server]
+        if (state.lifted_until_s is not None
+                and now_s >= state.lifted_until_s):
+            state.lifted_until_s = None
+            self._servers.mark(server)
+        if server.policy is None and state.desired is None:
+            self._servers.unmark(server)
+            return
+        try:
+            in_force = self._hypervisor.read(server.uuid)
+        except (base.DomainGone, base.Unavailable):
+            # The bulk call of the next tick will show it.
+            return
+        except base.HypervisorError as error:
+            server.set_problem(f'its cap cannot be read: {error}')
+            return
+        if self._begin_pinning(server, in_force, now_s, terms):
+            return
+        if (not self._servers.unmark(server) and state.right
+                and in_force is state.in_force):
+            state.confirm_right(now_s)
+            return
+        self._compare(server, in_force, now_s, terms)
+
+    def _compare(self, server: servers.Server, in_force: base.InForce,
+                 now_s: float, terms: controller.HostTerms) -> None:
+        state = self._states[server]
+        if server.policy is None:
+            self._release(server, in_force, now_s, terms)
+            return
+        try:
+            state.desired = self._desire(server, in_force, terms)
+        except desired.Unenforceable as error:
+            self._limits.waive(server)
+            server.set_problem(f'its cap is left as it is: {error}')
+            self._release(server, in_force, now_s, terms)
+            return
+        changes = desired.changes(state.desired.tune, in_force)
+        if not changes:
+            self._record_right(server, in_force, now_s)
+            return
+        state.record_wrong(in_force, changes, now_s)
+        if self._jobs.is_waiting(server, now_s):
+            return
+        if state.tampering.open and not state.write_tokens.acquire(now_s):
+            server.set_problem('another writer changes its cap again and '
+                               'again: it is restored every ten seconds only')
+            return
+        self._begin_write(server, changes, self._read_back)
+
+    def _desire(self, server: servers.Server, in_force: base.InForce,
+                terms: controller.HostTerms) -> desired.Desired:
+        """:raises desired.Unenforceable: when it cannot be worked out"""
+        state = self._states[server]
+        charged = server.is_charged(terms)
+        found = desired.desire(
+            server, in_force, terms,
+            limit_share=self._limits.limit_share(server) if charged else None,
+            lifted=state.lifted_until_s is not None, before=state.desired)
+        if found.inputs.debt is not None:
+            self._limits.adopt(server, found.inputs.debt)
+        return found
+
+    def _record_right(self, server: servers.Server, in_force: base.InForce,
+                      now_s: float) -> None:
+        self._jobs.retry_now(server)
+        server.set_problem('')
+        self._states[server].record_right(server, in_force, now_s)
+
+    def _release(self, server: servers.Server, in_force: base.InForce,
+                 now_s: float, terms: controller.HostTerms) -> None:
+        """End the limit on a server's I/O where it has no basis any more."""
+        state = self._states[server]
+        state.record_unknown(in_force)
+        changes = desired.release_changes(
+            state.desired, in_force, charged=server.is_charged(terms))
+        if not changes:
+            state.desired = (None if server.policy is None
+                             or state.desired is None
+                             else state.desired.without_limit)
+        elif (not self._jobs.is_waiting(server, now_s)
+                and state.write_tokens.acquire(now_s)):
+            self._begin_write(server, changes, self._finish_release)
+
+    # Writes.
+
+    def _begin_write(self, server: servers.Server,
+                     changes: tuple[base.Change, ...],
+                     then: Callable[[servers.Server], None]) -> None:
+        self._jobs.begin(
+            server, functools.partial(self._hypervisor.write, server.uuid,
+                                      changes),
+            functools.partial(self._count_write, server, changes, then))
+
+    def _count_write(self, server: servers.Server,
+                     changes: tuple[base.Change, ...],
+                     then: Callable[[servers.Server], None],
+                     _result: None) -> None:
+        state = self._states[server]
+        state.writes += 1
+        self._writes += 1
+        self._restored += state.tampering.open is not None
+        LOG.debug('Wrote to server %s: %s', server.uuid, changes)
+        then(server)
+
+    def _read_back(self, server: servers.Server) -> None:
+        """Compare with what was wanted when it was written."""
+        state, now_s = self._states[server], self._clock()
+        try:
+            in_force = self._hypervisor.read(server.uuid)
+        except base.HypervisorError as error:
+            self._jobs.fail(server, error)
+            return
+        left = () if state.desired is None else desired.changes(
+            state.desired.tune, in_force)
+        if not left:
+            self._record_right(server, in_force, now_s)
+            return
+        if state.has_same_vcpus(in_force):
+            server.set_problem(
+                f'its cap was written, and is not in force: {left}')
+            self._jobs.back_off(server)
+        else:
+            # Another vCPU was plugged in meanwhile.
+            self._servers.mark(server)
+        state.record_wrong(in_force, left, now_s)
+
+    def _finish_release(self, server: servers.Server) -> None:
+        if server.policy is None:
+            server.set_problem('')
+        self._states[server].record_released()
+        self._servers.mark(server)
+
+    # Core types.
+
+    def _begin_pinning(self, server: servers.Server, in_force: base.InForce,
+                       now_s: float, terms: controller.HostTerms) -> bool:
+        """Pin a server to one core type if it may run on several.
+
+        Its cap comes after, by that type; one that cannot be pinned is capped
+        by the slowest.
+
+        :returns: whether a job was begun
+        """
+        state = self._states[server]
+        self._check_pins(server)
+        if now_s < state.choose_at_s or self._jobs.is_waiting(server, now_s):
+            return False
+        try:
+            pcpus = self._pcpus_to_pin(server, in_force, terms)
+        except desired.Unenforceable as error:
+            state.record_floating(server, str(error))
+            # Sums over all servers are nothing for each tick.
+            state.choose_at_s = now_s + _CHOOSE_INTERVAL_S
+            return False
+        if pcpus is None:
+            state.record_floating(server, '')
+        if pcpus is None or not state.pin_tokens.acquire(now_s):
+            return False
+        state.pinned_to = pcpus
+        state.pinned_revision = server.revision
+        self._jobs.begin(
+            server, functools.partial(self._hypervisor.pin, server.uuid,
+                                      pcpus),
+            functools.partial(self._finish_pinning, server, pcpus),
+            functools.partial(self._fail_pinning, server))
+        return True
+
+    def _check_pins(self, server: servers.Server) -> None:
+        """Compare pins with the first description after they were set."""
+        state, domain = self._states[server], server.domain
+        if (state.pinned_to is None or domain is None
+                or state.pinned_revision == server.revision):
+            return
+        if domain.pcpus != state.pinned_to:
+            LOG.warning(
+                'Server %s (%s) was pinned to pCPUs %s, and may run on %s',
+                server.uuid, server.name,
+                cpuset.format_pcpus(state.pinned_to),
+                'all' if domain.pcpus is None
+                else cpuset.format_pcpus(domain.pcpus))
+        state.pinned_to = None
+
+    def _pcpus_to_pin(self, server: servers.Server, in_force: base.InForce,
+                      terms: controller.HostTerms) -> frozenset[int] | None:
+        """The pCPUs of one core type to pin a server to; None: leave it.
+
+        :raises desired.Unenforceable: when none has room for it
+        """
+        profile = terms.profile
+        if (server.policy is None or server.domain is None or profile is None
+                or not server.spans_core_types(profile)):
+            return None
+        others = []
+        for other in self._servers.values():
+            pinned_to = self._states[other].pinned_to
+            domain, policy = other.domain, other.policy
+            if (other is not server and domain is not None
+                    and policy is not None and policy.units is not None
+                    and (pinned_to or not other.spans_core_types(profile))):
+                others.append(core_types.Server(
+                    policy.units, pinned_to or domain.pcpus))
+        return desired.pcpus_to_pin(
+            server.policy, len(in_force.vcpus), server.domain.pcpus, others,
+            terms, profile)
+
+    def _finish_pinning(self, server: servers.Server,
+                        pcpus: frozenset[int], _result: None) -> None:
+        self._pins += 1
+        self._states[server].record_floating(server, '')
+        LOG.info('Server %s (%s, %s) was pinned to one core type: %s',
+                 server.uuid, server.name, server.origin,
+                 cpuset.format_pcpus(pcpus))
+        # Read back before anything else is decided.
+        self._informer.expire(server)
+
+    def _fail_pinning(self, server: servers.Server,
+                      error: Exception) -> None:
+        state = self._states[server]
+        state.pinned_to = None
+        if type(error) is not base.HypervisorError:
+            # It is busy, or gone, or the hypervisor is: no write succeeds.
+            self._jobs.fail(server, error)
+            return
+        # Its cap does not wait for it.
+        state.record_floating(server, str(error))
+        state.choose_at_s = self._clock() + _CHOOSE_INTERVAL_S
+
+    # The end of the agent.
+
+    def _limited(self, terms: controller.HostTerms
+                 ) -> dict[servers.Server, tuple[base.Change, ...]]:
+        """What has to be written to servers that pay for their I/O.
+
+        By what is in force: what is wanted may not have been written.
+        """
+        found = {}
+        for server in self._servers.values():
+            wanted = self._states[server].desired
+            if wanted is None or not (server.policy is None
+                                      or server.is_charged(terms)):
+                continue
+            try:
+                changes = self._changes_without_limit(
+                    server, wanted, self._hypervisor.read(server.uuid), terms)
+            except base.DomainGone:
+                continue
+            except base.HypervisorError as error:
+                LOG.warning('Server %s (%s) may keep its limit: %s',
+                            server.uuid, server.name, error)
+                continue
+            if changes:
+                found[server] = changes
+        return found
+
+    @staticmethod
+    def _changes_without_limit(
+            server: servers.Server, wanted: desired.Desired,
+            in_force: base.InForce, terms: controller.HostTerms
+            ) -> tuple[base.Change, ...]:
+        if server.policy is not None:
+            try:
+                whole = desired.desire(server, in_force, terms,
+                                       limit_share=1.0, before=wanted)
+                return desired.changes(whole.tune, in_force)
+            except desired.Unenforceable:
+                pass
+        return desired.release_changes(wanted, in_force,
+                                       charged=server.is_charged(terms))

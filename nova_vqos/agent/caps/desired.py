@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wanted for one server, and what has to be written for it. Pure."""
+
+from collections.abc import Iterable, Set
+from fractions import Fraction
+import typing as ty
+
+from nova_vqos import core_types
+from nova_vqos import cputune
+from nova_vqos import files
+from nova_vqos import policy as policies
+from nova_vqos import units
+from nova_vqos.agent import controller
+from nova_vqos.agent import server as servers
+from nova_vqos.hypervisor import base
+from nova_vqos.profile import model
+
+_OF_DOMAIN = (base.Parameter.DOMAIN_QUOTA_US, base.Parameter.DOMAIN_PERIOD_US)
+
+
+class Unenforceable(Exception):
+    """What was promised to a server cannot be worked out on this host."""
+
+
+class Inputs(ty.NamedTuple):
+    """What the cap of a server follows from, the weightiest first.
+
+    :ivar flavor: its policy
+    :ivar profile: id of the host's
+    :ivar pcpus: those that it may run on; None: all
+    :ivar vcpus: how many are online
+    :ivar lifted: whether the limit on its I/O is lifted, for a migration
+    :ivar debt: part of its entitlement that its I/O leaves it; None: it does
+        not pay for it
+    """
+
+    flavor: policies.ServerPolicy
+    profile: str
+    pcpus: frozenset[int] | None
+    vcpus: int
+    lifted: bool
+    debt: float | None
+
+    def difference(self, before: 'Inputs | None') -> str:
+        """The name of the first that is another one than before.
+
+        ``other`` where all are the same, or there was nothing before.
+        """
+        if before is None:
+            return 'other'
+        for name, now, then in zip(self._fields, self, before, strict=True):
+            if now != then and not (name == 'lifted' and not self.lifted):
+                return name
+        # The limit on its I/O is in force again after a migration.
+        return 'debt' if self.lifted != before.lifted else 'other'
+
+
+class Desired(ty.NamedTuple):
+    """What is wanted for a server.
+
+    :ivar tune: what is to be in force
+    :ivar entitled: the same, were there no limit on its I/O
+    :ivar inputs: what both follow from
+    """
+
+    tune: cputune.CpuTune
+    entitled: cputune.CpuTune
+    inputs: Inputs
+
+    @property
+    def without_limit(self) -> 'Desired':
+        """The same, with the whole entitlement."""
+        return self._replace(tune=self.entitled)
+
+
+def desire(server: servers.Server, in_force: base.InForce,
+           terms: controller.HostTerms, *, limit_share: float | None,
+           lifted: bool = False, before: Desired | None = None) -> Desired:
+    """Work out what is wanted for a server with units.
+
+    :param server: that was described, and has a policy
+    :param limit_share: what its I/O leaves it, see
+        :class:`nova_vqos.billing.charge.Charge`; None: not yet known, so what
+        is in force stays, where an agent before this one has set it
+    :param lifted: whether there is no limit on its I/O for now
+    :param before: what was wanted last
+    :raises Unenforceable: when it cannot be worked out, or given
+    """
+    policy, domain = server.policy, server.domain
+    if policy is None or domain is None:
+        raise Unenforceable('the server was not described')
+    inputs = Inputs(policy, '' if terms.profile is None else terms.profile.id,
+                    domain.pcpus, len(in_force.vcpus), lifted, None)
+    if before is not None and before.inputs[:4] == inputs[:4]:
+        entitled = before.entitled
+    else:
+        entitled = entitlement(policy, len(in_force.vcpus), domain.pcpus,
+                               terms)
+    if not server.is_charged(terms):
+        return Desired(entitled, entitled, inputs)
+    vcpus = max(policy.vcpus, len(in_force.vcpus))
+    if limit_share is None:
+        # Whoever was charged before this agent started still is.
+        limit_share = limit_in_force(entitled, vcpus, in_force, terms)
+    return Desired(
+        entitled if lifted else limited(entitled, vcpus, limit_share, terms),
+        entitled, inputs._replace(debt=limit_share))
+
+
+def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
+                pcpus: Set[int] | None,
+                terms: controller.HostTerms) -> cputune.CpuTune:
+    """The tuning that keeps a server's promise, without any limit.
+
+    :param policy: with units
+    :param vcpus_online: a server with more of them than its flavor says (they
+        were hotplugged) shares its units among all of them
+    :param pcpus: those that its vCPUs may run on; None: all of the profile
+    :raises Unenforceable: when it cannot be worked out, or given
+    """
+    if terms.profile is None:
+        raise Unenforceable('the host has no valid profile')
+    policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
+    try:
+        found = cputune.compute(
+            policy, terms.profile,
+            terms.profile.pcpus if pcpus is None else pcpus,
+            cgroup_version=terms.cgroup_version, periods=terms.periods)
+    except (units.UnitsError, files.FileError) as error:
+        raise Unenforceable(str(error)) from error
+    if found is None:
+        raise Unenforceable('the server has no units')
+    return found
+
+
+def limited(tune: cputune.CpuTune, vcpus: int, limit_share: float,
+            terms: controller.HostTerms) -> cputune.CpuTune:
+    """The tuning of a server that pays for its I/O out of its units.
+
+    :param tune: that of its units
+    :param vcpus: that share them
+    :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
+    """
+    cap = tune.cap
+    if cap is None or not terms.charges or terms.profile is None:
+        return tune
+    domain = _share_of(
+        units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share,
+        terms.profile.tick_us)
+    if terms.cgroup_version == 1 and domain.share < cap.share:
+        # NOTE: a child must not be given more than its parent.
+        cap = domain
+    return tune._replace(cap=cap, domain=domain)
+
+
+def limit_in_force(tune: cputune.CpuTune, vcpus: int, in_force: base.InForce,
+                   terms: controller.HostTerms) -> float:
+    """The limit_share by which :func:`limited` gives what is in force.
+
+    1.0 where no limit is, or one that is not ours.
+
+    :param tune: that of its units
+    """
+    cap, limit = tune.cap, in_force.domain
+    if cap is None or limit.quota_us is None or terms.profile is None:
+        return 1.0
+    whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
+    found = units.CpuCap(limit.quota_us, limit.period_us)
+    limit_share = float(found.share / whole.share)
+    if limit_share > 1.0 or found != _share_of(whole, limit_share,
+                                               terms.profile.tick_us):
+        return 1.0
+    return limit_share
+
+
+def _share_of(cap: units.CpuCap, limit_share: float,
+              tick_us: int) -> units.CpuCap:
+    # NOTE: not the quota alone: below two ticks it is overrun (TRAPS, Linux
+    # 6 and 7).
+    return units.cap_of_share(cap.share * Fraction(limit_share),
+                              tick_us=tick_us, period_us=cap.period_us)
+
+
+def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,
+                 pcpus: frozenset[int] | None,
+                 others: Iterable[core_types.Server],
+                 terms: controller.HostTerms,
+                 profile: model.Profile) -> frozenset[int]:
+    """The pCPUs of one class for a server that may run on several.
+
+    None but those that it may run on already: they may be all that Nova has
+    for servers to share, which the profile does not say.
+
+    :param pcpus: those that its vCPUs may run on; None: all of the profile
+    :param others: the other servers with units on the host, but for those
+        that float as well: each gets its class in turn
+    :raises Unenforceable: when no class fits
+    """
+    rooms = core_types.with_servers(
+        core_types.of_host(profile, profile.pcpus), others,
+        reserved_cu=terms.reserved_cu,
+        allocation_ratio=terms.allocation_ratio)
+    policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
+    try:
+        return core_types.choose(
+            policy, core_types.restricted(
+                rooms, profile.pcpus if pcpus is None else pcpus),
+            tick_us=profile.tick_us).pcpus
+    except core_types.NoCoreTypeFits as error:
+        raise Unenforceable(str(error)) from error
+
+
+def changes(want: cputune.CpuTune,
+            in_force: base.InForce) -> tuple[base.Change, ...]:
+    """What has to be written, in the order in which it must be written.
+
+    Nothing that is right already: each write of a quota, even of the same
+    value, refills its pool and so gives CPU time away.
+
+    cgroup v1 refuses a child more than its parent has: so the domain as a
+    whole comes first where it gets more, and last where it gets less. Of
+    quota and period the one comes first that leaves a vCPU with less, and the
+    domain with more, until the other is written.
+
+    :returns: empty when all is right
+    """
+    found = _vcpu_changes(want.cap, list(in_force.vcpus.values()))
+    domain = _domain_changes(want.domain, in_force.domain)
+    if _gets_less(want.domain, in_force.domain):
+        found += domain
+    else:
+        found = domain + found
+    if in_force.shares != want.shares:
+        found.append(base.Change(base.Parameter.SHARES, want.shares))
+    return tuple(found)
+
+
+def release_changes(desired: Desired | None, in_force: base.InForce, *,
+                    charged: bool) -> tuple[base.Change, ...]:
+    """What ends the limit on the I/O of a server where it has no basis.
+
+    Its cap stays, or becomes again what it was without that limit; what
+    another writer set is left as it is.
+
+    :param desired: what was wanted last
+    :param charged: whether any limit there is is ours
+    """
+    limited_tune = None if desired is None else desired.tune
+    entitled = None if desired is None else desired.entitled
+    ours = charged or (
+        limited_tune is not None and limited_tune.domain is not None
+        and _is(in_force.domain, limited_tune.domain))
+    lowered = (
+        limited_tune is not None and entitled is not None
+        and limited_tune.cap is not None and limited_tune.cap != entitled.cap
+        and all(_is(limit, limited_tune.cap)
+                for limit in in_force.vcpus.values()))
+    if lowered and entitled is not None:
+        end = entitled._replace(shares=in_force.shares)
+        return tuple(change for change in changes(end, in_force)
+                     if ours or change.parameter not in _OF_DOMAIN)
+    if ours and in_force.domain.quota_us is not None:
+        return (base.Change(base.Parameter.DOMAIN_QUOTA_US, None),)
+    return ()
+
+
+def _is(limit: base.Limit, cap: units.CpuCap) -> bool:
+    return (limit.quota_us, limit.period_us) == cap
+
+
+def _domain_changes(want: units.CpuCap | None,
+                    limit: base.Limit) -> list[base.Change]:
+    if want is None:
+        # A limit on all vCPUs together would give less than was promised.
+        return ([] if limit.quota_us is None else
+                [base.Change(base.Parameter.DOMAIN_QUOTA_US, None)])
+    found = []
+    if limit.quota_us != want.quota_us:
+        found.append(base.Change(base.Parameter.DOMAIN_QUOTA_US,
+                                 want.quota_us))
+    if limit.period_us != want.period_us:
+        period = base.Change(base.Parameter.DOMAIN_PERIOD_US, want.period_us)
+        first = limit.quota_us is None or want.period_us < limit.period_us
+        found.insert(0 if first else len(found), period)
+    return found
+
+
+def _gets_less(want: units.CpuCap | None, limit: base.Limit) -> bool:
+    if want is None:
+        return False
+    return (limit.quota_us is None
+            or want.share < Fraction(limit.quota_us, limit.period_us))
+
+
+def _vcpu_changes(cap: units.CpuCap | None,
+                  limits: list[base.Limit]) -> list[base.Change]:
+    if cap is None:
+        # The period of what has no limit means nothing.
+        return ([base.Change(base.Parameter.QUOTA_US, None)]
+                if any(limit.quota_us is not None for limit in limits)
+                else [])
+    found = []
+    if any(limit.quota_us != cap.quota_us for limit in limits):
+        found.append(base.Change(base.Parameter.QUOTA_US, cap.quota_us))
+    if any(limit.period_us != cap.period_us for limit in limits):
+        period = base.Change(base.Parameter.PERIOD_US, cap.period_us)
+        longest_us = max(limit.period_us for limit in limits)
+        found.insert(0 if cap.period_us > longest_us else len(found), period)
+    return found

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wanted and was seen of one server's cap."""
+
+import logging
+import time
+import typing as ty
+
+from nova_vqos.agent import retry
+from nova_vqos.agent import server as servers
+from nova_vqos.agent.caps import desired
+from nova_vqos.agent.caps import tampering
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+#: Why a cap was set that was right before, besides Inputs.difference().
+TAMPERED = 'tampered'
+RELEASED = 'released'
+
+# Inputs whose changes are rare enough for a line of the log each.
+_LOGGED_REASONS = ('flavor', 'profile', 'pcpus', 'vcpus')
+
+# Each write gives CPU time away, so a fight with another writer must not go
+# on at every tick.
+_WRITES_AT_ONCE = 5
+_WRITE_INTERVAL_S = 10.0
+
+
+class LastChange(ty.NamedTuple):
+    """The last time that a cap was set.
+
+    :ivar at_s: when, in seconds since 1970
+    :ivar reason: how the server came to run here, for its first cap; else a
+        field of Inputs, TAMPERED, RELEASED or ``other``
+    :ivar wrong_ms: for how long another one was in force before, at the
+        most: who changed it may have done so after it was last looked at;
+        None: unknown
+    """
+
+    at_s: float
+    reason: str
+    wrong_ms: float | None
+
+
+class _Wrong(ty.NamedTuple):
+    """Since when another cap than the wanted one is in force, and why.
+
+    :ivar writes: how often the server had been written to
+    """
+
+    reason: str
+    since_s: float
+    writes: int
+
+
+class CapState:
+    """What the caps controller knows of one server.
+
+    :ivar desired: what is wanted; None: nothing, or not yet known
+    :ivar in_force: what was last read; None: nothing yet
+    :ivar right: whether that is what is wanted
+    :ivar right_at_first_sight: whether the first that was read was, leaving
+        the weight aside; None: not yet known
+    :ivar wrong_ms: for how long the guest ran here before its cap was right;
+        None where unknown
+    :ivar last_change: None: its cap was not set since the agent knows it
+    :ivar writes: to it
+    :ivar lifted_until_s: no limit on its I/O until then, for a migration;
+        None: there is
+    :ivar pinned_to: pCPUs that it was pinned to since it was last described;
+        None: it was not
+    :ivar pinned_revision: of the server, when it was
+    :ivar choose_at_s: when a core type is looked for again
+    """
+
+    def __init__(self, _server: servers.Server) -> None:
+        self.desired: desired.Desired | None = None
+        self.in_force: base.InForce | None = None
+        self.right = False
+        self.right_at_first_sight: bool | None = None
+        self.wrong_ms: float | None = None
+        self.last_change: LastChange | None = None
+        self.writes = 0
+        self.tampering = tampering.TamperWatch()
+        self.write_tokens = retry.TokenBucket(
+            _WRITES_AT_ONCE, _WRITE_INTERVAL_S)
+        self.pin_tokens = retry.TokenBucket(
+            _WRITES_AT_ONCE, _WRITE_INTERVAL_S)
+        self.lifted_until_s: float | None = None
+        self.pinned_to: frozenset[int] | None = None
+        self.pinned_revision = 0
+        self.choose_at_s = float('-inf')
+        self._enforced: desired.Desired | None = None
+        self._last_right_at_s = 0.0
+        self._wrong: _Wrong | None = None
+        self._floats = ''
+
+    def confirm_right(self, now_s: float) -> None:
+        """Record that what was right is in force unchanged."""
+        self._last_right_at_s = now_s
+
+    def has_same_vcpus(self, in_force: base.InForce) -> bool:
+        """Whether the vCPUs are those that were there at the last read."""
+        return (self.in_force is not None
+                and self.in_force.vcpus.keys() == in_force.vcpus.keys())
+
+    def record_unknown(self, in_force: base.InForce) -> None:
+        """Record what is in force where nothing is known to be right."""
+        self.in_force = in_force
+        self.right = False
+
+    def record_wrong(self, in_force: base.InForce,
+                     changes: tuple[base.Change, ...], now_s: float) -> None:
+        """Record that what is wanted is not in force.
+
+        :param changes: what has to be written
+        """
+        # What was right is not in force any more, whatever is wanted by now:
+        # a new limit may have been worked out meanwhile.
+        if (self.right and self._enforced is not None
+                and desired.changes(self._enforced.tune, in_force)
+                and self.has_same_vcpus(in_force)):
+            self.tampering.begin(in_force, self.in_force,
+                                 now_s - self._last_right_at_s)
+        if self.right_at_first_sight is None:
+            # A wrong weight alone delays, but gives no other speed; and no
+            # guest starts with a limit on its I/O.
+            harmless = {base.Parameter.SHARES}
+            if self.desired is not None and self.desired.tune.domain:
+                harmless |= {base.Parameter.DOMAIN_QUOTA_US,
+                             base.Parameter.DOMAIN_PERIOD_US}
+            self.right_at_first_sight = all(
+                change.parameter in harmless for change in changes)
+        self.right = False
+        self.in_force = in_force
+        if self._wrong is None:
+            tampered = self.tampering.open is not None
+            self._wrong = _Wrong(
+                TAMPERED if tampered else self._difference(),
+                self._last_right_at_s if tampered else now_s, self.writes)
+
+    def record_right(self, server: servers.Server, in_force: base.InForce,
+                     now_s: float) -> None:
+        """Record, and log, that what is wanted is in force."""
+        first = self._enforced is None
+        self.right = True
+        self.in_force = in_force
+        self._enforced = self.desired
+        self._last_right_at_s = now_s
+        wrong, self._wrong = self._wrong, None
+        if wrong is not None and self.writes > wrong.writes:
+            self.last_change = LastChange(
+                time.time(), wrong.reason, (now_s - wrong.since_s) * 1000)
+            # Not what its I/O leaves it, which changes all the time; nor
+            # what another writer did, see below.
+            if wrong.reason in _LOGGED_REASONS:
+                LOG.info('Server %s (%s) has another cap for %s, since its %s '
+                         'changed: %s, after %.0f ms', server.uuid,
+                         server.name, _promise(server), wrong.reason,
+                         in_force, self.last_change.wrong_ms)
+        if first:
+            self._record_first(server, now_s)
+        changed = self.tampering.open and self.tampering.end()
+        if changed:
+            LOG.warning(
+                'Cap of server %s (%s) was changed by another writer (%s): '
+                'expected %s, found %s, restored %s, last correct at %s',
+                server.uuid, server.name, changed.channel, changed.expected,
+                changed.found, in_force, changed.last_right_at)
+
+    def record_released(self) -> None:
+        """Record that the limit on its I/O was ended, and no more."""
+        self.last_change = LastChange(time.time(), RELEASED, None)
+
+    def record_floating(self, server: servers.Server, reason: str) -> None:
+        """Log once that a server is kept on no core type.
+
+        :param reason: empty: it is on one, or is going to be
+        """
+        if reason and not self._floats:
+            LOG.warning('Server %s (%s) stays on unlike pCPUs, capped by the '
+                        'slowest: %s', server.uuid, server.name, reason)
+        self._floats = reason
+
+    def _difference(self) -> str:
+        if self.desired is None:
+            return TAMPERED
+        return self.desired.inputs.difference(
+            None if self._enforced is None else self._enforced.inputs)
+
+    def _record_first(self, server: servers.Server, now_s: float) -> None:
+        if self.right_at_first_sight is not False:
+            self.right_at_first_sight = True
+            self.wrong_ms = 0.0
+            LOG.info('Server %s (%s, %s) has the right cap for %s: %s',
+                     server.uuid, server.name, server.origin,
+                     _promise(server), self.in_force)
+        else:
+            window = 'an unknown time'
+            if server.runs_since_s is not None:
+                self.wrong_ms = (now_s - server.runs_since_s) * 1000
+                window = f'{self.wrong_ms:.0f} ms'
+            LOG.warning('Server %s (%s, %s) ran for %s before its cap was '
+                        'corrected for %s: %s', server.uuid, server.name,
+                        server.origin, window, _promise(server),
+                        self.in_force)
+        if self.writes or server.origin != 'found':
+            self.last_change = LastChange(time.time(), server.origin,
+                                          self.wrong_ms)
+
+
+def _promise(server: servers.Server) -> str:
+    policy = server.policy
+    return 'no units' if policy is None else (
+        f'{policy.units} CU ({policy.cap}), class {policy.quantum_class}, '
+        f'billing {policy.dd_billing}')

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the agents of many hosts, in all cells, at once.
+
+Programs of operators use it. nova-compute uses :mod:`nova_vqos.agent.rpcapi`
+alone: it may have no threads of ours.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import threading
+import time
+import typing as ty
+
+import oslo_messaging
+
+from nova_vqos import primitives
+from nova_vqos.agent import rpcapi
+
+#: The cell of a host whose cell is unknown: it is asked for in all of them.
+ANY_CELL = ''
+#: Errors of answers.
+TOO_OLD = f'the agent is older than {rpcapi.VERSION}: upgrade it'
+NO_AGENT = 'the bus knows no agent by this name'
+
+# NOTE: oslo.messaging waits for a bus that is down without a limit when it
+# begins to listen for answers. The threads that hang so are left behind.
+_GRACE_S = 5.0
+# The time that it takes to send one call, at most; they are sent in turn.
+_SEND_S = 0.02
+
+_Reply = ty.TypeVar('_Reply')
+_Outcome = ty.TypeVar('_Outcome')
+
+
+class BusError(Exception):
+    """No agent can be asked; the text says why."""
+
+
+class Answer(ty.NamedTuple, ty.Generic[_Reply]):
+    """One host's answer.
+
+    :ivar cell: of the host; '': unknown, and it answered in none
+    :ivar value: None: see error
+    :ivar error: why there is no value; '': there is
+    """
+
+    host: str
+    cell: str
+    value: _Reply | None
+    error: str
+
+
+class Fleet:
+    """The agents of all cells.
+
+    All are asked at once, each in a thread of its own: oslo.messaging has no
+    other way, and most of the threads only wait.
+
+    :ivar cells: their names
+    """
+
+    def __init__(self, transports: Mapping[str, ty.Any], *,
+                 exchange: str = rpcapi.EXCHANGE, topic: str = rpcapi.TOPIC,
+                 timeout_s: float = 3.0) -> None:
+        """Prepare; nothing is connected yet.
+
+        :param transports: of each cell, by its name
+        :param exchange: as the agents' [vqos_agent] exchange
+        :param topic: as the agents' [vqos_agent] topic
+        :param timeout_s: within which an agent has to answer
+        """
+        self.cells = tuple(transports)
+        self._timeout_s = timeout_s
+        self._apis = {
+            name: rpcapi.AgentAPI(transport, exchange=exchange, topic=topic)
+            for name, transport in transports.items()}
+
+    def ask(self, hosts: Mapping[str, str], method: rpcapi.Method[_Reply],
+            **arguments: ty.Any) -> list[Answer[_Reply]]:
+        """Ask hosts all at once.
+
+        However many do not answer cost one timeout altogether. Agents older
+        than :data:`nova_vqos.agent.rpcapi.VERSION` are not asked.
+
+        :param hosts: cell by host; one of ANY_CELL is asked in each
+        :param arguments: of the method
+        :returns: one for each host, sorted by host
+        :raises BusError: when a cell is unknown, or no bus can be used
+        """
+        questions = [(host, cell) for host, known in sorted(hosts.items())
+                     for cell in ([known] if known else self.cells)]
+        cells = {cell for _host, cell in questions}
+        for cell in sorted(cells.difference(self.cells)):
+            raise BusError(f'there is no cell {cell!r}: known are '
+                           f'{", ".join(self.cells)}')
+        dead = self._dead_buses(cells)
+        if cells and len(dead) == len(cells):
+            raise BusError(next(iter(dead.values())))
+        found = _at_once(
+            [functools.partial(self._ask_one, host, cell, method, arguments,
+                               dead) for host, cell in questions],
+            self._timeout_s + _GRACE_S + _SEND_S * len(questions))
+        answers: dict[str, list[Answer[_Reply]]] = {
+            host: [] for host in sorted(hosts)}
+        for one, (host, cell) in zip(found, questions, strict=True):
+            answers[host].append(
+                one or Answer(host, cell, None, self._no_answer()))
+        return [_best(of_host) for of_host in answers.values()]
+
+    def _dead_buses(self, cells: Iterable[str]) -> dict[str, str]:
+        """:returns: why a bus cannot be used, by cell"""
+        names = sorted(cells)
+        found = _at_once([functools.partial(self._probe, name)
+                          for name in names], self._timeout_s + _GRACE_S)
+        return {name: f'the bus of cell {name} does not answer'
+                if error is None else error
+                for name, error in zip(names, found, strict=True)
+                if error != ''}
+
+    def _probe(self, cell: str) -> str:
+        """:returns: why a bus cannot be used; empty: it can"""
+        try:
+            self._apis[cell].check_bus()
+        except Exception as error:
+            return (f'the bus of cell {cell} cannot be used: '
+                    f'{one_line(error)}')
+        return ''
+
+    def _ask_one(self, host: str, cell: str, method: rpcapi.Method[_Reply],
+                 arguments: Mapping[str, ty.Any], dead: Mapping[str, str]
+                 ) -> Answer[_Reply]:
+        if cell in dead:
+            return Answer(host, cell, None, dead[cell])
+        try:
+            value = self._apis[cell].call(
+                host, method, timeout=self._timeout_s, version=rpcapi.VERSION,
+                at_least_once=True, **arguments)
+        except Exception as error:
+            return Answer(host, cell, None, self._reason(error))
+        return Answer(host, cell, value, '')
+
+    def _no_answer(self) -> str:
+        return f'no answer within {self._timeout_s:g} s'
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, oslo_messaging.MessagingTimeout):
+            return self._no_answer()
+        if isinstance(error, oslo_messaging.MessageUndeliverable):
+            return NO_AGENT
+        if isinstance(error, primitives.MessageInvalid):
+            return f'its answer cannot be read: {error}'
+        kind = getattr(error, 'exc_type', None) or type(error).__name__
+        if kind.startswith(('UnsupportedVersion', 'NoSuchMethod')):
+            return TOO_OLD
+        return one_line(getattr(error, 'value', None) or error)
+
+
+def _at_once(jobs: Sequence[Callable[[], _Outcome]],
+             limit_s: float) -> list[_Outcome | None]:
+    """Do jobs, each in a thread of its own.
+
+    :param limit_s: after which those that hang are left alone
+    :returns: what each returned, None where it did not return in time
+    """
+    done: list[_Outcome | None] = [None] * len(jobs)
+
+    def work(number: int) -> None:
+        done[number] = jobs[number]()
+    threads = [threading.Thread(target=work, args=(number,), daemon=True)
+               for number in range(len(jobs))]
+    end_s = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    return list(done)
+
+
+def _best(answers: Sequence[Answer[_Reply]]) -> Answer[_Reply]:
+    """The best answer of all cells about a host.
+
+    One with a value, else one of a cell that knows the host.
+    """
+    for one in answers:
+        if one.value is not None:
+            return one
+    known = [one for one in answers if one.error != NO_AGENT]
+    best = (known or answers)[0]
+    return best if len(answers) == 1 else best._replace(
+        cell=best.cell if known else ANY_CELL)
+
+
+def one_line(error: object) -> str:
+    """The text of an exception in one line."""
+    return ' '.join(str(error).split()) or type(error).__name__

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guarantees: what is promised to a server is reserved for it.
+
+A server keeps its reservation to the end of its run: the kernel loses the
+bandwidth of a thread that gives it up.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+import functools
+import logging
+import time
+import typing as ty
+
+from nova_vqos import guarantee
+from nova_vqos import units
+from nova_vqos import utc
+from nova_vqos.agent import controller
+from nova_vqos.agent import messages
+from nova_vqos.agent import server as servers
+from nova_vqos.agent import worker
+from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.caps import desired
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+# Between two looks at a reservation that is right.
+_CHECK_INTERVAL_S = 10.0
+# Between two measurements of what the kernel would still reserve.
+_PROBE_INTERVAL_S = 600.0
+# For how long the first is put off for servers that have a reservation by an
+# earlier agent: what they have is not left.
+_FIND_TIMEOUT_S = 60.0
+# Of what the kernel reserved once: less than that is lost, or is another's.
+_LOST_PART = Fraction(2, 100)
+
+
+class _Wanted(ty.NamedTuple):
+    """What is to be reserved for a server, and for which of its threads.
+
+    :ivar vcpu: for each vCPU
+    :ivar io: for each thread that serves its I/O
+    :ivar vcpus: numbers of those that are online
+    """
+
+    vcpu: units.CpuCap
+    io: units.CpuCap
+    vcpus: frozenset[int]
+
+
+class _Seen(ty.NamedTuple):
+    """What that follows from.
+
+    :ivar revision: of the server: its threads may be others
+    """
+
+    cap: desired.Desired | None
+    in_force: base.InForce | None
+    revision: int
+
+
+class GuaranteeState:
+    """What the guarantee controller knows of one server.
+
+    :ivar seen: at the last try; None: there was none
+    :ivar wanted: likewise
+    :ivar reserved: after it; None: nothing is
+    :ivar since_s: since when all is reserved, in seconds since 1970; None: it
+        is not
+    :ivar problem: why not all is reserved; '': it is
+    :ivar reserving: whether a try is under way
+    :ivar check_at_s: when it is looked at again, on the monotonic clock
+    """
+
+    def __init__(self, _server: servers.Server) -> None:
+        self.seen: _Seen | None = None
+        self.wanted: _Wanted | None = None
+        self.reserved: base.Reserved | None = None
+        self.since_s: float | None = None
+        self.problem = ''
+        self.reserving = False
+        self.check_at_s = float('-inf')
+
+    def message(self, server: servers.Server) -> messages.Guarantee | None:
+        """What of it others are to know; None: no guarantee is asked for."""
+        if not server.is_guaranteed:
+            return None
+        has = () if self.reserved is None else self.reserved.vcpus.values()
+        least = min(has, key=lambda one: one.share, default=None)
+        return messages.Guarantee(
+            since=None if self.since_s is None else utc.text(self.since_s),
+            vcpus=len(has),
+            runtime_us=None if least is None else least.quota_us,
+            period_us=None if least is None else least.period_us,
+            reserved_pcpus=(0.0 if self.reserved is None
+                            else float(self.reserved.pcpus)),
+            problem=self.problem)
+
+
+class GuaranteeController(controller.Controller):
+    """Reserves the CPU time of servers that are guaranteed their speed.
+
+    :ivar host: what the host can reserve; None: it does not know, or none
+    """
+
+    def __init__(self, hypervisor: base.ThreadDriver | None,
+                 known: servers.Servers, jobs: worker.ServerJobs,
+                 probe: worker.PeriodicJob, server_caps: caps.CapsController,
+                 clock: Callable[[], float],
+                 on_change: Callable[[], None]) -> None:
+        """
+        :param hypervisor: None: this host guarantees nothing
+        :param probe: measures what can still be reserved
+        :param clock: monotonic, in seconds
+        :param on_change: called when more or less is reserved
+        """
+        self.host: messages.HostGuarantee | None = None
+        self._hypervisor = hypervisor
+        self._servers = known
+        self._jobs = jobs
+        self._probe = probe
+        self._caps = server_caps
+        self._clock = clock
+        self._on_change = on_change
+        self._states = known.states(GuaranteeState)
+        self._probe_at_s = float('-inf')
+        self._find_until_s: float | None = None
+        self._total_pcpus: Fraction | None = None
+        self._most_pcpus = Fraction(0)
+        self._is_doubted = self._unlike = False
+        self._problem = 'not measured yet'
+        self._refusals = 0
+
+    def state(self, server: servers.Server) -> GuaranteeState:
+        """What is known of a server; for reading."""
+        return self._states[server]
+
+    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
+        """Look at all servers, and measure the host where that is due."""
+        if self._hypervisor is None:
+            self.due_at_s = float('inf')
+            return
+        self._unlike = (terms.profile is not None
+                        and len(terms.profile.cpu_classes) > 1)
+        if (now_s >= self._probe_at_s and not self._probe.busy
+                and not self._is_busy and self._has_found_all(now_s)):
+            self._probe_at_s = now_s + _PROBE_INTERVAL_S
+            self._probe.begin(
+                functools.partial(_measure, self._hypervisor), self._measured)
+        for server in self._servers.values():
+            if server.is_guaranteed:
+                self.reconcile(server, now_s, terms)
+        # Servers have gone, too.
+        self._update_host()
+
+    def reconcile(self, server: servers.Server, now_s: float,
+                  terms: controller.HostTerms) -> None:
+        """Begin to reserve what is promised to a server, where it is not.
+
+        :param server: one that is to be guaranteed its speed
+        """
+        if self._hypervisor is None:
+            return
+        state, cap = self._states[server], self._caps.state(server)
+        seen = _Seen(cap.desired, cap.in_force, server.revision)
+        # At each tick, for each server: no fractions where all is as it was.
+        if seen == state.seen and now_s < state.check_at_s:
+            return
+        wanted = self._wanted(server, terms)
+        if isinstance(wanted, str):
+            state.problem = wanted
+            return
+        if self._probe.busy or self._jobs.is_waiting(server, now_s):
+            # All that is left is asked for by the measurement.
+            return
+        if self._jobs.is_busy(server):
+            # As soon as its cap is written.
+            self._servers.mark(server)
+            return
+        state.seen, state.wanted = seen, wanted
+        state.reserving = True
+        self._jobs.begin(
+            server, functools.partial(self._hypervisor.reserve, server.uuid,
+                                      wanted.vcpu, wanted.io),
+            functools.partial(self._finish, server),
+            functools.partial(self._fail, server))
+
+    def status(self) -> controller.Status:
+        """What can be guaranteed here, and what is not."""
+        if self._hypervisor is None:
+            return controller.Status()
+        problem = 'its pCPUs differ' if self._unlike else self._problem
+        alarms = ([f'no speed can be guaranteed: {problem}']
+                  if self.host is None else [])
+        failing = [(server.uuid, self._states[server].problem)
+                   for server in self._servers.values()
+                   if server in self._states and self._states[server].problem]
+        if failing:
+            alarms.append(
+                f'the speed of {len(failing)} servers is not guaranteed, of '
+                f'{failing[0][0]}: {failing[0][1]}')
+        if (self._total_pcpus is not None and self._total_pcpus
+                < self._most_pcpus * (1 - _LOST_PART)):
+            lost = float(self._most_pcpus - self._total_pcpus)
+            alarms.append(
+                f'{lost:.2f} pCPUs that could be reserved are lost or '
+                'reserved by others; the kernel finds lost ones again when a '
+                'cpuset is made or removed')
+        return controller.Status(
+            alarms=tuple(alarms), busy=self._is_busy,
+            counters={'refused_reservations': self._refusals},
+            errors=self._probe.errors)
+
+    def close(self) -> None:
+        """Nothing: what is reserved stays, see above."""
+
+    @property
+    def _is_busy(self) -> bool:
+        return any(state.reserving for state in self._states.values())
+
+    def _wanted(self, server: servers.Server,
+                terms: controller.HostTerms) -> _Wanted | str:
+        """What is to be reserved; or why nothing is."""
+        cap = self._caps.state(server)
+        if (cap.desired is None or cap.desired.tune.cap is None
+                or cap.in_force is None or terms.profile is None):
+            return 'its cap is not known'
+        vcpus = max(cap.desired.inputs.flavor.vcpus, len(cap.in_force.vcpus))
+        entitled, now = cap.desired.entitled.cap, cap.desired.tune.cap
+        share = now.share
+        if cap.desired.tune.domain is not None:
+            # What its I/O leaves it.
+            share = min(share, cap.desired.tune.domain.share / vcpus)
+        if share > guarantee.MOST_SHARE:
+            return (f'a vCPU needs {float(share):.0%} of a pCPU, more than '
+                    'can be guaranteed')
+        return _Wanted(
+            guarantee.vcpu_reservation(share, server.quantum_class,
+                                       tick_us=terms.profile.tick_us),
+            guarantee.io_reservation(
+                share if entitled is None else entitled.share, vcpus),
+            frozenset(cap.in_force.vcpus))
+
+    def _has_found_all(self, now_s: float) -> bool:
+        """Whether it is known what each server has, or it takes too long."""
+        if self._find_until_s is None:
+            self._find_until_s = now_s + _FIND_TIMEOUT_S
+        return now_s >= self._find_until_s or all(
+            server.domain is not None and (
+                not server.is_guaranteed
+                or self._states[server].reserved is not None
+                or bool(self._states[server].problem))
+            for server in self._servers.values())
+
+    def _finish(self, server: servers.Server,
+                reserved: base.Reserved) -> None:
+        state = self._states[server]
+        state.reserved = reserved
+        missing = (state.wanted is not None
+                   and state.wanted.vcpus - reserved.vcpus.keys())
+        self._record(server, reserved.refusal or (
+            'not all of its vCPUs have a thread yet' if missing else ''))
+
+    def _fail(self, server: servers.Server, error: Exception) -> None:
+        if isinstance(error, base.HypervisorError) and not isinstance(
+                error, base.DomainGone | base.Unavailable):
+            self._record(server, str(error))
+        else:
+            self._states[server].reserving = False
+            self._states[server].seen = self._states[server].wanted = None
+            self._jobs.fail(server, error)
+
+    def _record(self, server: servers.Server, problem: str) -> None:
+        """Record, and log, whether all is reserved."""
+        state, now_s = self._states[server], self._clock()
+        state.reserving = False
+        # Tried again at each tick until it is.
+        state.check_at_s = now_s if problem else now_s + _CHECK_INTERVAL_S
+        if problem:
+            state.since_s = None
+            self._refusals += 1
+            if problem != state.problem:
+                LOG.warning('The speed of server %s (%s) is not guaranteed, '
+                            'its cap holds: %s', server.uuid, server.name,
+                            problem)
+        elif state.since_s is None:
+            state.since_s = time.time()
+            _log_begin(server, state, now_s)
+        state.problem = problem
+        self._update_host()
+        self._on_change()
+
+    def _update_host(self) -> None:
+        self.host = None
+        if self._total_pcpus is not None and not self._unlike:
+            total = self._total_pcpus * (1 - guarantee.UNSOLD_PART)
+            reserved = self._reserved_pcpus()
+            self.host = messages.HostGuarantee(
+                total_pcpus=round(float(total), 4),
+                reserved_pcpus=round(float(reserved), 4),
+                free_pcpus=round(max(0.0, float(total - reserved)), 4))
+
+    def _reserved_pcpus(self) -> Fraction:
+        return sum((state.reserved.pcpus for state in self._states.values()
+                    if state.reserved is not None), start=Fraction(0))
+
+    def _measured(self, found: Fraction | str) -> None:
+        if isinstance(found, str):
+            if found != self._problem:
+                LOG.warning('This host can guarantee no speed: %s', found)
+            self._total_pcpus, self._problem = None, found
+            self._update_host()
+            return
+        total = found + self._reserved_pcpus()
+        if (total < self._most_pcpus * (1 - _LOST_PART)
+                and not self._is_doubted):
+            # A server that went just now is not yet forgotten by the kernel.
+            self._is_doubted = True
+            self._probe_at_s = float('-inf')
+            return
+        self._is_doubted = False
+        if self._total_pcpus is None:
+            LOG.info('The kernel reserves up to %.3f pCPUs for servers, of '
+                     'which %.0f %% are not sold', float(total),
+                     float(guarantee.UNSOLD_PART * 100))
+        self._total_pcpus, self._problem = total, ''
+        self._most_pcpus = max(self._most_pcpus, total)
+        self._update_host()
+
+
+def _measure(hypervisor: base.ThreadDriver) -> Fraction | str:
+    """What can still be reserved, in pCPUs; or why none can."""
+    try:
+        return hypervisor.free_bandwidth()
+    except base.ReservationRefused as error:
+        return str(error)
+
+
+def _log_begin(server: servers.Server, state: GuaranteeState,
+               now_s: float) -> None:
+    window = ('before its guest runs' if server.is_arriving
+              else 'at an unknown time after its guest began to run'
+              if server.runs_since_s is None else
+              f'{(now_s - server.runs_since_s) * 1000:.0f} ms after its guest '
+              'began to run')
+    LOG.info('The speed of server %s (%s) is guaranteed, %s: %s us of %s us '
+             'for each vCPU', server.uuid, server.name, window,
+             *(state.wanted.vcpu if state.wanted else ('?', '?')))

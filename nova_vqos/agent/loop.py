@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that looks after a host's servers.
+
+One thread owns all state. Whatever may block (a description, a write, a
+connection) is done by a few workers, at most one job for a server at a time;
+they, libvirt's events and RPC only leave messages for the loop.
+
+What is done is the work of controllers, which the loop calls in turn: it is
+here that their order can be read.
+"""
+
+import collections
+from collections.abc import Callable
+from concurrent import futures
+import datetime
+import functools
+import logging
+import time
+
+from nova_vqos import agent_state
+from nova_vqos import cputune
+from nova_vqos import policy_override
+from nova_vqos import utc
+from nova_vqos.agent import connection
+from nova_vqos.agent import controller
+from nova_vqos.agent import heartbeat as heartbeats
+from nova_vqos.agent import informer
+from nova_vqos.agent import messages
+from nova_vqos.agent import process
+from nova_vqos.agent import profile_watch
+from nova_vqos.agent import replies
+from nova_vqos.agent import sampler
+from nova_vqos.agent import server as servers
+from nova_vqos.agent import worker
+from nova_vqos.agent.billing import biller as billers
+from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.overrides import controller as overrides
+from nova_vqos.agent.overrides import store as stores
+from nova_vqos.agent.quantum import controller as quantum
+from nova_vqos.agent.quantum import enforcer as enforcers
+from nova_vqos.hypervisor import base
+from nova_vqos.profile import model
+
+LOG = logging.getLogger(__name__)
+
+WORKERS = 8
+
+# How long the end of the agent is put off for jobs that are under way. With
+# what it takes to end limits on I/O it has to be less than the service waits
+# for the loop.
+_SETTLE_TIMEOUT_S = 2.0
+
+
+class Loop:
+    """Looks at all servers in each tick, and between at those that change."""
+
+    def __init__(self, hypervisor: base.Hypervisor,
+                 profiles_in_use: profile_watch.ProfileWatch,
+                 heartbeat: heartbeats.Heartbeat,
+                 manager: process.ServiceManager, *,
+                 periods: cputune.Periods, reserved_cu: int = 0,
+                 allocation_ratio: float = 1.0,
+                 biller: billers.Biller | None = None,
+                 enforcer: enforcers.Enforcer | None = None,
+                 store: stores.OverrideStore | None = None,
+                 guarantees_speed: bool = False,
+                 tick_interval_s: float = 1.0,
+                 sample_interval_s: float = 10.0,
+                 executor: futures.Executor | None = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare; nothing is read or connected yet.
+
+        :param reserved_cu: see :class:`controller.HostTerms`, as the next one
+        :param biller: bills servers for their I/O; None: billing is off
+        :param enforcer: enforces slices; None: none are
+        :param store: has what was pushed of flavors; None: nothing can be
+        :param guarantees_speed: whether CPU time is reserved for servers
+        :param executor: runs what may block; tests bring their own
+        :param clock: monotonic, in seconds
+        """
+        self._hypervisor = hypervisor
+        self._profiles = profiles_in_use
+        self._heartbeat = heartbeat
+        self._manager = manager
+        self._make_terms = functools.partial(
+            controller.HostTerms, periods=periods, reserved_cu=reserved_cu,
+            allocation_ratio=allocation_ratio, charges=biller is not None)
+        self._tick_interval_s = tick_interval_s
+        self._clock = clock
+        self._stopping = False
+        self._tick_at_s = float('-inf')
+        self._ticks = self._errors = 0
+        self._last_tick_ms = 0.0
+        self._started_at = utc.text()
+        self._servers = known = servers.Servers()
+        self._failed_fields: servers.ServerStates[set[str]] = known.states(
+            lambda _server: set())
+        self._mailbox = worker.Mailbox()
+        self._executor = executor or futures.ThreadPoolExecutor(
+            WORKERS, thread_name_prefix='worker')
+        work = worker.Worker(self._executor, self._mailbox.post)
+        self._connection = connection.Connection(
+            hypervisor, work, clock, on_event=self.on_event,
+            on_up=self._refresh)
+        self._jobs = worker.ServerJobs(work, known, clock,
+                                       self._lose_connection)
+
+        def job(purpose: str, name: str) -> worker.PeriodicJob:
+            return worker.PeriodicJob(
+                work, purpose, lambda: self._stale.add(getattr(self, name)))
+
+        def expire_slices() -> None:
+            self._quantum.expire()
+        self._overrides = overrides.OverridesController(
+            store, known, self._jobs, expire_slices)
+        self._informer = informer.Informer(
+            hypervisor, known, self._jobs, clock, self._overrides,
+            expire_slices)
+        io_limits = billing.Limits(known)
+        self._billing = billing.BillingController(
+            biller, known, job('Billing', '_billing'), io_limits)
+        self._caps = caps.CapsController(
+            hypervisor, known, self._jobs, self._informer, io_limits,
+            self._executor, clock)
+        self._guarantees = guarantees.GuaranteeController(
+            hypervisor if guarantees_speed else None, known, self._jobs,
+            job('Measuring what can be reserved', '_guarantees'), self._caps,
+            clock, lambda: self._stale.add(self._guarantees))
+        self._quantum = quantum.QuantumController(
+            enforcer, known, job('Enforcement of slices', '_quantum'),
+            self._caps)
+        self._sampler = sampler.Sampler(
+            hypervisor, known, job('Reading of CPU time', '_sampler'),
+            sample_interval_s)
+        self._controllers: tuple[controller.Controller, ...] = (
+            self._overrides, self._caps, self._guarantees, self._billing,
+            self._quantum, self._sampler)
+        # Whose status has to be asked for again.
+        self._stale = set(self._controllers)
+        self._statuses: dict[controller.Controller, controller.Status] = {}
+
+    # What other threads call.
+
+    def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping:
+            try:
+                self.step()
+            except Exception:
+                # The caps of all servers depend on this loop: one that it
+                # cannot cope with must not end it.
+                self._errors += 1
+                LOG.exception('A step of the loop failed')
+            self._mailbox.wait(max(0.0, min(
+                self._tick_at_s, self._heartbeat.next_at_s) - self._clock()))
+        if self._connection.up:
+            self._settle()
+            self._close(self._caps)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for each in (self._billing, self._quantum):
+            self._close(each)
+        self._hypervisor.close()
+
+    def stop(self) -> None:
+        """Make :meth:`run` return soon.
+
+        Caps stay as they are; a server that paid for its I/O gets its whole
+        entitlement back.
+        """
+        self._stopping = True
+        self._mailbox.wake()
+
+    def wake(self, uuid: str) -> None:
+        """Look at a server now, if it runs here."""
+        self._mailbox.post(functools.partial(self._wake, uuid))
+
+    def refresh(self) -> None:
+        """Read everything again."""
+        self._mailbox.post(self._refresh)
+
+    def on_event(self, event: base.Event) -> None:
+        """Apply an event of the hypervisor."""
+        self._mailbox.post(functools.partial(self._apply_event, event))
+
+    def lift(self, uuid: str, for_s: float) -> None:
+        """See :meth:`caps.CapsController.lift`."""
+        def lift() -> None:
+            if uuid in self._servers:
+                self._caps.lift(self._servers[uuid], for_s)
+        self._mailbox.post(lift)
+
+    def is_lifted(self, uuid: str) -> bool:
+        """Whether nothing limits a server's I/O, or it is not known here.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(
+            lambda: uuid not in self._servers
+            or self._caps.is_lifted(self._servers[uuid]))
+
+    def follow_pushed(self) -> tuple[int, messages.Following]:
+        """Have all servers follow what was pushed, from now on.
+
+        :returns: see :meth:`overrides.OverridesController.apply`
+        :raises TimeoutError: when the loop is held up; it does so later
+        """
+        return self._mailbox.ask(self._overrides.apply)
+
+    def pushed_report(self) -> messages.Following:
+        """How servers follow what was pushed.
+
+        :returns: see :meth:`overrides.OverridesController.report`
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(self._overrides.report)
+
+    def server_report(self, uuid: str) -> messages.ServerDetail | None:
+        """What is known of a server; None: it does not run here.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(
+            lambda: replies.in_detail(self._view(self._servers[uuid]))
+            if uuid in self._servers else None)
+
+    def servers_report(self, timeout_s: float = worker.ASK_TIMEOUT_S
+                       ) -> list[messages.Server]:
+        """What is known of each server that runs here, sorted by UUID.
+
+        :param timeout_s: for how long to wait for the loop
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(
+            lambda: [replies.of_server(self._view(self._servers[uuid]))
+                     for uuid in sorted(self._servers)], timeout_s)
+
+    def host_report(self, timeout_s: float = worker.ASK_TIMEOUT_S
+                    ) -> messages.LoopReport:
+        """What is known of the host and the agent.
+
+        :param timeout_s: for how long to wait for the loop
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(self._host_report, timeout_s)
+
+    def profile_in_use(self) -> tuple[model.Profile | None,
+                                      tuple[str, ...]]:
+        """The host's profile, if there is one, and what is wrong with it.
+
+        :raises TimeoutError: when the loop is held up
+        """
+        return self._mailbox.ask(
+            lambda: (self._profiles.profile, self._profiles.alarms))
+
+    # The loop.
+
+    def step(self) -> None:
+        """Handle all messages; look at all servers if it is time to."""
+        self._mailbox.handle()
+        now_s = self._clock()
+        if now_s >= self._tick_at_s:
+            # Ticks that were missed are not made up for.
+            self._tick_at_s = max(self._tick_at_s + self._tick_interval_s,
+                                  now_s + self._tick_interval_s / 2)
+            self._tick(now_s)
+            self._last_tick_ms = (self._clock() - now_s) * 1000
+        elif self._connection.up:
+            terms = self._terms()
+            for server in self._servers.marked():
+                self._informer.refresh(server, now_s)
+                self._caps.reconcile(server, now_s, terms)
+                if server.is_guaranteed:
+                    self._guarantees.reconcile(server, now_s, terms)
+        self._beat(now_s)
+        if now_s >= self._manager.alive_due_at_s:
+            self._manager.alive(now_s)
+
+    def _tick(self, now_s: float) -> None:
+        self._ticks += 1
+        if self._profiles.poll(now_s):
+            self._stale.update(self._controllers)
+            for server in self._servers.values():
+                self._servers.mark(server)
+                self._jobs.retry_now(server)
+        terms = self._terms()
+        if not self._connection.up:
+            self._connection.connect(now_s)
+            # What was read before can be read all the same.
+            if now_s >= self._sampler.due_at_s:
+                self._sampler.tick(now_s, terms)
+            return
+        try:
+            self._informer.tick(now_s)
+        except base.HypervisorError as error:
+            self._lose_connection(str(error))
+            return
+        for each in self._controllers:
+            if now_s >= each.due_at_s:
+                each.tick(now_s, terms)
+
+    def _settle(self) -> None:
+        """Let jobs end that are under way, for a while; begin no others.
+
+        A write that came after the last one of all would undo it.
+        """
+        until_s = time.monotonic() + _SETTLE_TIMEOUT_S
+        while True:
+            try:
+                self._mailbox.handle()
+            except Exception:
+                # The rest is worth it all the same.
+                LOG.exception('A message was not understood')
+                continue
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not any(
+                    each.status().busy for each in self._controllers):
+                return
+            self._mailbox.wait(left_s)
+
+    @staticmethod
+    def _close(each: controller.Controller) -> None:
+        try:
+            each.close()
+        except Exception:
+            # The rest has to be closed all the same.
+            LOG.exception('%s was not closed', type(each).__name__)
+
+    def _terms(self) -> controller.HostTerms:
+        return self._make_terms(
+            profile=self._profiles.profile,
+            cgroup_version=self._hypervisor.cgroup_version)
+
+    # Messages.
+
+    def _apply_event(self, event: base.Event) -> None:
+        if event.kind is base.EventKind.CONNECTION_LOST:
+            self._lose_connection(event.detail)
+            return
+        if event.kind is base.EventKind.STOPPED:
+            self._tick_soon()
+        server = self._informer.apply_event(event)
+        if server is not None:
+            self._caps.observe_event(server, event)
+
+    def _lose_connection(self, reason: str) -> None:
+        self._connection.lose(reason)
+        self._stale.update(self._controllers)
+
+    def _wake(self, uuid: str) -> None:
+        if uuid in self._servers:
+            self._informer.expire(self._servers[uuid])
+        else:
+            # It may just have started: the bulk call will show it.
+            self._tick_soon()
+
+    def _refresh(self) -> None:
+        for server in self._servers.values():
+            self._informer.expire(server)
+        self._stale.update(self._controllers)
+        self._tick_soon()
+
+    def _tick_soon(self) -> None:
+        self._tick_at_s = self._clock()
+
+    # What others are to know.
+
+    def _beat(self, now_s: float) -> None:
+        """Write a heartbeat if it is due, or the host's status changed."""
+        due = now_s >= self._heartbeat.next_at_s
+        if due:
+            self._stale.update(self._controllers)
+        elif not self._stale:
+            return
+        status = self._status()
+        if due or status != self._heartbeat.status:
+            self._heartbeat.beat(now_s, status)
+
+    def _status(self) -> agent_state.AgentState:
+        for each in self._stale:
+            self._statuses[each] = each.status()
+        self._stale.clear()
+        profile, guaranteed = self._profiles.profile, self._guarantees.host
+        return agent_state.AgentState(
+            profile_id=None if profile is None else profile.id,
+            connected=self._connection.up,
+            dd_billing=self._statuses[self._billing].offers,
+            quantum_classes=self._statuses[self._quantum].offers,
+            occupancy=self._quantum.occupancy,
+            guarantee_pcpus=(None if guaranteed is None
+                             else guaranteed.free_pcpus),
+            alarms=(*self._profiles.alarms, *(
+                alarm for status in self._statuses.values()
+                for alarm in status.alarms)))
+
+    def _view(self, server: servers.Server) -> replies.ServerView:
+        return replies.ServerView(
+            server, self._caps.state(server), self._billing.state(server),
+            self._quantum.state(server), self._guarantees.state(server),
+            self._sampler.history(server), self._profiles.profile,
+            self._clock(), self._failed_fields[server])
+
+    def _host_report(self) -> messages.LoopReport:
+        self._stale.update(self._controllers)
+        terms, status = self._terms(), self._status()
+        with_units = sorted(
+            (server for server in self._servers.values()
+             if server.policy is not None), key=lambda server: server.uuid)
+        counters = collections.Counter(
+            policy_errors=self._informer.policy_errors)
+        for one in self._statuses.values():
+            counters.update(one.counters)
+        return messages.LoopReport(
+            at=utc.text(), started_at=self._started_at,
+            connected=status.connected, cgroup_version=terms.cgroup_version,
+            profile_id=status.profile_id,
+            profile=replies.of_profile(
+                terms.profile, datetime.datetime.now(datetime.UTC)),
+            problem=self._profiles.problem,
+            units=replies.of_units(terms, with_units),
+            proof=replies.of_proof(self._quantum.probe_result),
+            alarms=status.alarms, domains=len(self._servers),
+            servers=tuple(server.uuid for server in with_units),
+            wrong=tuple(server.uuid for server in with_units
+                        if not self._caps.state(server).right),
+            last_tick_ms=round(self._last_tick_ms, 3),
+            dd_billing=status.dd_billing, capacity=self._billing.capacity,
+            quantum_classes=status.quantum_classes,
+            quantum=self._quantum.pools, guarantee=self._guarantees.host,
+            pushed_generation=policy_override.generation_of(
+                self._overrides.overrides),
+            ticks=self._ticks, errors=self._errors + sum(
+                one.errors for one in self._statuses.values()), **counters)

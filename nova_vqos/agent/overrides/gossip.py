@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anti-entropy: an agent that missed a push gets it from another agent.
+
+In an interval, each agent compares its overrides with those of one other
+agent of its cell, which the bus chooses. That costs one request and one
+reply, which is short where both have the same overrides.
+"""
+
+from collections.abc import Callable
+import logging
+import random
+import threading
+
+from nova_vqos import policy_override
+from nova_vqos.agent import messages
+from nova_vqos.agent import rpcapi
+from nova_vqos.agent.overrides import receiver
+
+LOG = logging.getLogger(__name__)
+
+# The bus may deliver a request to its sender.
+_MAX_REQUESTS = 4
+_TIMEOUT_S = 5.0
+# The first request is sooner; at random, since all agents of a cell may have
+# been started at once.
+_FIRST_S = 10.0
+# Where no other agent replied, as when all of a cell are being started.
+_AGAIN_S = 30.0
+_STOP_TIMEOUT_S = 1.0
+
+
+class Gossip:
+    """Compares the overrides of this agent with those of others."""
+
+    def __init__(self, merger: receiver.Receiver, host: str,
+                 interval_s: float, *,
+                 uniform: Callable[[float, float], float] = random.uniform
+                 ) -> None:
+        """Prepare; nothing is sent yet.
+
+        :param merger: receives the overrides of other agents
+        :param host: name of this host
+        :param interval_s: from one request to the next, on average
+        """
+        self._refused = ''
+        self._receiver = merger
+        self._host = host
+        self._interval_s = interval_s
+        self._uniform = uniform
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def use_bus(self, api: rpcapi.AgentAPI) -> None:
+        """Start."""
+        thread = threading.Thread(
+            target=self._work, args=(api,), name='gossip', daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Stop; a request that was sent is not waited for."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    def _work(self, api: rpcapi.AgentAPI) -> None:
+        wait_s = self._uniform(0.0, min(_FIRST_S, self._interval_s))
+        while not self._stopping.wait(wait_s):
+            interval_s = self._interval_s
+            if not self.compare(api):
+                interval_s = min(interval_s, _AGAIN_S)
+            wait_s = interval_s * self._uniform(0.5, 1.5)
+
+    def compare(self, api: rpcapi.AgentAPI) -> bool:
+        """Compare overrides with any other agent; never raises.
+
+        :returns: whether another agent replied
+        """
+        try:
+            for _ in range(_MAX_REQUESTS):
+                if self._stopping.is_set():
+                    break
+                answer = api.call(None, rpcapi.COMPARE_PUSHED,
+                                  timeout=_TIMEOUT_S,
+                                  digest=self._receiver.digest())
+                if answer.host != self._host:
+                    self._merge(answer)
+                    return True
+        except Exception as error:
+            # Any error of the bus, or the reply of another version.
+            LOG.debug('No other agent compared its overrides: %s', error)
+        return False
+
+    def _merge(self, answer: messages.PushedDifference) -> None:
+        try:
+            newer = (answer.flavors is not None
+                     and self._receiver.merge(answer.flavors))
+        except policy_override.PushInvalid as error:
+            if str(error) != self._refused:
+                LOG.warning('Overrides of host %s are refused: %s',
+                            answer.host, error)
+            self._refused = str(error)
+            return
+        if newer:
+            LOG.info('Caught up on missed policy pushes from host %s',
+                     answer.host)

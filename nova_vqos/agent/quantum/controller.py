@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantum classes of servers: when their slices are enforced."""
+
+from fractions import Fraction
+import functools
+
+from nova_vqos import units
+from nova_vqos.agent import controller
+from nova_vqos.agent import messages
+from nova_vqos.agent import server as servers
+from nova_vqos.agent import worker
+from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.quantum import enforcer as enforcers
+from nova_vqos.profile import model
+from nova_vqos.quantum import occupancy
+from nova_vqos.quantum import probe_result
+
+
+class QuantumState:
+    """One server, to the quantum controller.
+
+    :ivar slices: after the last enforcement; None: there was none
+    :ivar seen_revision: of the server, at the last enforcement
+    """
+
+    def __init__(self, _server: servers.Server) -> None:
+        self.slices: messages.Slices | None = None
+        self.seen_revision: int | None = None
+
+
+class QuantumController(controller.Controller):
+    """Has slices and pools enforced; without an enforcer, none are.
+
+    :ivar occupancy: of the pools of this host
+    :ivar probe_result: of this boot; None: slices were not measured
+    :ivar pools: of this host; None: there was no enforcement yet
+    """
+
+    def __init__(self, enforcer: enforcers.Enforcer | None,
+                 known: servers.Servers, job: worker.PeriodicJob,
+                 server_caps: caps.CapsController) -> None:
+        """
+        :param job: runs the enforcer
+        """
+        self._enforcer = enforcer
+        self._servers = known
+        self._job = job
+        self._caps = server_caps
+        self._states = known.states(QuantumState)
+        self.occupancy = occupancy.UNKNOWN
+        self.probe_result: probe_result.ProbeResult | None = None
+        self.pools: messages.Pools | None = None
+        self._offers: tuple[str, ...] = (servers.NO_CLASS,)
+        self._alarms: tuple[str, ...] = ()
+        self._next_at_s = float('-inf')
+
+    def state(self, server: servers.Server) -> QuantumState:
+        """The state of a server; for reading."""
+        return self._states[server]
+
+    def expire(self) -> None:
+        """Look for new servers in the next tick: one was described."""
+        if self._enforcer is not None:
+            self.due_at_s = float('-inf')
+
+    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
+        """Begin an enforcement, if one is due or a server is new."""
+        enforcer = self._enforcer
+        if enforcer is None:
+            self.due_at_s = float('inf')
+            return
+        if self._job.busy:
+            return
+        if now_s < self._next_at_s and not any(
+                self._states[server].seen_revision != server.revision
+                and self._is_ready(server)
+                for server in self._servers.values()):
+            self.due_at_s = self._next_at_s
+            return
+        self._next_at_s = self.due_at_s = (
+            now_s + enforcer.options.interval_s)
+        ready = {}
+        for server in self._servers.values():
+            if self._is_ready(server):
+                self._states[server].seen_revision = server.revision
+                ready[server] = self._target(server, terms.profile)
+        self._job.begin(
+            functools.partial(enforcer.enforce, list(ready.values())),
+            functools.partial(self._apply, tuple(ready)))
+
+    def status(self) -> controller.Status:
+        """Which classes work on this host now, and what is wrong."""
+        return controller.Status(
+            offers=self._offers, alarms=self._alarms,
+            errors=self._job.errors, busy=self._job.busy)
+
+    def close(self) -> None:
+        """Release what is open; slices and pools stay as they are."""
+        if self._enforcer is not None and not self._job.busy:
+            self._enforcer.close()
+
+    def _is_ready(self, server: servers.Server) -> bool:
+        """Whether a server is described, and its guest runs here.
+
+        Not a server without units that never had a class. A push may have
+        removed the class of a running server.
+        """
+        return (server.domain is not None and not server.is_arriving
+                and (server.policy is not None
+                     or server.quantum_class != servers.NO_CLASS
+                     or self._states[server].slices is not None
+                     or server.booted()['quantum_class'] != servers.NO_CLASS))
+
+    def _target(self, server: servers.Server,
+                profile: model.Profile | None) -> enforcers.Target:
+        state, policy = self._caps.state(server), server.policy
+        pcpus = None if profile is None else server.eligible_pcpus(profile)
+        if server.is_guaranteed:
+            # The kernel reserves nothing for a thread in a pool.
+            pcpus = None
+        share = Fraction(0)
+        if (policy is not None and policy.units is not None
+                and profile is not None):
+            vcpus = policy.vcpus
+            if state.in_force is not None:
+                vcpus = max(vcpus, len(state.in_force.vcpus))
+            share = min(
+                Fraction(1), units.cu_per_vcpu(policy.units, vcpus)
+                / units.pcpu_cu(profile.slowest(pcpus or profile.pcpus)))
+        return enforcers.Target(
+            uuid=server.uuid, name=server.name,
+            quantum_class=server.quantum_class, share=share,
+            cap=None if state.desired is None else state.desired.tune.cap,
+            pcpus=pcpus,
+            pinned=server.domain is not None and server.domain.pinned)
+
+    def _apply(self, ready: tuple[servers.Server, ...],
+               outcome: enforcers.Enforcement) -> None:
+        self.occupancy = outcome.occupancy
+        self.probe_result = outcome.probe_result
+        self.pools = outcome.pools
+        self._offers, self._alarms = outcome.classes, outcome.alarms
+        for server in ready:
+            if self._servers.get(server.uuid) is server:
+                self._states[server].slices = outcome.slices.get(server.uuid)

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set the slices of servers' threads, and confine vCPUs to their pools.
+
+Runs on a worker, one call at a time, since it may block on the hypervisor.
+Servers come in as :class:`Target`, and an :class:`Enforcement` comes back:
+nothing else is shared with the loop.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+from fractions import Fraction
+import functools
+import logging
+import time
+
+from nova_vqos import cpuset
+from nova_vqos import units
+from nova_vqos.agent import messages
+from nova_vqos.agent.quantum import watcher as watchers
+from nova_vqos.hypervisor import base
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import model
+from nova_vqos.quantum import occupancy
+from nova_vqos.quantum import probe_result
+from nova_vqos.quantum import recognition
+from nova_vqos.quantum.placement import host
+
+LOG = logging.getLogger(__name__)
+
+# The source that recognises polluters.
+_CACHE_SOURCE = 'cache'
+_PINNED = 'its vCPUs are pinned by others, or its speed is guaranteed'
+# All vCPUs of a pool have the same pCPUs.
+_format_pcpus = functools.lru_cache(maxsize=256)(cpuset.format_pcpus)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """See the options of the agent.
+
+    :ivar slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
+    :ivar pool_interval_s: None: no affinity is ever touched
+    """
+
+    slices_us: Mapping[str, int]
+    probe_result_path: str
+    interval_s: float = 5.0
+    pool_interval_s: float | None = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A server whose slices are enforced.
+
+    :ivar quantum_class: in effect
+    :ivar share: the guaranteed part of a pCPU's time of each vCPU
+    :ivar cap: of each vCPU; None: no limit
+    :ivar pcpus: all that its vCPUs may run on; None: the agent may not change
+        its affinity
+    :ivar pinned: whether this agent, or an earlier one, pinned any vCPU
+    """
+
+    uuid: str
+    name: str
+    quantum_class: str
+    share: Fraction
+    cap: units.CpuCap | None
+    pcpus: frozenset[int] | None
+    pinned: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Enforcement:
+    """The state of slices and pools after one call of the enforcer.
+
+    :ivar probe_result: of this boot; None: slices were not measured
+    :ivar classes: quantum classes that work on this host
+    :ivar occupancy: of the pools
+    :ivar slices: by UUID
+    :ivar alarms: problems that an operator has to look at
+    """
+
+    probe_result: probe_result.ProbeResult | None
+    classes: tuple[str, ...]
+    occupancy: occupancy.Occupancy
+    slices: Mapping[str, messages.Slices]
+    pools: messages.Pools
+    alarms: tuple[str, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _State:
+    """One server, from call to call.
+
+    :ivar problem: why its slices are not enforced; '': they are
+    :ivar placed_at_s: when its affinity was last set or confirmed
+    :ivar is_confined: whether its vCPUs are confined to some pCPUs
+    :ivar runs: counters of its vCPUs
+    """
+
+    problem: str = ''
+    placed_at_s: float = float('-inf')
+    is_confined: bool = False
+    runs: Mapping[int, base.ThreadRun] = dataclasses.field(
+        default_factory=dict)
+
+
+class Enforcer:
+    """Enforces the slices and pools of a host's servers.
+
+    :ivar options: as given
+    """
+
+    def __init__(self, hypervisor: base.ThreadDriver,
+                 watcher: watchers.Watcher, options: Options, *,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare; nothing is read yet.
+
+        :param watcher: recognises servers of class auto; closed with this
+        :param clock: monotonic, in seconds
+        """
+        self.options = options
+        self._hypervisor = hypervisor
+        self._watcher = watcher
+        self._clock = clock
+        self._plan = host.NOTHING
+        self._states: dict[str, _State] = {}
+        self._host_problems: list[str] = []
+        self._logged_problems: list[str] = []
+        self._logged_sources: Mapping[str, str] = {}
+        self._slices_written = self._servers_placed = 0
+
+    def enforce(self, targets: Sequence[Target]) -> Enforcement:
+        """Enforce the slices and pools of all servers.
+
+        :param targets: a server that is missing is dropped from all pools
+        :raises nova_vqos.hypervisor.base.Unavailable: when the hypervisor
+            cannot be reached
+        """
+        now_s = self._clock()
+        self._logged_problems, self._host_problems = self._host_problems, []
+        self._states = {target.uuid: self._states.get(target.uuid) or _State()
+                        for target in targets}
+        result = probe_result.load(self.options.probe_result_path)
+        enforced = probe_result.enforced_classes(result,
+                                                 self.options.slices_us)
+        slices_us = {name: slice_us for name, slice_us
+                     in self.options.slices_us.items() if name in enforced}
+        threads = self._find_threads(targets)
+        targets = [target for target in targets if target.uuid in threads]
+        self._recognise(targets, threads, now_s)
+        kinds = {target.uuid: self._kinds(target, threads[target.uuid])
+                 for target in targets}
+        self._plan = self._make_plan(targets, kinds, slices_us)
+        wanted = {uuid: self._wanted_slices_us(uuid, kinds[uuid], slices_us)
+                  for uuid in kinds}
+        for target in targets:
+            self._apply(target, wanted[target.uuid], now_s)
+        runs = self._hypervisor.vcpu_runs(kinds)
+        slices = {target.uuid: self._describe(
+            target, kinds[target.uuid], wanted[target.uuid],
+            runs.get(target.uuid, {})) for target in targets}
+        for uuid, state in self._states.items():
+            state.runs = runs.get(uuid, {})
+        sources = self._watcher.status()
+        occupied = occupancy.Occupancy(
+            host.pool_sizes(self._plan, slices_us),
+            # Without the source none is recognised, which is not the same as
+            # none.
+            None if sources.get(_CACHE_SOURCE, 'absent') else sum(
+                kind is model.Kind.POLLUTER
+                or self._watcher.pollutes(uuid, number)
+                for uuid in kinds for number, kind in kinds[uuid].items()))
+        return Enforcement(
+            result, (*enforced, classes.AUTO), occupied, slices,
+            messages.Pools(
+                pools={name: (size.pcpus, size.vcpus)
+                       for name, size in occupied.pools.items()},
+                polluters=occupied.polluters,
+                left_alone=len(self._plan.unplanned), sources=dict(sources),
+                slices_written=self._slices_written,
+                servers_placed=self._servers_placed), self._alarms())
+
+    def close(self) -> None:
+        """Release the watcher. Slices and affinity stay as they are."""
+        self._watcher.close()
+
+    def _find_threads(self, targets: Sequence[Target]
+                      ) -> dict[str, Mapping[int, int]]:
+        """By UUID, the thread of each vCPU by its number."""
+        found: dict[str, Mapping[int, int]] = {}
+        for target in targets:
+            try:
+                found[target.uuid] = self._hypervisor.threads(
+                    target.uuid).vcpus
+            except base.Unavailable:
+                raise
+            except base.DomainGone as error:
+                LOG.debug('Server %s is gone: %s', target.uuid, error)
+            except base.HypervisorError as error:
+                self._set_problem(target, str(error))
+        return found
+
+    def _recognise(self, targets: Sequence[Target],
+                   threads: Mapping[str, Mapping[int, int]],
+                   now_s: float) -> None:
+        """Observe servers of class auto; log each change of a source once."""
+        observed = {target.uuid: threads[target.uuid] for target in targets
+                    if target.quantum_class == classes.AUTO}
+        self._watcher.observe(observed, now_s)
+        if not observed:
+            return
+        sources = self._watcher.status()
+        for name, reason in sources.items():
+            logged = self._logged_sources.get(name)
+            if reason and reason != logged:
+                LOG.warning('Recognition source %s is unavailable: %s', name,
+                            reason)
+            elif logged and not reason:
+                LOG.info('Recognition source %s is available', name)
+        self._logged_sources = sources
+
+    def _kinds(self, target: Target,
+               threads: Mapping[int, int]) -> dict[int, model.Kind]:
+        """The kind of each vCPU, by its number."""
+        numbers = sorted(threads)
+        if target.quantum_class == classes.AUTO:
+            return {number: self._watcher.kind(target.uuid, number)
+                    or model.Kind.DEFAULT for number in numbers}
+        return dict.fromkeys(numbers, model.Kind(target.quantum_class))
+
+    def _make_plan(self, targets: Sequence[Target],
+                   kinds: Mapping[str, Mapping[int, model.Kind]],
+                   slices_us: Mapping[str, int]) -> host.HostPlan:
+        servers = [
+            host.Server(
+                target.uuid, kinds[target.uuid], target.share, target.pcpus,
+                frozenset(number for number in kinds[target.uuid]
+                          if self._watcher.pollutes(target.uuid, number)))
+            for target in targets if target.pcpus is not None]
+        if self.options.pool_interval_s is None or not servers:
+            return host.NOTHING
+        try:
+            sockets = self._hypervisor.topology()
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            # Slices do not depend on it.
+            self._set_host_problem(f'no server has a pool: {error}')
+            return host.NOTHING
+        return host.plan_host(servers, sockets, slices_us, self._plan)
+
+    def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],
+                          slices_us: Mapping[str, int]
+                          ) -> Mapping[int, int | None]:
+        """By the plan; of a server without a plan, by kind."""
+        placement = self._plan.placements.get(uuid)
+        if placement is not None:
+            return placement.slices_us
+        return {number: slices_us.get(model.QUANTUM_CLASS[kind])
+                for number, kind in kinds.items()}
+
+    def _apply(self, target: Target, slices_us: Mapping[int, int | None],
+               now_s: float) -> None:
+        """Set the slices and the affinity of one server."""
+        try:
+            self._slices_written += self._hypervisor.set_slices(
+                target.uuid, slices_us, _longest(slices_us.values()))
+            self._place(target, now_s)
+        except base.Unavailable:
+            raise
+        except base.SlicesUnsupported as error:
+            # The same for all servers.
+            self._set_host_problem(f'no server has slices: {error}')
+        except (base.DomainGone, base.DomainBusy) as error:
+            LOG.debug('Slices of server %s cannot be set now: %s',
+                      target.uuid, error)
+        except base.HypervisorError as error:
+            self._set_problem(target, str(error))
+        else:
+            self._set_problem(target, '')
+
+    def _place(self, target: Target, now_s: float) -> None:
+        """Let the vCPUs of a server run where the plan wants them.
+
+        A server that the plan does not confine is touched only where a pin of
+        ours may still confine it. The hypervisor reads the affinity in force
+        each time: vCPUs are plugged in, and others change pins.
+        """
+        placement = self._plan.placements.get(target.uuid)
+        if placement is None or target.pcpus is None:
+            return
+        state = self._states[target.uuid]
+        if placement.pcpus is None and not (
+                target.pinned or state.is_confined):
+            return
+        if now_s < state.placed_at_s + (self.options.pool_interval_s or 0.0):
+            return
+        confined = placement.pcpus or {}
+        wanted = {number: confined.get(number, target.pcpus)
+                  for number in placement.slices_us}
+        moved = self._hypervisor.place(target.uuid, wanted)
+        state.placed_at_s = now_s
+        state.is_confined = placement.pcpus is not None
+        if moved:
+            self._servers_placed += 1
+            LOG.info('Server %s (%s) runs on pCPUs %s from now on',
+                     target.uuid, target.name, cpuset.format_pcpus(
+                         frozenset().union(*wanted.values())))
+
+    def _set_problem(self, target: Target, problem: str) -> None:
+        """Set the problem of a server; log it once."""
+        state = self._states[target.uuid]
+        if problem and problem != state.problem:
+            LOG.warning('Slices of server %s (%s) cannot be set, trying again '
+                        'in %g s: %s', target.uuid, target.name,
+                        self.options.interval_s, problem)
+        state.problem = problem
+
+    def _set_host_problem(self, problem: str) -> None:
+        """Set a problem of all servers; log it once."""
+        if problem in self._host_problems:
+            return
+        self._host_problems.append(problem)
+        if problem not in self._logged_problems:
+            LOG.warning('Quantum classes are limited on this host: %s',
+                        problem)
+
+    def _alarms(self) -> tuple[str, ...]:
+        failing = sum(bool(state.problem) for state in self._states.values())
+        return (*self._host_problems, *(
+            [f'slices of {failing} servers cannot be set'] if failing
+            else []))
+
+    def _describe(self, target: Target, kinds: Mapping[int, model.Kind],
+                  slices_us: Mapping[int, int | None],
+                  runs: Mapping[int, base.ThreadRun]) -> messages.Slices:
+        state = self._states[target.uuid]
+        placement = self._plan.placements.get(target.uuid)
+        pcpus = {} if placement is None else placement.pcpus or {}
+        return messages.Slices(
+            class_=target.quantum_class,
+            recognised_class=(
+                recognition.server_class(kinds.values())
+                if target.quantum_class == classes.AUTO else None),
+            problem=state.problem,
+            left_alone=(_PINNED if target.pcpus is None
+                        else self._plan.unplanned.get(target.uuid, '')),
+            vcpus={str(number): messages.Vcpu(
+                kind=kind.value, slice_us=slices_us.get(number),
+                obtainable_us=(
+                    None if (slice_us := slices_us.get(number)) is None
+                    else classes.obtainable_run_us(slice_us, target.cap)),
+                mean_run_us=_mean_run_us(state.runs.get(number),
+                                         runs.get(number)),
+                waited_s=(runs[number].waited_ns / 1e9
+                          if number in runs else None),
+                pcpus=(_format_pcpus(pcpus[number])
+                       if number in pcpus else None))
+                for number, kind in kinds.items()})
+
+
+def _longest(slices_us: Collection[int | None]) -> int | None:
+    """The longest of some slices; None, the kernel's default, is short.
+
+    Emulator and I/O threads get it, since the shortest slice in a group
+    counts for all of it.
+    """
+    return max((slice_us for slice_us in slices_us if slice_us is not None),
+               default=None)
+
+
+def _mean_run_us(before: base.ThreadRun | None,
+                 now: base.ThreadRun | None) -> float | None:
+    """The mean run between two readings of a vCPU.
+
+    :returns: None: it did not run, or its thread is another one
+    """
+    if (before is None or now is None or now.runs <= before.runs
+            or now.run_ns < before.run_ns):
+        return None
+    return round((now.run_ns - before.run_ns)
+                 / (now.runs - before.runs) / 1000, 1)

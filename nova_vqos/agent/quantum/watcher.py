@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch the servers of class ``auto`` and recognise their kinds of work.
+
+Passes what the sources read to the recognition. Not thread-safe.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+import dataclasses
+import logging
+import typing as ty
+
+from nova_vqos.agent.quantum.sources import base as source_base
+from nova_vqos.agent.quantum.sources import loading
+from nova_vqos.hypervisor import base
+from nova_vqos.quantum import model
+from nova_vqos.quantum import recognition
+from nova_vqos.quantum import recognition_trace
+
+LOG = logging.getLogger(__name__)
+
+# A timer may be early: an observation counts from this part of the interval
+# on. An earlier one, for a server that just started, shows too little of the
+# other servers.
+_EARLY = 0.8
+
+
+class Watcher:
+    """Observes servers, and recognises the kind of each vCPU."""
+
+    def __init__(self, sources: Mapping[str, source_base.Source],
+                 limits: recognition.Limits,
+                 read_activities: Callable[
+                     [Collection[str]], Mapping[str, recognition.Activity]],
+                 *, recorder: recognition_trace.Recorder | None = None,
+                 min_interval_s: float = 0.0) -> None:
+        """
+        :param sources: by name; closed with this
+        :param read_activities:
+            :meth:`nova_vqos.hypervisor.base.UsageDriver.activity`
+        :param recorder: writes each observation; closed with this
+        :param min_interval_s: an observation sooner after the last one is
+            skipped: it costs each QEMU and libvirt's daemon a millisecond or
+            two, and shows little
+        """
+        self._sources = sources
+        self._read_activities = read_activities
+        self._recorder = recorder
+        self._min_interval_s = min_interval_s
+        self._recognizer = recognition.Recognizer(limits)
+        self._observed_at_s: float | None = None
+        self._failures: dict[str, str] = {}
+
+    def observe(self, servers: Mapping[str, Mapping[int, int]],
+                now_s: float) -> None:
+        """Observe servers; drops all that are not among them.
+
+        May block for seconds where a QEMU hangs. Never raises for a server or
+        a source.
+
+        :param servers: by UUID, the thread id of each vCPU by its number
+        :param now_s: on the monotonic clock
+        """
+        last_s = self._observed_at_s
+        if last_s is not None and 0 <= now_s - last_s < self._min_interval_s:
+            return
+        self._observed_at_s = now_s
+        observed = source_base.Observation(now_s, servers,
+                                           self._activities(servers))
+        threads = {(uuid, number): thread
+                   for uuid, vcpus in servers.items()
+                   for number, thread in vcpus.items()}
+        samples = dict.fromkeys(threads, recognition.Sample())
+        for name, source in self._sources.items():
+            for key, sample in self._read(name, source, observed).items():
+                if key in samples:
+                    samples[key] = _merged(samples[key], sample)
+        self._recognizer.retain(threads)
+        for key, thread in threads.items():
+            self._recognizer.add(key, samples[key], thread)
+        if self._recorder is not None:
+            self._recorder.record(now_s, threads, samples)
+
+    def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
+        """The kind of a vCPU; None: not recognised."""
+        return self._recognizer.kind((uuid, vcpu))
+
+    def pollutes(self, uuid: str, vcpu: int) -> bool:
+        """Whether a vCPU evicts the cache lines of others."""
+        return self._recognizer.pollutes((uuid, vcpu))
+
+    def status(self) -> Mapping[str, str]:
+        """Why each source is unavailable, by its name; '': it is available."""
+        return {name: self._failures.get(name) or source.available()
+                for name, source in self._sources.items()}
+
+    def close(self) -> None:
+        """Close all sources, and the trace."""
+        for source in self._sources.values():
+            source.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _activities(self, uuids: Collection[str]
+                    ) -> Mapping[str, recognition.Activity]:
+        try:
+            return self._read_activities(uuids) if uuids else {}
+        except base.HypervisorError as error:
+            LOG.warning('Activity of servers cannot be read, trying again at '
+                        'the next observation: %s', error)
+            return {}
+
+    def _read(self, name: str, source: source_base.Source,
+              observed: source_base.Observation
+              ) -> Mapping[model.Key, recognition.Sample]:
+        try:
+            found = source.read(observed)
+        except Exception as error:
+            # It may be an operator's own; the other sources go on.
+            if name not in self._failures:
+                LOG.exception('Recognition source %s failed', name)
+            self._failures[name] = f'it failed: {error!r}'
+            return {}
+        self._failures.pop(name, None)
+        return found
+
+
+def make_watcher(options: ty.Any, hypervisor: base.UsageDriver) -> Watcher:
+    """A watcher by the configuration.
+
+    A trace that cannot be written is logged, and not fatal.
+
+    :param options: the group ``vqos_agent``
+    :raises nova_vqos.quantum.recognition.LimitInvalid: when a limit is
+        invalid
+    """
+    limits = recognition.limits(options.quantum_limits)
+    recorder = None
+    if options.quantum_trace_path:
+        try:
+            recorder = recognition_trace.Recorder(options.quantum_trace_path)
+        except OSError as error:
+            LOG.error('Trace %s cannot be written, recording is off: %s',
+                      options.quantum_trace_path, error)
+    return Watcher(loading.load(options.quantum_sources), limits,
+                   hypervisor.activity, recorder=recorder,
+                   min_interval_s=_EARLY * options.quantum_interval_s)
+
+
+def _merged(first: recognition.Sample, second: recognition.Sample
+            ) -> recognition.Sample:
+    """The rates of both; of a rate that both provide, the first."""
+    return recognition.Sample(*(
+        theirs if mine is None else mine for mine, theirs in zip(
+            dataclasses.astuple(first), dataclasses.astuple(second),
+            strict=True)))

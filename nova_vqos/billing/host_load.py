@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The load of a host by origin, and the reserve that it needs.
+
+The CPU time of all CPUs is that of servers, that of the kernel's modelled work
+for them, that of the host's own processes, and an unattributed rest.
+"""
+
+import collections
+import dataclasses
+import math
+
+from nova_vqos.billing import usage
+
+# The suggestion is based on the minutes of the last day.
+_REMEMBERED = 24 * 60
+_SAMPLE_S = 60.0
+# The suggestion suffices for this part of the minutes.
+_PERCENTILE = 0.95
+_NS_PER_S = 1e9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """The load of a host by origin, in CU at its mean speed.
+
+    :ivar total_cu: all threads
+    :ivar servers_cu: domains, with all of their threads
+    :ivar modelled_cu: modelled work of the kernel for the I/O of billed
+        servers, which ran outside their cgroups
+    :ivar own_cu: other processes of the host
+    :ivar unattributed_cu: the rest; negative where the model exceeds it
+    :ivar unpaid_cu: I/O of servers that are billed and not charged: threads
+        and modelled work; included in the others
+    """
+
+    total_cu: float
+    servers_cu: float
+    modelled_cu: float
+    own_cu: float
+    unattributed_cu: float
+    unpaid_cu: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadReport(Load):
+    """The load of the last minute, and the suggested reserve, for people.
+
+    :ivar suggested_reserved_cu: suffices for 95 % of the minutes of the last
+        day
+    :ivar minutes_seen: number of these minutes
+    """
+
+    suggested_reserved_cu: int
+    minutes_seen: int
+
+
+class HostLoad:
+    """Observes the load of a host."""
+
+    def __init__(self) -> None:
+        self._last: usage.HostUsage | None = None
+        self._modelled_cu_us = 0
+        self._unpaid_cu_us = 0
+        self._load: Load | None = None
+        self._reserves: collections.deque[float] = collections.deque(
+            maxlen=_REMEMBERED)
+
+    def add_server(self, threads_cu_us: int, modelled_cu_us: int, *,
+                   charged: bool) -> None:
+        """Add the I/O of a billed server."""
+        self._modelled_cu_us += modelled_cu_us
+        if not charged:
+            self._unpaid_cu_us += threads_cu_us + modelled_cu_us
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the next reading of the host's counters is due."""
+        return self._last is None or (
+            now_s - self._last.read_at_s >= _SAMPLE_S)
+
+    def add_host(self, reading: usage.HostUsage, pcpu_cu: float) -> None:
+        """Add a reading of the host's counters.
+
+        :param pcpu_cu: mean speed of the host's pCPUs, in CU
+        """
+        last, self._last = self._last, reading
+        modelled_cu_us, self._modelled_cu_us = self._modelled_cu_us, 0
+        unpaid_cu_us, self._unpaid_cu_us = self._unpaid_cu_us, 0
+        if last is None or reading.read_at_s <= last.read_at_s:
+            return
+        length_s = reading.read_at_s - last.read_at_s
+
+        def in_cu(name: str) -> float:
+            grown_ns = max(0, getattr(reading, name) - getattr(last, name))
+            return float(grown_ns / _NS_PER_S * pcpu_cu / length_s)
+
+        total_cu, servers_cu, own_cu = map(in_cu, (
+            'total_ns', 'domains_ns', 'own_ns'))
+        modelled_cu = modelled_cu_us / 1e6 / length_s
+        unpaid_cu = unpaid_cu_us / 1e6 / length_s
+        self._load = Load(
+            total_cu, servers_cu, modelled_cu, own_cu,
+            total_cu - servers_cu - modelled_cu - own_cu, unpaid_cu)
+        # The load that no server's entitlement pays for.
+        self._reserves.append(max(
+            0.0, own_cu + self._load.unattributed_cu + unpaid_cu))
+
+    def report(self) -> LoadReport | None:
+        """For people; None: before the second reading."""
+        if self._load is None:
+            return None
+        reserves = sorted(self._reserves)
+        at = math.ceil(_PERCENTILE * len(reserves)) - 1
+        return LoadReport(
+            **{name: round(value, 3) for name, value
+               in dataclasses.asdict(self._load).items()},
+            suggested_reserved_cu=math.ceil(reserves[at]),
+            minutes_seen=len(reserves))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a host has drifted from its profile, by a short measurement."""
+
+from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import math
+
+from nova_vqos import cpuset
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.cpu import reference
+from nova_vqos.profile import cpu
+from nova_vqos.profile import model
+from nova_vqos.profile import validity
+
+#: As far as the profile goes.
+OK = 'ok'
+#: More than the intervals leave open, but no more than is tolerated.
+DRIFTED = 'drifted'
+#: The host is another one than was measured.
+STALE = validity.STALE
+#: Chance leaves more open than is tolerated: measure again, or for longer.
+UNKNOWN = validity.UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """The drift of a class of equal pCPUs.
+
+    :ivar drift: of the coefficient, relative to the profile's
+    :ivar open_by: how far it may be off by chance, relative to the profile's:
+        half of the drift's 95 % interval
+    :ivar verdict: OK, DRIFTED, STALE or UNKNOWN
+    """
+
+    pcpus: frozenset[int]
+    promised: cpu.Measurement
+    measured: cpu.Measurement
+    drift: float
+    open_by: float
+    verdict: str
+
+
+def classes(profile: model.Profile,
+            looked_equal: Sequence[frozenset[int]],
+            ) -> tuple[frozenset[int], ...]:
+    """The classes to measure: those of the profile.
+
+    Some of them may look equal, though the calibration found them to differ.
+
+    :param looked_equal: the host's, as they are now
+    :raises CalibrationError: when those of one class have become unlike
+    """
+    promised = tuple(c.pcpus for c in profile.cpu_classes)
+    if not all(any(members <= one for one in looked_equal)
+               for members in promised):
+        raise CalibrationError(
+            f'the profile has {_classes(promised)}, the host has '
+            f'{_classes(looked_equal)}: calibrate it')
+    return promised
+
+
+def judge(profile: model.Profile,
+          measured: Mapping[frozenset[int], cpu.Measurement],
+          tolerance: float, *, beside_guests: bool = False) -> list[Finding]:
+    """Compare a measurement of all busy pCPUs with a profile, by class.
+
+    :param measured: by class of equal pCPUs, the profile's
+    :param tolerance: of the drift, relative to the profile's coefficient;
+        what is open by chance comes on top
+    :param beside_guests: whether guests were at work: they take caches,
+        sibling threads and interrupts, and make a host look slower than it
+        is, by an unknown amount, and never faster
+    """
+    promised = {c.pcpus: c.busy for c in profile.cpu_classes}
+    found = [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
+                    tolerance) for pcpus in promised]
+    return [dataclasses.replace(one, verdict=UNKNOWN)
+            if beside_guests and one.drift < 0 and one.verdict == STALE
+            else one for one in found]
+
+
+def worst(findings: Iterable[Finding]) -> str:
+    """:returns: the verdict on a profile, from those on its classes"""
+    verdicts = {one.verdict for one in findings}
+    return next(verdict for verdict in (STALE, UNKNOWN, DRIFTED, OK)
+                if verdict in verdicts)
+
+
+def _judge(profile: model.Profile, pcpus: frozenset[int],
+           promised: cpu.Measurement, measured: cpu.Measurement,
+           tolerance: float) -> Finding:
+    drift = measured.coefficient / promised.coefficient - 1
+    open_by = math.hypot(
+        reference.own_half_width(profile, promised),
+        (measured.interval_high - measured.interval_low) / 2,
+    ) / promised.coefficient
+    verdict = (STALE if abs(drift) > open_by + tolerance
+               else UNKNOWN if open_by > tolerance
+               else DRIFTED if abs(drift) > open_by else OK)
+    return Finding(pcpus, promised, measured, drift, open_by, verdict)
+
+
+def _classes(found: Iterable[frozenset[int]]) -> str:
+    return 'equal pCPUs ' + ' and '.join(map(cpuset.format_pcpus, found))

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibration of a host's CPUs: from scores to a profile."""
+
+from collections.abc import Collection, Sequence
+import itertools
+import logging
+import math
+import socket
+import time
+
+from nova_vqos import cpuset
+from nova_vqos import utc
+from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import estimate
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.calibration.cpu import classes as cpu_classes
+from nova_vqos.calibration.cpu import combine
+from nova_vqos.calibration.cpu import disturbances
+from nova_vqos.calibration.cpu import steps
+from nova_vqos.calibration.cpu.record import Record
+from nova_vqos.calibration.cpu.reference import Yardstick
+from nova_vqos.calibration.run import Effort
+from nova_vqos.calibration.run import Observations
+from nova_vqos.calibration.run import Result
+from nova_vqos.profile import cpu
+from nova_vqos.profile import fingerprint
+from nova_vqos.profile import model
+
+LOG = logging.getLogger(__name__)
+
+#: Of each pCPU in each measurement, by default.
+EFFORT = Effort(max_rounds=40)
+
+
+class Calibration:
+    """One calibration of the CPUs of this host."""
+
+    def __init__(self, members: Sequence[benchmark.Member],
+                 setting: steps.Setting, *, against: Yardstick | None = None,
+                 reference_name: str | None = None,
+                 effort: Effort = EFFORT, record_path: str | None = None,
+                 restart: bool = False, classes: steps.Classes | None = None,
+                 class_tolerance: float = cpu_classes.TOLERANCE) -> None:
+        """Prepare; nothing is measured yet.
+
+        :param members: the benchmarks; those of the reference, if there is
+            one
+        :param against: None: this host becomes the reference
+        :param reference_name: name of this host as the reference
+        :param record_path: file from which an interrupted calibration
+            continues; None: none does
+        :param restart: ignore an interrupted calibration
+        :param classes: of equal pCPUs; None: those that look equal
+        :param class_tolerance: how much faster one of those that look equal
+            may be than another; beyond that they become two classes
+        :raises CalibrationError: when it cannot be compared with the other
+        """
+        self._setting = setting
+        self._members = members
+        self._against = against
+        self._effort = effort
+        self._reference_name = reference_name or socket.gethostname()
+        self._classes: steps.Classes = classes or host_cpus.classes(
+            setting.pcpus, setting.sysroot)
+        self._class_tolerance = class_tolerance
+        self._observations = Observations()
+        self._load = host_cpus.Load(0.0, 0.0)
+        self._fingerprint = fingerprint.of_host(setting.emulator,
+                                                setting.sysroot)
+        if against is not None and against.measured_in != setting.measured_in:
+            flag = '--in-guest' if against.measured_in == 'guest' else \
+                'no --in-guest'
+            raise CalibrationError(
+                f'the reference was measured in the {against.measured_in}, '
+                f'measure this host likewise: {flag}')
+        self._record = Record(record_path, self._key(), restart=restart)
+        self._steps = steps.Steps(
+            members, setting, effort,
+            None if against is None else against.reference, self._record,
+            self._observations)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may be wrong with the measurements so far."""
+        return self._observations.warnings
+
+    @property
+    def guests_at_work(self) -> bool:
+        """Whether guests used the pCPUs when measuring began."""
+        return self._load.guests_at_work
+
+    def run(self) -> Result[model.Profile]:
+        """Measure, and make a profile of it.
+
+        :raises CalibrationError: when a benchmark cannot be run, or guests
+            are at work on the pCPUs
+        """
+        deadline_s = self._begin()
+        # A single pCPU is as busy as it can be when it is measured alone.
+        alone = self._alone() if len(self._setting.pcpus) > 1 else []
+        self._steps.run([*alone, (steps.BUSY, self._setting.pcpus)],
+                        self._classes, deadline_s)
+        if self._split():
+            # New classes have not been measured alone.
+            self._steps.run([step for step in self._alone()
+                             if step not in alone], self._classes, deadline_s)
+        self._observe_disturbances()
+        reference = (self._against.reference if self._against
+                     else self._own_reference())
+        made = tuple(
+            cpu.CpuClass(members, *(
+                self._combined(
+                    state if alone else steps.BUSY, members, reference,
+                    with_reference=self._against is not None)
+                for state in (steps.ALONE, steps.BUSY)))
+            for members in self._classes)
+        disturbances.warn_of_intervals(made, self._effort.max_interval,
+                                       self._observations)
+        return Result(
+            model.Profile(
+                created_at=utc.text(), host=socket.gethostname(),
+                reference=reference, measured_in=self._setting.measured_in,
+                fingerprint=self._fingerprint, cpu_classes=made,
+                is_reference=self._against is None,
+                provenance=self._observations.provenance),
+            self.warnings)
+
+    def measure_busy(self) -> dict[frozenset[int], cpu.Measurement]:
+        """Measure all pCPUs at once, and nothing else.
+
+        :returns: the coefficients of each class of equal pCPUs; their
+            intervals are those of this measurement alone
+        :raises CalibrationError: when a benchmark cannot be run, guests are
+            at work on the pCPUs, or there is no reference
+        """
+        if self._against is None:
+            raise CalibrationError('there is no reference to measure against')
+        self._steps.run([(steps.BUSY, self._setting.pcpus)], self._classes,
+                        self._begin())
+        self._observe_disturbances()
+        return {members: self._combined(
+            steps.BUSY, members, self._against.reference, with_reference=False)
+            for members in self._classes}
+
+    def remove_record(self) -> None:
+        """Remove the file from which an interrupted calibration continues."""
+        self._record.remove()
+
+    def _key(self) -> dict[str, object]:
+        """What must be the same for two measurements to belong together."""
+        return {
+            'fingerprint': self._fingerprint,
+            'pcpus': cpuset.format_pcpus(self._setting.pcpus),
+            'measured_in': self._setting.measured_in,
+            'virt_type': self._setting.virt_type,
+            'guest_kernel': (None if self._setting.guest_kernel is None else
+                             benchmark.sha256(self._setting.guest_kernel)),
+            'effort': [self._effort.max_rounds, self._effort.max_interval],
+            'benchmarks': [
+                [m.name, m.benchmark.identity, m.benchmark.program_sha256]
+                for m in self._members],
+            'reference': self._against and cpu.reference_document(
+                self._against.reference)}
+
+    def _begin(self) -> float:
+        """Look at the host, and at an interrupted calibration.
+
+        :returns: when all has to be measured, by the monotonic clock
+        :raises CalibrationError: when guests are at work
+        """
+        self._load = disturbances.observe_before(
+            self._setting, self._fingerprint, self._observations)
+        if self._record.discarded:
+            LOG.info('Not gone on with: %s', self._record.discarded)
+        elif self._record.found:
+            LOG.info('Going on after %d measurements of an earlier '
+                     'calibration; --restart would begin anew',
+                     self._record.found)
+        return time.monotonic() + self._effort.max_s
+
+    def _alone(self) -> list[steps.Step]:
+        """:returns: a step for one pCPU of each class"""
+        return [(steps.ALONE, frozenset({min(members)}))
+                for members in self._classes]
+
+    def _split(self) -> bool:
+        """Divide classes whose pCPUs are not equally fast.
+
+        :returns: whether there are any
+        """
+        looked_equal = self._classes
+        self._log_equal_classes()
+        self._classes = cpu_classes.split(
+            looked_equal, {
+                pcpu: found for pcpu in self._setting.pcpus
+                if (found := self._speed({pcpu})) is not None},
+            tolerance=self._class_tolerance)
+        self._observations.provenance['classes_by_topology'] = str(
+            len(looked_equal))
+        for members in looked_equal:
+            parts = [one for one in self._classes if one < members]
+            if parts:
+                self._observations.warn(
+                    f'pCPUs {cpuset.format_pcpus(members)} look equal and '
+                    f'are not, by more than {self._class_tolerance:.0%} '
+                    'beyond what chance leaves open: they are '
+                    f'{len(parts)} classes, '
+                    + ' and '.join(map(cpuset.format_pcpus, parts)))
+        return len(self._classes) > len(looked_equal)
+
+    def _log_equal_classes(self) -> None:
+        """Equally fast ones stay as many classes as they look."""
+        pairs = list(itertools.combinations(self._classes, 2))
+        for one, other in pairs:
+            speed, theirs = self._speed(one), self._speed(other)
+            if speed and theirs and not speed.differs(
+                    theirs, tolerance=0.0, comparisons=len(pairs)):
+                LOG.info('pCPUs %s and %s do not look equal, but are equally '
+                         'fast as far as was measured: they stay two classes',
+                         *map(cpuset.format_pcpus, (one, other)))
+
+    def _speed(self, pcpus: Collection[int]) -> cpu_classes.Speed | None:
+        return cpu_classes.speed(
+            (member.weight,
+             self._steps.taken[member.name, steps.BUSY][0].scores(pcpus))
+            for member in self._members if member.weight)
+
+    def _own_reference(self) -> cpu.Reference:
+        """By the busy scores of the first class of pCPUs.
+
+        So that 100 CU are what this host can promise on all of them at once.
+        """
+        benchmarks = []
+        for member in self._members:
+            (rounds,) = self._steps.taken[member.name, steps.BUSY]
+            own = estimate.estimate(rounds.scores(self._classes[0]))
+            benchmarks.append(cpu.Benchmark(
+                name=member.name, kind=member.benchmark.kind,
+                identity=member.benchmark.identity,
+                unit=member.benchmark.unit,
+                program_sha256=member.benchmark.program_sha256,
+                weight=member.weight, score=own.mean,
+                half_width=own.width / 2, round_events=rounds.round_events))
+        return cpu.Reference(self._reference_name, utc.text(),
+                             tuple(benchmarks))
+
+    def _combined(self, state: str, pcpus: frozenset[int],
+                  reference: cpu.Reference, *,
+                  with_reference: bool) -> cpu.Measurement:
+        """The coefficient of a class of pCPUs in a state.
+
+        :param with_reference: whether the reference's uncertainty is part of
+            the interval
+        """
+        scores = []
+        for member in self._members:
+            found = estimate.estimate(
+                [score for rounds in self._steps.taken[member.name, state]
+                 for score in rounds.scores(pcpus)])
+            known = reference.benchmark(member.name)
+            scores.append(coefficient(
+                found, known, known.half_width if with_reference else 0.0))
+        return combine.measurement(scores, reference)
+
+    def _observe_disturbances(self) -> None:
+        disturbances.observe_during(
+            self._steps.taken, self._members, self._classes,
+            self._effort.max_interval, self._observations)
+
+
+def coefficient(found: estimate.Estimate, known: cpu.Benchmark,
+                reference_half_width: float) -> cpu.Score:
+    """A score as a coefficient.
+
+    Its interval is that of a quotient: relative half widths of independent
+    scores add as squares.
+    """
+    ratio = found.mean / known.score
+    half = ratio * math.hypot(found.width / 2, reference_half_width)
+    return cpu.Score(
+        known.name, ratio, *cpu.interval(ratio, half),
+        found.outliers, found.samples)

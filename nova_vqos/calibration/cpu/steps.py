@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs benchmarks, in one state of the host's CPUs after the other."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+import contextlib
+import dataclasses
+import itertools
+import logging
+import time
+
+from nova_vqos import cpuset
+from nova_vqos.calibration import estimate
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import run
+from nova_vqos.calibration.benchmark import Member
+from nova_vqos.calibration.cpu.record import Record
+from nova_vqos.calibration.cpu.record import Rounds
+from nova_vqos.calibration.runner import Runner
+from nova_vqos.calibration.runner import Samples
+from nova_vqos.profile import cpu
+
+LOG = logging.getLogger(__name__)
+
+ALONE = 'alone'
+BUSY = 'busy'
+
+# A promise of speed should not rest on fewer.
+_MIN_ROUNDS = 8
+# No profile holds more of one class, see nova_vqos.profile.
+_MAX_SAMPLES = 10_000
+
+Classes = Sequence[frozenset[int]]
+# A state, and the pCPUs that work at once in it.
+Step = tuple[str, frozenset[int]]
+# Rounds by benchmark and state.
+Taken = dict[tuple[str, str], list[Rounds]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """Where and how the benchmarks are run.
+
+    :ivar pcpus: to measure
+    :ivar measured_in: ``host``, or ``guest`` of an emulator
+    :ivar open_runner: of a benchmark, for rounds of so many events (None: it
+        finds how many)
+    :ivar emulator: whose guests are measured, None: none
+    :ivar virt_type: of the guests
+    :ivar guest_kernel: path of the kernel that they boot
+    :ivar beside_guests: measure even where guests are at work
+    :ivar sysroot: directory with /proc and /sys, for tests
+    """
+
+    pcpus: frozenset[int]
+    measured_in: str
+    open_runner: Callable[[Member, int | None], Runner]
+    emulator: str | None = None
+    virt_type: str | None = None
+    guest_kernel: str | None = None
+    beside_guests: bool = False
+    sysroot: str = '/'
+
+
+class Steps:
+    """The rounds of all benchmarks, step by step.
+
+    :ivar taken: what was measured so far
+    """
+
+    def __init__(self, members: Sequence[Member], setting: Setting,
+                 effort: run.Effort, reference: cpu.Reference | None,
+                 record: Record, observations: run.Observations) -> None:
+        """
+        :param members: the benchmarks
+        :param reference: defines the events of a round; None: each benchmark
+            finds how many
+        :param record: of earlier measurements, which are not repeated
+        """
+        self.taken: Taken = {}
+        self._members = members
+        self._setting = setting
+        self._effort = effort
+        self._reference = reference
+        self._record = record
+        self._observations = observations
+
+    def run(self, steps: Sequence[Step], classes: Classes,
+            deadline_s: float) -> None:
+        """Run each benchmark in each step.
+
+        :param classes: of equal pCPUs
+        :param deadline_s: of all of it, by the monotonic clock
+        """
+        total = len(self._members) * len(steps)
+        count = itertools.count(1)
+        for member in self._members:
+            with contextlib.ExitStack() as stack:
+                runner: Runner | None = None
+                for state, pcpus in steps:
+                    number = next(count)
+                    name = f'{member.name}/{state}/' + \
+                        cpuset.format_pcpus(pcpus)
+                    rounds = self._record.get(name)
+                    if rounds is None:
+                        runner = runner or stack.enter_context(
+                            contextlib.closing(self._open(member)))
+                        LOG.info('[%d of %d] %s, pCPU %s %s', number, total,
+                                 member.name, cpuset.format_pcpus(pcpus),
+                                 state)
+                        rounds = self._measure(
+                            member, runner, pcpus,
+                            [name & pcpus for name in classes if name & pcpus],
+                            (deadline_s - time.monotonic())
+                            / (total - number + 1))
+                        self._record.add(name, rounds)
+                    self.taken.setdefault((member.name, state), []).append(
+                        rounds)
+
+    def _open(self, member: Member) -> Runner:
+        if self._reference is None:
+            # As many events as in the rounds of this host so far.
+            return self._setting.open_runner(member, next((
+                one.round_events
+                for one in self.taken.get((member.name, ALONE), ())), None))
+        known = self._reference.benchmark(member.name)
+        if known.program_sha256 != member.benchmark.program_sha256:
+            # Several benchmarks may be one program: the warning comes once.
+            self._observations.warn(
+                f'{member.benchmark.program} is another build than on '
+                'the reference: compilers differ, compare the same package')
+        return self._setting.open_runner(member, known.round_events)
+
+    def _measure(self, member: Member, runner: Runner,
+                 pcpus: frozenset[int], groups: Classes,
+                 limit_s: float) -> Rounds:
+        """Run one benchmark on these pCPUs at once, until that is enough.
+
+        :param groups: of equal ones among them
+        """
+        effort = self._effort
+        if not member.weight:
+            # Only reported: a rough figure does.
+            effort = dataclasses.replace(
+                effort, max_rounds=min(effort.max_rounds, _MIN_ROUNDS))
+
+        def grouped(samples: Samples) -> list[list[list[float]]]:
+            return [[samples[p] for p in sorted(group)] for group in groups]
+
+        def progress(samples: Samples) -> str:
+            return '; '.join(
+                f'pCPU {cpuset.format_pcpus(group)}: '
+                f'{_describe(_pooled(scores), member.benchmark.unit)}'
+                for group, scores in zip(groups, grouped(samples),
+                                         strict=True))
+
+        before = self._cpu_times()
+        throttled_before = self._throttled()
+        began_s = time.monotonic()
+        samples = runner.measure(
+            pcpus, lambda now: _is_enough(
+                effort, grouped(now), time.monotonic() - began_s, limit_s),
+            progress)
+        _busy, steal = self._cpu_times().since(before)
+        LOG.info('  %s', progress(samples))
+        return Rounds(
+            {pcpu: tuple(float(f'{score:.6g}') for score in scores)
+             for pcpu, scores in samples.items()},
+            round(steal, 4), self._throttled() - throttled_before,
+            runner.round_events)
+
+    def _throttled(self) -> int:
+        return host_cpus.throttle_count(self._setting.pcpus,
+                                        self._setting.sysroot)
+
+    def _cpu_times(self) -> host_cpus.CpuTimes:
+        return host_cpus.cpu_times(self._setting.pcpus, self._setting.sysroot)
+
+
+def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
+               spent_s: float, limit_s: float) -> bool:
+    """Whether each group of equal pCPUs is known well enough.
+
+    :param groups: the scores of each pCPU of each group
+    :param spent_s: wall time since the measurement began
+    :param limit_s: of this measurement
+    """
+    rounds = min(len(scores) for group in groups for scores in group)
+    if rounds >= effort.max_rounds or any(
+            sum(map(len, group)) >= _MAX_SAMPLES for group in groups):
+        return True
+    if rounds >= estimate.LEAST_SAMPLES and spent_s > limit_s:
+        return True
+    return rounds >= _MIN_ROUNDS and all(
+        estimate.estimate(_pooled(group)).width <= effort.max_interval
+        for group in groups)
+
+
+def _pooled(group: Iterable[list[float]]) -> list[float]:
+    """All scores of a group of equal pCPUs."""
+    return list(itertools.chain.from_iterable(group))
+
+
+def _describe(scores: list[float], unit: str) -> str:
+    if len(scores) < estimate.LEAST_SAMPLES:
+        return f'{len(scores)} rounds'
+    now = estimate.estimate(scores)
+    return (f'{len(scores)} rounds, {now.mean:.5g} {unit}, '
+            f'interval {now.width:.1%}')

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-vqos-manage: the operator's program for all hosts."""
+
+# ruff: noqa: E402
+
+import sys
+
+# NOTE: as in nova_vqos.cmd.agent.
+sys.modules.setdefault('eventlet', None)  # type: ignore[arg-type]
+
+from oslo_service import backend
+
+backend.init_backend(backend.BackendType.THREADING)
+
+import argparse
+import logging
+import signal
+import typing as ty
+
+from cliff import app
+from cliff import commandmanager
+from oslo_config import cfg
+
+from nova_vqos.cmd import arguments
+from nova_vqos.cmd.manage import connections
+from nova_vqos.conf import default_path
+
+# They log what a command reports in its own words, at times with a secret.
+_TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'openstack',
+              'keystoneauth', 'urllib3', 'stevedore')
+
+
+class ManageApp(app.App):
+    """The program.
+
+    :ivar connections: to agents and Nova
+    """
+
+    NAME = 'nova-vqos-manage'
+    LOG = logging.getLogger(NAME)
+
+    connections_class = connections.Connections
+
+    def __init__(self, conf: cfg.ConfigOpts = cfg.CONF,
+                 stdout: ty.TextIO | None = None,
+                 stderr: ty.TextIO | None = None) -> None:
+        """
+        :param conf: takes the options of the configuration file
+        :param stdout: that of the process by default, as stderr
+        """
+        super().__init__(
+            description='Show CPU units on all hosts, and push policies.',
+            version='1',
+            command_manager=commandmanager.CommandManager('nova_vqos.manage'),
+            deferred_help=True, stdout=stdout, stderr=stderr)
+        self._conf = conf
+        self.connections: connections.Connections
+
+    def build_option_parser(
+            self, description: str | None, version: str | None,
+            argparse_kwargs: dict[str, ty.Any] | None = None
+            ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().build_option_parser(
+            description, version, argparse_kwargs)
+        parser.add_argument(
+            '--config-file', metavar='FILE',
+            help='file with the transport URL of the message bus, default: '
+                 f'{default_path.CONFIG}')
+        parser.add_argument(
+            '--os-cloud', metavar='NAME',
+            help='cloud in clouds.yaml whose Nova is asked, default: by '
+                 'OS_CLOUD or OS_* in the environment')
+        parser.add_argument(
+            '--timeout', type=arguments.seconds, metavar='SECONDS',
+            help='how long to wait for agents, default: [vqos_manage] '
+                 'timeout_s of the configuration file')
+        return parser
+
+    def initialize_app(self, argv: list[str]) -> None:
+        if not self.options.debug:
+            for name in _TALKATIVE:
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+        self.connections = self.connections_class(
+            self._conf, config_file=self.options.config_file,
+            os_cloud=self.options.os_cloud, timeout_s=self.options.timeout)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program.
+
+    :returns: its exit status
+    """
+    signal.signal(signal.SIGTERM, _exit)
+    return int(ManageApp().run(sys.argv[1:] if argv is None else argv))
+
+
+def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
+    raise SystemExit(128 + signal_number)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova and Placement: servers, flavors and hosts, as an administrator.
+
+Importing openstacksdk takes a second, which commands with --host need not
+wait for: it is imported where it is used.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
+import operator
+import typing as ty
+import urllib.parse
+
+from nova_vqos.agent import fanout
+from nova_vqos.cmd.manage import demand as demands
+from nova_vqos.cmd.manage import errors
+
+# Of Nova: hypervisors by UUID, without asking each for its uptime; flavors
+# with their extra specs; where a server's vCPUs are. Of Placement: groups of
+# resources in nested providers.
+_HYPERVISORS = '2.53'
+_FLAVORS = '2.61'
+_TOPOLOGY = '2.78'
+_PLACEMENT = '1.36'
+_PAGE = 500
+# No list is longer: Nova would not page.
+_MOST = 20_000
+_AT_ONCE = 8
+_COMPUTE = 'nova-compute'
+_NAMES = {'compute': 'Nova', 'placement': 'Placement'}
+_MIGRATES = ('ACTIVE', 'PAUSED')
+
+_Answer = ty.TypeVar('_Answer')
+# What a list of Nova has, its ID first.
+_Entry = ty.TypeVar('_Entry', bound=tuple[ty.Any, ...])
+
+
+class Compute(ty.NamedTuple):
+    """A compute service.
+
+    :ivar provider: UUID of its resource provider; '' where it has none
+    :ivar is_down: whether it does nothing now, not even for its own servers
+    :ivar obstacles: why Nova puts no server there
+    """
+
+    host: str
+    provider: str
+    is_down: bool
+    obstacles: tuple[str, ...]
+
+
+class Flavor(ty.NamedTuple):
+    """A flavor, as it is pushed.
+
+    :ivar flavor_id: that users know it by
+    """
+
+    flavor_id: str
+    name: str
+    vcpus: int
+    extra_specs: Mapping[str, str]
+
+
+class Server(ty.NamedTuple):
+    """A server that may be moved.
+
+    :ivar flavor: as it was booted, with extra_specs
+    :ivar host: where it is
+    :ivar resources: that it holds in Placement
+    :ivar has_topology: whether it has a NUMA topology
+    :ivar obstacles: why Nova would not move it now
+    """
+
+    uuid: str
+    name: str
+    flavor: ty.Any
+    host: str
+    resources: Mapping[str, int]
+    has_topology: bool
+    obstacles: tuple[str, ...]
+
+
+def connect(os_cloud: str | None) -> 'Cloud':
+    """Connect with the credentials of the environment.
+
+    :param os_cloud: of clouds.yaml; None: what OS_CLOUD or OS_* say
+    :raises ManageError: when there are none
+    """
+    import openstack
+    return Cloud(_ask('Nova', lambda: openstack.connect(cloud=os_cloud)))
+
+
+class Cloud:
+    """Asks Nova and Placement; whatever fails raises ManageError."""
+
+    def __init__(self, connection: ty.Any) -> None:
+        """
+        :param connection: openstack.connection.Connection
+        """
+        self._connection = connection
+
+    def hosts(self) -> list[str]:
+        """Hosts of all compute services, also of those that are down."""
+        return [service.host for service in self._services()]
+
+    def locate(self, name_or_id: str) -> tuple[str, str]:
+        """A server of any project: its UUID, and its host or ''."""
+        found = self._find_server(name_or_id)
+        return found.id, found.compute_host or ''
+
+    def flavors(self) -> list[Flavor]:
+        """All flavors, also private ones."""
+        # NOTE: not by openstacksdk's list of flavors: there a flavor whose
+        # extra specs Nova hides looks like one that has none.
+        return self._get_pages(
+            'flavors', '/flavors/detail?is_public=None&', _FLAVORS, _flavor)
+
+    def flavor(self, name_or_id: str) -> ty.Any:
+        """A flavor as openstacksdk reads it, also a private one."""
+        return _find('flavor', name_or_id, lambda: (
+            self._connection.compute.find_flavor(
+                name_or_id, get_extra_specs=True, is_public=None)))
+
+    def server(self, name_or_id: str) -> Server:
+        """A server of any project that is on a host."""
+        found = self._find_server(name_or_id)
+        if not found.compute_host:
+            raise errors.ManageError(
+                f'server {name_or_id} is on no host: it is {found.status}')
+        obstacles = []
+        if found.status not in _MIGRATES:
+            obstacles.append(f'the server is {found.status}: only servers '
+                             'that run are live-migrated')
+        if found.task_state:
+            obstacles.append(f'the server is busy: {found.task_state}')
+        nodes = self._get('compute', f'/servers/{found.id}/topology',
+                          _TOPOLOGY, lambda body: body['nodes'])
+        return Server(
+            uuid=found.id, name=found.name, flavor=found.flavor,
+            host=found.compute_host, resources=self._held(found.id),
+            has_topology=bool(nodes),
+            obstacles=tuple(obstacles))
+
+    def computes(self) -> list[Compute]:
+        """All compute services, by host."""
+        services = self._services()
+        # NOTE: providers not by openstacksdk's own list: the latest version of
+        # the API asks each host for its uptime.
+        providers = {host: uuid for uuid, host in self._get_pages(
+            'hypervisors', '/os-hypervisors/detail?', _HYPERVISORS,
+            lambda one: (one['id'], one['service']['host']))}
+        return sorted(
+            Compute(one.host, providers.get(one.host, ''),
+                    bool(one.is_forced_down) or one.state != 'up',
+                    _obstacles(one))
+            for one in services)
+
+    def offers(self, demand: demands.Demand
+               ) -> dict[str, demands.Provider]:
+        """The hosts that Placement offers for a demand, by UUID."""
+        def read(body: ty.Any) -> dict[str, demands.Provider]:
+            summaries = body['provider_summaries']
+            roots = {summaries[provider]['root_provider_uuid']
+                     for request in body['allocation_requests']
+                     for provider in request['allocations']}
+            return {root: demands.Provider.of_summary(summaries[root])
+                    for root in roots if root in summaries}
+        return self._get(
+            'placement', f'/allocation_candidates?{demand.query}', _PLACEMENT,
+            read)
+
+    def providers(self, uuids: Iterable[str]
+                  ) -> dict[str, demands.Provider]:
+        """The resource providers of some hosts, by UUID."""
+        wanted = [uuid for uuid in uuids if uuid]
+        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(wanted, pool.map(self._provider, wanted),
+                            strict=True))
+
+    def _services(self) -> list[ty.Any]:
+        """All compute services; at least one."""
+        found: list[ty.Any] = _ask('Nova', lambda: list(
+            self._connection.compute.services(binary=_COMPUTE)))
+        if not found:
+            raise errors.ManageError('Nova has no compute services')
+        return found
+
+    def _find_server(self, name_or_id: str) -> ty.Any:
+        return _find('server', name_or_id, lambda: (
+            self._connection.compute.find_server(
+                name_or_id, all_projects=True)))
+
+    def _provider(self, uuid: str) -> demands.Provider:
+        path = f'/resource_providers/{uuid}'
+        inventories, usages, traits = (
+            self._get('placement', f'{path}/{name}', _PLACEMENT,
+                      operator.itemgetter(name))
+            for name in ('inventories', 'usages', 'traits'))
+        return demands.Provider(inventories, usages, frozenset(traits))
+
+    def _held(self, server_uuid: str) -> dict[str, int]:
+        def read(body: ty.Any) -> dict[str, int]:
+            held: dict[str, int] = {}
+            for allocation in body['allocations'].values():
+                for name, amount in allocation['resources'].items():
+                    held[name] = held.get(name, 0) + amount
+            return held
+        return self._get('placement', f'/allocations/{server_uuid}',
+                         _PLACEMENT, read)
+
+    def _get_pages(self, name: str, path: str, version: str,
+                   read: Callable[[ty.Any], _Entry]) -> list[_Entry]:
+        """Read a whole list of Nova.
+
+        :param name: of the list in the body
+        :param read: reads one entry, which begins with its ID
+        """
+        found: list[_Entry] = []
+        marker = ''
+        while page := self._get(
+                'compute', f'{path}limit={_PAGE}{marker}', version,
+                lambda body: [read(one) for one in body[name]]):
+            found += page
+            if len(found) > _MOST:
+                raise errors.ManageError(
+                    f'Nova has more than {_MOST} {name}, or does not page')
+            marker = f'&marker={urllib.parse.quote(page[-1][0])}'
+        return found
+
+    def _get(self, service: str, path: str, version: str,
+             read: Callable[[ty.Any], _Answer]) -> _Answer:
+        """
+        :param read: reads the body of the answer
+        """
+        def get() -> _Answer:
+            from openstack import exceptions
+            answer = getattr(self._connection, service).get(
+                path, microversion=version)
+            exceptions.raise_from_response(answer)
+            return read(answer.json())
+        return _ask(_NAMES[service], get)
+
+
+def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
+    """The only thing with this name or ID."""
+    from openstack import exceptions
+
+    def find_one() -> ty.Any:
+        try:
+            return find()
+        except exceptions.DuplicateResource as error:
+            raise errors.ManageError(f'several {what}s are called {given}: '
+                                     'give the ID') from error
+    found = _ask('Nova', find_one)
+    if found is None:
+        raise errors.ManageError(f'there is no {what} {given}')
+    return found
+
+
+def _flavor(fields: Mapping[str, ty.Any]) -> Flavor:
+    if 'extra_specs' not in fields:
+        raise errors.ManageError(
+            f'Nova hides the extra specs of flavor {fields["name"]}: use the '
+            "credentials of an administrator. Nova's policy "
+            'os_compute_api:os-flavor-extra-specs:index must allow that')
+    return Flavor(fields['id'], fields['name'], fields['vcpus'],
+                  fields['extra_specs'])
+
+
+def _obstacles(service: ty.Any) -> tuple[str, ...]:
+    found = []
+    if service.is_forced_down:
+        found.append('its compute service was forced down')
+    elif service.state != 'up':
+        found.append('its compute service is down')
+    if service.status != 'enabled':
+        reason = service.disabled_reason
+        found.append('its compute service is disabled'
+                     f'{f": {reason}" if reason else ""}')
+    return tuple(found)
+
+
+def _ask(service: str, ask: Callable[[], _Answer]) -> _Answer:
+    """
+    :raises ManageError: when a service does not answer, or refuses
+    """
+    from keystoneauth1 import exceptions as keystone
+    from openstack import exceptions
+    try:
+        return ask()
+    except (exceptions.SDKException, keystone.ClientException) as error:
+        raise errors.ManageError(
+            f'{service} cannot be asked: {fanout.one_line(error)} '
+            '(administrator\'s credentials come from OS_* or --os-cloud)'
+        ) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.ManageError(
+            f'the answer of {service} is not what its API documents'
+            ) from error

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-vqos-manage policy push and policy status."""
+
+import argparse
+from collections.abc import Collection, Iterable, Sequence
+import functools
+import logging
+import typing as ty
+
+from cliff import lister
+
+from nova_vqos import policy
+from nova_vqos import policy_override
+from nova_vqos.agent import fanout
+from nova_vqos.agent import messages
+from nova_vqos.agent import rpcapi
+from nova_vqos.agent.overrides import store
+from nova_vqos.cmd.manage import cloud
+from nova_vqos.cmd.manage import command
+from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import hosts
+from nova_vqos.cmd.manage import output
+
+PLAN_COLUMNS = ('flavor', 'id', 'vcpus', 'units_cu', 'quantum_class',
+                'dd_billing', 'hosts_behind')
+PUSH_COLUMNS = ('host', 'cell', 'state', 'servers', 'following',
+                'other_units', 'not_following', 'problem')
+STATUS_COLUMNS = ('host', 'cell', 'state', 'generation', 'pushed_at',
+                  'flavors', 'behind', 'following', 'not_following',
+                  'problem')
+
+CURRENT, BEHIND = 'current', 'behind'
+_MOST_NAMED = 5
+
+_Answering = messages.PushResult | messages.Pushed
+
+
+class PushPolicies(command.ManageCommand, lister.Lister):
+    """Have running servers follow their flavors as Nova has them now.
+
+    They follow vqos:quantum_class and vqos:dd_billing; the defaults of a
+    flavor without them. Units and vqos:cap change only by a resize. Agents
+    that are down get the push from others once they are back. Exits with 1
+    where a host did not acknowledge.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            '--flavor', action='append', dest='flavors', default=[],
+            metavar='FLAVOR', help='name or ID of a flavor to push; may be '
+            'repeated, default: all')
+        parser.add_argument(
+            '--dry-run', action='store_true',
+            help='show what would be pushed, and how many hosts do not hold '
+                 'it yet; send nothing')
+        command.add_hosts(
+            parser, 'push to this host alone, which passes it on to the '
+            'others of its cell within minutes; may be repeated')
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        wanted = overrides(select(self.app.connections.cloud().flavors(),
+                                  parsed_args.flavors))
+        if not wanted:
+            raise errors.ManageError('Nova has no flavors')
+        asked = self.hosts(parsed_args)
+        if parsed_args.dry_run:
+            answers = self.ask(asked, rpcapi.GET_PUSHED)
+            return PLAN_COLUMNS, plan_rows(wanted, answers)
+        # The next question warns of those that do not answer.
+        held = self.ask_quietly(asked, rpcapi.GET_PUSHED)
+        generation = max(store.now_us(), 1 + max(
+            (one.value.generation for one in held
+             if one.value is not None), default=0))
+        results = self.ask(
+            asked, rpcapi.PUSH_POLICIES, generation=generation,
+            flavors={flavor_id: {
+                name: value for name, value in override.to_dict().items()
+                if name != 'generation'}
+                for flavor_id, override in wanted.items()})
+        self._warn(results, generation)
+        return PUSH_COLUMNS, [push_row(one, generation) for one in results]
+
+    def _warn(self, answers: Sequence[fanout.Answer[messages.PushResult]],
+              generation: int) -> None:
+        """Warn of hosts and servers that do not follow."""
+        results = [one.value for one in answers if one.value is not None]
+        overtaken = _hosts(one for one in results
+                           if one.generation > generation)
+        if overtaken:
+            self.status = 1
+            self.app.LOG.warning(
+                'another push came at the same time, and holds for flavors of '
+                'both on %s: push again', overtaken)
+        unkept = _hosts(one for one in results if not one.stored)
+        if unkept:
+            self.status = 1
+            self.app.LOG.warning(
+                'in force, but lost with the next start of the agent, on %s: '
+                'see the column problem', unkept)
+        warn_not_following(self.app.LOG, results)
+
+
+class ShowPushed(command.ManageCommand, lister.Lister):
+    """Show which hosts hold the newest push of each flavor.
+
+    A host is behind in a flavor where another host holds a newer push. Exits
+    with 1 where a host is behind, or does not answer.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        answers = self.ask(self.hosts(parsed_args), rpcapi.GET_PUSHED)
+        held = [one.value for one in answers if one.value is not None]
+        newest = functools.reduce(
+            policy_override.merged, (one.flavors for one in held),
+            policy_override.NOTHING)
+        rows = [status_row(one, newest) for one in answers]
+        lagging = _hosts(one for one in held if behind(one, newest))
+        if lagging:
+            self.status = 1
+            self.app.LOG.warning(
+                'hosts behind: %s; they ask others within minutes, policy '
+                'push updates them now', lagging)
+        warn_not_following(self.app.LOG, held)
+        return STATUS_COLUMNS, rows
+
+
+def select(flavors: Iterable[cloud.Flavor],
+           given: Collection[str]) -> list[cloud.Flavor]:
+    """Flavors by id or by name; none given: all.
+
+    :raises ManageError: when Nova has no such flavor
+    """
+    flavors = list(flavors)
+    if not given:
+        return flavors
+    by_name = {flavor.name: flavor for flavor in flavors}
+    by_id = {flavor.flavor_id: flavor for flavor in flavors}
+    unknown = [name for name in given if name not in by_id
+               and name not in by_name]
+    if unknown:
+        raise errors.ManageError(
+            f'Nova has no flavor {", ".join(map(repr, unknown))}')
+    found = [by_id.get(name) or by_name[name] for name in given]
+    return list({flavor.flavor_id: flavor for flavor in found}.values())
+
+
+def overrides(flavors: Iterable[cloud.Flavor]) -> policy_override.Overrides:
+    """The overrides to push; the defaults of a flavor without our keys.
+
+    :returns: without a generation
+    :raises ManageError: when they are too many, or any of them cannot be
+        honoured, naming all that cannot
+    """
+    flavors = list(flavors)
+    if len(flavors) > policy_override.MOST_FLAVORS:
+        raise errors.ManageError(
+            f'{len(flavors)} flavors are more than the '
+            f'{policy_override.MOST_FLAVORS} '
+            'that agents keep: name some by --flavor')
+    found, wrong = {}, []
+    for flavor in flavors:
+        try:
+            found[flavor.flavor_id] = policy_override.of_flavor(
+                flavor.name, flavor.vcpus, flavor.extra_specs)
+        except policy.PolicyError as error:
+            wrong.append(f'flavor {flavor.name} ({flavor.flavor_id}): {error}')
+    if wrong:
+        raise errors.ManageError(
+            f'nothing is pushed, since {len(wrong)} flavors cannot be '
+            f'honoured: {"; ".join(wrong)}')
+    return found
+
+
+def plan_rows(wanted: policy_override.Overrides,
+              answers: Sequence[fanout.Answer[messages.Pushed]]
+              ) -> list[tuple[ty.Any, ...]]:
+    """What would be pushed, with :data:`PLAN_COLUMNS`, by name."""
+    held = [one.value.flavors for one in answers if one.value is not None]
+    rows = []
+    for flavor_id, override in wanted.items():
+        missing = sum(
+            flavor_id not in one or one[flavor_id] != override._replace(
+                generation=one[flavor_id].generation) for one in held)
+        rows.append((
+            override.name, flavor_id, override.vcpus,
+            output.number(override.units), override.quantum_class,
+            override.dd_billing, missing))
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def push_row(answer: fanout.Answer[messages.PushResult],
+             generation: int) -> tuple[ty.Any, ...]:
+    """The result of a push on a host, with :data:`PUSH_COLUMNS`."""
+    result = answer.value
+    if result is None:
+        return (answer.host, answer.cell, hosts.silence(answer.error),
+                *[output.text(None)] * 4, answer.error)
+    state = 'overtaken' if result.generation > generation else result.state
+    return (answer.host, answer.cell, state, result.servers,
+            result.following, result.other_units, not_following(result),
+            result.problem)
+
+
+def status_row(answer: fanout.Answer[messages.Pushed],
+               newest: policy_override.Overrides) -> tuple[ty.Any, ...]:
+    """The pushes that a host holds, with :data:`STATUS_COLUMNS`."""
+    held = answer.value
+    if held is None:
+        return (answer.host, answer.cell, hosts.silence(answer.error),
+                *[output.text(None)] * 6, answer.error)
+    lacking = behind(held, newest)
+    return (answer.host, answer.cell, BEHIND if lacking else CURRENT,
+            held.generation, held.pushed_at or output.text(None),
+            len(held.flavors), output.texts(lacking), held.following,
+            not_following(held), held.problem)
+
+
+def behind(held: messages.Pushed,
+           newest: policy_override.Overrides) -> list[str]:
+    """Names of flavors whose newest push a host does not hold."""
+    return sorted(override.name for flavor_id, override in newest.items()
+                  if held.flavors.get(flavor_id) != override)
+
+
+def not_following(host: messages.Following) -> output.Shown:
+    """How many servers do not follow; for JSON also which, and why."""
+    return output.Shown({'refused': host.refused,
+                         'unmatched': host.unmatched,
+                         'servers': host.not_following},
+                        f'{host.refused + host.unmatched:7}')
+
+
+def warn_not_following(log: logging.Logger, hosts: Iterable[_Answering]
+                       ) -> None:
+    """Warn of servers that do not follow what was pushed."""
+    hosts = list(hosts)
+    count = sum(one.refused + one.unmatched for one in hosts)
+    if not count:
+        return
+    named = [f'{server.server_uuid} of flavor {server.flavor} on '
+             f'{one.host}: {server.reason}'
+             for one in hosts for server in one.not_following]
+    log.warning('%d servers do not follow what was pushed: %s%s', count,
+                '; '.join(named[:_MOST_NAMED]),
+                '; ...' if count > _MOST_NAMED else '')
+
+
+def _hosts(answers: Iterable[_Answering]) -> str:
+    return output.some(sorted(one.host for one in answers))

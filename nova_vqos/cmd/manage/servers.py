@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-vqos-manage server list and server show."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import statistics
+import typing as ty
+import uuid
+
+from cliff import lister
+from cliff import show
+
+from nova_vqos.agent import fanout
+from nova_vqos.agent import messages
+from nova_vqos.agent import rpcapi
+from nova_vqos.cmd.manage import command
+from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import output
+
+# The component of a bill that is no I/O, see nova_vqos.billing.meter.
+_VCPU = 'vcpu'
+
+
+class Placed(ty.NamedTuple):
+    """A server where it runs."""
+
+    host: str
+    server: messages.Server
+
+
+def quantum_class(one: Placed) -> str:
+    """Its class in force, and the class that was recognised."""
+    name = one.server.quantum_class or ''
+    slices = one.server.quantum
+    found = slices and slices.recognised_class
+    return f'{name}: {found}' if found else name
+
+
+def slice_us(one: Placed) -> int | None:
+    """The shortest of its vCPUs; None: the kernel's own, or unknown."""
+    return min((vcpu.slice_us for vcpu in _vcpus(one)
+                if vcpu.slice_us is not None), default=None)
+
+
+def run_us(one: Placed) -> float | None:
+    """For how long its vCPUs ran at a time, on average."""
+    runs_us = [vcpu.mean_run_us for vcpu in _vcpus(one)
+               if vcpu.mean_run_us is not None]
+    return statistics.fmean(runs_us) if runs_us else None
+
+
+def dd_cu(one: Placed) -> float | None:
+    """CU that the host spent on its I/O lately: all but its vCPUs."""
+    bill = one.server.bill
+    return None if bill is None else sum(
+        used for name, used in bill.used_lately_cu.items()
+        if name != _VCPU)
+
+
+def delivered_cu(one: Placed) -> float | None:
+    rates = one.server.rates
+    return rates.delivered_cu if rates else None
+
+
+def throttled(one: Placed) -> float | None:
+    rates = one.server.rates
+    return rates.throttled if rates else None
+
+
+def debt_cu_s(one: Placed) -> float | None:
+    bill = one.server.bill
+    return bill.debt_cu_s if bill else None
+
+
+def is_wrong(one: Placed) -> bool:
+    """Whether it is not capped or guaranteed as wanted, or has a problem."""
+    found = one.server.guarantee
+    return (one.server.right is False or bool(one.server.problem)
+            or found is not None and found.since is None)
+
+
+#: Columns of a list, and of a long one the rest.
+SHORT: Mapping[str, Callable[[Placed], ty.Any]] = {
+    'server_uuid': lambda one: one.server.server_uuid,
+    'host': lambda one: output.Shown(
+        one.host,
+        f'{one.host} (arriving)' if one.server.arriving else one.host),
+    'flavor': lambda one: one.server.flavor,
+    'entitled_cu': lambda one: output.number(one.server.entitled_cu),
+    'delivered_cu': lambda one: output.number(delivered_cu(one), 1),
+    'throttled': lambda one: output.share(throttled(one)),
+    'dd_cu': lambda one: output.number(dd_cu(one), 1),
+    'debt_cu_s': lambda one: output.number(debt_cu_s(one), 1),
+    'class': quantum_class,
+    'right': lambda one: output.flag(one.server.right),
+}
+LONG: Mapping[str, Callable[[Placed], ty.Any]] = {
+    **SHORT,
+    'arriving': lambda one: bool(one.server.arriving),
+    'name': lambda one: one.server.name,
+    'project_id': lambda one: one.server.project_id,
+    'dd_billing': lambda one: one.server.dd_billing,
+    'slice_us': lambda one: output.number(slice_us(one)),
+    'run_us': lambda one: output.number(run_us(one)),
+    'last_recap': lambda one: recap(one.server.last_recap),
+    'guaranteed': lambda one: output.flag(
+        None if one.server.guarantee is None
+        else one.server.guarantee.since is not None),
+    'problem': lambda one: one.server.problem,
+}
+
+
+def recap(last: messages.Recap | None) -> output.Shown:
+    """When a cap was last set anew, why, and how long it was wrong."""
+    if last is None:
+        return output.text(None)
+    return output.Shown(
+        last, f'{last.at}: {last.reason}, '
+        + ('wrong for an unknown time' if last.wrong_ms is None
+           else f'wrong for {last.wrong_ms:.0f} ms'))
+
+
+def fields(host: str, server: messages.ServerDetail
+           ) -> list[tuple[str, ty.Any]]:
+    """Names and values of one server."""
+    one, rates = Placed(host, server), server.rates
+    return [
+        ('server_uuid', server.server_uuid), ('host', host),
+        ('name', server.name), ('project_id', server.project_id),
+        ('flavor', server.flavor), ('origin', server.origin),
+        ('arriving', server.arriving), ('entitled_cu', server.entitled_cu),
+        ('delivered_cu', output.Shown(
+            delivered_cu(one), f'{delivered_cu(one) or 0:.2f} over '
+            f'{rates.over_s if rates else 0:.0f} s')),
+        ('throttled', output.Shown(
+            throttled(one), f'{throttled(one) or 0:.1%}')),
+        ('coefficient', _rounded(server.coefficient, 4)),
+        ('vcpu_s', _rounded(server.vcpu_s, 1)),
+        ('throttled_s', _rounded(server.throttled_s, 1)),
+        ('right', output.flag(server.right)),
+        ('wanted', _cap(server.wanted)),
+        ('last_recap', recap(server.last_recap)),
+        ('guarantee', _guarantee(server.guarantee)),
+        ('dd_billing', server.dd_billing),
+        *_bill_fields(server.bill),
+        ('class', quantum_class(one)),
+        ('slices', _slices(server.quantum)),
+        ('writes', server.writes),
+        ('tamperings', output.Shown(
+            server.tamperings, str(len(server.tamperings or ())))),
+        ('problem', server.problem),
+        ('policy_error', server.policy_error),
+    ]
+
+
+class ListServers(command.ManageCommand, lister.Lister):
+    """Show all servers: their units, speed and debt.
+
+    Over about the last minute: delivered is the speed of the server's vCPUs,
+    throttled the share of the time for which limits held them back, dd_cu the
+    speed that the host spent on its I/O. Debt is I/O that it has yet to pay.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        command.add_hosts(parser)
+        add_filters(parser)
+        parser.add_argument(
+            '--long', action='store_true',
+            help="more columns: the hypervisor's name, project, slice, mean "
+                 'run, the last time that the cap was set')
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        answers = self.ask(self.hosts(parsed_args), rpcapi.LIST_SERVERS)
+        found = select(answers, parsed_args)
+        shown = LONG if parsed_args.long else SHORT
+        return tuple(shown), [tuple(column(one) for column in shown.values())
+                              for one in found]
+
+
+class ShowServer(command.ManageCommand, show.ShowOne):
+    """Show one server: its units, bill, slices and cap.
+
+    Nova says where it runs. With --host Nova is not asked, but the agents of
+    those hosts, and the server must be given by its UUID.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('server', metavar='SERVER',
+                            help='UUID, or name in Nova')
+        command.add_hosts(parser)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
+        server_uuid, host = locate(self, parsed_args.server,
+                                   parsed_args.hosts)
+        if host:
+            # It may be migrating to another host.
+            answer = self._ask({host}, server_uuid)
+            if answer is None:
+                answer = self._ask((), server_uuid)
+        else:
+            answer = self._ask(parsed_args.hosts, server_uuid)
+        if answer is None:
+            raise errors.ManageError(
+                f'server {server_uuid} runs on no host whose agent answers')
+        return zip(*fields(*answer), strict=True)
+
+    def _ask(self, hosts: Iterable[str], server_uuid: str
+             ) -> tuple[str, messages.ServerDetail] | None:
+        """:returns: the host that has it, and its answer; None: none has"""
+        answers = self.ask_quietly(
+            self.app.connections.hosts(hosts), rpcapi.GET_SERVER,
+            server_uuid=server_uuid)
+        found = [(one.host, one.value) for one in answers
+                 if one.value is not None]
+        if found:
+            # Where its guest runs, rather than where it migrates to.
+            return min(found, key=lambda one: bool(one[1].arriving))
+        self.warn([one for one in answers
+                   if rpcapi.NOT_HERE not in one.error], len(answers))
+        return None
+
+
+def locate(asking: command.ManageCommand, given: str,
+           hosts: Sequence[str]) -> tuple[str, str]:
+    """Find a server.
+
+    :param asking: the command that asks Nova
+    :param given: its UUID; its name where Nova is asked
+    :param hosts: those of --host; none: Nova is asked
+    :returns: its UUID, and its host in Nova, or ''
+    :raises ManageError: when there is none
+    """
+    if hosts:
+        found = None
+        with contextlib.suppress(ValueError):
+            found = str(uuid.UUID(given))
+        if found is None or len(found) != len(given):
+            raise errors.ManageError(
+                f'{given!r} is no UUID: without --host, Nova is asked for the '
+                'server of this name')
+        return found, ''
+    return asking.app.connections.cloud().locate(given)
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`select`."""
+    parser.add_argument(
+        '--project', metavar='ID', help='only servers of this project')
+    parser.add_argument(
+        '--wrong', action='store_true',
+        help='only servers whose cap is not as wanted, or that have another '
+             'problem')
+
+
+def select(answers: Iterable[fanout.Answer[messages.Servers]],
+           parsed_args: argparse.Namespace) -> list[Placed]:
+    """Servers by the options of :func:`add_filters`."""
+    return [
+        placed for one in answers if one.value is not None
+        for placed in (Placed(one.host, server)
+                       for server in one.value.servers)
+        if parsed_args.project in (None, placed.server.project_id)
+        and (not parsed_args.wrong or is_wrong(placed))]
+
+
+def _rounded(value: float | None, digits: int) -> output.Shown:
+    """For people; others get all digits."""
+    return output.Shown(value, '' if value is None else f'{value:.{digits}f}')
+
+
+def _vcpus(one: Placed) -> Iterable[messages.Vcpu]:
+    slices = one.server.quantum
+    return () if slices is None else slices.vcpus.values()
+
+
+def _cap(wanted: messages.Wanted | None) -> output.Shown:
+    if wanted is None:
+        return output.text(None)
+    return output.Shown(
+        wanted, 'no limit' if wanted.quota_us is None else
+        f'{wanted.quota_us} of {wanted.period_us} us for each vCPU')
+
+
+def _guarantee(found: messages.Guarantee | None) -> output.Shown:
+    if found is None:
+        return output.Shown(None, 'off')
+    if found.since is None:
+        return output.Shown(found, f'not guaranteed: {found.problem}')
+    return output.Shown(
+        found, f'since {found.since}: {found.runtime_us} of '
+        f'{found.period_us} us for each vCPU, {found.reserved_pcpus:.2f} '
+        'pCPUs with its I/O')
+
+
+def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:
+    if bill is None:
+        return [('bill', output.text(None))]
+    return [
+        ('bill', output.Shown(bill, '\n'.join(
+            f'{name}: {used:.2f} CU s, lately '
+            f'{bill.used_lately_cu.get(name, 0):.2f} CU'
+            for name, used in bill.used_cu_s.items()))),
+        ('limit_cu', _rounded(bill.limit_cu, 2)),
+        ('debt_cu_s', _rounded(bill.debt_cu_s, 2)),
+        ('written_off_cu_s', _rounded(bill.written_off_cu_s, 2))]
+
+
+def _slices(slices: messages.Slices | None) -> output.Shown:
+    if slices is None:
+        return output.text(None)
+    return output.Shown(slices, '\n'.join(
+        f'vCPU {number}: {vcpu.kind}, '
+        + ("the kernel's own slice" if vcpu.slice_us is None
+           else f'slice {vcpu.slice_us} us')
+        + ('' if vcpu.mean_run_us is None
+           else f', ran {vcpu.mean_run_us:.0f} us at a time')
+        + (f', on pCPUs {vcpu.pcpus}' if vcpu.pcpus else '')
+        for number, vcpu in slices.vcpus.items()))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports our parts into the Nova of this environment: its own program.
+
+``nova-vqos-status`` runs it in another process, since importing Nova takes
+seconds, may change Python (eventlet), and may never end.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+
+
+def driver() -> None:
+    """Import the driver as Nova does.
+
+    :raises Exception: of any kind, when that fails
+    """
+    from nova.virt import vqos
+    vqos.VqosLibvirtDriver  # noqa: B018
+
+
+def scheduler() -> None:
+    """Import what nova-scheduler imports.
+
+    :raises Exception: of any kind, when that fails
+    """
+    from nova_vqos.scheduler import filter  # noqa: F401
+    from nova_vqos.scheduler import weigher  # noqa: F401
+
+
+def validators() -> None:
+    """Find ours among the validators of Nova's API.
+
+    :raises Exception: of any kind, when that fails
+    """
+    # NOTE: nova-api has imported nova.exception by then.
+    from nova.api.validation.extra_specs import validators as found
+    import nova.exception  # noqa: F401
+
+    from nova_vqos import policy
+    if policy.UNITS_KEY not in found.VALIDATORS:
+        raise LookupError(
+            'Nova found no entry point vqos of nova.api.extra_spec_validators')
+
+
+def main() -> None:
+    """Print, as JSON, Nova's version and the error of each part."""
+    # The answer is apart from all that Nova prints.
+    answer, sys.stdout = sys.stdout, sys.stderr
+    os.environ.setdefault('OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')
+    found = {'version': importlib.metadata.version('nova')}
+    for part in driver, scheduler, validators:
+        try:
+            part()
+            found[part.__name__] = ''
+        except Exception as error:
+            found[part.__name__] = f'{type(error).__name__}: {error}'
+    json.dump(found, answer)
+
+
+if __name__ == '__main__':
+    main()

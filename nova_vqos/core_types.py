@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with unlike cores: the core type for a server.
+
+A server has one cap, computed from one coefficient. So it runs on the pCPUs of
+one core type: those with the same coefficient. Compute driver and agent choose
+the core type here, by what each still has room for. A host whose servers share
+pCPUs of one core type needs no choice.
+
+Pure: no Nova, no libvirt, no state, and exact sums as in
+:mod:`nova_vqos.units`.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+import math
+import typing as ty
+
+from nova_vqos import cpuset
+from nova_vqos import policy as policies
+from nova_vqos import units
+from nova_vqos.profile import model
+
+
+class Server(ty.NamedTuple):
+    """A server that a host has.
+
+    :ivar units: CU of the whole server
+    :ivar pcpus: those that its vCPUs may run on; None: all that are shared
+    """
+
+    units: int
+    pcpus: frozenset[int] | None
+
+
+class CoreType(ty.NamedTuple):
+    """The pCPUs of one core type that a host's servers share.
+
+    :ivar coefficient: of each of its pCPUs, with all pCPUs of the host busy
+    :ivar room_cu: capacity left for new servers; negative where it is
+        oversold
+    """
+
+    pcpus: frozenset[int]
+    coefficient: float
+    room_cu: Fraction
+
+    @property
+    def whole_room_cu(self) -> int:
+        """The room for servers, whose units are whole."""
+        return max(0, math.floor(self.room_cu))
+
+    def fast_enough(self, policy: policies.ServerPolicy, *,
+                    tick_us: int) -> bool:
+        """Whether a cap can give each vCPU of a server its speed here.
+
+        :param policy: with units
+        """
+        try:
+            units.cap(ty.cast(int, policy.units), policy.vcpus,
+                      self.coefficient, tick_us=tick_us)
+        except units.UnitsError:
+            return False
+        return True
+
+
+class NoCoreTypeFits(units.UnitsError):
+    """No core type is fast enough for a server and has room for it."""
+
+    def __init__(self, policy: policies.ServerPolicy,
+                 core_types: Sequence[CoreType]) -> None:
+        has = ', '.join(
+            f'pCPUs {cpuset.format_pcpus(one.pcpus)} of '
+            f'{units.format_cu(units.pcpu_cu(one.coefficient))} CU each have '
+            f'{one.whole_room_cu} CU left' for one in core_types)
+        super().__init__(
+            f'no core type can take {policy.units} CU on {policy.vcpus} '
+            f'vCPUs: {has}')
+
+
+def of_host(profile: model.Profile,
+            pcpus: Iterable[int]) -> tuple[CoreType, ...]:
+    """The core types of the pCPUs that servers share, without any server.
+
+    Unmeasured pCPUs belong to none.
+    """
+    shared = frozenset(pcpus)
+    return tuple(
+        CoreType(mine, cpu_class.busy.coefficient,
+                 _capacity_cu(len(mine), cpu_class.busy.coefficient))
+        for cpu_class in profile.cpu_classes
+        if (mine := cpu_class.pcpus & shared))
+
+
+def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
+                 reserved_cu: int = 0,
+                 allocation_ratio: float = 1.0) -> tuple[CoreType, ...]:
+    """The core types of a host with the room that its servers leave.
+
+    A server that may run on several core types uses a part of each, in
+    proportion to the capacity of the pCPUs that it may run on.
+
+    :param core_types: see :func:`of_host`
+    :param reserved_cu: CU reserved for the host, of each core type in
+        proportion to its capacity
+    :param allocation_ratio: ratio of sold CU to the rest
+    """
+    total_cu = sum((one.room_cu for one in core_types), start=Fraction(0))
+    sold = (1 - min(Fraction(reserved_cu), total_cu) / total_cu) * Fraction(
+        repr(float(allocation_ratio))) if core_types else Fraction(0)
+    left_cu = [one.room_cu * sold for one in core_types]
+    for server in servers:
+        parts_cu = [_capacity_cu(
+            len(one.pcpus if server.pcpus is None
+                else one.pcpus & server.pcpus), one.coefficient)
+            for one in core_types]
+        # NOTE: pCPUs of another host, which libvirt's hook does not count
+        # either.
+        if not any(parts_cu):
+            parts_cu = [one.room_cu for one in core_types]
+        whole_cu = sum(parts_cu, start=Fraction(0))
+        for number, part_cu in enumerate(parts_cu):
+            left_cu[number] -= server.units * part_cu / whole_cu
+    return tuple(one._replace(room_cu=room_cu)
+                 for one, room_cu in zip(core_types, left_cu, strict=True))
+
+
+def choose(policy: policies.ServerPolicy, core_types: Sequence[CoreType], *,
+           tick_us: int) -> CoreType:
+    """The core type for a new server: the slowest that is fast enough.
+
+    So the fast ones stay free for servers that need them. Only core types with
+    room count; of equally fast ones that with the most room.
+
+    :param policy: of the server, with units
+    :param tick_us: length of the kernel's scheduler tick
+    :raises NoCoreTypeFits: when there is none
+    """
+    fitting = [one for one in core_types if _fits(policy, one, tick_us)]
+    if not fitting:
+        raise NoCoreTypeFits(policy, core_types)
+    return min(fitting, key=lambda one: (
+        one.coefficient, -one.room_cu, min(one.pcpus)))
+
+
+def choose_again(policy: policies.ServerPolicy,
+                 core_types: Sequence[CoreType],
+                 last: frozenset[int] | None, *,
+                 tick_us: int) -> CoreType | None:
+    """The core type for a server that has been on this host before.
+
+    The previous one, unless only another one has room for the server.
+
+    :param policy: of the server, with units
+    :param core_types: without the server itself
+    :param last: pCPUs that its vCPUs could run on; None: unknown
+    :returns: None where none fits: the server returns all the same
+    """
+    previous = next((one for one in core_types if last and last <= one.pcpus),
+                    None)
+    if previous is not None and _fits(policy, previous, tick_us):
+        return previous
+    try:
+        return choose(policy, core_types, tick_us=tick_us)
+    except NoCoreTypeFits:
+        if previous is not None and previous.fast_enough(policy,
+                                                         tick_us=tick_us):
+            return previous
+        return None
+
+
+def restricted(core_types: Iterable[CoreType],
+               pcpus: frozenset[int]) -> tuple[CoreType, ...]:
+    """The parts of core types on some pCPUs, for a server bound to these."""
+    return tuple(
+        one._replace(pcpus=mine, room_cu=min(
+            one.room_cu, _capacity_cu(len(mine), one.coefficient)))
+        for one in core_types if (mine := one.pcpus & pcpus))
+
+
+def _fits(policy: policies.ServerPolicy, core_type: CoreType,
+          tick_us: int) -> bool:
+    return (core_type.room_cu >= ty.cast(int, policy.units)
+            and core_type.fast_enough(policy, tick_us=tick_us))
+
+
+def _capacity_cu(pcpus: int, coefficient: float) -> Fraction:
+    return pcpus * units.pcpu_cu(coefficient)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is reserved for a server whose speed is guaranteed. Pure.
+
+A cap says how much CPU time a vCPU gets at most. A reservation of the same
+share says that it gets it, beside any neighbour. The threads that serve the
+server's I/O need one too: all that has no reservation runs only while those
+that have one leave the pCPUs alone.
+"""
+
+from fractions import Fraction
+
+from nova_vqos import units
+
+# A vCPU waits for up to twice the rest of its period.
+_PERIOD_US = 50_000
+_IO_CLASS_PERIOD_US = 20_000
+
+#: Of a pCPU's time, for one vCPU. All pCPUs have to leave some to the threads
+#: of the host.
+MOST_SHARE = Fraction(9, 10)
+
+# Of each thread that serves I/O: a twelfth of what the server's vCPUs have
+# together, within bounds. A smaller one could stop the thread for long once
+# it ran on for a whole tick of the scheduler.
+_IO_PART = Fraction(1, 12)
+_LEAST_IO_SHARE = Fraction(2, 100)
+_MOST_IO_SHARE = Fraction(8, 100)
+_IO_RUNTIME_US = 400
+#: The emulator's main thread, and one I/O thread, which Nova gives each guest.
+IO_THREADS = 2
+
+#: What is not sold of the bandwidth that the kernel was seen to reserve: it
+#: comes back only some time after a server went.
+UNSOLD_PART = Fraction(3, 100)
+
+
+def vcpu_reservation(share: Fraction, quantum_class: str, *,
+                     tick_us: int) -> units.CpuCap:
+    """What is reserved for each vCPU of a server.
+
+    No runtime is below two ticks of the scheduler: a thread that overran one
+    would be stopped for many periods.
+
+    :param share: of a pCPU's time
+    :param quantum_class: of the server
+    :param tick_us: length of the scheduler's tick
+    """
+    return units.cap_of_share(
+        share, tick_us=tick_us, period_us=(
+            _IO_CLASS_PERIOD_US if quantum_class == 'io' else _PERIOD_US))
+
+
+def io_reservation(share: Fraction, vcpus: int) -> units.CpuCap:
+    """What is reserved for each thread that serves a server's I/O.
+
+    :param share: of a pCPU's time, of each vCPU
+    :param vcpus: how many it has
+    """
+    io_share = min(max(share * vcpus * _IO_PART, _LEAST_IO_SHARE),
+                   _MOST_IO_SHARE)
+    return units.CpuCap(_IO_RUNTIME_US, round(_IO_RUNTIME_US / io_share))
+
+
+def cost_pcpus(share: Fraction, vcpus: int) -> Fraction:
+    """What a server takes of the time that a host can reserve, in pCPUs.
+
+    :param share: of a pCPU's time, of each vCPU
+    :param vcpus: how many it has
+    """
+    return share * vcpus + IO_THREADS * io_reservation(share, vcpus).share
+
+
+def refusal(units_of_server: int, vcpus: int, pcpu_cu: Fraction,
+            free_cu: int | None) -> str:
+    """Why a host cannot guarantee the speed of one more server; '': it can.
+
+    :param pcpu_cu: the speed of its slowest pCPU
+    :param free_cu: CU that it can still reserve; None: it reserves none
+    """
+    if free_cu is None:
+        return 'it guarantees no speed'
+    share = units.cu_per_vcpu(units_of_server, vcpus) / pcpu_cu
+    if share > MOST_SHARE:
+        return (f'a vCPU needs {float(share):.0%} of a pCPU, of which at most '
+                f'{float(MOST_SHARE):.0%} can be guaranteed')
+    needed_cu = cost_pcpus(share, vcpus) * pcpu_cu
+    if needed_cu > free_cu:
+        return (f'it can guarantee {free_cu} CU more, and the server needs '
+                f'{units.format_cu(needed_cu)} with its I/O')
+    return ''

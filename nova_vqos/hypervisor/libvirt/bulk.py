@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests of domains' devices, from bulk calls to libvirt.
+
+For interfaces libvirt reads the kernel's counters, at once. For disks it asks
+each QEMU, which costs most of a reading, and may block for ever.
+"""
+
+from collections.abc import Callable, Container, Mapping
+import logging
+import queue
+import threading
+import typing as ty
+
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+
+LOG = logging.getLogger(__name__)
+
+# How long a call may take, and how many may be pending at once. A QEMU that
+# does not answer its monitor (stopped, or stuck in the host's storage) blocks
+# the call that asks it, for ever: libvirt has no time limit for that. The next
+# call skips that QEMU, since the first one still holds its job. Each blocked
+# call occupies one of the five that libvirtd allows a connection.
+LIMIT_S = 5.0
+_MOST_PENDING = 3
+
+# A domain that uses less of a pCPU than this is asked about its disks only
+# once in an interval: each time costs QEMU and libvirtd about a millisecond.
+_IDLE_SHARE = 0.02
+_IDLE_INTERVAL_S = 30.0
+
+# Libvirt's own bounds are not as high.
+_MOST_DEVICES = 4096
+
+Record = tuple[ty.Any, Mapping[str, ty.Any]]
+
+
+class DiskSchedule:
+    """Which domains are to be asked about their disks.
+
+    Requests cost CPU time: a domain that used hardly any is asked rarely.
+    Nothing is lost, since counters hold all that was done meanwhile.
+    """
+
+    def __init__(self) -> None:
+        # By UUID: run, when, and the CPU time at that time.
+        self._answered: dict[str, tuple[str, float, int]] = {}
+
+    def is_due(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> bool:
+        """Whether a domain is to be asked now.
+
+        :param run: of its emulator
+        :param cpu_ns: CPU time of all its threads
+        """
+        last_run, last_s, last_ns = self._answered.get(uuid, ('', 0.0, 0))
+        passed_s = now_s - last_s
+        return (last_run != run or passed_s >= _IDLE_INTERVAL_S
+                or cpu_ns - last_ns > _IDLE_SHARE * passed_s * 1e9)
+
+    def record(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> None:
+        """Record that a domain has answered."""
+        self._answered[uuid] = run, now_s, cpu_ns
+
+    def retain(self, uuids: Container[str]) -> None:
+        """Forget all other domains."""
+        for uuid in [uuid for uuid in self._answered if uuid not in uuids]:
+            del self._answered[uuid]
+
+
+class BulkReader:
+    """Makes bulk calls, each with a time limit."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._pending = 0
+        self._lock = threading.Lock()
+
+    def read(self, fetch: Callable[[], list[Record]]) -> list[Record]:
+        """Make a call.
+
+        :param fetch: calls libvirt, in a thread that is abandoned where it
+            gets no answer
+        :returns: the answer
+        :raises Unavailable: when libvirt refuses, or does not answer in time
+        :raises Exception: as fetch does
+        """
+        with self._lock:
+            if self._pending >= _MOST_PENDING:
+                raise base.Unavailable(
+                    f'libvirt has not yet answered {self._pending} calls for '
+                    'statistics')
+            self._pending += 1
+        answers: queue.SimpleQueue[list[Record] | Exception] = (
+            queue.SimpleQueue())
+        threading.Thread(target=self._fetch, args=(fetch, answers),
+                         name='libvirt-statistics', daemon=True).start()
+        try:
+            answer = answers.get(timeout=self._limit_s)
+        except queue.Empty:
+            raise base.Unavailable(
+                'libvirt gave no statistics within '
+                f'{self._limit_s:g} s') from None
+        if (isinstance(answer, base.HypervisorError)
+                and not isinstance(answer, base.Unavailable)):
+            raise base.Unavailable(
+                f'libvirt gives no statistics: {answer}') from answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _fetch(self, fetch: Callable[[], list[Record]],
+               answers: 'queue.SimpleQueue[list[Record] | Exception]'
+               ) -> None:
+        try:
+            answers.put(fetch())
+        except Exception as error:
+            answers.put(error)
+        finally:
+            with self._lock:
+                self._pending -= 1
+
+
+def interfaces(found: Mapping[str, ty.Any]
+               ) -> dict[str, usage.InterfaceCounters]:
+    """Parse the counters of interfaces, by their names on the host.
+
+    NOTE: in the guest's direction: virNetDevTapInterfaceStats() in libvirt's
+    src/util/virnetdevtap.c turns the counters of a tap around.
+
+    :param found: libvirt's statistics of the domain
+    """
+    counters = {}
+    for index in range(_count(found, 'net.count')):
+        prefix = f'net.{index}.'
+        # An interface that is being unplugged has a name only.
+        if f'{prefix}rx.pkts' in found:
+            counters[found[f'{prefix}name']] = usage.InterfaceCounters(
+                rx_packets=found[f'{prefix}rx.pkts'],
+                rx_bytes=found.get(f'{prefix}rx.bytes', 0),
+                rx_dropped=found.get(f'{prefix}rx.drop', 0),
+                tx_packets=found.get(f'{prefix}tx.pkts', 0),
+                tx_bytes=found.get(f'{prefix}tx.bytes', 0))
+    return counters
+
+
+def disks(found: Mapping[str, ty.Any]) -> dict[str, usage.DiskCounters] | None:
+    """Parse the counters of disks, by their names in the guest.
+
+    :param found: libvirt's statistics of the domain
+    :returns: None: not known this time
+    """
+    count = _count(found, 'block.count')
+    counters = {}
+    for index in range(count):
+        prefix = f'block.{index}.'
+        if f'{prefix}rd.reqs' in found:
+            counters[found[f'{prefix}name']] = usage.DiskCounters(
+                read_requests=found[f'{prefix}rd.reqs'],
+                read_bytes=found.get(f'{prefix}rd.bytes', 0),
+                write_requests=found.get(f'{prefix}wr.reqs', 0),
+                write_bytes=found.get(f'{prefix}wr.bytes', 0))
+    # Without the domain's job libvirt answers with names only.
+    return None if count and not counters else counters
+
+
+def _count(found: Mapping[str, ty.Any], name: str) -> int:
+    count: int = found.get(name, 0)
+    return min(count, _MOST_DEVICES)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counters of domains: their CPU time, packets and disk requests."""
+
+from collections.abc import Collection, Mapping
+import dataclasses
+import logging
+import threading
+import time
+import typing as ty
+
+import libvirt  # type: ignore[import-untyped]
+
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.libvirt import bulk
+from nova_vqos.hypervisor.libvirt import session as libvirt_session
+from nova_vqos.hypervisor.linux import accounting
+from nova_vqos.hypervisor.linux import domain_files
+
+LOG = logging.getLogger(__name__)
+
+# Without it a domain with a job, such as a migration, holds up all others.
+_NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
+
+
+class StatisticsReader:
+    """Reads the counters of domains, and of the host as a whole."""
+
+    def __init__(self, session: libvirt_session.Session, root: str,
+                 domains: domain_files.Cache) -> None:
+        """
+        :param root: where /proc and /sys are looked for
+        """
+        self._session = session
+        self._domains = domains
+        self._lock = threading.Lock()
+        self._host_account = accounting.HostAccount(root)
+        self._unreadable: set[str] = set()
+        self._interface_io = bulk.BulkReader()
+        self._disk_io = bulk.BulkReader()
+        self._disk_schedule = bulk.DiskSchedule()
+
+    def read(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
+        """As :meth:`base.UsageDriver.usages`."""
+        if not uuids:
+            return {}
+        # Also of paused domains: their counters are still there.
+        records = self._interface_io.read(lambda: self._session.call(
+            self._session.connected().getAllDomainStats,
+            libvirt.VIR_DOMAIN_STATS_INTERFACE,
+            libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | _NOWAIT))
+        running = {domain.UUIDString(): (domain, found)
+                   for domain, found in records}
+        with self._lock:
+            self._unreadable.intersection_update(running)
+            self._disk_schedule.retain(running)
+            found = {uuid: self._read_usage(*running[uuid])
+                     for uuid in running.keys() & uuids}
+            known = {uuid: reading for uuid, reading in found.items()
+                     if reading is not None}
+            due = [running[uuid][0] for uuid, reading in known.items()
+                   if self._disk_schedule.is_due(uuid, *_moment(reading))]
+        for uuid, disks in self._read_disks(due).items():
+            known[uuid] = dataclasses.replace(known[uuid], disks=disks)
+            if disks is not None:
+                self._disk_schedule.record(uuid, *_moment(known[uuid]))
+        return known
+
+    def read_vcpus(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.VcpuTime]:
+        """As :meth:`base.UsageDriver.vcpu_times`."""
+        found = {}
+        for uuid, run_id in run_ids.items():
+            try:
+                found[uuid] = self._domains.use(
+                    uuid, accounting.Account, accounting.Account.read_vcpus,
+                    run_id)
+            except base.HypervisorError as error:
+                LOG.debug('CPU time of the vCPUs of domain %s cannot be read: '
+                          '%s', uuid, error)
+        return found
+
+    def read_host(self) -> usage.HostUsage:
+        """As :meth:`base.UsageDriver.host_usage`."""
+        with self._lock:
+            return self._host_account.read(self._domains.tops())
+
+    def _read_disks(self, domains: list[ty.Any]) -> Mapping[
+            str, Mapping[str, usage.DiskCounters] | None]:
+        """Read what disks did, by UUID; without domains not known now."""
+        try:
+            records = self._disk_io.read(lambda: self._session.call(
+                self._session.connected().domainListGetStats, domains,
+                libvirt.VIR_DOMAIN_STATS_BLOCK, _NOWAIT)) if domains else []
+        except base.HypervisorError as error:
+            LOG.warning('Counters of disks cannot be read this time: %s; '
+                        'perhaps a QEMU hangs', error)
+            return {}
+        return {domain.UUIDString(): bulk.disks(found)
+                for domain, found in records}
+
+    def _read_usage(self, domain: ty.Any, statistics: Mapping[str, ty.Any]
+                    ) -> usage.Usage | None:
+        """Read all but the disks of a domain; None: not known now."""
+        uuid = domain.UUIDString()
+        try:
+            run, cpu_time = self._domains.use(
+                uuid, accounting.Account, accounting.Account.read,
+                domain.ID())
+        except base.HypervisorError as error:
+            # Once: each reading may fail.
+            LOG.log(logging.DEBUG if uuid in self._unreadable
+                    else logging.WARNING,
+                    'CPU time of domain %s cannot be read: %s', uuid, error)
+            self._unreadable.add(uuid)
+            return None
+        self._unreadable.discard(uuid)
+        return usage.Usage(
+            run=run, read_at_s=time.monotonic(), disks=None,
+            interfaces=bulk.interfaces(statistics), **cpu_time._asdict())
+
+
+def _moment(reading: usage.Usage) -> tuple[str, float, int]:
+    """Run, time and CPU time of a reading."""
+    return reading.run, reading.read_at_s, (
+        reading.vcpu_ns + reading.emulator_ns + reading.iothread_ns
+        + reading.vhost_ns)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads of a domain, as libvirt laid them into cgroups.
+
+Each vCPU has a thread in a cgroup of its own, ``vcpuN``, as has each I/O
+thread, ``iothreadN``. All other threads of its QEMU are in ``emulator``: its
+main one, helpers that come and go, and vhost's workers.
+"""
+
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+import logging
+import os
+
+from nova_vqos import units
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import deadline
+from nova_vqos.hypervisor.linux import domain_files
+from nova_vqos.hypervisor.linux import procfs
+from nova_vqos.hypervisor.linux import sched_attr
+
+LOG = logging.getLogger(__name__)
+
+
+class ThreadReader:
+    """Finds the threads of one domain, and what its vCPUs ran."""
+
+    def __init__(self, domain: domain_files.DomainRun,
+                 files: domain_files.Files) -> None:
+        """Prepare; nothing is read yet."""
+        self._domain = domain
+        self._files = files
+        self._proc_path = os.path.join(domain.root, 'proc')
+        self._children: domain_files.Children | None = None
+        self._incomplete = False
+        self._vcpus: dict[int, int] = {}
+        self._iothreads: tuple[int, ...] = ()
+        self._runs: dict[int, domain_files.File] = {}
+
+    def read(self) -> base.Threads:
+        """Find all threads, as they are now.
+
+        :raises OSError: when the cgroup is gone
+        """
+        self._find()
+        emulator = self._list('emulator')
+        main = self._domain.emulator.pid
+        return base.Threads(
+            dict(self._vcpus), (*emulator, *self._iothreads),
+            (*((main,) if main in emulator else ()), *self._iothreads))
+
+    def read_runs(self) -> dict[int, base.ThreadRun]:
+        """Read what each vCPU ran, by its number; without those just gone.
+
+        :raises OSError: when the cgroup is gone
+        :raises ValueError: when counters are not understood
+        """
+        self._find()
+        found = {}
+        for number, tid in self._vcpus.items():
+            try:
+                file = self._runs.get(number)
+                if file is None:
+                    file = self._runs[number] = domain_files.File(
+                        self._files, procfs.run_path(self._proc_path, tid))
+                found[number] = procfs.parse_run(file.read())
+            except OSError as error:
+                self._check_gone(error)
+        return found
+
+    def expire(self) -> None:
+        """Find all threads again the next time, since one has ended."""
+        self._incomplete = True
+
+    def _find(self) -> None:
+        children = self._domain.children(again=self._incomplete)
+        if children is self._children and not self._incomplete:
+            return
+        self._files.close()
+        self._runs.clear()
+        self._vcpus.clear()
+        self._iothreads = ()
+        self._children, self._incomplete = children, False
+        for number in children.vcpus:
+            tids = self._list(f'vcpu{number}')
+            if tids:
+                self._vcpus[number] = tids[0]
+        for number in children.iothreads:
+            self._iothreads += self._list(f'iothread{number}')
+
+    def _list(self, child: str) -> tuple[int, ...]:
+        tids: tuple[int, ...] = ()
+        try:
+            tids = procfs.read_threads(os.path.join(
+                self._domain.path, child,
+                procfs.THREAD_LISTS[self._domain.version]))
+        except OSError as error:
+            self._check_gone(error)
+        if not tids:
+            # The child is only being made, or taken away.
+            self._incomplete = True
+        return tids
+
+    def _check_gone(self, error: OSError) -> None:
+        if error.errno not in procfs.GONE:
+            raise error
+        self.expire()
+
+
+def read(cache: domain_files.Cache, uuid: str) -> base.Threads:
+    """As :meth:`base.ThreadDriver.threads`."""
+    return cache.use(uuid, ThreadReader, ThreadReader.read)
+
+
+def read_runs(cache: domain_files.Cache, uuids: Collection[str]
+              ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
+    """As :meth:`base.ThreadDriver.vcpu_runs`."""
+    found = {}
+    for uuid in uuids:
+        try:
+            found[uuid] = cache.use(uuid, ThreadReader, ThreadReader.read_runs)
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            LOG.debug('Runs of the vCPUs of domain %s cannot be read: %s',
+                      uuid, error)
+    return found
+
+
+def set_slices(cache: domain_files.Cache, uuid: str,
+               vcpus: Mapping[int, int | None], others: int | None) -> int:
+    """As :meth:`base.ThreadDriver.set_slices`."""
+    found = read(cache, uuid)
+    wanted: dict[int, int | None] = dict.fromkeys(found.others, others)
+    wanted.update((tid, vcpus[number])
+                  for number, tid in found.vcpus.items() if number in vcpus)
+    changed = 0
+    for tid, slice_us in wanted.items():
+        try:
+            changed += sched_attr.set_slice(tid, slice_us)
+        except ProcessLookupError:
+            cache.use(uuid, ThreadReader, ThreadReader.expire)
+    return changed
+
+
+def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,
+            io: units.CpuCap) -> base.Reserved:
+    """As :meth:`base.ThreadDriver.reserve`.
+
+    Threads of I/O come first: beside vCPUs with reservations they would starve
+    without one.
+    """
+    found = read(cache, uuid)
+    pcpus, refusal = Fraction(0), ''
+    vcpus: dict[int, units.CpuCap] = {}
+    for number, tid in (*((None, tid) for tid in found.io),
+                        *found.vcpus.items()):
+        wanted = io if number is None else vcpu
+        has: units.CpuCap | None = wanted
+        try:
+            if not refusal:
+                deadline.reserve(tid, wanted, reclaims=number is None)
+            else:
+                has = deadline.reservation(tid)
+        except ProcessLookupError:
+            cache.use(uuid, ThreadReader, ThreadReader.expire)
+            continue
+        except base.ReservationRefused as error:
+            refusal = str(error)
+            has = deadline.reservation(tid)
+        if has is not None:
+            pcpus += has.share
+            if number is not None:
+                vcpus[number] = has
+    return base.Reserved(vcpus, pcpus, refusal)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of billing, with a real ledger on a real file."""
+
+import dataclasses
+
+import pytest
+
+from nova_vqos.hypervisor import base
+from nova_vqos.tests.fixtures import billing_host
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.unit.billing import test_meter
+
+UUID = billing_host.UUID
+
+
+class TestBills:
+    def test_it_is_on_disk_after_each_round(self, host):
+        host.begin()
+        billed = host.use(emulator_ns=10**9, vcpu_ns=2 * 10**9)
+        assert host.used_cu_s('emulator') == 100
+        assert host.used_cu_s('vcpu') == 200
+        assert billed.limit_share is None
+        assert billed.report.used_cu_s['vcpu'] == 200
+        assert billed.report.used_lately_cu['vcpu'] == 100
+        assert billed.report.debt_cu_s == 0
+
+    def test_one_that_started_here_pays_from_its_first_moment(self, host):
+        host.begin(emulator_ns=10**9)
+        assert host.used_cu_s() == 100
+
+    @pytest.mark.parametrize('origin', ['found', 'migrated', 'restored'])
+    def test_one_that_came_pays_from_now_on(self, host, origin):
+        host.begin(origin=origin, emulator_ns=10**9)
+        assert host.used_cu_s() == 0
+        host.use(emulator_ns=10**8)
+        assert host.used_cu_s() == 10
+
+    def test_an_agent_that_is_killed_loses_and_repeats_nothing(self, host):
+        host.begin(emulator_ns=10**9)
+        for _ in range(3):
+            # Killed before it could do any more: no close.
+            host.start()
+            host.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 400
+
+    @pytest.mark.parametrize('origin', ['booted', 'found'])
+    def test_stop_and_start_clear_nothing(self, host, origin):
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        if origin == 'found':
+            # The agent was away meanwhile.
+            host.start()
+        else:
+            host.round()
+        host.begin(run='two', origin=origin, emulator_ns=5 * 10**8)
+        assert host.used_cu_s() == 150
+
+    def test_a_server_that_cannot_be_read_is_billed_the_next_time(self, host):
+        host.begin()
+        reading = host.hypervisor.used.pop(UUID)
+        assert host.round() == {}
+        host.hypervisor.used[UUID] = reading
+        host.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 100
+
+    def test_one_that_is_not_understood_costs_only_itself(self, host, caplog):
+        host.run(fakes.OTHER_UUID)
+        host.begin()
+        good = host.subjects[UUID]
+        host.subjects[UUID] = dataclasses.replace(good, devices=None)
+        for _ in range(3):
+            host.hypervisor.used[UUID] = test_meter.reading(
+                host.now_s, interfaces={'tap0': test_meter.packets(1)})
+            host.use(fakes.OTHER_UUID, emulator_ns=10**9)
+        assert host.used_cu_s(uuid=fakes.OTHER_UUID) == 300
+        assert host.biller.errors == 3
+        assert caplog.text.count('cannot be billed') == 1
+        host.subjects[UUID] = good
+        assert host.use(emulator_ns=10**9) is not None
+        assert host.used_cu_s() == 100
+
+    def test_a_hypervisor_that_is_down_costs_nothing(self, host):
+        host.begin(emulator_ns=10**9)
+        host.hypervisor.up = False
+        with pytest.raises(base.Unavailable):
+            host.round()
+        host.hypervisor.up = True
+        host.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 200
+
+    def test_unmodelled_io_is_logged_once(self, host, caplog):
+        host.costs = None
+        host.begin(interfaces={'tap0': test_meter.packets(1)})
+        host.run(interfaces={'tap0': test_meter.packets(2)})
+        billed = host.round()[UUID]
+        assert billed.report.not_modelled == (
+            'interface, mode bridge, backend qemu',)
+        assert caplog.text.count('no I/O costs') == 1
+
+
+class TestCharge:
+    def test_debt_outlives_the_agent(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        debt = host.account().debt_cu_us
+        assert debt == 100 * 10**6
+        host.start()
+        billed = host.use(length_s=0.0)
+        assert billed.report.debt_cu_s == 100
+
+    def test_the_limit_falls_while_there_is_debt(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        billed = host.use(times=20, vcpu_ns=12 * 10**8, emulator_ns=3 * 10**8)
+        assert billed.limit_share < 0.9
+        assert billed.report.limit_cu == pytest.approx(60 * billed.limit_share)
+
+    def test_an_account_alone_limits_nothing(self, host):
+        host.begin()
+        billed = host.use(times=20, vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        assert billed.limit_share is None
+        assert billed.report.debt_cu_s == 0
+
+    def test_io_above_the_entitlement_is_logged_once(self, host, caplog):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(times=40, emulator_ns=2 * 10**9)
+        assert len(host.sent.events) == 1
+        assert host.sent.events[0]['overdrawn'] is True
+        assert caplog.text.count('exceeds its 60 CU') == 1
+
+    def test_a_server_that_pays_nothing_is_not_overdrawn(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        billed = host.use(times=40, emulator_ns=2 * 10**9)
+        assert billed.report.overdrawn is True
+        host.subjects[UUID] = dataclasses.replace(
+            host.subjects[UUID], billing='account', limit_share=None)
+        assert host.use().report.overdrawn is False
+
+
+class TestDue:
+    def test_a_host_without_servers_is_left_in_peace(self, host):
+        due = [second for second in range(300)
+               if host.biller.begin_interval(float(second), ())]
+        assert len(due) <= 6
+
+    def test_servers_are_billed_each_interval(self, host):
+        host.run()
+        subjects = list(host.subjects.values())
+        due = [tenth for tenth in range(0, 600, 5)
+               if host.biller.begin_interval(tenth / 10, subjects)]
+        assert due == list(range(0, 600, 20))
+
+    def test_claims_are_answered_on_such_a_host_too(self, host):
+        assert host.biller.begin_interval(0.0, ())
+        host.receive_claim('there')
+        assert host.biller.begin_interval(2.5, ())

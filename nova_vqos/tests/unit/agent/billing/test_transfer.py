@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two hosts say to each other of a server that moved between them."""
+
+import pytest
+
+from nova_vqos.billing import account
+from nova_vqos.billing import ledger as ledgers
+from nova_vqos.tests.fixtures import billing_host
+
+UUID = billing_host.UUID
+
+
+class TestTransfer:
+    @pytest.fixture
+    def there(self, tmp_path):
+        return billing_host.Host(tmp_path, 'there')
+
+    def move(self, source, target, **counters):
+        """A live migration, and what the two agents say to each other."""
+        source.leave()
+        target.begin(origin='migrated', run=f'at {target.now_s}', **counters)
+        self.deliver(source, target)
+
+    def deliver(self, source, target):
+        for uuid in target.sent.claims:
+            source.receive_claim(target.name, uuid)
+        target.sent.claims.clear()
+        source.round()
+        for name, statement in source.sent.statements:
+            assert name == target.name
+            target.biller.transfer.receive_statement(
+                account.Statement.from_dict(statement.to_dict()))
+        source.sent.statements.clear()
+        target.round()
+
+    def test_the_usage_is_transferred(self, host, there):
+        host.begin(emulator_ns=10**9)
+        self.move(host, there)
+        assert there.used_cu_s() == 100
+        there.use(emulator_ns=10**9)
+        assert there.used_cu_s() == 200
+        assert host.account().handed_to == 'there'
+
+    def test_and_back(self, host, there):
+        host.begin(emulator_ns=10**9)
+        for source, target in ((host, there), (there, host)) * 3:
+            source.now_s += 10
+            target.now_s = source.now_s
+            self.move(source, target)
+            target.use(emulator_ns=10**9)
+        assert host.used_cu_s() == 700
+
+    def test_debt_goes_along(self, host, there):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        host.leave()
+        there.begin(origin='migrated', billing='charge', limit_share=1.0)
+        self.deliver(host, there)
+        billed = there.use(length_s=2.0, vcpu_ns=12 * 10**8)
+        assert billed.report.debt_cu_s == 100
+        assert billed.report.inherited is True
+
+    def test_what_a_host_counts_is_what_was_used_there(self, host, there):
+        """Else a counter of that host would jump when the account comes."""
+        host.begin(emulator_ns=10**9)
+        self.move(host, there)
+        report = there.use(emulator_ns=10**9).report
+        assert report.used_cu_s['emulator'] == 200
+        assert report.used_here_cu_s['emulator'] == 100
+
+    def test_it_waits_for_the_server_to_end_here(self, host, there):
+        host.begin(emulator_ns=10**9)
+        there.begin(origin='migrated')
+        self.deliver(host, there)
+        assert there.used_cu_s() == 0
+        host.leave()
+        self.deliver(host, there)
+        assert there.used_cu_s() == 100
+
+    @pytest.mark.parametrize('origin, claims', [
+        ('migrated', 9), ('booted', 2)])
+    def test_a_claim_is_repeated_until_answered(self, there, origin, claims):
+        there.run(origin=origin)
+        there.use(times=300, length_s=2.0)
+        assert len(there.sent.claims) == claims
+
+    def test_a_server_that_stays_is_not_asked_for(self, host):
+        host.begin()
+        host.sent.claims.clear()
+        host.leave()
+        host.round()
+        host.begin(run='two')
+        host.start()
+        host.round()
+        assert host.sent.claims == []
+
+    @pytest.mark.parametrize('claimant, age_s', [
+        ('there', 1000), ('there', -1000), ('here', 0)])
+    def test_other_or_old_claims_are_ignored(self, host, claimant, age_s):
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        host.receive_claim(claimant, age_s=age_s)
+        host.round()
+        assert host.sent.statements == []
+        assert host.account().handed_to == ''
+
+    def test_an_unknown_server_gets_no_answer(self, host):
+        host.receive_claim('there')
+        host.round()
+        assert host.sent.statements == []
+
+    def test_a_statement_of_a_server_that_is_not_here_is_not_kept(self, host):
+        host.biller.transfer.receive_statement(account.Statement(
+            UUID, 1, account.nothing(), 5, 0))
+        host.round()
+        assert host.account() is None
+
+    def test_a_server_that_has_stopped_since_still_owes_it(self, host, there):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        host.leave()
+        there.begin(origin='migrated', billing='charge', limit_share=1.0)
+        there.end()
+        self.deliver(host, there)
+        assert there.account().debt_cu_us == 100 * 10**6
+        there.run(run='two', billing='charge', limit_share=1.0)
+        assert there.round()[UUID].report.debt_cu_s == 100
+
+    def test_an_unheard_answer_is_claimed_at_the_next_start(self, host, there):
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        host.round()
+        there.run()
+        there.use(times=300)
+        there.sent.claims.clear()
+        there.end()
+        there.run(run='two')
+        there.use(times=300)
+        assert len(there.sent.claims) == 2
+        self.deliver(host, there)
+        assert there.used_cu_s() == 100
+        there.end()
+        there.begin(run='three')
+        assert there.sent.claims == []
+
+    def test_an_agent_that_starts_claims_what_it_lacks(self, host, there):
+        host.begin(emulator_ns=10**9)
+        self.move(host, there)
+        there.end()
+        host.now_s += 10
+        host.begin(run='two', origin='migrated')
+        host.start()
+        host.use()
+        self.deliver(there, host)
+        assert host.used_cu_s() == 100
+
+    def test_a_server_that_is_elsewhere_again_gains_nothing(self, host):
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        host.receive_claim('there')
+        host.use_time()
+        before = host.account()
+        host.biller.transfer.receive_statement(account.Statement(
+            UUID, before.sequence + 1, account.nothing(), 5, 0))
+        host.use_time()
+        assert host.account() == before
+
+    def test_only_its_last_host_hands_it_on(self, host, there, tmp_path):
+        """The host that knows all may answer last."""
+        last = billing_host.Host(tmp_path, 'last')
+        host.begin(emulator_ns=10**9)
+        self.move(host, there)
+        there.use(emulator_ns=10**9)
+        there.end()
+        last.now_s = host.now_s = there.now_s
+        last.begin(origin='migrated')
+        host.receive_claim('last')
+        host.use_time()
+        assert host.sent.statements == []
+        assert host.account().handed_to == 'there'
+        # It may still have missed the answer.
+        there.sent.claims.append(UUID)
+        self.deliver(host, there)
+        last.use(length_s=3.0)
+        self.deliver(there, last)
+        assert last.used_cu_s() == 200
+
+    def test_claims_are_forgotten_without_a_ledger(self, host, monkeypatch):
+        host.round()
+        host.hide_ledger()
+        asked = []
+        get = ledgers.Ledger.get
+
+        def slow_get(ledger, uuid):
+            asked.append(uuid)
+            return get(ledger, uuid)
+        monkeypatch.setattr(ledgers.Ledger, 'get', slow_get)
+        for number in range(100):
+            host.receive_claim(
+                'there', f'00000000-0000-4000-8000-{number:012d}')
+        host.use_time()
+        assert len(asked) == 1
+        host.now_s += 301
+        host.round()
+        assert len(asked) == 2
+        assert not host.biller.transfer._claims
+
+    def test_claims_that_wait_are_bounded(self, host):
+        for some in range(2):
+            for number in range(6_000):
+                uuid = f'00000000-0000-4000-800{some}-{number:012d}'
+                host.hypervisor.runs[uuid] = 1
+                host.receive_claim('there', uuid)
+            host.use_time()
+        assert len(host.biller.transfer._claims) == 10_000
+
+    def test_messages_are_bounded(self, host):
+        for _ in range(11_000):
+            host.receive_claim('there')
+        assert host.biller.transfer._inbox.qsize() == 10_000

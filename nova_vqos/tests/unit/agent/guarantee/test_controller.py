@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent reserves CPU time for servers, and reports what it did."""
+
+from fractions import Fraction
+
+import pytest
+
+from nova_vqos import agent_state
+from nova_vqos import units
+from nova_vqos.hypervisor import base
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import agent
+from nova_vqos.tests.fixtures import billing
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import make_profiles
+
+# Of 60 CU on two vCPUs, on pCPUs of 100 CU, for each vCPU and I/O thread.
+VCPU = units.CpuCap(15_000, 50_000)
+IO = units.CpuCap(400, 8_000)
+COST = Fraction(7, 10)
+
+
+class World(agent.World):
+    def __init__(self, directory, **options):
+        super().__init__(directory, **{'guarantees_speed': True, **options})
+
+    def boot(self, uuid=fakes.UUID, guarantee='required', **options):
+        super().boot(uuid, **{
+            'specs': fakes.make_specs(guarantee=guarantee), **options})
+
+    def state(self):
+        return agent_state.from_text(
+            self.state_path.read_text(encoding='utf-8'))
+
+    def guarantee(self, uuid=fakes.UUID):
+        return self.report(uuid)['guarantee']
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_what_is_promised_is_reserved(world):
+    world.run()
+    world.tick()
+    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    found = world.guarantee()
+    assert found.pop('since').startswith('20')
+    assert found.pop('reserved_pcpus') == pytest.approx(0.65)
+    assert found == {'vcpus': 2, 'runtime_us': 15_000, 'period_us': 50_000,
+                     'problem': ''}
+
+
+@pytest.mark.parametrize('guarantee', ['off', None])
+def test_others_are_left_alone(world, guarantee):
+    world.boot(specs=fakes.make_specs() if guarantee is None
+               else fakes.make_specs(guarantee=guarantee))
+    world.start()
+    world.tick(3)
+    assert world.host.reserves == 0
+    assert world.guarantee() is None
+
+
+def test_nothing_is_reserved_where_that_is_off(tmp_path):
+    world = World(tmp_path, guarantees_speed=False)
+    world.run(guarantee='preferred')
+    world.tick(3)
+    assert world.host.reserves == 0
+    assert world.state().guarantee_pcpus is None
+    assert world.host_report()['guarantee'] is None
+    assert world.guarantee()['since'] is None
+
+
+def test_it_comes_right_after_the_cap(world):
+    """Not at the next tick: a migrated guest runs half a second later."""
+    world.start()
+    world.tick()
+    world.boot()
+    world.host.event(base.EventKind.STARTED, detail='booted')
+    world.settle()
+    assert world.limits() == {agent.RIGHT}
+    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+
+
+def test_one_that_is_right_is_looked_at_now_and_then(world):
+    world.run()
+    world.tick()
+    before = world.host.reserves
+    world.tick(30)
+    assert 2 <= world.host.reserves - before <= 4
+
+
+def test_a_vcpu_that_is_plugged_in_has_its_part(world):
+    world.run()
+    world.tick()
+    world.host.plug_vcpu(2)
+    world.host.event(base.EventKind.CHANGED)
+    world.tick(2)
+    vcpu, _io = world.host.reserved[fakes.UUID]
+    # The units are shared by three by now.
+    assert vcpu == units.CpuCap(10_000, 50_000)
+    assert world.guarantee()['vcpus'] == 3
+
+
+def test_one_that_pays_for_its_io_has_less_reserved(tmp_path):
+    world = billing.World(tmp_path, guarantees_speed=True)
+    world.boot(specs=fakes.make_specs(guarantee='required',
+                                      dd_billing='charge'))
+    world.start()
+    world.busy(60)
+    vcpu, io = world.host.reserved[fakes.UUID]
+    limit = world.domain()
+    assert vcpu.share < VCPU.share
+    assert float(vcpu.share) == pytest.approx(
+        limit.quota_us / limit.period_us / 2, rel=0.01)
+    # What serves its I/O keeps its part.
+    assert io == IO
+
+
+class TestRefusal:
+    @pytest.fixture
+    def world(self, world):
+        world.host.free_pcpus = Fraction(1, 2)
+        world.run()
+        world.tick()
+        return world
+
+    def test_its_cap_holds(self, world):
+        assert world.limits() == {agent.RIGHT}
+        found = world.guarantee()
+        assert (found['since'], found['vcpus']) == (None, 0)
+        assert found['problem']
+        assert any(fakes.UUID in alarm
+                   for alarm in world.host_report()['alarms'])
+        assert world.host_report()['refused_reservations'] > 0
+
+    def test_it_is_tried_at_each_tick_until_it_succeeds(self, world):
+        before = world.host.reserves
+        world.tick(3)
+        assert world.host.reserves == before + 3
+        world.host.free_pcpus = Fraction(1)
+        world.tick()
+        assert world.guarantee()['problem'] == ''
+        assert world.guarantee()['since']
+        assert world.host_report()['alarms'] == []
+
+
+@pytest.mark.parametrize('error', [
+    base.HypervisorError('not understood'), base.DomainGone('gone'),
+    RuntimeError('a bug')])
+def test_an_error_does_not_end_it(world, monkeypatch, error):
+    real = world.host.reserve
+    errors = [error]
+
+    def reserve(*arguments):
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+    monkeypatch.setattr(world.host, 'reserve', reserve)
+    world.run()
+    world.tick(5)
+    assert errors == []
+    assert world.guarantee()['since']
+
+
+class TestHost:
+    def test_what_is_left_is_reported(self, world):
+        world.run()
+        world.tick(11)
+        found = world.host_report()['guarantee']
+        # Of the 1.8 pCPUs that the kernel reserves 3 % are not sold.
+        assert found['total_pcpus'] == pytest.approx(1.746)
+        assert found['reserved_pcpus'] == pytest.approx(0.65)
+        assert found['free_pcpus'] == pytest.approx(1.096)
+        assert world.state().guarantee_pcpus == pytest.approx(1.096)
+
+    def test_an_earlier_agent_has_reserved_some(self, world, tmp_path):
+        world.run()
+        world.tick()
+        (tmp_path / 'again').mkdir()
+        again = World(tmp_path / 'again', hypervisor=world.host)
+        again.start()
+        again.tick(11)
+        found = again.host_report()['guarantee']
+        assert found['total_pcpus'] == pytest.approx(1.746)
+        assert found['reserved_pcpus'] == pytest.approx(0.65)
+
+    def test_one_that_cannot_be_described_delays_it_only(self, world):
+        world.host.starting.add(fakes.UUID)
+        world.run()
+        world.tick(30)
+        assert world.state().guarantee_pcpus is None
+        world.tick(60)
+        assert world.state().guarantee_pcpus == pytest.approx(1.746)
+
+    def test_a_host_whose_pcpus_differ(self, world):
+        document.store(make_profiles.make_profile(
+            'host', make_profiles.make_class((0,), 1.0),
+            make_profiles.make_class((1,), 0.5),
+            fingerprint={'tick_us': '4000'}), str(world.profile_path))
+        world.start()
+        world.tick(11)
+        assert world.state().guarantee_pcpus is None
+        assert world.host_report()['alarms']
+
+    def test_a_server_that_goes_leaves_room(self, world):
+        world.run()
+        world.tick()
+        world.host.runs.clear()
+        world.tick(11)
+        assert world.state().guarantee_pcpus == pytest.approx(1.746)
+
+    def test_a_kernel_that_reserves_nothing(self, world):
+        world.host.free_pcpus = base.ReservationRefused('no capability')
+        world.start()
+        world.tick(11)
+        assert world.state().guarantee_pcpus is None
+        assert any('no capability' in alarm
+                   for alarm in world.host_report()['alarms'])
+
+    def test_it_is_measured_again(self, world):
+        world.start()
+        world.host.free_pcpus = Fraction(1)
+        world.tick(300)
+        assert world.state().guarantee_pcpus == pytest.approx(1.746)
+        assert world.host_report()['alarms'] == []
+        world.tick(310)
+        assert world.state().guarantee_pcpus == pytest.approx(0.97)
+        # The kernel lost some, or another has it.
+        assert any('0.80 pCPUs' in alarm
+                   for alarm in world.host_report()['alarms'])
+
+    def test_nothing_is_reserved_while_it_is_measured(self, world):
+        """All that is left is asked for by the measurement."""
+        world.start()
+        probe = world.loop._guarantees._probe
+        probe.busy = True
+        world.boot()
+        world.tick(3)
+        assert world.limits() == {agent.RIGHT}
+        assert world.host.reserves == 0
+        probe.busy = False
+        world.tick()
+        assert world.guarantee()['since']
+
+
+def test_one_that_needs_nearly_a_whole_pcpu(world):
+    world.run(specs=fakes.make_specs('182', guarantee='preferred'))
+    world.tick()
+    assert world.host.reserves == 0
+    assert world.guarantee()['problem']
+
+
+def test_without_a_profile_nothing_is_known(tmp_path):
+    world = World(tmp_path, profile=False)
+    world.run()
+    world.tick()
+    assert world.guarantee()['problem']
+    document.store(fakes.make_profile(), str(world.profile_path))
+    world.tick(30)
+    assert world.guarantee()['since']
+
+
+def test_a_server_in_no_pool(tmp_path):
+    """The kernel reserves nothing for a thread that may not run on all."""
+    world = World(tmp_path)
+    world.run()
+    target = world.loop._quantum._target(
+        world.loop._servers[fakes.UUID], fakes.make_profile())
+    assert target.pcpus is None

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pushes over RPC, and agents that hear of them from one another."""
+
+import threading
+
+import oslo_messaging
+import pytest
+
+from nova_vqos import policy_override
+from nova_vqos import primitives
+from nova_vqos.agent import manager
+from nova_vqos.agent import messages
+from nova_vqos.agent import rpcapi
+from nova_vqos.agent.overrides import gossip
+from nova_vqos.agent.overrides import receiver
+from nova_vqos.agent.overrides import store
+from nova_vqos.tests.fixtures import agent as agent_world
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.unit import test_policy_override
+
+LIMIT_S = 20
+FLAVORS = {'f1': {**test_policy_override.FIELDS, 'dd_billing': 'account'}}
+
+
+class Agent:
+    """An agent to which is pushed.
+
+    :ivar gossip: compares overrides with other agents
+    """
+
+    def __init__(self, agents, directory, host):
+        self.host = host
+        self.store = store.OverrideStore(str(directory / f'{host}.json'))
+        self.store.load()
+        directory = directory / f'world-{host}'
+        directory.mkdir(exist_ok=True)
+        self.world = agent_world.World(directory, store=self.store)
+        self.pushing = receiver.Receiver(
+            self.store, self.world.loop.follow_pushed,
+            self.world.loop.pushed_report, host)
+        self.gossip = gossip.Gossip(self.pushing, host, 1.0)
+        agents.add(host, manager.AgentManager(
+            self.world.loop, host, push_receiver=self.pushing), self.world)
+
+    def boot(self, api):
+        """Have a server run, and wait until the agent knows it."""
+        self.world.host.boot(specs=fakes.make_specs())
+        self.world.loop.refresh()
+        manage.wait_until(lambda: api.call(
+            self.host, rpcapi.GET_HOST, timeout=LIMIT_S
+            ).servers == (fakes.UUID,))
+
+    def ask(self, api):
+        """Ask another agent: the bus may give a question to this one."""
+        manage.wait_until(lambda: self.gossip.compare(api))
+
+    @property
+    def generation(self):
+        return policy_override.generation_of(self.store.overrides)
+
+
+@pytest.fixture
+def api(agents):
+    return rpcapi.AgentAPI(agents.transport())
+
+
+@pytest.fixture
+def add(agents, tmp_path):
+    return lambda host: Agent(agents, tmp_path, host)
+
+
+def push(api, host, generation, flavors):
+    return api.call(host, rpcapi.PUSH_POLICIES, timeout=LIMIT_S,
+                    generation=generation, flavors=flavors)
+
+
+def show(api, host):
+    return api.call(host, rpcapi.GET_SERVER, timeout=LIMIT_S,
+                    server_uuid=fakes.UUID)
+
+
+def now_us():
+    return store.now_us()
+
+
+def test_a_push_is_applied_and_answered(add, api):
+    agent = add('a')
+    agent.boot(api)
+    generation = now_us()
+    answer = push(api, 'a', generation, FLAVORS)
+    assert primitives.to_primitives(answer) == {
+        'host': 'a', 'generation': generation, 'state': 'applied',
+        'stored': True, 'problem': '', 'servers': 1, 'following': 1,
+        'other_units': 0, 'refused': 0, 'unmatched': 0, 'not_following': []}
+    server = show(api, 'a')
+    assert server.policy.dd_billing == 'account'
+    assert server.policy_source['dd_billing'] == 'pushed'
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    assert held.flavors == {'f1': policy_override.Override(
+        generation, **FLAVORS['f1'])}
+    assert held.generation == generation
+
+
+@pytest.mark.parametrize('arguments', [
+    {}, {'generation': 1}, {'generation': None, 'flavors': {}},
+    {'generation': 0, 'flavors': {}}, {'generation': 1.5, 'flavors': {}},
+    {'generation': 1, 'flavors': None}, {'generation': 1, 'flavors': [1]},
+    {'generation': 1, 'flavors': {'f1': {}}},
+    {'generation': 1,
+     'flavors': {'f1': {**test_policy_override.FIELDS, 'cap': 'x'}}},
+    {'generation': 2**53 - 1, 'flavors': FLAVORS},
+    {'generation': 1, 'flavors': {}, 'more': 1},
+])
+def test_garbage_is_refused_and_changes_nothing(add, agents, arguments):
+    agent = add('a')
+    client = oslo_messaging.get_rpc_client(
+        agents.transport(), oslo_messaging.Target(
+            exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='a',
+            version=rpcapi.VERSION), timeout=LIMIT_S)
+    with pytest.raises(rpcapi.InvalidArgument):
+        client.call({}, 'push_policies', **arguments)
+    assert agent.store.overrides == {}
+    with pytest.raises(rpcapi.InvalidArgument):
+        client.call({}, 'compare_pushed', digest=['x'])
+
+
+def test_two_pushes_at_once_end_alike_everywhere(add, api):
+    made = [add(host) for host in 'abc']
+    base = now_us()
+
+    def push_to(number, hosts):
+        for host in hosts:
+            push(api, host, base + number, {
+                'f1': {**FLAVORS['f1'], 'units': number}})
+    threads = [threading.Thread(target=push_to, args=arguments)
+               for arguments in ((1, 'abc'), (2, 'cba'), (3, 'bac'))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {agent.store.overrides['f1'].units for agent in made} == {3}
+    assert len({agent.pushing.digest() for agent in made}) == 1
+
+
+def test_one_that_was_down_hears_of_it_from_another(add, api, tmp_path,
+                                                    caplog):
+    caplog.set_level('INFO', 'nova_vqos.agent.overrides')
+    others = [add('a'), add('b')]
+    generation = now_us()
+    for agent in others:
+        push(api, agent.host, generation, FLAVORS)
+    late = add('c')
+    late.boot(api)
+    late.ask(api)
+    assert late.store.overrides['f1'].dd_billing == 'account'
+    assert caplog.text.count('Caught up') == 1
+    assert show(api, 'c').policy_source['dd_billing'] == 'pushed'
+    # And it keeps it.
+    again = store.OverrideStore(str(tmp_path / 'c.json'))
+    again.load()
+    assert again.overrides == late.store.overrides
+    # What is the same is not sent again.
+    late.ask(api)
+    assert caplog.text.count('Caught up') == 1
+
+
+def test_pushes_of_which_each_heard_another_come_together(add, api):
+    one, two = add('a'), add('b')
+    push(api, 'a', now_us(), FLAVORS)
+    push(api, 'b', now_us() + 1, {'f2': FLAVORS['f1']})
+    one.ask(api)
+    two.ask(api)
+    assert one.store.overrides == two.store.overrides
+    assert set(one.store.overrides) == {'f1', 'f2'}
+
+
+def test_it_asks_by_itself(add, api):
+    add('a')
+    push(api, 'a', now_us(), FLAVORS)
+    late = add('b')
+    late.gossip._interval_s = 0.01
+    late.gossip.use_bus(api)
+    manage.wait_until(lambda: late.generation)
+    late.gossip.stop()
+    assert not late.gossip._thread.is_alive()
+
+
+def test_no_other_agent_is_there(add, api):
+    alone = add('a')
+    assert not alone.gossip.compare(api)
+
+
+class Bus:
+    """Answers as another agent would."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = 0
+
+    def call(self, _host, _method, *, timeout, digest):
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize('answer', [
+    oslo_messaging.MessagingTimeout('no answer'),
+    oslo_messaging.MessageDeliveryFailure('dead'),
+    oslo_messaging.RemoteError('UnsupportedVersion', ''),
+    primitives.MessageInvalid('no answer'),
+])
+def test_whatever_goes_wrong_is_no_harm(add, answer):
+    agent = add('a')
+    bus = Bus(answer)
+    assert not agent.gossip.compare(bus)
+    assert bus.asked == 1
+    assert agent.store.overrides == {}
+
+
+def test_one_whose_questions_all_come_back_gives_up(add):
+    agent = add('a')
+    bus = Bus(messages.PushedDifference('a', None))
+    assert not agent.gossip.compare(bus)
+    assert bus.asked == 4
+
+
+@pytest.mark.parametrize('flavors', [
+    {'f1': {**test_policy_override.FIELDS, 'generation': 2**53 - 1}},
+    {'f1': {}}, 'flavors'])
+def test_garbage_of_others_is_logged_once(add, caplog, flavors):
+    agent = add('a')
+    bus = Bus(messages.PushedDifference('b', flavors))
+    agent.gossip.compare(bus)
+    agent.gossip.compare(bus)
+    assert agent.store.overrides == {}
+    assert caplog.text.count('Overrides of host b are refused') == 1
+
+
+@pytest.mark.parametrize('host, waited_s', [
+    # A thousand that start together ask within ten seconds, and drift.
+    ('b', [10.0, 450.0]),
+    # With no other agent yet, it does not wait for long.
+    ('a', [10.0, 45.0]),
+])
+def test_agents_ask_neither_at_once_nor_in_step(host, waited_s):
+    waits_s = []
+
+    class Receiver:
+        def digest(self):
+            return ''
+
+    class Stopping(threading.Event):
+        def wait(self, timeout=None):
+            waits_s.append(timeout)
+            return len(waits_s) > 1
+    asking = gossip.Gossip(Receiver(), 'a', 300.0,
+                          uniform=lambda least, most: most)
+    asking._stopping = Stopping()
+    asking._work(Bus(messages.PushedDifference(host, None)))
+    assert waits_s == waited_s
+
+
+def test_an_agent_that_refuses_pushes_reports_it(agents, api):
+    agents.add('a')
+    with pytest.raises(rpcapi.AgentError, match='takes no pushes'):
+        api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)

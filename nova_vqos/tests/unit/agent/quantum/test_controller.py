@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's loop, and the slices and pools of its servers."""
+
+import uuid as uuids
+
+import pytest
+
+from nova_vqos.hypervisor import base
+from nova_vqos.profile import document
+from nova_vqos.quantum import model
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import quantum_world
+
+UUID = fakes.UUID
+OTHER_UUID = fakes.OTHER_UUID
+CACHE_US = quantum_world.CACHE_US
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    return quantum_world.QuantumWorld(tmp_path, monkeypatch)
+
+
+class TestSlices:
+    @pytest.mark.parametrize('quantum_class, slice_us', [
+        ('cache', CACHE_US), ('default', None),
+        # The kernel does not enforce it.
+        ('io', None)])
+    def test_by_class(self, world, quantum_class, slice_us):
+        world.run(quantum_class=quantum_class)
+        assert world.host.slices[UUID] == {0: slice_us, -1: slice_us}
+        assert world.state()['classes'] == [
+            'default', 'neutral', 'cache', 'auto']
+
+    @pytest.mark.parametrize('options', [
+        {'specs': None}, {'specs': {}},
+        # Not before its guest runs here.
+        {'specs': fakes.make_specs(quantum_class='cache'), 'incoming': True}])
+    def test_servers_that_are_not_touched(self, world, options):
+        world.host.boot(**options)
+        world.start()
+        world.tick(12)
+        assert world.host.slices == {}
+
+    def test_a_class_without_units(self, world):
+        world.host.boot(specs={'vqos:quantum_class': 'cache'}, vcpus=1)
+        world.start()
+        assert world.slice_us() == CACHE_US
+        assert world.host.written == []
+
+    def test_changes_of_others_are_undone(self, world):
+        world.run()
+        world.host.slices[UUID][0] = 5000
+        world.tick(6)
+        assert world.slice_us() == CACHE_US
+
+    def test_a_new_run_gets_it_at_once(self, world):
+        world.run()
+        world.boot(run_id=2)
+        world.host.slices.clear()
+        world.tick(2)
+        assert world.slice_us() == CACHE_US
+
+    def test_a_vcpu_that_was_plugged_in_gets_it(self, world):
+        world.run()
+        world.host.plug_vcpu(1)
+        world.tick(6)
+        assert world.host.slices[UUID] == {
+            0: CACHE_US, 1: CACHE_US, -1: CACHE_US}
+
+    def test_a_probe_result_that_comes_later(self, world):
+        world.probe_result_path.unlink()
+        world.run()
+        assert world.slice_us() is None
+        assert world.state()['classes'] == ['default', 'neutral', 'auto']
+        world.enforce_classes('cache')
+        world.tick(6)
+        assert world.slice_us() == CACHE_US
+
+
+class TestFailures:
+    def test_a_kernel_without_slices_is_logged_once(self, world, caplog):
+        for uuid in (UUID, OTHER_UUID):
+            world.boot(uuid)
+            world.host.refuse_slices[uuid] = base.SlicesUnsupported(
+                'it has none')
+        world.start()
+        world.tick(30)
+        assert caplog.text.count('it has none') == 1
+        assert any('it has none' in alarm
+                   for alarm in world.host_report()['alarms'])
+
+    def test_one_server_does_not_affect_others(self, world):
+        world.boot()
+        world.boot(OTHER_UUID)
+        world.host.refuse_slices[UUID] = base.SlicesDenied('no right to')
+        world.start()
+        assert world.slice_us(OTHER_UUID) == CACHE_US
+        assert world.report()['quantum']['problem'] == 'no right to'
+        assert len(world.host_report()['alarms']) == 1
+        del world.host.refuse_slices[UUID]
+        world.tick(6)
+        assert world.slice_us() == CACHE_US
+        assert world.report()['quantum']['problem'] == ''
+        assert world.host_report()['alarms'] == []
+
+    def test_the_hypervisor_comes_back(self, world):
+        world.run()
+        world.host.up = False
+        world.tick(7)
+        world.host.slices.clear()
+        world.host.up = True
+        world.tick(20)
+        assert world.slice_us() == CACHE_US
+
+    def test_without_a_topology_slices_work(self, world, monkeypatch, caplog):
+        def fail():
+            raise base.HypervisorError('no /sys')
+        world.boot()
+        monkeypatch.setattr(world.host, 'topology', fail)
+        world.start()
+        world.tick(20)
+        assert world.slice_us() == CACHE_US
+        assert caplog.text.count('no /sys') == 1
+        alarm, = world.host_report()['alarms']
+        assert 'no /sys' in alarm
+        monkeypatch.undo()
+        world.tick(6)
+        assert world.host_report()['alarms'] == []
+
+
+class TestPools:
+    def test_unlike_servers_are_separated(self, world):
+        world.run_unlike()
+        pins = world.host.pins
+        assert pins[UUID][0].isdisjoint(pins[OTHER_UUID][0])
+        assert world.state()['quantum'] == {
+            'pools': {'cache': [1, 2], 'default': [1, 2]}}
+        assert world.report()['quantum']['vcpus']['0']['pcpus'] in '01'
+
+    def test_equal_servers_are_not_pinned(self, world):
+        world.boot(vcpus=2)
+        world.run(OTHER_UUID, run_id=2, vcpus=2)
+        world.tick(60)
+        assert world.host.pins == {}
+        # There is room for others of their class.
+        assert world.state()['quantum'] == {'pools': {'cache': [2, 4]}}
+
+    def test_switched_off(self, tmp_path, monkeypatch):
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           pool_interval_s=None)
+        world.run_unlike()
+        assert world.host.pins == {}
+        assert world.slice_us() == CACHE_US
+
+    def test_the_last_server_may_run_anywhere_again(self, world):
+        world.run_unlike()
+        del world.host.runs[OTHER_UUID]
+        world.tick(40)
+        assert world.host.pins[UUID][0] == {0, 1}
+
+    def test_pins_of_an_earlier_agent_are_widened(self, world):
+        world.run(vcpus=2, pcpus=frozenset({1}), pinned=True)
+        assert world.host.pins[UUID][0] == {0, 1}
+
+    def test_affinity_changes_rarely(self, world):
+        world.run_unlike()
+        before = world.host_report()['quantum']['servers_placed']
+        world.host.pins[UUID][0] = frozenset({0, 1})
+        world.tick(20)
+        assert world.host.pins[UUID][0] == {0, 1}
+        world.tick(20)
+        assert world.host.pins[UUID][0] != {0, 1}
+        assert world.host_report()['quantum']['servers_placed'] == before + 1
+
+    def test_a_server_that_others_pinned_gets_slices_alone(self, world):
+        world.run_unlike(pcpus=frozenset({1}), pinned=True,
+                         pinned_by_others=True)
+        assert UUID not in world.host.pins
+        assert world.slice_us() == CACHE_US
+        assert 'pinned' in world.report()['quantum']['left_alone']
+
+    def test_a_server_that_migrates_is_placed_after(self, world):
+        real, busy = world.host.place, [True]
+
+        def place(uuid, pcpus):
+            if busy and uuid == UUID:
+                raise base.DomainBusy('it migrates')
+            return real(uuid, pcpus)
+        world.host.place = place
+        world.run_unlike()
+        assert UUID not in world.host.pins
+        assert world.report()['quantum']['problem'] == ''
+        busy.clear()
+        world.tick(6)
+        assert UUID in world.host.pins
+
+    def test_a_pcpu_that_went_offline(self, world):
+        world.run_unlike()
+        world.host.sockets = (model.Socket(0, ((1,),)),)
+        world.tick(40)
+        assert all(0 not in pcpus or pcpus == {0, 1}
+                   for pins in world.host.pins.values()
+                   for pcpus in pins.values())
+
+    def test_a_cpuset_that_shrinks(self, world):
+        world.run_unlike()
+        for uuid in (UUID, OTHER_UUID):
+            world.host.describe_as(uuid, cpuset=frozenset({1}), pinned=True)
+        world.loop.refresh()
+        world.tick(40)
+        assert all(pcpus == {1} for pins in world.host.pins.values()
+                   for pcpus in pins.values())
+
+    def test_five_hundred_servers(self, world):
+        pcpus = range(8)
+        document.store(fakes.make_profile(pcpus=pcpus),
+                       str(world.profile_path))
+        world.host.sockets = (
+            model.Socket(0, tuple((pcpu,) for pcpu in pcpus)),)
+        servers = [str(uuids.UUID(int=number)) for number in range(500)]
+        for number, server in enumerate(servers):
+            world.boot(server, ('cache', 'default')[number % 2],
+                       run_id=number + 1, units='1')
+        world.start()
+        world.tick(2)
+        assert list(map(world.slice_us, servers)) == [CACHE_US, None] * 250
+        pins = world.host.pins
+        assert {pins[server][0] for server in servers[::2]}.isdisjoint(
+            pins[server][0] for server in servers[1::2])
+        before = world.host_report()['quantum']
+        world.tick(60)
+        after = world.host_report()['quantum']
+        assert after['slices_written'] == before['slices_written']
+        assert after['servers_placed'] == before['servers_placed']
+
+
+class TestAuto:
+    def test_kinds_that_change_all_the_time_move_servers_rarely(self, world):
+        world.run_unlike(quantum_class='auto')
+        placed = world.host_report()['quantum']['servers_placed']
+        for number in range(60):
+            for vcpu in (0, 1):
+                world.watcher.kinds[UUID, vcpu] = (
+                    model.Kind.CACHE, model.Kind.IO)[number % 2]
+            world.tick(1)
+        # Two servers, a minute, and half a minute from one move to the next.
+        assert world.host_report()['quantum']['servers_placed'] <= placed + 4
+
+    def test_recognised_kinds_count(self, world):
+        world.run(quantum_class='auto')
+        assert world.slice_us() is None
+        world.watcher.kinds[UUID, 0] = model.Kind.CACHE
+        world.tick(6)
+        assert world.slice_us() == CACHE_US
+        assert world.watcher.observed[-1] == {UUID: {0: 100}}
+        assert world.report()['quantum']['vcpus']['0']['kind'] == 'cache'
+        assert world.report()['quantum']['recognised_class'] == 'cache'
+
+    def test_servers_of_other_classes_are_not_observed(self, world):
+        world.run()
+        assert world.watcher.observed[-1] == {}
+
+    def test_a_source_that_is_unavailable(self, world, caplog):
+        caplog.set_level('INFO')
+        world.run(quantum_class='auto')
+        world.tick(30)
+        assert caplog.text.count('there is no PMU') == 1
+        assert world.host_report()['quantum']['sources'] == {
+            'cache': 'there is no PMU'}
+        assert 'polluters' not in world.state()['quantum']
+        world.watcher.sources['cache'] = ''
+        caplog.clear()
+        world.tick(30)
+        assert caplog.text.count('source cache') == 1
+
+    def test_polluters_are_counted(self, world):
+        world.watcher.sources = {'cache': ''}
+        world.watcher.kinds[UUID, 0] = model.Kind.POLLUTER
+        world.run(quantum_class='auto')
+        assert world.state()['quantum']['polluters'] == 1
+
+
+class TestReport:
+    @pytest.mark.parametrize('now, mean_run_us', [
+        (base.ThreadRun(10**9 + 160_000_000, 0, 102), 80_000.0),
+        # It did not run, or its thread is another one.
+        (base.ThreadRun(10**9, 0, 100), None),
+        (base.ThreadRun(10**6, 0, 3), None),
+        (base.ThreadRun(10**6, 0, 300), None)])
+    def test_mean_runs(self, world, now, mean_run_us):
+        world.boot()
+        world.host.ran[UUID] = {0: base.ThreadRun(10**9, 0, 100)}
+        world.start()
+        world.host.ran[UUID] = {0: now}
+        world.tick(6)
+        vcpu = world.report()['quantum']['vcpus']['0']
+        assert vcpu['mean_run_us'] == mean_run_us
+        assert vcpu['slice_us'] == CACHE_US
+
+    def test_a_cap_cuts_the_slice(self, world):
+        # 20 CU on one pCPU of 100: no period that is allowed holds 90 ms.
+        world.run(units='20')
+        vcpu = world.report()['quantum']['vcpus']['0']
+        assert vcpu['slice_us'] == CACHE_US
+        assert vcpu['obtainable_us'] == 10_000

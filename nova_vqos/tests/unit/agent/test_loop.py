@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's loop, on a host that exists in memory only."""
+
+import json
+import threading
+
+import pytest
+
+from nova_vqos.hypervisor import base
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import agent
+from nova_vqos.tests.fixtures import fakes
+
+KIND = base.EventKind
+
+
+class TestProfile:
+    def test_without_one_caps_are_left_as_they_are(self, tmp_path):
+        world = agent.World(tmp_path, profile=False)
+        world.run(specs=fakes.make_specs(), quota_us=7000)
+        world.tick(3)
+        assert world.host.written == []
+        assert 'does not exist' in world.host_report()['alarms'][0]
+        document.store(fakes.make_profile(), str(world.profile_path))
+        world.tick()
+        assert world.limits() == {agent.RIGHT}
+        assert world.host_report()['alarms'] == []
+
+    def test_a_new_one_is_followed(self, world):
+        world.run()
+        document.store(fakes.make_profile(0.5), str(world.profile_path))
+        world.tick()
+        assert world.limits() == {base.Limit(30_000, 50_000)}
+        assert world.report()['tamperings'] == []
+
+    @pytest.mark.parametrize('content', [None, b'', b'schema: 99', b'\xff'])
+    def test_the_last_good_one_stays_in_use(self, world, content):
+        world.run()
+        if content is None:
+            world.profile_path.unlink()
+        else:
+            world.profile_path.write_bytes(content)
+        world.tick(2)
+        assert len(world.host_report()['alarms']) == 1
+        world.host.set_vcpus(30_000)
+        world.tick()
+        assert world.limits() == {agent.RIGHT}
+
+    def test_a_stale_one_is_used_with_an_alarm(self, world):
+        document.store(fakes.make_profile(tick_us=1000),
+                       str(world.profile_path))
+        world.run()
+        assert world.limits() == {agent.RIGHT}
+        assert "tick_us was '1000'" in world.host_report()['alarms'][0]
+
+
+class TestConnection:
+    def test_it_waits_for_a_daemon_that_is_down(self, world):
+        world.host.up = False
+        world.run()
+        world.tick(30)
+        assert world.host_report()['connected'] is False
+        world.host.up = True
+        world.tick(12)
+        assert world.limits() == {agent.RIGHT}
+
+    def test_everything_is_read_again_after_it_was_lost(self, world):
+        world.run()
+        world.host.up = False
+        world.host.event(KIND.CONNECTION_LOST, uuid='', detail='eof')
+        world.host.set_vcpus(30_000)
+        world.tick(5)
+        assert {limit.quota_us for limit in world.limits()} == {30_000}
+        world.host.up = True
+        described = len(world.host.described)
+        world.tick(12)
+        assert world.limits() == {agent.RIGHT}
+        assert len(world.host.described) == described + 1
+
+    def test_a_bulk_call_that_fails_is_a_lost_connection(self, world):
+        world.run()
+        world.host.up = False
+        world.tick(2)
+        assert world.host_report()['connected'] is False
+
+
+class TestSignsOfLife:
+    def test_they_are_left_at_start_and_every_ten_seconds(self, world):
+        world.start()
+        first = json.loads(world.state_path.read_text())
+        assert first['profile_id'] == fakes.make_profile().id
+        assert first['version'] == 1
+        assert first['hypervisor_connected'] is True
+        world.state_path.unlink()
+        world.tick(8)
+        assert not world.state_path.exists()
+        world.tick(3)
+        assert world.state_path.exists()
+
+    def test_a_directory_that_is_missing_is_no_end(self, world, tmp_path):
+        (tmp_path / 'run').write_text('in the way')
+        world.run()
+        assert world.limits() == {agent.RIGHT}
+
+    def test_the_loop_runs_until_stopped(self, world):
+        world.host.boot(specs=fakes.make_specs())
+        thread = threading.Thread(target=world.loop.run)
+        thread.start()
+        world.loop.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert world.host.closed == 1

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's RPC: real calls over oslo.messaging's in-memory transport."""
+
+import functools
+
+import oslo_messaging
+import pytest
+
+from nova_vqos import compute_state
+from nova_vqos import policy
+from nova_vqos.agent import manager
+from nova_vqos.agent import rpcapi
+from nova_vqos.billing import account
+from nova_vqos.tests.fixtures import agent as agent_world
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import manage
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An agent's loop and RPC server, and the host that it looks after."""
+    with manage.Agents(tmp_path) as agents:
+        path = str(tmp_path / 'vqos.json')
+        world = agents.add('host', compute_state_path=path)
+        world.compute_state_path = path
+        world.transport = agents.transport()
+        world.api = rpcapi.AgentAPI(world.transport)
+        world.call = functools.partial(world.api.call, 'host',
+                                       timeout=manage.LIMIT_S)
+        yield world
+
+
+class TestRpc:
+    def test_the_answer_has_the_stats_of_the_scheduler(self, agent):
+        answer = agent.call(rpcapi.GET_HOST)
+        assert answer.stats is None
+        assert 'vqos.json' in answer.stats_problem
+        compute_state.Writer(agent.compute_state_path).write(
+            {'vqos_profile': 'valid'}, {'tick_us': 4000})
+        answer = agent.call(rpcapi.GET_HOST)
+        assert answer.stats == {'vqos_profile': 'valid'}
+        assert answer.terms == {'tick_us': 4000}
+
+    def test_the_host_is_reported(self, agent):
+        answer = agent.call(rpcapi.GET_HOST)
+        assert answer.host == 'host'
+        assert answer.connected is True
+        assert answer.profile_id == fakes.make_profile().id
+        assert answer.servers == ()
+
+    def test_all_servers_are_reported(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        agent.host.boot(fakes.OTHER_UUID, run_id=2)
+        agent.api.wake('host', fakes.UUID, None)
+        manage.wait_until(lambda: agent.limits() == {agent_world.RIGHT})
+        answer = agent.call(rpcapi.LIST_SERVERS)
+        assert answer.host == 'host'
+        assert answer.at.endswith('+00:00')
+        first, second = answer.servers
+        assert (first.server_uuid, first.entitled_cu,
+                first.right) == (fakes.UUID, 60, True)
+        assert (second.server_uuid, second.entitled_cu,
+                second.right) == (fakes.OTHER_UUID, None, None)
+
+    def test_one_broken_server_does_not_cost_the_answer(self, agent):
+        uuids = [fakes.UUID[:-3] + f'{number:03}' for number in range(200)]
+        for number, uuid in enumerate(uuids):
+            agent.host.boot(uuid, specs=fakes.make_specs(), run_id=number + 1)
+        agent.api.wake('host', uuids[0], None)
+        manage.wait_until(lambda: len(agent.call(
+            rpcapi.LIST_SERVERS).servers) == len(uuids))
+        agent.loop._sampler._states[
+            agent.loop._servers[uuids[17]]].history = None
+        servers = agent.call(rpcapi.LIST_SERVERS).servers
+        assert [server.server_uuid for server in servers] == uuids
+        assert servers[17].vcpu_s is servers[17].rates is None
+        assert servers[17].origin == servers[18].origin == 'found'
+
+    def test_a_wake_up_has_the_domain_read_at_once(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        # No event, and the clock of the loop stands still: no tick.
+        assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
+            vcpus=2, units=60))
+        manage.wait_until(lambda: agent.limits() == {agent_world.RIGHT})
+        answer = agent.call(rpcapi.GET_SERVER, server_uuid=fakes.UUID)
+        assert answer.right is True
+        assert answer.policy.units == 60
+        assert answer.wanted.quota_us == 15_000
+
+    def test_the_policy_of_a_message_is_never_used(self, agent):
+        agent.host.boot(specs=fakes.make_specs())
+        assert agent.api.wake('host', fakes.UUID, policy.ServerPolicy(
+            vcpus=2, units=200))
+        manage.wait_until(lambda: agent.limits() == {agent_world.RIGHT})
+
+    def test_a_server_that_is_gone(self, agent):
+        with pytest.raises(rpcapi.UnknownServer, match=fakes.UUID):
+            agent.call(rpcapi.GET_SERVER, server_uuid=fakes.UUID)
+
+    def test_limits_are_lifted_before_a_migration(self, agent):
+        assert agent.api.lift_limits('host', fakes.UUID,
+                                     timeout=manage.LIMIT_S)
+
+    def test_lifting_limits_of_no_server_is_harmless(self, agent):
+        assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
+
+    def test_accounts_are_asked_for_and_handed_over(self, agent):
+        taken = []
+
+        class Transfer:
+            def receive_claim(self, *arguments):
+                taken.append(arguments)
+
+            def receive_statement(self, statement):
+                taken.append(statement)
+
+        agent.manager._transfer = Transfer()
+        agent.api.claim_ledger(fakes.UUID, 'there', 1.5)
+        manage.wait_until(lambda: taken)
+        assert taken.pop() == (fakes.UUID, 'there', 1.5)
+        statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
+        agent.api.hand_over('host', statement)
+        manage.wait_until(lambda: taken)
+        assert taken.pop() == statement
+
+    @pytest.mark.parametrize('method, arguments', [
+        ('get_server', {'server_uuid': 'x'}),
+        ('get_server', {'server_uuid': None}),
+        ('get_server', {'server_uuid': '../' * 12}),
+        ('get_server', {'server_uuid': 'x' * 10_000}),
+        ('get_server', {'server_uuid': ['a', {}]}),
+        ('get_server', {}),
+        ('get_server', {'server_uuid': fakes.UUID, 'more': 1}),
+        ('get_host', {'server_uuid': fakes.UUID}),
+        ('list_servers', {'server_uuid': fakes.UUID}),
+        ('get_profile', {}),
+        ('get_profile', {'document': 1}),
+        ('apply_policy', {'server_uuid': fakes.UUID}),
+        ('apply_policy', {'server_uuid': 'x', 'policy': None}),
+        ('apply_policy', {'server_uuid': fakes.UUID, 'policy': 'units'}),
+        ('apply_policy', {'server_uuid': fakes.UUID, 'policy': [1]}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 2, 'units': 2**40}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': -1, 'units': 60}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 'x', 'units': {}}}),
+        ('apply_policy', {'server_uuid': fakes.UUID,
+                          'policy': {'vcpus': 1, 'units': 6, 'x': 1}}),
+        ('lift_limits', {'server_uuid': 'x'}),
+        ('lift_limits', {}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there'}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': '../x',
+                          'claimed_at': 1.0}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there',
+                          'claimed_at': 'now'}),
+        ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there',
+                          'claimed_at': float('nan')}),
+        ('claim_ledger', {'server_uuid': 5, 'host': 'there',
+                          'claimed_at': 1.0}),
+        ('hand_over', {'statement': None}),
+        ('hand_over', {'statement': {'server_uuid': fakes.UUID}}),
+        ('hand_over', {}),
+    ])
+    def test_garbage_gets_a_typed_error(self, agent, method, arguments):
+        client = oslo_messaging.get_rpc_client(
+            agent.transport, oslo_messaging.Target(
+                exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='host',
+                version=rpcapi.VERSION), timeout=manage.LIMIT_S)
+        with pytest.raises(rpcapi.InvalidArgument):
+            client.call({}, method, **arguments)
+        # And it goes on answering.
+        assert agent.call(rpcapi.GET_HOST).errors == 0
+
+    def test_a_dead_bus_delays_no_caller(self, agent):
+        class DeadTransport:
+            conf = agent.transport.conf
+
+            def _require_driver_features(self, **_features):
+                pass
+
+            def _send(self, *_args, retry=None, **_kwargs):
+                # None would try again for ever.
+                assert retry == 0
+                raise oslo_messaging.MessageDeliveryFailure('dead')
+
+        assert rpcapi.AgentAPI(DeadTransport()).wake(
+            'host', fakes.UUID, None) is False
+
+
+def test_a_loop_that_is_held_up_is_a_typed_error():
+    class HeldUp:
+        def host_report(self):
+            raise TimeoutError
+
+    with pytest.raises(oslo_messaging.ExpectedException) as caught:
+        manager.AgentManager(HeldUp(), 'host').get_host({})
+    assert caught.value.exc_info[0] is rpcapi.AgentError

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage of servers, read by a worker, and reported by the loop."""
+
+import pytest
+
+from nova_vqos import primitives
+from nova_vqos.agent import usage_history
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+from nova_vqos.tests.fixtures import agent
+from nova_vqos.tests.fixtures import fakes
+
+S_NS = 1_000_000_000
+
+
+class Meter:
+    """Has vCPUs of a host use CPU time, at half of a pCPU's speed."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def tick(self, times=1):
+        for _ in range(times):
+            now_s = self._world.now_s + 1.0
+            for uuid, run_id in self._world.host.runs.items():
+                self._world.host.vcpu_used[uuid] = usage.VcpuTime(
+                    f'run-{run_id}', now_s, round(now_s * S_NS / 2),
+                    round(now_s * S_NS / 10), 2)
+            self._world.tick()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = agent.World(tmp_path)
+    made.host.boot(specs=fakes.make_specs())
+    made.host.boot(fakes.OTHER_UUID, run_id=2)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def meter(world):
+    return Meter(world)
+
+
+def servers_of(world):
+    return {server['server_uuid']: server for server in
+            primitives.to_primitives(world.ask(world.loop.servers_report))}
+
+
+class TestSampling:
+    def test_all_that_run_are_read_also_without_units(self, world):
+        assert world.host.sampled == [{fakes.UUID: 1, fakes.OTHER_UUID: 2}]
+
+    def test_they_are_read_at_their_interval(self, world):
+        world.tick(8)
+        assert len(world.host.sampled) == 1
+        world.tick(22)
+        assert len(world.host.sampled) == 4
+
+    def test_counters_and_rates_are_reported(self, world, meter):
+        meter.tick(100)
+        for server in servers_of(world).values():
+            assert server['vcpu_s'] == pytest.approx(world.now_s / 2, abs=6)
+            assert server['rates'] == {
+                'over_s': 60.0, 'delivered_cu': pytest.approx(50.0),
+                'throttled': pytest.approx(0.05)}
+
+    def test_a_round_that_is_under_way_is_waited_for(self, world):
+        world.executor.held = True
+        world.tick(35)
+        world.executor.held = False
+        world.settle()
+        assert len(world.host.sampled) == 2
+        world.tick(10)
+        assert len(world.host.sampled) == 3
+
+    def test_a_server_that_goes_is_read_no_more(self, world, meter):
+        meter.tick(20)
+        del world.host.runs[fakes.OTHER_UUID]
+        meter.tick(20)
+        assert set(servers_of(world)) == {fakes.UUID}
+        assert world.host.sampled[-1] == {fakes.UUID: 1}
+
+    def test_one_that_is_started_anew_counts_anew(self, world, meter):
+        meter.tick(30)
+        world.host.boot(fakes.OTHER_UUID, run_id=9)
+        world.host.vcpu_used[fakes.OTHER_UUID] = usage.VcpuTime(
+            'run-9', world.now_s, 5, 0, 2)
+        world.tick()
+        server = servers_of(world)[fakes.OTHER_UUID]
+        assert (server['vcpu_s'], server['rates']) == (None, None)
+        world.tick(10)
+        assert servers_of(world)[fakes.OTHER_UUID]['vcpu_s'] == 5e-9
+
+    def test_the_usage_of_a_run_is_not_that_of_the_next(self, world, meter):
+        meter.tick(9)
+        world.executor.held = True
+        meter.tick(3)
+        world.host.boot(fakes.OTHER_UUID, run_id=9)
+        world.loop.on_event(base.Event(
+            base.EventKind.STARTED, fakes.OTHER_UUID, 9, 'booted', 0.0))
+        world.loop.step()
+        # The worker read it before.
+        world.executor.held = False
+        world.settle()
+        assert servers_of(world)[fakes.OTHER_UUID]['vcpu_s'] is None
+        assert servers_of(world)[fakes.UUID]['vcpu_s'] is not None
+
+    def test_it_goes_on_while_the_hypervisor_is_lost(self, world, meter):
+        meter.tick(20)
+        world.host.up = False
+        meter.tick(100)
+        assert world.host_report()['connected'] is False
+        rates = servers_of(world)[fakes.UUID]['rates']
+        assert rates['over_s'] == 60.0
+        before_s = servers_of(world)[fakes.UUID]['vcpu_s']
+        world.host.up = True
+        meter.tick(40)
+        assert world.host_report()['connected'] is True
+        assert servers_of(world)[fakes.UUID]['vcpu_s'] > before_s
+
+
+class TestFailures:
+    def test_an_unread_server_costs_no_other(self, world, meter, caplog):
+        meter.tick(20)
+        before_s = servers_of(world)[fakes.UUID]['vcpu_s']
+        world.host.vcpu_used[fakes.UUID] = None
+        for _ in range(200):
+            world.tick()
+        answers = servers_of(world)
+        # What was counted stays; of what is old there is no rate.
+        assert answers[fakes.UUID]['vcpu_s'] == before_s
+        assert answers[fakes.UUID]['rates'] is None
+        assert answers[fakes.OTHER_UUID]['vcpu_s'] is not None
+        assert world.host_report()['alarms'] == [
+            'what the vCPUs of 1 servers use cannot be read']
+        assert caplog.text.count('vCPUs use cannot be read') == 1
+        meter.tick(10)
+        assert world.host_report()['alarms'] == []
+        assert servers_of(world)[fakes.UUID]['vcpu_s'] > before_s
+
+    @pytest.mark.parametrize('error', [
+        ZeroDivisionError('oops'), base.HypervisorError('it is not there')])
+    def test_a_round_that_fails_is_logged_once_and_repeated(
+            self, world, meter, monkeypatch, caplog, error):
+        meter.tick(20)
+
+        def fail(_run_ids):
+            raise error
+        with monkeypatch.context() as patch:
+            patch.setattr(fakes.FakeHypervisor, 'vcpu_times',
+                          lambda _self, run_ids: fail(run_ids))
+            world.tick(50)
+        assert world.host_report()['errors'] == 5
+        assert sum(record.levelname == 'ERROR'
+                   for record in caplog.records) == 1
+        meter.tick(10)
+        assert servers_of(world)[fakes.UUID]['rates'] is not None
+
+
+class TestTelling:
+    def test_a_broken_server_costs_no_other(self, world, monkeypatch, caplog):
+        def fail(_history, _coefficient, _now_s):
+            raise ZeroDivisionError
+        monkeypatch.setattr(usage_history.History, 'rates', fail)
+        server = servers_of(world)[fakes.UUID]
+        assert server['rates'] is None
+        assert server['vcpu_s'] is not None
+        assert 'Field rates of server' in caplog.text

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent as a service, all of it but a host: libvirt's driver for tests."""
+
+import json
+import os
+import signal
+import threading
+
+from oslo_config import cfg
+from oslo_messaging import conffixture
+import pytest
+
+from nova_vqos.agent import process
+from nova_vqos.agent import service
+from nova_vqos.conf import agent as agent_options
+from nova_vqos.conf import vqos
+from nova_vqos.metrics import endpoint
+from nova_vqos.tests.fixtures import manage
+
+LIMIT_S = 20
+
+
+@pytest.fixture
+def conf(tmp_path):
+    options = cfg.ConfigOpts()
+    vqos.register_opts(options)
+    agent_options.register_opts(options)
+    agent_options.register_host_opts(options)
+    options([], default_config_files=[])
+    options.set_override('host', 'host')
+    options.set_override('profile_path', str(tmp_path / 'profile'), 'vqos')
+    options.set_override('agent_state_path', str(tmp_path / 'agent.json'),
+                         'vqos')
+    for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
+                        ('ledger_path', str(tmp_path / 'ledger.sqlite')),
+                        ('pushed_path', str(tmp_path / 'pushed.json')),
+                        ('metrics_port', 0),
+                        ('libvirt_uri', 'test:///default'),
+                        ('libvirt_run_path', str(tmp_path)),
+                        ('tick_interval_s', 0.1),
+                        ('heartbeat_interval_s', 0.1)):
+        options.set_override(name, value, 'vqos_agent')
+    bus = conffixture.ConfFixture(options, transport_url='fake://')
+    bus.setUp()
+    handler = signal.getsignal(signal.SIGHUP)
+    yield options
+    signal.signal(signal.SIGHUP, handler)
+    bus.cleanUp()
+
+
+@pytest.fixture
+def agent(conf):
+    started = service.AgentService(conf)
+    started.start()
+    yield started
+    started.stop()
+
+
+def read_state(conf):
+    try:
+        with open(conf.vqos.agent_state_path) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {}
+
+
+class TestService:
+    def test_it_connects_and_leaves_signs_of_life(self, conf, agent):
+        manage.wait_until(lambda: read_state(conf).get('hypervisor_connected'))
+        assert read_state(conf)['pid'] == os.getpid()
+
+    def test_a_second_one_refuses_to_start(self, conf, agent):
+        with pytest.raises(process.AlreadyRunning,
+                           match='another nova-vqos-agent runs on this host'):
+            service.AgentService(conf).start()
+
+    def test_it_stops_and_another_starts(self, conf, agent):
+        agent.stop()
+        waiting = threading.Thread(target=agent.wait)
+        waiting.start()
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+        another = service.AgentService(conf)
+        another.start()
+        another.stop()
+
+    def test_a_hangup_reads_everything_again(self, conf, agent):
+        waiting = threading.Thread(target=agent.wait)
+        waiting.start()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        agent.stop()
+        waiting.join(LIMIT_S)
+        assert not waiting.is_alive()
+
+    def test_a_signal_that_another_thread_got(self, conf):
+        """Its handler runs in the main thread, which has to wake up."""
+        waiting = service.AgentService(conf)
+        handled = []
+
+        def handle(number, _frame):
+            handled.append(number)
+            waiting.stop()
+
+        handler = signal.signal(signal.SIGUSR1, handle)
+        sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        sender.start()
+        # Only the sender's thread is left for the kernel to choose.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        try:
+            waiting.wait()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.signal(signal.SIGUSR1, handler)
+        assert handled == [signal.SIGUSR1]
+
+    def test_no_metrics_where_they_are_not_wanted(self, conf):
+        assert endpoint.start_exporter(conf, None) is None
+
+    def test_an_unknown_hypervisor_is_named(self, conf):
+        conf.set_override('hypervisor', 'abacus', 'vqos_agent')
+        with pytest.raises(RuntimeError, match='abacus'):
+            service.load_hypervisor(conf)

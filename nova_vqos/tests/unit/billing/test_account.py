@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts and their statements: arithmetic and hand-overs."""
+
+import dataclasses
+from fractions import Fraction
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos.billing import account as accounts
+from nova_vqos.billing import meter
+from nova_vqos.tests.unit.billing import test_meter
+
+UUID = '11111111-2222-4333-8444-555555555555'
+NOW_S = 1_700_000_000.5
+AMOUNTS = st.fixed_dictionaries(
+    {name: st.integers(0, 10**9) for name in meter.COMPONENTS})
+
+
+def used(**amounts):
+    return {**dict.fromkeys(meter.COMPONENTS, 0), **amounts}
+
+
+def account(debt=0, **amounts):
+    made = accounts.Account(UUID, own_cu_us=used(**amounts), debt_cu_us=debt)
+    return made
+
+
+class Host:
+    """Where a server may be: what an agent does with its account."""
+
+    def __init__(self, name):
+        self.name = name
+        self.account = accounts.Account(UUID)
+
+    def adopt(self):
+        self.account = self.account.adopted()
+
+    def bill(self, amount):
+        self.account = self.account.billed(
+            used(emulator=amount), test_meter.reading())
+
+    def hand_over(self, host, now_s=NOW_S):
+        self.account = self.account.handed_over(host.name, now_s)
+        return self.account.statement()
+
+
+class TestUnits:
+    def test_a_second_of_the_reference_is_a_hundred_cu_seconds(self):
+        assert accounts.to_cu_us(10**9, 1.0) == 100 * 10**6
+
+    def test_a_faster_host_does_more_in_a_second(self):
+        assert accounts.to_cu_us(Fraction(10**9), 2.5) == 250 * 10**6
+
+    @hypothesis.given(st.lists(st.integers(0, 10**12), max_size=50))
+    def test_rounding_loses_half_a_microsecond_each_time_at_most(self, parts):
+        whole = accounts.to_cu_us(sum(parts), 0.3)
+        cut = sum(accounts.to_cu_us(part, 0.3) for part in parts)
+        assert abs(whole - cut) <= (len(parts) + 1) / 2
+
+
+class TestHandOver:
+    def test_debt_and_amounts_follow_a_server(self):
+        here, there = Host('here'), Host('there')
+        here.bill(5)
+        there.bill(2)
+        there.account = there.account.with_statement(here.hand_over(there))
+        assert there.account.total_cu_us == used(emulator=7)
+
+    def test_a_statement_that_comes_again_changes_nothing(self):
+        here, there = Host('here'), Host('there')
+        here.account = account(debt=9, emulator=5)
+        stated = here.hand_over(there)
+        once = there.account.with_statement(stated)
+        assert once.debt_cu_us == 9
+        assert once.with_statement(stated) == once
+        assert here.hand_over(there, NOW_S + 99) == stated
+
+    @hypothesis.given(AMOUNTS, AMOUNTS, AMOUNTS, st.integers(0, 99),
+                      st.integers(0, 99), st.integers(0, 99))
+    def test_unread_bills_add_up(self, before, now, stated, owed, owes, came):
+        first = accounts.Account(UUID, own_cu_us=before, debt_cu_us=owed)
+        later = accounts.Account(UUID, own_cu_us=now, debt_cu_us=owes)
+        later = later.with_statement(
+            accounts.Statement(UUID, 7, stated, came, 0))
+        both = first.followed_by(later)
+        assert both.total_cu_us == {
+            name: before[name] + now[name] + stated[name] for name in before}
+        assert both.debt_cu_us == owed + owes + came
+        assert both.sequence == 7
+
+    def test_debt_that_was_paid_meanwhile_is_not_owed_again(self):
+        there = accounts.Account(UUID).with_statement(accounts.Statement(
+            UUID, 1, used(), debt_cu_us=10, written_off_cu_us=1))
+        assert there.debt_cu_us == 10
+        # It paid 8, and then a later statement comes.
+        there = dataclasses.replace(there, debt_cu_us=2)
+        there = there.with_statement(accounts.Statement(
+            UUID, 2, used(), debt_cu_us=13, written_off_cu_us=1))
+        assert there.debt_cu_us == 5
+        assert there.written_off_cu_us == 1
+
+    @hypothesis.settings(deadline=None)
+    @hypothesis.given(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000)),
+                 min_size=1, max_size=12),
+        st.data())
+    def test_no_path_through_hosts_loses_or_counts_twice(self, path, data):
+        """Whatever of old statements comes again on the way."""
+        hosts = [Host('a'), Host('b'), Host('c')]
+        here = hosts[0]
+        made = []
+        total = 0
+        now_s = NOW_S
+        for number, amount in path:
+            here.bill(amount)
+            total += amount
+            there = hosts[number]
+            if there is here:
+                continue
+            # The clock may stand still or go back.
+            now_s += data.draw(st.integers(-5, 5))
+            statement = here.hand_over(there, now_s)
+            made.append(statement)
+            there.adopt()
+            for old in data.draw(st.lists(st.sampled_from(made), max_size=3)):
+                there.account = there.account.with_statement(old)
+            there.account = there.account.with_statement(statement)
+            here = there
+        assert here.account.total_cu_us['emulator'] == total
+
+    def test_two_unrelated_accounts_are_distinguished_by_time(self):
+        """A host that was dead when the server left, and comes back."""
+        here, there = Host('here'), Host('there')
+        here.bill(5)
+        here.hand_over(Host('elsewhere'), NOW_S - 1000)
+        here.adopt()
+        there.bill(3)
+        here.account = here.account.with_statement(there.hand_over(here))
+        assert here.account.total_cu_us == used(emulator=3)
+
+    def test_a_statement_belongs_to_its_receiver(self):
+        here = Host('here')
+        here.bill(5)
+        here.hand_over(Host('there'))
+        before = here.account
+        here.hand_over(Host('elsewhere'), NOW_S + 99)
+        assert here.account == before
+
+    def test_an_account_without_a_statement_stays(self):
+        here = Host('here')
+        here.bill(5)
+        before = here.account
+        here.adopt()
+        assert here.account == before
+
+    def test_amounts_have_a_bound(self):
+        there = account(emulator=accounts.MOST)
+        there = there.billed(used(emulator=5), test_meter.reading())
+        there = there.with_statement(accounts.Statement(
+            UUID, 1, used(emulator=accounts.MOST), accounts.MOST,
+            accounts.MOST))
+        assert there.total_cu_us['emulator'] == accounts.MOST
+        assert there.statement() == accounts.Statement.from_dict(
+            there.statement().to_dict())
+
+
+class TestStatement:
+    @hypothesis.given(AMOUNTS, st.integers(0, accounts.MOST))
+    def test_it_survives_a_message(self, amounts, sequence):
+        stated = accounts.Statement(UUID, sequence, amounts, 1, 2)
+        assert accounts.Statement.from_dict(stated.to_dict()) == stated
+
+    @pytest.mark.parametrize('change', [
+        {'sequence': -1}, {'sequence': 1.5}, {'sequence': True},
+        {'sequence': 2**70}, {'debt_cu_us': '1'}, {'server_uuid': 'x'},
+        {'server_uuid': 17}, {'total_cu_us': {}}, {'total_cu_us': [1]},
+        {'total_cu_us': {**used(), 'more': 1}},
+        {'total_cu_us': used(disk=-1)}, {'more': 1},
+    ])
+    def test_garbage_is_refused(self, change):
+        stated = accounts.Statement(UUID, 1, used(), 1, 2).to_dict()
+        with pytest.raises(accounts.StatementInvalid):
+            accounts.Statement.from_dict({**stated, **change})
+
+    @pytest.mark.parametrize('data', [None, [], 'x', {}, 5])
+    def test_a_foreign_mapping_is_refused(self, data):
+        with pytest.raises(accounts.StatementInvalid):
+            accounts.Statement.from_dict(data)
+
+    @pytest.mark.parametrize('name', [None, '', '../x', 'x' * 300, 'a b', 5])
+    def test_an_invalid_host_is_refused(self, name):
+        with pytest.raises(accounts.StatementInvalid):
+            accounts.check_host(name)

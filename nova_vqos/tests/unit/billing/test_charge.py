@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control that charges a server for its I/O, on a simulated one.
+
+The simulated server has a CFS quota, and the pool of it is filled again at
+each write, as the kernel's is (TRAPS, Linux 1). It wants all the CPU that it
+can get, and its I/O comes as a pattern says: the modelled part beside any
+limit, that of its threads within the domain's.
+"""
+
+import random
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos.billing import charge
+
+ENTITLEMENT_CU = 60.0
+PERIOD_S = 0.05
+INTERVAL_S = 2.0
+# Before that it settles.
+SETTLED_S = 120.0
+
+
+class Server:
+    """A server under a limit, and the control that moves it.
+
+    :ivar used_cu_s: in each period, all of it
+    :ivar limits: the limit after each interval
+    :ivar writes: when a limit was written
+    """
+
+    def __init__(self, pattern, *, threads=0.5, vcpu=lambda _now_s: 1e9,
+                 refilled_each_s=None, **terms):
+        """:param pattern: modelled I/O at a time, as a part of the entitlement
+        :param threads: what emulator and others use, in terms of the modelled
+        :param vcpu: what the vCPUs want, as a part of the entitlement
+        :param refilled_each_s: how often another writer writes the quota
+        """
+        self.control = charge.Charge()
+        self.terms = charge.Terms(ENTITLEMENT_CU, **terms)
+        self.used_cu_s = []
+        self.limits = []
+        self.writes = []
+        self.written_off_cu_s = 0.0
+        self._pattern = pattern
+        self._threads = threads
+        self._vcpu = vcpu
+        self._refilled_each_s = refilled_each_s
+        self._random = random.Random(1)
+        self._pending = False
+
+    def run(self, length_s):
+        per_interval = round(INTERVAL_S / PERIOD_S)
+        for _ in range(round(length_s / INTERVAL_S)):
+            parts = [self._period() for _ in range(per_interval)]
+            before = self.control.limit_share
+            self.written_off_cu_s += self.control.step(
+                self.terms, charge.Interval(INTERVAL_S, *(
+                    sum(part) for part in zip(*parts, strict=True))))
+            if self.control.limit_share != before:
+                self.writes.append(self.now_s)
+                self._pending = True
+            self.limits.append(self.control.limit_share)
+        return self
+
+    @property
+    def now_s(self):
+        return len(self.used_cu_s) * PERIOD_S
+
+    def _period(self):
+        whole = ENTITLEMENT_CU * PERIOD_S
+        quota = whole * self.control.limit_share
+        # A write in the middle of a period gives away what is left of it.
+        pool, self._pending = quota + (
+            quota * self._random.random() if self._pending
+            or self._another_writes() else 0), False
+        modelled = whole * self._pattern(self.now_s)
+        threads = min(modelled * self._threads, pool)
+        vcpu = min(whole * self._vcpu(self.now_s), pool - threads)
+        self.used_cu_s.append(vcpu + threads + modelled)
+        return vcpu, threads, modelled
+
+    def _another_writes(self):
+        if self._refilled_each_s is None:
+            return False
+        periods = round(self._refilled_each_s / PERIOD_S)
+        return len(self.used_cu_s) % periods == 0
+
+    def worst_excess(self):
+        """The most that a window held above the entitlement, relative."""
+        periods = round(charge.WINDOW_S / PERIOD_S)
+        used = self.used_cu_s[round(SETTLED_S / PERIOD_S):]
+        window = sum(used[:periods])
+        most = window
+        for old, new in zip(used, used[periods:], strict=False):
+            window += new - old
+            most = max(most, window)
+        return most / (charge.WINDOW_S * ENTITLEMENT_CU) - 1
+
+    def mean_share(self):
+        used = self.used_cu_s[round(SETTLED_S / PERIOD_S):]
+        return sum(used) / len(used) / (ENTITLEMENT_CU * PERIOD_S)
+
+    def settled(self):
+        """Limits and number of writes per minute, since it settled."""
+        limits = self.limits[round(SETTLED_S / INTERVAL_S):]
+        writes = sum(at_s > SETTLED_S for at_s in self.writes)
+        return limits, writes / (self.now_s - SETTLED_S) * 60
+
+
+def constant(share):
+    return lambda _now_s: share
+
+
+def on_off(share, on_s, off_s):
+    return lambda now_s: share if now_s % (on_s + off_s) < on_s else 0.0
+
+
+def later(pattern, phase_s):
+    """The same, so much later in relation to the control's intervals."""
+    return lambda now_s: pattern(now_s - phase_s)
+
+
+class TestSteadyState:
+    @pytest.mark.parametrize('pattern, mean, spread', [
+        *((constant(share), 0.98, 0.02)
+          for share in (0.02, 0.05, 0.2, 0.5, 0.6)),
+        # What comes and goes within the window is averaged.
+        *((on_off(*burst), 0.97, 0.05)
+          for burst in ((0.2, 5, 5), (1.0, 1, 9), (0.5, 0.4, 1.6)))])
+    def test_steady_io(self, pattern, mean, spread):
+        server = Server(pattern).run(600)
+        limits, writes = server.settled()
+        assert server.worst_excess() <= 0.02
+        assert server.mean_share() >= mean
+        # No oscillation: hardly a write, and the limit stays where it is.
+        assert writes <= 0.5
+        assert max(limits) - min(limits) <= spread
+
+    @pytest.mark.parametrize('pattern', [
+        on_off(0.2, 20, 20), on_off(0.2, 60, 60), on_off(0.3, 30, 30),
+        on_off(0.4, 30, 30),
+    ], ids=['20/20', '60/60', '30/30', '30/30, more'])
+    def test_slower_patterns_are_followed(self, pattern):
+        server = Server(pattern).run(600)
+        _limits, writes = server.settled()
+        assert server.worst_excess() <= 0.02
+        # It is slow to trust in the end of I/O: that is what it costs.
+        assert server.mean_share() >= 0.86
+        assert writes <= 7
+
+    @pytest.mark.parametrize('share, worst', [
+        (0.1, 0.021), (0.2, 0.027), (0.3, 0.034), (0.5, 0.043)])
+    def test_a_sudden_burst_is_seen_late(self, share, worst):
+        """The bounds that doc/source/admin/billing.rst states."""
+        most = max(
+            Server(later(on_off(share, 10, 60), phase_s)).run(
+                600).worst_excess()
+            for phase_s in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75))
+        # Nor is less of it so than is stated.
+        assert worst - 0.003 <= most <= worst + 0.0005
+
+    def test_rare_bursts_are_kept_within_too(self):
+        server = Server(on_off(0.6, 3, 30)).run(600)
+        assert server.worst_excess() <= 0.02
+        assert server.mean_share() >= 0.78
+
+    @pytest.mark.parametrize('seed', range(4))
+    def test_random_bursts(self, seed):
+        """Half of the seconds have I/O, of a random amount."""
+        chance = random.Random(seed)
+        bursts = [chance.choice((0, 1)) * chance.uniform(0, 0.4)
+                  for _ in range(601)]
+        server = Server(lambda now_s: bursts[int(now_s)]).run(600)
+        _limits, writes = server.settled()
+        assert server.worst_excess() <= 0.02
+        assert server.mean_share() >= 0.93
+        assert writes <= 7
+
+    def test_a_writer_that_changes_nothing_is_paid_for(self):
+        """Each second it gives half a quota away, on the average."""
+        server = Server(constant(0.2), refilled_each_s=1.0).run(600)
+        _limits, writes = server.settled()
+        assert server.worst_excess() <= 0.02
+        assert server.mean_share() <= 1.005
+        assert writes <= 3
+
+    def test_what_the_kernel_bounds_needs_no_write_at_all(self):
+        """I/O of threads alone: the domain's limit holds by itself."""
+        server = Server(constant(0.0))
+        server._pattern = constant(1e-9)
+        server._threads = 2e8
+        server.run(300)
+        assert server.writes == []
+        assert server.worst_excess() <= 1e-6
+
+
+class TestLeftAlone:
+    def test_a_server_below_its_entitlement(self):
+        server = Server(on_off(0.3, 7, 3), vcpu=constant(0.5)).run(300)
+        assert server.writes == []
+        assert server.control.debt_cu_s == 0
+
+    def test_a_server_without_io(self):
+        """Also where others write its quota: it pays for I/O alone."""
+        server = Server(constant(0.0), refilled_each_s=0.5).run(300)
+        assert server.writes == []
+        assert server.control.debt_cu_s == 0
+
+    def test_it_gets_all_back_when_its_io_ends(self):
+        server = Server(lambda now_s: 0.3 if now_s < 300 else 0.0).run(400)
+        assert min(server.limits) < 0.75
+        assert server.limits[-1] == 1.0
+
+    def test_also_one_that_is_idle_then(self):
+        server = Server(
+            lambda now_s: 0.3 if now_s < 300 else 0.0,
+            vcpu=lambda now_s: 1e9 if now_s < 300 else 0.1).run(400)
+        assert server.limits[-1] == 1.0
+
+    def test_ten_thousand_packets_and_then_silence(self):
+        """Half a second of I/O: too little to be worth a write."""
+        server = Server(on_off(0.2, 0.5, 10_000)).run(120)
+        assert server.writes == []
+
+
+class TestTooMuch:
+    def test_the_floor_keeps_it_alive(self):
+        server = Server(constant(1.5)).run(300)
+        assert min(server.limits) == 0.1
+        assert server.control.overdrawn
+
+    def test_debt_has_a_ceiling_above_which_it_is_written_off(self):
+        server = Server(constant(2.0), ceiling_s=60.0).run(300)
+        assert server.control.debt_cu_s == pytest.approx(60 * ENTITLEMENT_CU)
+        used = sum(server.used_cu_s) - ENTITLEMENT_CU * 300
+        assert server.written_off_cu_s + server.control.debt_cu_s == (
+            pytest.approx(used, rel=0.02))
+
+    def test_it_is_paid_off_gradually(self):
+        server = Server(lambda now_s: 0.0).run(10)
+        server.control.add_debt(20 * ENTITLEMENT_CU)
+        server.run(200)
+        assert server.control.debt_cu_s <= 0.5 * ENTITLEMENT_CU
+        assert 0.1 <= min(server.limits) < 0.5
+        assert server.limits[-1] == 1.0
+
+    def test_added_debt_can_be_removed(self):
+        control = charge.Charge(debt_cu_s=5.0)
+        control.add_debt(-9.0)
+        assert control.debt_cu_s == 0
+
+    def test_two_writes_in_a_row_are_rare(self):
+        """Whatever the pattern: no more than the bucket allows."""
+        chance = random.Random(7)
+        steps = [chance.uniform(0, 1.2) for _ in range(1000)]
+        server = Server(lambda now_s: steps[int(now_s / 3)]).run(1200)
+        gaps = [after - before for before, after in zip(
+            server.writes, server.writes[1:], strict=False)]
+        soon = sum(gap < charge.WRITE_INTERVAL_S for gap in gaps)
+        assert soon <= 2 + 1200 / charge.WINDOW_S
+
+
+class Steps:
+    """A control that is given what a server used, whatever its limit is.
+
+    All shares are of the entitlement, a power of two: sums are exact.
+    """
+
+    def __init__(self, **control):
+        self.terms = charge.Terms(64.0)
+        if 'debt_s' in control:
+            control['debt_cu_s'] = control.pop('debt_s') * 64
+        self.control = charge.Charge(**control)
+
+    def step(self, modelled, *, vcpu=1.0, length_s=2.0, times=1):
+        """:returns: the limit"""
+        for _ in range(times):
+            self.control.step(self.terms, charge.Interval(
+                length_s, vcpu * length_s * 64, 0.0, modelled * length_s * 64))
+        return self.control.limit_share
+
+    @property
+    def debt_s(self):
+        return self.control.debt_cu_s / 64
+
+
+class TestSteps:
+    """The law of control, step by step."""
+
+    def test_a_new_one(self):
+        steps = Steps()
+        assert steps.control.overdrawn is False
+        assert steps.step(1.0, length_s=1.0, vcpu=1.0) < 1
+        assert steps.control.overdrawn is False
+        steps.step(1.0, vcpu=0.0, times=15)
+        assert steps.control.overdrawn is False
+        steps.step(1.5, vcpu=0.0)
+        assert steps.control.overdrawn is True
+
+    def test_no_time_is_no_step(self):
+        steps = Steps()
+        assert steps.step(1.0, length_s=0.0) == 1.0
+        assert steps.step(0.09375) == 0.975
+
+    def test_rest_and_debt_are_left_out_of_the_limit(self):
+        # 0.1875 s in ten, and a thirtieth of it.
+        assert Steps().step(0.09375) == pytest.approx(
+            1 - 0.01875 - 0.1875 / 30)
+
+    def test_a_debt_that_only_just_began_has_come_and_may_go(self):
+        steps = Steps()
+        assert steps.step(0.0) == 1.0
+        assert steps.step(0.09375) == pytest.approx(1 - 0.01875)
+
+    def test_little_debt_is_no_reason_for_a_limit(self):
+        steps = Steps()
+        assert steps.step(0.0625) == 1.0
+        assert steps.debt_s == 0.125
+
+    def test_the_limit_is_lowered_at_once_before_the_window_is_full(self):
+        assert Steps().step(0.25) == pytest.approx(1 - 0.25 - 0.5 / 10)
+
+    @pytest.mark.parametrize('debt_s, limit_share', [
+        (0.12, 1.0), (0.18, 0.994)])
+    def test_a_limit_that_is_nearly_all_is_none(self, debt_s, limit_share):
+        steps = Steps(debt_s=debt_s, limit_share=0.9)
+        assert steps.step(0.0) == (
+            1.0 if limit_share == 1.0 else pytest.approx(limit_share))
+
+    def test_what_was_not_used_is_kept_for_less_than_a_second(self):
+        steps = Steps()
+        steps.step(0.0, vcpu=0.0, times=20)
+        assert steps.step(0.2) == 1.0
+        assert steps.debt_s == pytest.approx(0.4 - 0.3)
+
+    def test_debt_has_a_ceiling_of_five_minutes(self):
+        steps = Steps()
+        steps.step(1.0, length_s=1000.0)
+        assert steps.debt_s == 300
+
+    def test_two_writes_come_soon_and_then_one_in_a_window(self):
+        steps = Steps()
+        limits = [steps.step(0.25 + number / 8) for number in range(5)]
+        assert limits[0] > limits[1] > limits[2] == limits[3] == limits[4]
+        assert limits[2] == pytest.approx(1 - 0.5 - 2.25 / 10)
+
+    def test_a_write_is_ten_seconds_after_another(self):
+        steps = Steps(debt_s=3.0, limit_share=0.5)
+        before = steps.step(0.25, vcpu=0.75)
+        assert steps.step(0.0, length_s=9.0) == before
+        assert steps.step(0.0, length_s=1.0) > before
+
+    @pytest.mark.parametrize('modelled, is_written', [
+        (0.2208, False), (0.2292, True)])
+    def test_an_early_write_is_worth_two_bands(self, modelled, is_written):
+        steps = Steps()
+        # 0.015 and 0.025 below it are wanted then.
+        before = steps.step(0.25)
+        assert (steps.step(modelled) < before) is is_written
+
+    def test_io_that_ended_is_no_alarm(self):
+        steps = Steps()
+        before = steps.step(0.09375)
+        assert steps.step(0.0625) == before
+        # The window holds as much as it did, but no more is added.
+        assert steps.step(0.0, length_s=6.0) == before
+
+    def test_an_excess_counts_until_its_window_ends(self):
+        steps = Steps()
+        steps.step(0.25)
+        steps.step(0.0, times=13)
+        assert steps.step(0.25) == pytest.approx(1 - 0.25 - (0.5 + 0.5) / 10)
+
+    @pytest.mark.parametrize('modelled, times, limit_share', [
+        # Ten seconds hold 0.3 s, twenty 0.6 s.
+        (0.03125, 10, 1 - 0.03125 - 0.625 / 10),
+        # Twenty hold 0.3 s, twenty-eight 0.44 s, and two more are to come.
+        (0.015625, 14, 1 - 0.015625 - 0.3125 / 10)])
+    def test_a_window_begins_anywhere(self, modelled, times, limit_share):
+        """After a while of nothing, which others would count."""
+        steps = Steps()
+        steps.step(0.0, vcpu=0.0, times=20)
+        assert steps.step(modelled, times=times - 1) > limit_share + 0.01
+        assert steps.step(modelled) == pytest.approx(limit_share)
+
+    @pytest.mark.parametrize('length_s', [1.0, 3.0, 4.0, 7.0, 10.0, 12.0])
+    def test_it_is_the_same_for_any_length_of_steps(self, length_s):
+        steps = Steps(debt_s=3.0, limit_share=0.5)
+        assert steps.step(0.0625, vcpu=0.9375, length_s=length_s,
+                          times=60) == pytest.approx(1 - 0.0625 - 3 / 30)
+
+    def test_one_that_uses_little_has_no_limit_after_a_window(self):
+        steps = Steps(limit_share=0.5)
+        steps.step(0.0625, vcpu=0.9375)
+        assert steps.step(0.0625, vcpu=0.25, times=14) == 0.9375
+        assert steps.step(0.0625, vcpu=0.25) == 1.0
+
+    def test_not_while_it_owes(self):
+        steps = Steps(debt_s=8.5, limit_share=0.95)
+        limit_share = steps.step(0.0, vcpu=0.75, times=16)
+        assert steps.debt_s == 0.5
+        assert limit_share < 1.0
+
+
+INTERVALS = st.lists(st.tuples(
+    st.sampled_from([0.0, 0.5, 2.0, 2.1, 10.0, 4000.0]),
+    st.floats(0, 3), st.floats(0, 3), st.floats(0, 3)), max_size=40)
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(intervals=INTERVALS, floor=st.floats(0.01, 1.0),
+                  ceiling_s=st.floats(0, 1000))
+def test_whatever_a_server_does(intervals, floor, ceiling_s):
+    """Debt and limit have their bounds, and nothing is charged twice."""
+    control = charge.Charge()
+    terms = charge.Terms(ENTITLEMENT_CU, floor, ceiling_s)
+    written_off_cu_s = io_cu_s = 0.0
+    for length_s, *shares in intervals:
+        interval = charge.Interval(length_s, *(
+            share * length_s * ENTITLEMENT_CU for share in shares))
+        written_off_cu_s += control.step(terms, interval)
+        io_cu_s += interval.io_cu_s
+        assert 0 <= control.debt_cu_s <= ceiling_s * ENTITLEMENT_CU + 1e-6
+        assert min(floor, 1.0) <= control.limit_share <= 1.0
+        assert (control.debt_cu_s + written_off_cu_s
+                <= io_cu_s * (1 + 1e-9) + 1e-6)
+    # It does nothing any more, and pays all of it off.
+    owed_s = control.debt_cu_s / ENTITLEMENT_CU
+    for _ in range(int(owed_s / INTERVAL_S) + 60):
+        control.step(terms, charge.Interval(INTERVAL_S, 0.0, 0.0, 0.0))
+    assert control.debt_cu_s == 0
+    assert control.limit_share == 1.0

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy push, status and show, from flavors of Nova to servers."""
+
+import collections
+import json
+from urllib import parse
+
+from keystoneauth1 import exceptions as keystone_exceptions
+import pytest
+import requests
+
+from nova_vqos import policy_override
+from nova_vqos.agent import manager
+from nova_vqos.agent import rpcapi
+from nova_vqos.agent.overrides import store
+from nova_vqos.cmd.manage import cloud
+from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import policy_push
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.unit.agent.overrides import test_gossip
+
+Service = collections.namedtuple('Service', 'host')
+FLAVOR = {'id': 'f1', 'name': 'small', 'vcpus': 2, 'ram': 256,
+          'extra_specs': {}}
+
+
+def answer(body, status_code=200):
+    """What Nova's API answers; body None: no JSON."""
+    made = requests.Response()
+    made.status_code = status_code
+    made.url = 'http://nova.test'
+    made._content = b'x' if body is None else json.dumps(body).encode()
+    return made
+
+
+class Nova:
+    """Has flavors, in pages, and compute services."""
+
+    def __init__(self, *hosts):
+        self.hosts = hosts
+        self.flavors = {}
+        self.page = 2
+        self.asked = []
+        self.answer = None
+
+    @property
+    def compute(self):
+        return self
+
+    def add(self, flavor_id, name, vcpus=2, **specs):
+        self.flavors[flavor_id] = {
+            'id': flavor_id, 'name': name, 'vcpus': vcpus, 'ram': 256,
+            'extra_specs': {key.replace('__', ':'): value
+                            for key, value in specs.items()}}
+
+    def services(self, binary):
+        return [Service(host) for host in self.hosts]
+
+    def get(self, path, microversion):
+        path, _, query = path.partition('?')
+        params = dict(parse.parse_qsl(query))
+        assert (path, microversion) == ('/flavors/detail', '2.61')
+        assert params['is_public'] == 'None'
+        self.asked.append(params.get('marker'))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is not None:
+            return self.answer
+        ids = list(self.flavors)
+        start = 0 if 'marker' not in params else (
+            ids.index(params['marker']) + 1)
+        return answer({'flavors': [
+            self.flavors[one] for one in ids[start:start + self.page]]})
+
+
+@pytest.fixture
+def nova():
+    nova = Nova('a', 'b')
+    nova.add('f1', 'small', vqos__quantum_class='io',
+             resources__CUSTOM_VQOS_CPU_UNIT='60', vqos__dd_billing='charge')
+    nova.add('f2', 'stock')
+    nova.add('f3', 'dear', vqos__dd_billing='account')
+    return nova
+
+
+@pytest.fixture
+def agents(tmp_path):
+    with manage.Agents(tmp_path) as world:
+        yield world
+
+
+@pytest.fixture
+def made(agents, tmp_path):
+    """Agents of two hosts, by host."""
+    return {host: test_gossip.Agent(agents, tmp_path, host) for host in 'ab'}
+
+
+@pytest.fixture
+def run(agents, tmp_path, nova):
+    config = tmp_path / 'nova-vqos.conf'
+    config.write_text('[DEFAULT]\ntransport_url = fake://\n'
+                      '[vqos_manage]\ntimeout_s = 2\n')
+    return lambda *arguments: manage.run(*arguments, config=config, cloud=nova)
+
+
+def rows(ran):
+    return {row['host']: row for row in ran.json}
+
+
+class TestFlavors:
+    def test_all_pages_are_read(self, nova):
+        found = cloud.Cloud(nova).flavors()
+        assert [flavor.name for flavor in found] == ['small', 'stock', 'dear']
+        assert nova.asked == [None, 'f2', 'f3']
+
+    def test_without_our_keys_it_is_the_defaults(self, nova):
+        found = policy_push.overrides(cloud.Cloud(nova).flavors())
+        assert found['f2'] == policy_override.Override(
+            0, 'stock', 2, None, 'default',
+                                                       'off')
+        assert found['f1'] == policy_override.Override(0, 'small', 2, 60, 'io',
+                                                       'charge')
+
+    def test_they_are_selected_by_name_or_id(self, nova):
+        found = cloud.Cloud(nova).flavors()
+        assert [flavor.flavor_id for flavor in policy_push.select(
+            found, ['dear', 'f1', 'f3'])] == ['f3', 'f1']
+        with pytest.raises(errors.ManageError, match="flavor 'large'"):
+            policy_push.select(found, ['small', 'large'])
+
+    def test_hidden_extra_specs_are_not_taken_for_none(self, nova):
+        del nova.flavors['f2']['extra_specs']
+        with pytest.raises(errors.ManageError, match='administrator'):
+            cloud.Cloud(nova).flavors()
+
+    @pytest.mark.parametrize('given, says', [
+        *((answer(body), 'not what its API') for body in (
+            None, {}, [], 'flavors', {'flavors': 7}, {'flavors': [7]},
+            {'flavors': [{'id': 'x'}]})),
+        *((failure, 'Nova cannot be asked') for failure in (
+            answer({}, 403), answer({}, 503),
+            keystone_exceptions.ConnectFailure('refused'))),
+        # A list without an end.
+        (answer({'flavors': [FLAVOR] * 1000}), 'does not page')])
+    def test_a_bad_answer_of_nova_is_an_error(self, nova, given, says):
+        nova.answer = given
+        with pytest.raises(errors.ManageError, match=says):
+            cloud.Cloud(nova).flavors()
+
+    def test_more_than_agents_keep(self):
+        with pytest.raises(errors.ManageError, match='by --flavor'):
+            policy_push.overrides([cloud.Flavor(str(number), 'x', 1, {})
+                               for number in range(1501)])
+
+
+class TestPush:
+    def test_all_flavors_reach_all_hosts(self, run, made):
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 0, ran.err
+        assert [row['state'] for row in ran.json] == ['applied', 'applied']
+        held = made['a'].store.overrides
+        assert held == made['b'].store.overrides
+        assert {override.name for override in held.values()} == {
+            'small', 'stock', 'dear'}
+        assert len({override.generation for override in held.values()}) == 1
+        again = run('policy', 'status', '-f', 'json')
+        assert again.status == 0
+        assert rows(again)['a']['generation'] == made['a'].generation
+        assert {row['state'] for row in again.json} == {'current'}
+
+    def test_one_flavor_leaves_the_others(self, run, made, nova):
+        run('policy', 'push')
+        before = made['a'].store.overrides
+        nova.add('f1', 'small', vqos__quantum_class='cache')
+        nova.add('f3', 'dear')
+        ran = run('policy', 'push', '--flavor', 'small', '-f', 'json')
+        assert ran.status == 0
+        after = made['a'].store.overrides
+        assert after['f1'].quantum_class == 'cache'
+        assert after['f1'].generation > before['f1'].generation
+        assert after['f3'] == before['f3']
+
+    def test_an_invalid_flavor_refuses_all(self, run, made, nova):
+        nova.add('f4', 'bad', vqos__quantum_class='fast')
+        nova.add('f5', 'worse', vqos__dd_billing='charge')
+        ran = run('policy', 'push')
+        assert ran.status == 1
+        said = ' '.join(ran.err.split())
+        assert ("flavor bad (f4): vqos:quantum_class is 'fast', it must be "
+                'one of default, io, spin') in said
+        assert 'flavor worse (f5): vqos:dd_billing' in said
+        assert 'nothing is pushed' in said
+        assert made['a'].store.overrides == {}
+        # Of those that are named it is none.
+        assert run('policy', 'push', '--flavor', 'f2').status == 0
+
+    def test_a_dry_run_shows_changes_and_makes_none(self, run, made, nova):
+        run('policy', 'push', '--host', 'a')
+        nova.add('f3', 'dear', vqos__dd_billing='off')
+        ran = run('policy', 'push', '--dry-run', '-f', 'json')
+        assert ran.status == 0
+        assert made['b'].store.overrides == {}
+        assert made['a'].store.overrides['f3'].dd_billing == 'account'
+        found = {row['flavor']: row for row in ran.json}
+        assert found['small'] == {
+            'flavor': 'small', 'id': 'f1', 'vcpus': 2, 'units_cu': 60,
+            'quantum_class': 'io', 'dd_billing': 'charge', 'hosts_behind': 1}
+        assert found['dear']['hosts_behind'] == 2
+        assert run('policy', 'push', '--dry-run').out
+
+    def test_a_host_that_does_not_acknowledge(self, run, made, nova):
+        nova.hosts = ('a', 'b', 'dead')
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 1
+        assert rows(ran)['dead']['state'] == 'no answer'
+        assert rows(ran)['b']['state'] == 'applied'
+        assert '1 of 3 hosts gave no answer: dead' in ran.err
+        status = run('policy', 'status', '-f', 'json')
+        assert status.status == 1
+        assert rows(status)['dead']['state'] == 'no answer'
+        # Also as people see it.
+        assert 'no answer' in run('policy', 'status').out
+
+    def test_no_push_is_lost_by_a_clock(self, run, made, nova, monkeypatch):
+        run('policy', 'push')
+        before = made['a'].generation
+        monkeypatch.setattr(store, 'now_us', lambda: 1000)
+        nova.add('f3', 'dear', vqos__dd_billing='off')
+        assert run('policy', 'push').status == 0
+        assert made['a'].generation == before + 1
+        assert made['b'].store.overrides['f3'].dd_billing == 'off'
+
+    def test_an_overtaken_push_is_reported(self, run, made, monkeypatch):
+        real = manager.AgentManager.push_policies
+
+        def overtake(self, context, **arguments):
+            taker = self._receiver()
+            taker.push(arguments['generation'] + 5, arguments['flavors'])
+            return real(self, context, **arguments)
+        monkeypatch.setattr(manager.AgentManager, 'push_policies', overtake)
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 1
+        assert {row['state'] for row in ran.json} == {'overtaken'}
+        assert 'push again' in ran.err
+
+    def test_a_push_that_is_not_stored_is_reported(self, run, made, tmp_path):
+        (tmp_path / 'a.json').mkdir()
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 1
+        assert 'cannot be stored' in rows(ran)['a']['problem']
+        assert 'lost with the next start of the agent, on a' in ' '.join(
+            ran.err.split())
+
+    def test_an_agent_that_is_too_old(self, run, made, agents, nova):
+        class Old:
+            target = manager.oslo_messaging.Target(version='1.1')
+        agents.add('old', Old())
+        nova.hosts = ('a', 'b', 'old')
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 1
+        assert rows(ran)['old']['state'] == 'too old'
+
+    def test_servers_that_do_not_follow_are_named(self, run, made, agents):
+        api = rpcapi.AgentAPI(agents.transport())
+        made['a'].world.host.boot(fakes.OTHER_UUID, specs={},
+                                  flavor=('small', 'f0'))
+        made['a'].boot(api)
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 0
+        row = rows(ran)['a']
+        assert (row['servers'], row['following']) == (1, 1)
+        assert row['not_following']['unmatched'] == 1
+        assert f'1 servers do not follow what was pushed: {fakes.OTHER_UUID}' \
+            in ' '.join(ran.err.split())
+
+    def test_nova_has_none(self, run, made, nova):
+        nova.flavors.clear()
+        ran = run('policy', 'push')
+        assert ran.status == 1
+        assert 'Nova has no flavors' in ran.err
+
+
+class TestStatus:
+    def test_hosts_that_lag_are_named(self, run, made, nova, agents):
+        run('policy', 'push')
+        nova.add('f1', 'small', vqos__quantum_class='cache')
+        run('policy', 'push', '--host', 'a', '--flavor', 'f1')
+        ran = run('policy', 'status', '-f', 'json')
+        assert ran.status == 1
+        assert rows(ran)['a']['state'] == 'current'
+        assert rows(ran)['b']['state'] == 'behind'
+        assert rows(ran)['b']['behind'] == ['small']
+        assert 'hosts behind: b;' in ' '.join(ran.err.split())
+        # Once it has asked another, it is not any more.
+        made['b'].ask(rpcapi.AgentAPI(agents.transport()))
+        ran = run('policy', 'status', '-f', 'json')
+        assert (ran.status, ran.err) == (0, '')
+
+    def test_nothing_was_pushed(self, run, made):
+        ran = run('policy', 'status', '-f', 'json')
+        assert ran.status == 0
+        assert rows(ran)['a']['generation'] == 0
+        assert run('policy', 'status').out
+
+
+class TestShow:
+    @pytest.fixture(autouse=True)
+    def servers(self, made, agents):
+        api = rpcapi.AgentAPI(agents.transport())
+        made['b'].world.host.boot(
+            fakes.OTHER_UUID, specs={'vqos:dd_billing': 'account'},
+            flavor=('small', 'f1'))
+        made['a'].boot(api)
+        made['b'].boot(api)
+
+    def test_what_holds_and_why(self, run):
+        run('policy', 'push')
+        ran = run('policy', 'show', '--flavor', 'small', '-f', 'json')
+        assert ran.status == 0
+        found = {(row['host'], row['server'], row['field']): row
+                 for row in ran.json}
+        assert len(found) == 6
+        row = found['a', fakes.UUID, 'dd_billing']
+        assert (row['in_force'], row['source'], row['booted'],
+                row['pushed']) == ('charge', 'pushed', 'off', 'charge')
+        row = found['b', fakes.OTHER_UUID, 'dd_billing']
+        assert (row['in_force'], row['source'], row['booted'],
+                row['pushed']) == ('account', 'flavor', 'account', 'charge')
+        assert 'without resources:CUSTOM_VQOS_CPU_UNIT' in row['reason']
+        assert run('policy', 'show').out
+
+    def test_of_one_server(self, run):
+        ran = run('policy', 'show', '--host', 'a', '--host', 'b', '--server',
+                  fakes.OTHER_UUID, '-f', 'json')
+        assert {row['server'] for row in ran.json} == {fakes.OTHER_UUID}
+        assert {row['source'] for row in ran.json} == {'flavor'}
+
+    def test_of_one_that_is_nowhere(self, run):
+        ran = run('policy', 'show', '--host', 'a', '--server',
+                  '00000000-2222-4333-8444-555555555555')
+        assert ran.status == 1
+        assert 'runs on no host whose agent answers' in ran.err
+        ran = run('policy', 'show', '--host', 'a', '--server', 'web')
+        assert "'web' is no UUID" in ran.err

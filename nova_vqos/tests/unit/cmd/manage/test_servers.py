@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators are shown of a server."""
+
+import dataclasses
+import json
+
+import pytest
+
+from nova_vqos import primitives
+from nova_vqos.agent import messages
+from nova_vqos.cmd.manage import output
+from nova_vqos.cmd.manage import servers
+from nova_vqos.tests.fixtures import fakes
+
+BRIEF = {
+    'server_uuid': fakes.UUID, 'name': 'instance-1', 'project_id': 'p',
+    'origin': 'migrated', 'flavor': 'web', 'entitled_cu': 60,
+    'quantum_class': 'auto', 'dd_billing': 'charge', 'right': True,
+    'problem': '', 'coefficient': 1.25, 'vcpu_s': 12.5, 'throttled_s': 3.5,
+    'rates': {'over_s': 60.0, 'delivered_cu': 58.25, 'throttled': 0.125},
+    'bill': {'used_cu_s': {'vcpu': 900.0, 'emulator': 100.0, 'disk': 20.5},
+             'used_lately_cu': {'vcpu': 55.0, 'emulator': 3.0, 'disk': 1.5},
+             'debt_cu_s': 7.5, 'written_off_cu_s': 0.0, 'limit_cu': 55.0,
+             'entitlement_cu': 60},
+    'quantum': {'recognised_class': 'spin', 'vcpus': {
+        '0': {'kind': 'spin', 'slice_us': 1000, 'mean_run_us': 900.0,
+              'pcpus': '0-1'},
+        '1': {'kind': 'idle', 'slice_us': None, 'mean_run_us': 100.0,
+              'pcpus': None}}},
+    'last_recap': {'at': '2026-01-01T00:00:00+00:00', 'reason': 'migrated',
+                   'wrong_ms': 12.4},
+    'guarantee': {'since': '2026-01-01T00:00:00+00:00', 'vcpus': 2,
+                  'runtime_us': 12_000, 'period_us': 50_000,
+                  'reserved_pcpus': 0.53, 'problem': ''},
+    'wanted': {'quota_us': 12_000, 'period_us': 50_000, 'shares': 614,
+               'domain': None},
+}
+# A server that an agent does not understand.
+NOTHING = dict.fromkeys(BRIEF) | {'server_uuid': fakes.UUID}
+
+
+def parse(brief):
+    return primitives.parse(messages.ServerDetail, brief)
+
+
+def plain(shown):
+    return (shown.machine_readable()
+            if isinstance(shown, output.Shown) else shown)
+
+
+def row(brief):
+    placed = servers.Placed('a', parse(brief))
+    return {name: plain(column(placed))
+            for name, column in servers.LONG.items()}
+
+
+def test_a_row_has_numbers():
+    found = row(BRIEF)
+    assert (found['delivered_cu'], found['throttled']) == (58.25, 0.125)
+    assert (found['dd_cu'], found['debt_cu_s']) == (4.5, 7.5)
+    assert found['class'] == 'auto: spin'
+    assert found['guaranteed'] is True
+    assert (found['slice_us'], found['run_us']) == (1000, 500.0)
+    assert found['last_recap'] == BRIEF['last_recap']
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_row_of_unknown_values_is_empty():
+    found = row(NOTHING)
+    assert {name for name, value in found.items() if value} == {
+        'server_uuid', 'host'}
+
+
+def test_fields_are_for_people():
+    found = {name: str(value) for name, value
+             in servers.fields('a', parse(BRIEF))}
+    assert found['delivered_cu'] == '58.25 over 60 s'
+    assert found['throttled'] == '12.5%'
+    assert found['wanted'] == '12000 of 50000 us for each vCPU'
+    assert found['guarantee'].startswith('since 2026-01-01T')
+    assert found['last_recap'] == (
+        '2026-01-01T00:00:00+00:00: migrated, wrong for 12 ms')
+    assert found['bill'] == ('vcpu: 900.00 CU s, lately 55.00 CU\n'
+                             'emulator: 100.00 CU s, lately 3.00 CU\n'
+                             'disk: 20.50 CU s, lately 1.50 CU')
+    assert (found['coefficient'], found['vcpu_s']) == ('1.2500', '12.5')
+    assert found['host'] == 'a'
+    assert found['slices'] == (
+        'vCPU 0: spin, slice 1000 us, ran 900 us at a time, on pCPUs 0-1\n'
+        "vCPU 1: idle, the kernel's own slice, ran 100 us at a time")
+
+
+def test_fields_of_unknown_values_are_empty():
+    found = dict(servers.fields('a', parse(NOTHING)))
+    assert str(found['delivered_cu']) == '-'
+    assert plain(found['bill']) is None
+
+
+def test_a_migrating_server_is_shown_as_arriving():
+    shown = servers.SHORT['host'](servers.Placed(
+        'b', parse({**BRIEF, 'arriving': True})))
+    assert (str(shown), plain(shown)) == ('b (arriving)', 'b')
+
+
+@pytest.mark.parametrize(('brief', 'wrong'), [
+    ({'right': True, 'problem': ''}, False), ({'right': None}, False),
+    ({'right': False}, True), ({'right': True, 'problem': 'x'}, True),
+    ({'guarantee': parse(BRIEF).guarantee}, False),
+    ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, since=None)},
+     True)])
+def test_what_is_wrong(brief, wrong):
+    assert servers.is_wrong(servers.Placed(
+        'a', messages.Server(server_uuid='x', **brief))) is wrong

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-vqos-status: each problem that it finds."""
+
+import dataclasses
+import re
+
+import pytest
+
+from nova_vqos.cmd.status import catalogue
+from nova_vqos.cmd.status import machine
+from nova_vqos.quantum import probe_result
+from nova_vqos.tests.fixtures import machine as at
+from nova_vqos.tests.fixtures import make_profiles
+
+FILTERS = 'filter_scheduler'
+
+
+@pytest.fixture
+def host(tmp_path):
+    return at.Host(tmp_path)
+
+
+@pytest.mark.parametrize('check', catalogue.CHECKS, ids=lambda one: one.name)
+def test_a_host_without_a_problem(host, check):
+    result = catalogue.run(check, host.machine)
+    assert result.code == at.Code.SUCCESS, result.details
+    # It names the facts.
+    assert re.fullmatch(r'[^ ].* .*\.', result.details)
+
+
+def unlike(host):
+    host.calibrate(make_profiles.make_class({0}, 1.0, width=0.01),
+                      make_profiles.make_class({1}, 0.5, width=0.01))
+
+
+def change(name, section, **options):
+    return lambda host: host.change(name, section, **options)
+
+
+def write(name, content, **mode):
+    return lambda host: host.write(name, content, **mode)
+
+
+def remove(name):
+    return lambda host: host.remove(name)
+
+
+def mode(name, bits):
+    return lambda host: (host.root / name).chmod(bits)
+
+
+def answer(name, value):
+    return lambda host: setattr(host, name, value)
+
+
+def agent_says(**fields):
+    return lambda host: setattr(
+        host, 'answer', dataclasses.replace(host.answer, **fields))
+
+
+def both(*breaks):
+    def break_all(host):
+        for one in breaks:
+            one(host)
+    return break_all
+
+
+WRONG = [
+    ('Role', both(answer('roles', []), write(at.NOVA_CONF, ''),
+                  remove(at.OWN_CONF), remove(at.PROFILE), remove(at.HOOK)),
+     2, '--role'),
+
+    ('Configuration', remove(at.NOVA_CONF), 2,
+     'etc/nova/nova-compute.conf'),
+    ('Configuration', remove(at.OWN_CONF), 2, 'there is no nova-vqos.conf'),
+    ('Configuration', write(at.NOVA_CONF, 'garbage'), 2, 'cannot be read'),
+    ('Configuration', write(at.OWN_CONF, b'\xff\xfe[DEFAULT]'), 2,
+     'cannot be read'),
+    ('Configuration', change(at.OWN_CONF, 'vqos', period_us='often'), 2,
+     '[vqos] period_us of'),
+    ('Configuration', change(at.OWN_CONF, 'vqos', perod_us='50000'), 2,
+     '[vqos] perod_us of .* is no option'),
+    ('Configuration', change(at.NOVA_CONF, 'vqos_agents', topic='t'), 2,
+     'unknown group [vqos_agents]'),
+
+    ('Nova', answer('nova', machine.Unanswered('no module named nova')), 2,
+     'no module named nova'),
+    ('Nova', answer('nova', {'version': '32.0.1'}), 1, 'Nova 32.0.1'),
+    ('Filter and weighers, import', answer('nova', {'scheduler': 'Oops'}), 2,
+     'Oops'),
+    ('Extra specs', answer('nova', {'validators': 'LookupError: none'}), 2,
+     'LookupError: none'),
+    ('Compute driver, import', answer('nova', {'driver': 'ImportError: x'}),
+     2, 'ImportError: x.*link nova/virt/vqos'),
+    ('Compute driver, import', answer('nova', machine.Unanswered('x')), 2,
+     'does not answer'),
+
+    ('Compute driver', change(at.NOVA_CONF, 'DEFAULT', compute_driver=None), 2,
+     'not set'),
+    ('Compute driver', change(at.NOVA_CONF, 'DEFAULT',
+                              compute_driver='libvirt.LibvirtDriver'), 2,
+     'libvirt.LibvirtDriver.*vqos.VqosLibvirtDriver'),
+    ('Compute driver', change(at.NOVA_CONF, 'libvirt', virt_type='lxc'), 2,
+     'virt_type of .* is lxc'),
+
+    ('Filter', change(at.NOVA_CONF, FILTERS, enabled_filters='ComputeFilter'),
+     2, 'enabled_filters of .* VqosFilter'),
+    ('Filter', change(at.NOVA_CONF, FILTERS, available_filters=None), 2,
+     'available_filters = nova_vqos'),
+    ('Weighers', change(at.NOVA_CONF, FILTERS, weight_classes=None), 1,
+     'weight_classes of .* nova_vqos.scheduler.weigher.all_weighers'),
+
+    ('Same options', change(at.NOVA_CONF, 'vqos', period_us='20000'), 2,
+     '[vqos] period_us is 20000 in .* and 50000 in'),
+    ('Same options', change(at.OWN_CONF, 'DEFAULT', host='compute2'), 2,
+     '[DEFAULT] host is compute1 in .* and compute2 in'),
+    ('Same options', change(at.OWN_CONF, 'vqos', quantum_slices='io:2000'), 2,
+     '[vqos] quantum_slices'),
+    ('Same options', change(at.OWN_CONF, 'vqos', compute_state_path='/c'), 1,
+     '[vqos] compute_state_path'),
+    ('Same options', change(at.NOVA_CONF, 'vqos', reserved_cu='50'), 1,
+     '[vqos] reserved_cu is 50'),
+    ('Same options', both(unlike, change(
+        at.NOVA_CONF, 'vqos', allocation_ratio='2.0')), 2,
+     '[vqos] allocation_ratio is 2.0'),
+    ('Same options', write(at.HOOK_CONF, '[hook]\nperiod_us = 20000\n'), 2,
+     '50000 in /etc/nova-vqos/hook.conf'),
+    ('Same options', write(at.HOOK_CONF, '[hook]\nprofile = /p\n'), 2,
+     'profile of [hook] is /p'),
+    ('Same options', write(at.HOOK_CONF, '[hook]\nperiod_us = 1s\n'), 2,
+     "period_us is '1s'"),
+    ('Same options', write(at.HOOK_CONF, '[hook]\nquantum_slices = x\n'), 2,
+     'hook.conf: quantum_slices: '),
+
+    ('Profile', remove(at.PROFILE), 2, 'profile.yaml does not exist'),
+    ('Profile', write(at.PROFILE, 'schema: 2'), 2, 'profile is invalid'),
+    ('Profile', mode(at.PROFILE, 0o666), 2, 'mode 0666'),
+    ('Profile', lambda host: host.calibrate(
+        make_profiles.make_class({0, 1}, 1.0, width=0.2)), 2,
+     'is 20.0% wide, more than 5.0%'),
+    ('Profile', write('proc/cpuinfo', 'model name : B\n'), 2,
+     "cpu_model was 'A' and is 'B'"),
+    ('Profile', change(at.NOVA_CONF, 'compute', cpu_shared_set='0-3'), 2,
+     'pCPUs 2-3 of [compute] cpu_shared_set'),
+    ('Profile', change(at.NOVA_CONF, 'compute', cpu_shared_set='0-3,^2'), 1,
+     "'0-3,^2'"),
+
+    ('Hook', remove(at.HOOK), 2, '90-nova-vqos does not exist'),
+    ('Hook', write(at.HOOK, '#!/bin/sh\n', mode=0o755), 2, 'is not ours'),
+    ('Hook', mode(at.HOOK, 0o644), 2, 'not executable'),
+    ('Hook', mode(at.HOOK, 0o777), 2, 'chmod 755'),
+    ('Hook', lambda host: host.write(
+        at.HOOK, (host.root / at.HOOK).read_text() + '# old\n',
+        mode=0o755), 1,
+     'another version'),
+    ('Hook', lambda host: host.run(7, '/usr/sbin/libvirtd'), 1,
+     'restart libvirtd'),
+
+    ('Agent', remove(at.STATE), 2,
+     '/run/nova-vqos/agent.json does not exist'),
+    ('Agent', write(at.STATE, '{"seen_at": 3'), 2, 'JSONDecodeError'),
+    ('Agent', write(at.STATE, '[]'), 2, 'TypeError'),
+    ('Agent', write(at.STATE, '{"seen_at": "2026-11-22T12:00:00"}'), 2,
+     'ValueError'),
+    ('Agent', lambda host: host.beat(301), 2,
+     '301 s .*agent_max_age_s, 300 s'),
+    ('Agent', lambda host: host.beat(31), 1, '31 s .* each 10 s'),
+    ('Agent', lambda host: host.beat(-61), 1, '61 s ahead'),
+    ('Agent', lambda host: host.beat(hypervisor_connected=False), 2,
+     'start libvirt'),
+    ('Agent', lambda host: host.beat(alarms=['the ledger is full']), 1,
+     'the ledger is full'),
+
+    ("Agent's unit", remove(at.UNIT), 1, 'is not installed'),
+    ("Agent's unit", lambda host: host.install_unit(
+        lambda text: text.replace('\nUMask=0077\n', '\n')), 1,
+     'differs .*: UMask'),
+    ("Agent's unit", lambda host: host.install_unit(
+        lambda text: text.replace('ExecStartPre', '#')), 1,
+     'does not run nova-vqos-probe'),
+    ("Agent's unit", remove('usr/bin/nova-vqos-agent'), 2,
+     'ExecStart of .* names /usr/bin/nova-vqos-agent,'),
+    ("Agent's unit", write(at.UNIT, 'no section'), 2, 'is no unit'),
+    ("Agent's unit", write(at.UNIT, '[Unit]\nA=b\n'), 2, 'is no unit'),
+
+    ('Message bus', change(at.NOVA_CONF, 'vqos_agent', topic='x'), 2,
+     '[vqos_agent] topic is x'),
+    ('Message bus', change(at.OWN_CONF, 'DEFAULT', transport_url=None), 1,
+     'transport_url of .*nova-vqos.conf is not set'),
+    ('Message bus', change(at.OWN_CONF, 'DEFAULT',
+                           transport_url='rabbit://a:secret@other/'), 1,
+     'another message bus'),
+    ("Agent's answer", answer('answer', machine.Unanswered('late')), 1,
+     'late'),
+    ("Agent's answer", agent_says(version='0.0.1'), 1,
+     'version 0.0.1'),
+    ("Agent's answer", agent_says(wrong=('u',)), 1,
+     '1 servers .*: u'),
+
+    ('Quantum classes', remove(at.PROOF), 1, 'quantum.json has no result'),
+    ('Quantum classes', lambda host: host.probe('last-boot'), 1,
+     'quantum.json has no result'),
+    ('Quantum classes', lambda host: host.probe(
+        io=probe_result.Outcome(1000, None, None, 'not measured: busy')), 1,
+     'class io: not measured: busy'),
+    ('Quantum classes', lambda host: host.probe(
+        io=probe_result.Outcome(1000, 3000, False, 'threads ran for 3 ms')), 1,
+     'class io: threads ran for 3 ms'),
+    ('Quantum classes', lambda host: host.probe(
+        io=probe_result.Outcome(2000, 2000, True)), 1,
+     'slice of 1000 us'),
+
+    ('Permissions', mode(at.OWN_CONF, 0o644), 2, 'the password of'),
+    ('Permissions', mode(at.STATE, 0o666), 2, 'chmod go-w /run/nova-vqos'),
+    ('Permissions', mode(at.HOOK_CONF, 0o664), 2,
+     'chmod go-w /etc/nova-vqos/hook.conf'),
+    ('Permissions', mode('etc/nova-vqos', 0o777), 2,
+     'chmod go-w /etc/nova-vqos.'),
+    ('Permissions', mode(at.PROFILE, 0o600), 2, 'chmod o+r'),
+    ('Permissions', mode(at.LEDGER, 0o640), 2, 'chmod go= /var/lib'),
+
+    ('libvirt', answer('libvirt', 'libvirtd (libvirt) 7.10.0'), 2,
+     'libvirt 7.10.0, .* 8.0'),
+    ('libvirt', answer('libvirt', machine.Unanswered('none')), 2, 'none'),
+    ('libvirt', answer('libvirt', 'new'), 1, "'new'"),
+    ('Linux', answer('kernel', '5.14.0-rc1'), 2, 'Linux 5.14.0, .* 5.15'),
+
+    ('cgroups', write('sys/fs/cgroup/cgroup.controllers', 'cpu io\n'), 2,
+     'no cgroup controller cpuset'),
+    ('cgroups', write('sys/fs/cgroup/machine.slice/cgroup.controllers',
+                      'cpuset io\n'), 2,
+     'no cgroup controller cpu in /sys/fs/cgroup/machine.slice'),
+    ('sched_ext', both(write(f'{at.SCX}/state', 'enabled\n'),
+                       write(f'{at.SCX}/root/ops', 'lavd\n')), 2, '(lavd, '),
+    ('sched_ext', both(write(f'{at.SCX}/state', 'enabled\n'),
+                       write(f'{at.SCX}/switch_all', '0\n')), 1,
+     'QEMU'),
+    ('Frequency', write(f'{at.CPU}/cpufreq/policy1/scaling_governor',
+                        'schedutil\n'), 1, 'governor is schedutil'),
+    ('Halt polling', write(at.HALT_POLL, '200000\n'), 1, 'is 200000'),
+    ('Interrupt time', write(at.BOOT_CONFIG, 'CONFIG_HZ=250\n'), 1,
+     'has no CONFIG_IRQ_TIME_ACCOUNTING'),
+]
+
+
+@pytest.mark.parametrize(('name', 'break_it', 'code', 'expected'), WRONG)
+def test_each_problem_is_found(host, name, break_it, code, expected):
+    break_it(host)
+    result = host.check(name)
+    assert result.code == code, result.details
+    pattern = '.*'.join(map(re.escape, expected.split('.*')))
+    assert re.search(pattern, result.details, re.IGNORECASE), result.details
+    # A sentence with the problem, and one with the remedy.
+    assert len(re.findall(r'\. [A-Z/]|\. nova', result.details)) >= 1
+    assert 'secret' not in result.details
+    assert catalogue.CRASHED not in result.details
+
+
+def test_each_check_has_a_problem():
+    """But that of Python: an old one cannot run this test."""
+    assert {check.name for check in catalogue.CHECKS} == {
+        name for name, *_rest in WRONG} | {'Python'}

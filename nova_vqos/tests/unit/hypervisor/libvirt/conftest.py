@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+import queue
+
+import pytest
+
+from nova_vqos.hypervisor.libvirt import driver
+
+
+@pytest.fixture
+def events():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def hypervisor(events, tmp_path):
+    """The driver that libvirt itself brings for tests, with one domain.
+
+    In this process: no daemon, no host.
+    """
+    connected = driver.LibvirtHypervisor(
+        'test:///default', root=str(tmp_path), run_path=str(tmp_path / 'run'))
+    connected.connect(events.put)
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def daemon(hypervisor):
+    return hypervisor._session.connected()

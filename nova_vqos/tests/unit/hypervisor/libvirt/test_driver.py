@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The libvirt driver, on the driver that libvirt itself brings for tests."""
+
+import os
+import threading
+import time
+
+import libvirt
+import pytest
+
+from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.libvirt import bulk
+from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.hypervisor.libvirt import session
+from nova_vqos.tests.fixtures import fake_daemon
+from nova_vqos.tests.fixtures import fake_host
+from nova_vqos.tests.fixtures import fakes
+
+LIMIT_S = 20
+
+
+class TestLibvirt:
+    def test_it_fits_the_contract(self, hypervisor):
+        assert isinstance(hypervisor, base.Hypervisor)
+        assert hypervisor.cgroup_version == 1
+
+    def test_running_domains_have_growing_numbers(self, hypervisor, daemon):
+        before = hypervisor.running()
+        domain = daemon.lookupByName('test')
+        assert before == {domain.UUIDString(): domain.ID()}
+        domain.destroy()
+        assert hypervisor.running() == {}
+        domain.create()
+        after = hypervisor.running()
+        assert after[domain.UUIDString()] > before[domain.UUIDString()]
+
+    def test_the_flavor_is_read_from_the_metadata(self, hypervisor, daemon):
+        domain = daemon.createXML(f"""
+            <domain type='test'><name>a</name><uuid>{fakes.UUID}</uuid>
+            <metadata><n:instance
+               xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
+             <n:flavor name='f' id='7'><n:vcpus>2</n:vcpus><n:extraSpecs>
+              <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'
+                >60</n:extraSpec></n:extraSpecs></n:flavor>
+            </n:instance></metadata>
+            <memory>8192</memory><vcpu cpuset='1'>2</vcpu>
+            <os><type>hvm</type></os></domain>""")
+        try:
+            assert hypervisor.describe(fakes.UUID) == base.Domain(
+                uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
+                cpuset=frozenset({1}),
+                extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'},
+                flavor_name='f', flavor_id='7', incoming=False)
+        finally:
+            domain.destroy()
+
+    @pytest.mark.parametrize('network, mode', [
+        ('default', 'nat'), ('nowhere', '')])
+    def test_devices_are_in_the_xml(self, hypervisor, daemon, network, mode):
+        domain = daemon.createXML(f"""
+            <domain type='test'><name>a</name><uuid>{fakes.UUID}</uuid>
+            <memory>8192</memory><vcpu>1</vcpu><os><type>hvm</type></os>
+            <devices><disk type='block'><driver cache='none'/>
+             <source dev='/dev/x'/><target dev='vdb'/></disk>
+             <interface type='network'><source network='{network}'/>
+              <target dev='tap9'/><model type='virtio'/></interface>
+            </devices></domain>""")
+        try:
+            described = hypervisor.describe(fakes.UUID)
+        finally:
+            domain.destroy()
+        assert described.interfaces == {
+            'tap9': usage.InterfaceKind(mode, 'qemu')}
+        assert described.disks == {'vdb': usage.DiskKind('block', False)}
+
+    def test_a_domain_of_others_has_no_flavor(self, hypervisor):
+        uuid, = hypervisor.running()
+        assert hypervisor.describe(uuid).extra_specs is None
+
+    def test_events_arrive(self, hypervisor, daemon, events):
+        domain = daemon.lookupByName('test')
+        run_id = domain.ID()
+        domain.suspend()
+        domain.resume()
+        domain.destroy()
+        domain.create()
+        found = {}
+        while base.EventKind.STARTED not in found:
+            event = events.get(timeout=LIMIT_S)
+            found[event.kind] = event
+        assert found[base.EventKind.RESUMED].uuid == domain.UUIDString()
+        assert found[base.EventKind.RESUMED].detail == 'unpaused'
+        assert base.EventKind.STOPPED in found
+        assert found[base.EventKind.STARTED].detail == 'booted'
+        assert found[base.EventKind.STARTED].run_id > run_id
+
+    @pytest.mark.parametrize('method', ['describe', 'read'])
+    def test_an_absent_domain_is_gone(self, hypervisor, method):
+        with pytest.raises(base.DomainGone):
+            getattr(hypervisor, method)(fakes.OTHER_UUID)
+
+    def test_a_write_to_an_absent_domain_is_gone(self, hypervisor):
+        with pytest.raises(base.DomainGone):
+            hypervisor.write(fakes.OTHER_UUID, [])
+
+    def test_a_value_that_is_refused_is_an_error(self, hypervisor):
+        uuid, = hypervisor.running()
+        with pytest.raises(base.HypervisorError) as caught:
+            hypervisor.write(uuid, [base.Change(base.Parameter.QUOTA_US, 1)])
+        assert type(caught.value) is base.HypervisorError
+
+    def test_a_domain_without_a_process_cannot_be_read(self, hypervisor):
+        uuid, = hypervisor.running()
+        with pytest.raises(base.HypervisorError, match='process'):
+            hypervisor.read(uuid)
+
+    def test_without_a_connection_all_is_unavailable(self, hypervisor):
+        hypervisor.close()
+        for call in (hypervisor.running,
+                     lambda: hypervisor.describe(fakes.UUID),
+                     lambda: hypervisor.read(fakes.UUID),
+                     lambda: hypervisor.write(fakes.UUID, []),
+                     lambda: hypervisor.pin(fakes.UUID, {1}),
+                     lambda: hypervisor.place(fakes.UUID, {0: {1}}),
+                     lambda: hypervisor.set_slices(fakes.UUID, {}, None),
+                     lambda: hypervisor.threads(fakes.UUID),
+                     lambda: hypervisor.vcpu_runs({fakes.UUID}),
+                     lambda: hypervisor.usages({fakes.UUID})):
+            with pytest.raises(base.Unavailable):
+                call()
+
+    def test_an_absent_daemon_is_unavailable(self, tmp_path):
+        absent = driver.LibvirtHypervisor('test:///no/such/file')
+        with pytest.raises(base.Unavailable, match='no/such/file'):
+            absent.connect(lambda _event: None)
+
+    def test_it_connects_again(self, hypervisor, events, daemon):
+        hypervisor.connect(events.put)
+        assert hypervisor._session.connected() is not daemon
+        assert len(hypervisor.running()) == 1
+
+
+ABSENT = '00000000-2222-4333-8444-555555555555'
+BLOCK = libvirt.VIR_DOMAIN_STATS_BLOCK
+
+
+class TestUsages:
+    @pytest.fixture
+    def host(self, tmp_path):
+        made = fake_host.FakeHost(tmp_path, 1, 'machine/a')
+        made.time('', 50)
+        made.time('vcpu0', 30, 2)
+        made.time('emulator', 20)
+        made.write('run/a.pid', f'{fake_host.PID}\n')
+        made.time_of(made.mount, 90)
+        made.time_of(made.mount / 'system.slice', 40)
+        made.time_of(made.mount / 'machine', 50)
+        return made
+
+    @pytest.fixture
+    def statistics(self, monkeypatch, host):
+        answers = fake_daemon.FakeDaemon()
+        monkeypatch.setattr(session.Session, 'connected',
+                            lambda _self: answers)
+        return answers
+
+    @pytest.fixture
+    def reader(self, host, statistics):
+        made = driver.LibvirtHypervisor(
+            root=str(host.root), run_path=str(host.root / 'run'))
+        yield made
+        made.close()
+
+    def test_all_counters_of_a_domain(self, reader):
+        before_s = time.monotonic()
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert before_s <= found.read_at_s <= time.monotonic()
+        assert found == usage.Usage(
+            run='boot-1/42/1234', read_at_s=found.read_at_s,
+            vcpu_ns=30_000_000, emulator_ns=20_000_000, iothread_ns=0,
+            vhost_ns=0, migration_ns=0, throttled_ns=2_000_000,
+            interfaces={'tap0': usage.InterfaceCounters(10, 1000, 3, 5, 500)},
+            disks={'vda': usage.DiskCounters(7, 7000, 4, 4000)})
+
+    def test_what_vcpus_used(self, reader, statistics, host):
+        before_s = time.monotonic()
+        found = reader.vcpu_times({fakes.UUID: 7})[fakes.UUID]
+        assert before_s <= found.read_at_s <= time.monotonic()
+        assert found == usage.VcpuTime(
+            'boot-1/42/1234', found.read_at_s, 30_000_000, 2_000_000, 1)
+        # The biller has the same files.
+        opened = len(os.listdir('/proc/self/fd'))
+        reader.usages([fakes.UUID])
+        assert reader.vcpu_times({fakes.UUID: 7})
+        assert len(os.listdir('/proc/self/fd')) == opened
+
+    def test_libvirt_is_asked_for_new_domains_alone(self, reader, statistics):
+        reader.vcpu_times({fakes.UUID: 7})
+        statistics.lookupByUUIDString = None
+        assert reader.vcpu_times({fakes.UUID: 7})
+
+    def test_usage_needs_no_libvirt(self, reader, statistics, monkeypatch):
+        reader.vcpu_times({fakes.UUID: 7})
+
+        def lost(_self):
+            raise base.Unavailable('not connected')
+        monkeypatch.setattr(session.Session, 'connected', lost)
+        assert set(reader.vcpu_times(
+            {fakes.UUID: 7, fakes.OTHER_UUID: 8})) == {fakes.UUID}
+
+    @pytest.mark.parametrize('read', [
+        lambda reader: reader.usages([fakes.UUID, fakes.OTHER_UUID, ABSENT]),
+        lambda reader: reader.vcpu_times(
+            {fakes.UUID: 7, fakes.OTHER_UUID: 8, ABSENT: 9})])
+    def test_unreadable_domains_are_left_out(self, reader, statistics, read):
+        statistics.run(fakes.OTHER_UUID, 'no such process', 8)
+        assert set(read(reader)) == {fakes.UUID}
+
+    @pytest.mark.parametrize('read', [
+        lambda reader, _run_id: reader.usages([fakes.UUID]),
+        lambda reader, run_id: reader.vcpu_times({fakes.UUID: run_id})])
+    def test_a_new_run_begins_anew(self, reader, statistics, host, read):
+        read(reader, 7)
+        host.start('5678')
+        host.time('', 3)
+        host.time('emulator', 1)
+        statistics.run(fakes.UUID, 'a', 8)
+        found = read(reader, 8)[fakes.UUID]
+        assert (found.run, found.vcpu_ns) == ('boot-1/42/5678', 2_000_000)
+
+    def test_nothing_wanted_is_nothing_asked(self, reader, statistics):
+        assert reader.usages([]) == {}
+        assert statistics.calls == []
+
+    def test_unwanted_statistics_are_not_read(self, reader, statistics):
+        statistics.run(fakes.OTHER_UUID, 'no such process', 8)
+        assert set(reader.usages([fakes.UUID])) == {fakes.UUID}
+        assert reader.usages([ABSENT]) == {}
+        # Nor is its QEMU asked for anything.
+        assert [uuids for groups, uuids in statistics.calls
+                if groups == BLOCK] == [{fakes.UUID}]
+
+    def test_disks_without_an_answer(self, reader, statistics, monkeypatch):
+        go_on = threading.Event()
+        monkeypatch.setattr(
+            statistics, 'domainListGetStats',
+            lambda *_arguments: go_on.wait(LIMIT_S) and [])
+        reader._statistics._disk_io = bulk.BulkReader(0.05)
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert found.disks is None
+        assert found.vcpu_ns == 30_000_000
+        assert set(found.interfaces) == {'tap0'}
+        go_on.set()
+
+    def test_an_idle_domain_is_not_asked_again(self, reader, statistics, host):
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks is None
+        host.time('', 5_000_000)
+        host.time('vcpu0', 4_999_980)
+        assert reader.usages([fakes.UUID])[fakes.UUID].disks
+        assert [groups for groups, _uuids in statistics.calls].count(
+            BLOCK) == 2
+
+    def test_that_is_logged_once_each_time(self, reader, host, caplog):
+        for times in (1, 2):
+            host.write('run/a.pid', 'x')
+            reader._domains.close()
+            for _ in range(3):
+                assert reader.usages([fakes.UUID]) == {}
+            assert [record.levelname for record in caplog.records
+                    if record.levelname == 'WARNING'] == ['WARNING'] * times
+            host.write('run/a.pid', f'{fake_host.PID}\n')
+            assert reader.usages([fakes.UUID])
+
+    def test_counters_outlast_a_new_connection(self, reader, host):
+        host.time('iothread1', 10)
+        reader.usages([fakes.UUID])
+        reader._disconnect()
+        host.remove('iothread1')
+        found = reader.usages([fakes.UUID])[fakes.UUID]
+        assert found.iothread_ns == 10_000_000
+
+    def test_an_error_of_libvirts_is_unavailable(self, reader, statistics):
+        statistics.error = libvirt.libvirtError('unsupported')
+        with pytest.raises(base.Unavailable, match='unsupported'):
+            reader.usages([fakes.UUID])
+
+    def test_the_hosts_cpu_time(self, reader):
+        found = reader.host_usage()
+        assert (found.total_ns, found.domains_ns, found.own_ns) == (
+            90_000_000, 50_000_000, 40_000_000)
+
+    def test_a_host_that_does_not_count_is_an_error(self, hypervisor):
+        with pytest.raises(base.HypervisorError):
+            hypervisor.host_usage()
+
+
+def test_limits_of_whole_domains_are_written_in_order(hypervisor, monkeypatch):
+    domain = FakeDomain()
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
+    hypervisor.write(fakes.UUID, [
+        base.Change(base.Parameter.QUOTA_US, 15_000),
+        base.Change(base.Parameter.DOMAIN_PERIOD_US, 50_000),
+        base.Change(base.Parameter.DOMAIN_QUOTA_US, 30_000)])
+    assert domain.set == [[('vcpu_quota', 15_000), ('global_period', 50_000),
+                           ('global_quota', 30_000)]]
+
+
+class FakeDomain:
+    """What a write asks of a domain of libvirt."""
+
+    def __init__(self, state=(libvirt.VIR_DOMAIN_RUNNING, 1), job=None,
+                 refuse=()):
+        self._state = state
+        self._job = job or {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+        self._refuse = refuse
+        self.set = []
+
+    def state(self):
+        return list(self._state)
+
+    def jobStats(self):
+        return self._job
+
+    def isActive(self):
+        return 1
+
+    def UUIDString(self):
+        return fakes.UUID
+
+    def setSchedulerParametersFlags(self, values, flags):
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        if set(values.values()) & set(self._refuse):
+            raise libvirt.libvirtError('refused')
+        self.set.append(list(values.items()))
+
+
+def test_a_domain_that_is_being_started_is_busy(hypervisor, monkeypatch):
+    domain = FakeDomain((libvirt.VIR_DOMAIN_PAUSED,
+                         libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
+    with pytest.raises(base.DomainBusy):
+        hypervisor.describe(fakes.UUID)
+
+
+@pytest.mark.parametrize('state, incoming', [
+    ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), True),
+    ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), False),
+    ((libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_MIGRATED),
+     False),
+    ((libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY),
+     False)])
+def test_a_domain_to_come_is_marked(hypervisor, monkeypatch, state, incoming):
+    domain = FakeDomain(state)
+    domain.XMLDesc = lambda _flags: (
+        "<domain type='kvm'><name>a</name><vcpu>1</vcpu></domain>")
+    monkeypatch.setattr(hypervisor._session, 'lookup', lambda _uuid: domain)
+    assert hypervisor.describe(fakes.UUID).incoming is incoming
+
+
+class TestWrite:
+    def write(self, hypervisor, monkeypatch, domain, *changes):
+        monkeypatch.setattr(hypervisor._session, 'lookup',
+                            lambda _uuid: domain)
+        hypervisor.write(fakes.UUID, [
+            base.Change(base.Parameter[name], value)
+            for name, value in changes])
+
+    def test_the_order_is_kept(self, hypervisor, monkeypatch):
+        for order in (['QUOTA_US', 'PERIOD_US'], ['PERIOD_US', 'QUOTA_US']):
+            domain = FakeDomain()
+            self.write(hypervisor, monkeypatch, domain,
+                       *((name, 2000) for name in order))
+            assert [name for name, _value in domain.set[0]] == [
+                {'QUOTA_US': 'vcpu_quota', 'PERIOD_US': 'vcpu_period'}[name]
+                for name in order]
+
+    @pytest.mark.parametrize('state', [
+        (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION),
+        (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY)])
+    def test_arriving_ones_are_not_asked(self, hypervisor, monkeypatch, state):
+        domain = FakeDomain(state)
+        # Even to ask for the job would block there for 30 s.
+        domain.jobStats = None
+        with pytest.raises(base.DomainBusy):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == []
+
+    @pytest.mark.parametrize('job_type', [
+        libvirt.VIR_DOMAIN_JOB_BOUNDED, libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+        libvirt.VIR_DOMAIN_JOB_COMPLETED])
+    def test_no_write_in_a_migration(self, hypervisor, monkeypatch, job_type):
+        domain = FakeDomain(job={
+            'type': job_type,
+            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
+        with pytest.raises(base.DomainBusy):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == []
+
+    def test_a_backup_delays_no_other_domain(self, hypervisor, monkeypatch):
+        domain = FakeDomain(job={
+            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP})
+        self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == [[('cpu_shares', 600)]]
+
+    def test_unlimited_has_another_name_on_v2(self, tmp_path, monkeypatch):
+        (tmp_path / 'sys/fs/cgroup').mkdir(parents=True)
+        (tmp_path / 'sys/fs/cgroup/cgroup.controllers').write_text('cpu\n')
+        hypervisor = driver.LibvirtHypervisor('test:///default',
+                                              root=str(tmp_path))
+        hypervisor.connect(lambda _event: None)
+        domain = FakeDomain(refuse=[-1])
+        self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', None))
+        assert domain.set == [[('vcpu_quota', 17_592_186_044_415)]]
+        hypervisor.close()
+
+    def test_a_refused_limit_on_v1_is_an_error(self, hypervisor, monkeypatch):
+        domain = FakeDomain(refuse=[-1])
+        with pytest.raises(base.HypervisorError, match='refused'):
+            self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', None))

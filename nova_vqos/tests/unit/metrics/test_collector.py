@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of an agent, its host and its servers, parsed back."""
+
+import json
+import logging
+import threading
+import time
+
+import prometheus_client
+import pytest
+
+from nova_vqos.metrics import collector
+from nova_vqos.metrics import families
+from nova_vqos.metrics import samples
+from nova_vqos.tests.fixtures import billing
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import metrics
+from nova_vqos.tests.fixtures import quantum_world
+
+PREFIX = 'nova_vqos_'
+SERVER_PREFIX = 'nova_vqos_server_'
+BILLED = 'server_billed_cpu_unit_seconds_total'
+
+
+@pytest.fixture
+def agent(tmp_path):
+    made = metrics.Agent(tmp_path)
+    metrics.store_verification(made.path)
+    return made
+
+
+def names(found):
+    return {name for name, _ in found}
+
+
+def values(found, name, **labels):
+    """:returns: of a metric, by its name without the prefix"""
+    return metrics.values(found, PREFIX + name, **labels)
+
+
+class TestFamilies:
+    def test_each_metric_appears_where_all_is_known(self, agent):
+        assert names(agent.scrape()) == {
+            family.name for family in families.ALL}
+
+    def test_types_and_help_are_those_of_the_table(self, agent):
+        text = agent.text()
+        for family in families.ALL:
+            assert f'# HELP {family.name} {family.help}\n' in text
+            assert f'# TYPE {family.name} {family.kind}\n' in text
+
+    @pytest.mark.parametrize('family', families.ALL,
+                             ids=lambda family: family.name)
+    def test_conventions(self, family):
+        assert family.name.startswith(PREFIX)
+        assert (family.kind == families.COUNTER) is family.name.endswith(
+            '_total')
+        assert not family.help.endswith('.')
+        assert (family.name.startswith(SERVER_PREFIX)
+                is (family.labels[:2] == families.SERVER_LABELS))
+        # Only one has names: they are not to be in each series.
+        texts = set(family.labels) & {'name', 'flavor'}
+        assert not texts or family is families.SERVER_INFO
+
+
+class TestHost:
+    def test_figures(self, agent):
+        found = agent.scrape()
+        for name, value in {
+                'agent_up': 1, 'agent_hypervisor_connected': 1,
+                'agent_alarms': 2, 'agent_ledger_stored': 1,
+                'agent_last_tick_seconds': 0.0025, 'agent_ticks_total': 10,
+                'agent_tamperings_total': 2, 'host_servers': 1,
+                'host_servers_wrong': 0, 'host_capacity_cpu_units': 400,
+                'host_allocation_ratio': 1.5, 'host_profile_valid': 1,
+                'host_profile_holds': 1, 'host_unpaid_cpu_units': 1,
+                'host_profile_measured_timestamp_seconds':
+                    1_795_341_600}.items():
+            assert values(found, name) == [value], name
+        assert values(found, 'host_coefficient', pcpu='slowest') == [0.995]
+        assert values(found, 'host_drift_ratio', pcpus='0-3') == [-0.015]
+        assert values(found, 'host_load_cpu_units', part='unattributed') == [5]
+        assert values(found, 'host_class_offered', quantum_class='spin') == [0]
+        assert values(found, 'host_pool_vcpus', quantum_class='cache') == [3]
+
+    def test_the_parts_of_the_load_are_all_that_ran(self, agent):
+        assert sum(values(agent.scrape(), 'host_load_cpu_units')) == (
+            agent.host['capacity']['total_cu'])
+
+    def test_unknown_values_do_not_appear(self, agent):
+        agent.path.unlink()
+        agent.host.update(units=None, profile=None, capacity=None,
+                          quantum=None, problem='there is none')
+        found = agent.scrape()
+        assert values(found, 'host_profile_valid') == [0]
+        for name in ('capacity_cpu_units', 'drift_ratio', 'load_cpu_units',
+                     'profile_info', 'pool_pcpus'):
+            assert values(found, f'host_{name}') == [], name
+
+    def test_a_stale_profile_is_not_valid(self, agent):
+        agent.host['problem'] = 'another kernel'
+        assert values(agent.scrape(), 'host_profile_valid') == [0]
+
+    def test_a_ledger_that_cannot_be_written(self, agent):
+        agent.host['dd_billing'] = ['off']
+        assert values(agent.scrape(), 'agent_ledger_stored') == [0]
+
+    def test_a_profile_that_was_found_to_be_off(self, agent):
+        metrics.store_verification(agent.path, 'stale', '+12.0%')
+        found = agent.scrape()
+        assert values(found, 'host_profile_holds') == [0]
+        assert values(found, 'host_drift_ratio') == [0.12]
+
+    def test_times_that_are_none(self, agent):
+        """They are texts in files, and not worth the rest of the page."""
+        content = json.loads(agent.path.read_text())
+        agent.path.write_text(json.dumps(
+            {**content, 'verified_at': 'yesterday'}))
+        agent.host['profile']['measured_at'] = ''
+        found = agent.scrape()
+        for name in ('profile_measured_timestamp_seconds',
+                     'verified_timestamp_seconds'):
+            assert values(found, f'host_{name}') == []
+        assert values(found, 'host_drift_ratio') == [-0.015]
+
+    @pytest.mark.parametrize('change', [
+        {'findings': [{'pcpus': '0', 'drift': 'much'}]},
+        {'profile_id': 'another'}])
+    def test_a_verification_that_says_nothing(self, agent, change):
+        content = json.loads(agent.path.read_text())
+        agent.path.write_text(json.dumps({**content, **change}))
+        found = agent.scrape()
+        assert values(found, 'agent_up') == [1]
+        assert values(found, 'host_drift_ratio') == []
+
+
+class TestServer:
+    def test_figures(self, agent):
+        agent.scrape()
+        agent.servers[0]['vcpu_s'] += 100
+        found = agent.scrape()
+        for name, value in {
+                'entitled_cpu_units': 60, 'vcpus': 2, 'coefficient': 0.5,
+                'vcpu_seconds_total': 200, 'throttled_seconds_total': 7,
+                'vcpu_cpu_unit_seconds_total': 5000,
+                'waited_seconds_total': 5, 'cap_right': 1,
+                'cap_wrong_seconds': 0.012, 'class_right': 1,
+                'slice_seconds': 0.09, 'obtainable_slice_seconds': 0.03,
+                'run_length_seconds': 0.02, 'debt_cpu_unit_seconds': 1,
+                'written_off_cpu_unit_seconds_total': 2,
+                'limit_cpu_units': 55.5, 'overdrawn': 0, 'guaranteed': 1,
+                'reserved_pcpus': 0.65}.items():
+            assert values(found, f'server_{name}', server_uuid=metrics.UUID,
+                          project_id=metrics.PROJECT) == [value], name
+        assert values(found, BILLED, component='disk') == [6]
+
+    def test_one_of_which_nothing_is_known(self, agent):
+        """As list_servers reports a server that it does not understand."""
+        unknown = dict.fromkeys(metrics.make_server())
+        agent.servers.append({**unknown, 'server_uuid': 'other'})
+        found = agent.scrape()
+        assert {name for name, labels in found
+                if ('server_uuid', 'other') in labels} == {
+                    'nova_vqos_server_info'}
+
+    def test_one_without_units(self, agent):
+        agent.servers = [metrics.make_server(
+            policy=None, entitled_cu=None, right=None, quantum=None,
+            bill=None, last_recap=None, quantum_class='default')]
+        found = agent.scrape()
+        assert values(found, 'server_vcpu_seconds_total') == [100]
+        for name in ('entitled_cpu_units', 'cap_right', 'class_right',
+                     'debt_cpu_unit_seconds', 'cap_wrong_seconds'):
+            assert values(found, f'server_{name}') == [], name
+
+    @pytest.mark.parametrize('change', [
+        {'quantum_class': 'io'},
+        {'quantum': {**metrics.make_server()['quantum'], 'problem': 'why'}}])
+    def test_one_that_does_not_get_its_class(self, agent, change):
+        agent.servers = [metrics.make_server(**change)]
+        assert values(agent.scrape(), 'server_class_right') == [0]
+
+    @pytest.mark.parametrize(('quantum_class', 'right'), [
+        ('cache', 0), ('neutral', 1), ('auto', 1)])
+    def test_one_whose_pool_has_no_slice(self, agent, quantum_class, right):
+        (server,) = agent.servers
+        server['quantum_class'] = quantum_class
+        server['quantum']['vcpus']['1']['slice_us'] = None
+        assert values(agent.scrape(), 'server_class_right') == [right]
+
+    def test_vcpus_without_figures(self, agent):
+        (server,) = agent.servers
+        server['quantum']['vcpus']['1'].update(
+            mean_run_us=None, slice_us=None, waited_s=None)
+        found = agent.scrape()
+        assert values(found, 'server_run_length_seconds') == [0.02]
+        assert values(found, 'server_waited_seconds_total') == []
+
+    def test_one_that_is_not_guaranteed(self, agent):
+        agent.servers[0]['guarantee'].update(since=None, problem='full')
+        assert values(agent.scrape(), 'server_guaranteed') == [0]
+        agent.servers[0]['guarantee'] = None
+        assert values(agent.scrape(), 'server_guaranteed') == []
+
+    def test_texts_are_escaped(self, agent):
+        name = 'a "b"\\ \n{c="d"} 1'
+        agent.servers = [metrics.make_server(name=name, flavor='größer')]
+        (labels,) = [dict(labels) for one, labels in agent.scrape()
+                     if one == 'nova_vqos_server_info']
+        assert (labels['name'], labels['flavor']) == (name, 'größer')
+
+    def test_series_do_not_depend_on_its_size(self, agent):
+        few = len(agent.scrape())
+        (server,) = agent.servers
+        vcpus = server['quantum']['vcpus']
+        server['quantum']['vcpus'] = {
+            str(number): vcpus['0'] for number in range(64)}
+        assert len(agent.scrape()) == few
+
+
+class TestDelivered:
+    def test_it_grows_with_the_coefficient_of_the_time(self):
+        delivered = samples.Deliveries()
+        seen = [delivered.add('a', vcpu_s, coefficient)
+                for vcpu_s, coefficient in (
+                    (10, 9.0), (20, 1.0), (20, 0.1), (30, 0.5), (40, 2.0))]
+        assert seen == [0, 1000, 1000, 1500, 3500]
+
+    def test_another_run_of_its_emulator_is_added(self):
+        delivered = samples.Deliveries()
+        delivered.add('a', 10, 1.0)
+        assert delivered.add('a', 15, 1.0) == 500
+        assert delivered.add('a', 2, 1.0) == 700
+
+    def test_those_that_went_are_forgotten(self):
+        delivered = samples.Deliveries()
+        delivered.add('a', 10, 1.0)
+        delivered.add('b', 10, 1.0)
+        delivered.forget_all_but(['b'])
+        assert delivered.add('a', 20, 0.5) == 0
+        assert delivered.add('b', 20, 0.5) == 500
+
+    def test_two_scrapers_get_the_same(self, agent):
+        assert agent.scrape() == agent.scrape()
+
+
+class TestAnAgentThatDoesNotAnswer:
+    def test_that_alone_appears(self, agent):
+        agent.answers = False
+        assert agent.scrape() == {
+            ('nova_vqos_agent_up', ()): 0,
+            ('nova_vqos_agent_info', (
+                ('host', 'compute-1'),
+                ('version', dict(next(
+                    labels for name, labels in agent.scrape()
+                    if name == 'nova_vqos_agent_info'))['version']))): 1}
+
+    def test_it_is_asked_one_question_at_a_time(self, caplog):
+        release = threading.Event()
+        asked = []
+
+        def question():
+            asked.append(threading.current_thread())
+            release.wait(20)
+            return 'answer'
+        flight = collector.SingleFlight(question, timeout_s=0.02)
+        assert [flight.ask() for _ in range(5)] == [None] * 5
+        assert len(asked) == 1
+        release.set()
+        end_s = time.monotonic() + 20
+        while (answer := flight.ask()) is None:
+            assert time.monotonic() < end_s
+        assert answer == 'answer'
+        flight.close()
+        assert len([record for record in caplog.records
+                    if record.levelno == logging.WARNING]) == 1
+
+    @pytest.mark.parametrize('error', [TimeoutError('held up'),
+                                       ValueError('a bug')])
+    def test_one_that_fails_is_asked_again(self, error, caplog):
+        answers = [error, error, 'answer']
+
+        def question():
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        flight = collector.SingleFlight(question)
+        assert [flight.ask() for _ in range(3)] == [None, None, 'answer']
+        flight.close()
+        assert len([record for record in caplog.records
+                    if record.levelno == logging.WARNING]) == 1
+
+
+def scrape(world, path):
+    """Metrics of a real agent's loop."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(collector.AgentCollector(
+        lambda: collector.Snapshot(
+            world.ask(world.loop.host_report),
+            world.ask(world.loop.servers_report)),
+        'compute-1', str(path / 'none')))
+    return metrics.parse(prometheus_client.generate_latest(registry).decode())
+
+
+class TestRealAgent:
+    def test_bills(self, tmp_path):
+        world = billing.World(tmp_path)
+        world.run()
+        world.busy(20)
+        before = scrape(world, tmp_path)
+        assert values(before, 'server_cap_right',
+                      server_uuid=fakes.UUID) == [1]
+        assert len(values(before, BILLED, server_uuid=fakes.UUID)) == len(
+            metrics.COMPONENTS)
+        world.busy(20)
+        after = scrape(world, tmp_path)
+        counters = {name for name, _ in before if name.endswith('_total')}
+        assert len(counters) > 5
+        assert all(after[key] >= value for key, value in before.items()
+                   if key[0] in counters)
+        assert values(after, BILLED, component='emulator') > values(
+            before, BILLED, component='emulator')
+
+    def test_slices(self, tmp_path, monkeypatch):
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch)
+        world.run()
+        world.tick(12)
+        found = scrape(world, tmp_path)
+        for name in 'class_right', 'slice_seconds':
+            assert values(found, f'server_{name}'), name
+        assert values(found, 'host_class_offered',
+                      quantum_class='cache') == [1]

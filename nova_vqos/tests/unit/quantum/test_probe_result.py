@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host offers the classes that its kernel was measured to enforce."""
+
+import dataclasses
+import json
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos.quantum import classes
+from nova_vqos.quantum import probe_result
+
+Outcome = probe_result.Outcome
+SLICES_US = classes.DEFAULT_SLICES_US
+TICK_US = 4000
+BOOT_ID = '127993a0-3a3d-4f86-a2a7-66d7e1b30a8c'
+FREE = ('default', 'neutral')
+
+
+def make_result(*, default_us=3950.0, tick_us=TICK_US, **runs_us):
+    """A result from how long threads ran at a time, by class."""
+    return probe_result.ProbeResult(
+        kernel='6.18.1', boot_id=BOOT_ID, tick_us=tick_us,
+        measured_at='2026-11-22T09:00:00+00:00',
+        outcomes={
+            'default': Outcome(None, default_us, True),
+            **{name: probe_result.judge(SLICES_US[name], run_us, run_us,
+                                        default_us, tick_us)
+               for name, run_us in runs_us.items()}})
+
+
+@pytest.fixture
+def root(tmp_path):
+    directory = tmp_path / 'proc/sys/kernel/random'
+    directory.mkdir(parents=True)
+    (directory / 'boot_id').write_text(f'{BOOT_ID}\n')
+    return str(tmp_path)
+
+
+@pytest.fixture
+def path(tmp_path):
+    probe_result._warn_once.cache_clear()
+    return str(tmp_path / 'run/quantum.json')
+
+
+class TestJudge:
+    @pytest.mark.parametrize('slice_us, mean_us, turn_us, tick_us, enforced', [
+        (90_000, 30_000, 45_000, TICK_US, True),
+        (90_000, 30_000, 64_600, TICK_US, True),
+        (90_000, 30_000, 92_000, TICK_US, True),
+        (90_000, 30_000, 139_000, TICK_US, True),
+        (90_000, 7000, 8000, TICK_US, False),
+        (90_000, 7000, 44_000, TICK_US, False),
+        (90_000, 7000, 140_000, TICK_US, False),
+        # The machine stood still during one turn.
+        (90_000, 75_300, 139_500, TICK_US, True),
+        # Below the tick a slice is exact or not enforced at all.
+        (1000, 1100, 1100, TICK_US, True),
+        (1000, 1600, 1600, TICK_US, False),
+        (1000, 2900, 2900, TICK_US, False),
+        (1000, 1990, 1990, 1000, True)])
+    def test_slice(self, slice_us, mean_us, turn_us, tick_us, enforced):
+        found = probe_result.judge(slice_us, mean_us, turn_us, 3950, tick_us)
+        assert found == Outcome(slice_us, mean_us, enforced, found.reason)
+        assert enforced or f'{turn_us / 1000:.1f} ms' in found.reason
+
+    def test_like_the_default(self):
+        found = probe_result.judge(1000, 3700, 3990, 3950, TICK_US)
+        assert found.enforced is False
+        assert 'default of 4.0 ms: the tick is 4 ms' in found.reason
+
+    @given(st.integers(100, 100_000), st.floats(1, 1e6), st.floats(1, 1e6),
+           st.sampled_from([1000, 4000, 10_000]))
+    def test_enforced_or_reason(self, slice_us, turn_us, default_us, tick_us):
+        found = probe_result.judge(slice_us, turn_us, turn_us, default_us,
+                                   tick_us)
+        assert bool(found.reason) is not found.enforced
+
+
+class TestClasses:
+    @pytest.mark.parametrize('result, slices_us, expected', [
+        (None, SLICES_US, ()),
+        (make_result(io=3990.0, spin=3990.0, cache=70_100.0), SLICES_US,
+         ('cache',)),
+        (make_result(tick_us=1000, io=1990.0, spin=1990.0, cache=70_100.0),
+         SLICES_US, ('io', 'spin', 'cache')),
+        # Another slice than the measured one.
+        (make_result(cache=70_100.0), {**SLICES_US, 'cache': 80_000}, ())])
+    def test_enforced_classes(self, result, slices_us, expected):
+        assert probe_result.enforced_classes(result, slices_us) == (
+            *FREE, *expected)
+
+    @pytest.mark.parametrize('change', [
+        {'enforced': False}, {'enforced': None}, {'slice_us': None}])
+    def test_class_that_is_not_enforced(self, change):
+        result = make_result(cache=70_100.0)
+        result = dataclasses.replace(result, outcomes={
+            'cache': dataclasses.replace(result.outcomes['cache'], **change)})
+        assert probe_result.enforced_classes(result, SLICES_US) == FREE
+
+
+class TestMerged:
+    UNKNOWN = Outcome(90_000, None, None, 'not measured: busy')
+    OLD = make_result(cache=70_100.0)
+
+    def test_old_outcomes_replace_missing_ones(self):
+        new = dataclasses.replace(self.OLD, measured_at='later', outcomes={
+            'default': Outcome(None, None, None, 'why'),
+            'cache': self.UNKNOWN})
+        assert probe_result.merged(new, self.OLD) == dataclasses.replace(
+            self.OLD, measured_at='later')
+
+    @pytest.mark.parametrize('new, old', [
+        # Measured again.
+        (make_result(cache=9000.0), OLD),
+        # Of another slice.
+        (dataclasses.replace(OLD, outcomes={'cache': dataclasses.replace(
+            UNKNOWN, slice_us=80_000)}), OLD),
+        # Nothing was measured before.
+        (dataclasses.replace(OLD, outcomes={'cache': UNKNOWN}), None),
+        (dataclasses.replace(OLD, outcomes={'cache': UNKNOWN}),
+         make_result())])
+    def test_the_new_result_counts(self, new, old):
+        assert probe_result.merged(new, old) == new
+
+
+class TestFile:
+    def test_roundtrip(self, path, root):
+        result = make_result(io=3990.0, cache=70_100.0)
+        result = dataclasses.replace(result, outcomes={
+            **result.outcomes, 'spin': Outcome(1000, None, None, 'why')})
+        probe_result.store(result, path)
+        assert probe_result.load(path, root) == result
+        assert os.stat(path).st_mode & 0o777 == 0o644
+
+    def test_no_file(self, path, root, caplog):
+        assert probe_result.load(path, root) is None
+        assert caplog.records == []
+
+    def test_another_boot(self, path, root):
+        probe_result.store(dataclasses.replace(
+            make_result(cache=70_100.0), boot_id='other'), path)
+        assert probe_result.load(path, root) is None
+
+    @pytest.mark.parametrize('change, text', [
+        ({'schema': 2}, 'schema'),
+        ({'schema': '1'}, 'schema'),
+        ({'kernel': ''}, 'kernel'),
+        ({'boot_id': 7}, 'boot_id'),
+        ({'tick_us': 0}, 'tick_us'),
+        ({'tick_us': float('nan')}, 'tick_us'),
+        ({'measured_at': 'x' * 300}, 'measured_at'),
+        ({'outcomes': []}, 'outcomes'),
+        ({'outcomes': {'cache': 5}}, 'cache'),
+        ({'outcomes': {'cache': {'slice_us': 99}}}, 'slice_us'),
+        ({'outcomes': {'cache': {'mean_run_us': -1}}}, 'mean_run_us'),
+        ({'outcomes': {'cache': {'enforced': 1}}}, 'enforced'),
+        ({'outcomes': {'cache': {'reason': 'x' * 300}}}, 'reason'),
+        ({'outcomes': {str(i): {} for i in range(65)}}, 'outcomes'),
+    ])
+    def test_bad_fields_are_logged(self, path, root, caplog, change, text):
+        probe_result.store(make_result(cache=70_100.0), path)
+        with open(path, encoding='ascii') as file:
+            document = json.load(file)
+        document.update(change)
+        with open(path, 'w', encoding='ascii') as file:
+            json.dump(document, file)
+        for _ in range(2):
+            assert probe_result.load(path, root) is None
+        record, = caplog.records
+        assert text in record.getMessage()
+
+    @pytest.mark.parametrize('content', [
+        b'', b'{', b'[]', b'\xff', b'[' * 100_000])
+    def test_no_document(self, path, root, caplog, content):
+        os.mkdir(os.path.dirname(path))
+        with open(path, 'wb') as file:
+            file.write(content)
+        assert probe_result.load(path, root) is None
+        assert len(caplog.records) == 1
+
+    def test_a_file_that_others_may_write_is_refused(self, path, root):
+        probe_result.store(make_result(cache=70_100.0), path)
+        os.chmod(path, 0o666)
+        assert probe_result.load(path, root) is None
+
+    def test_a_host_without_a_boot_id(self, path, tmp_path):
+        probe_result.store(make_result(cache=70_100.0), path)
+        assert probe_result.load(path, str(tmp_path / 'nowhere')) is None

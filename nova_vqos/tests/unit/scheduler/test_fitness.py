@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one judgement of filter and checks, and that the driver's is no other.
+
+What the filter makes of it: test_filter.
+"""
+
+import datetime
+from decimal import Decimal
+import random
+
+import pytest
+
+from nova_vqos import agent_state
+from nova_vqos import core_types
+from nova_vqos import cputune
+from nova_vqos import host_stats
+from nova_vqos import policy as policies
+from nova_vqos.scheduler import fitness
+from nova_vqos.tests.fixtures import make_profiles
+from nova_vqos.virt import admission
+from nova_vqos.virt import host_state
+
+MAX_AGE_S = 300
+
+
+def judge_of(policy, **kwargs):
+    return fitness.Judge(policy, agent_max_age_s=MAX_AGE_S, **kwargs)
+
+
+def ago(seconds):
+    return (datetime.datetime.now(datetime.UTC)
+            - datetime.timedelta(seconds=seconds))
+
+
+def make_stats(**changes):
+    return host_stats.HostStats(**{
+        'profile': host_stats.VALID, 'slowest_cu': Decimal(60),
+        'least_cu': Decimal('0.48'), 'agent_seen_at': ago(10),
+        'quantum_classes': ('default',), 'dd_billing': ('off',), **changes})
+
+
+def make_types(*core_types):
+    return tuple(host_stats.CoreTypeRoom(Decimal(speed_cu), room_cu,
+                                         Decimal(least_cu))
+                 for speed_cu, room_cu, least_cu in core_types)
+
+
+def test_all_reasons_are_given_and_the_first_one_is_the_filters():
+    judge = judge_of(policies.ServerPolicy(
+        1, units=61, quantum_class='io', dd_billing='charge'))
+    stats = make_stats(agent_seen_at=ago(400))
+    reasons = judge.refusals(stats)
+    for part, reason in zip(('60 CU', '300 s', 'vqos:quantum_class',
+                             'vqos:dd_billing'), reasons, strict=True):
+        assert part in reason
+    assert judge.refusal(stats) == reasons[0]
+
+
+def test_nothing_is_against_a_host_that_fits():
+    judge = judge_of(policies.ServerPolicy(1, units=60))
+    assert judge.refusals(make_stats()) == []
+    assert judge.refusal(make_stats()) == ''
+
+
+@pytest.mark.parametrize(('guarantee', 'free_cu', 'refusals'), [
+    ('required', None, 1), ('required', 34, 1), ('required', 35, 0),
+    ('preferred', None, 0), ('off', 0, 0)])
+def test_a_guarantee(guarantee, free_cu, refusals):
+    judge = judge_of(policies.ServerPolicy(1, units=30, guarantee=guarantee))
+    assert len(judge.refusals(make_stats(guarantee_cu=free_cu))) == refusals
+
+
+def test_a_server_without_units_needs_no_speed_and_no_agent():
+    judge = judge_of(policies.ServerPolicy(1, quantum_class='io'))
+    (reason,) = judge.refusals(host_stats.HostStats())
+    assert 'vqos:quantum_class' in reason
+    assert judge.refusals(host_stats.HostStats(
+        quantum_classes=('default', 'io'))) == []
+
+
+@pytest.mark.parametrize(('policy', 'nothing'), [
+    (None, True), (policies.ServerPolicy(2), True),
+    (policies.ServerPolicy(2, quantum_class='io'), False),
+    (policies.ServerPolicy(2, units=2), False)])
+def test_what_asks_for_nothing(policy, nothing):
+    assert fitness.asks_for_nothing(policy) is nothing
+
+
+UNLIKE = make_types((80, 100, '0.1'), (200, 400, 1))
+
+
+@pytest.mark.parametrize(('units', 'vcpus', 'fits'), [
+    # As fast as its pCPUs, and one CU more; all its room, and one CU more.
+    (80, 1, True), (81, 1, False), (100, 2, True), (101, 2, False),
+    # As slow as a cap can make it, and one CU less.
+    (50, 5, True), (49, 5, False)])
+def test_bounds_of_a_core_type(units, vcpus, fits):
+    (core_type,) = core_types = make_types((80, 100, 10))
+    policy = policies.ServerPolicy(vcpus, units=units)
+    assert fitness.fitting(policy, core_types) == (core_type if fits else None)
+    assert bool(judge_of(policy).refusals(
+        make_stats(core_types=core_types))) is not fits
+    left, = fitness.with_server(policy, core_types)
+    assert left == core_type._replace(room_cu=100 - units * fits)
+
+
+@pytest.mark.parametrize(('units', 'reasons'), [(3, 1), (4, 0)])
+def test_the_slowest_that_a_host_can_make_a_vcpu(units, reasons):
+    judge = judge_of(policies.ServerPolicy(2, units=units))
+    assert len(judge.refusals(make_stats(least_cu=Decimal(2)))) == reasons
+
+
+@pytest.mark.parametrize(('policy', 'asked'), [
+    (policies.ServerPolicy(2), ''),
+    (policies.ServerPolicy(2, quantum_class='io'), 'vqos:quantum_class io'),
+    (policies.ServerPolicy(2, dd_billing='account'),
+     'vqos:dd_billing account'),
+    (policies.ServerPolicy(2, guarantee='preferred'),
+     'vqos:guarantee preferred')])
+def test_defaults_ask_for_nothing(policy, asked):
+    assert judge_of(policy).asked == asked
+
+
+@pytest.mark.parametrize(('core_types', 'units', 'in_one_type', 'speed_cu'), [
+    ((), 50, True, 60), (UNLIKE, 50, True, 80), (UNLIKE, 81, True, 200),
+    (UNLIKE, 50, False, 60), (UNLIKE, None, True, 60),
+    (make_types((80, 10, '0.1'), (200, 10, 1)), 50, True, None)])
+def test_the_speed_that_counts(core_types, units, in_one_type, speed_cu):
+    judge = judge_of(policies.ServerPolicy(1, units=units),
+                     in_one_type=in_one_type)
+    assert judge.speed_cu(make_stats(core_types=core_types)) == speed_cu
+    assert judge.speed_cu(host_stats.HostStats()) is None
+
+
+def make_report(draw):
+    """A host of one or two core types, and what servers left of them."""
+    classes = [make_profiles.make_class(
+        range(number * 4, number * 4 + 4), round(draw.uniform(0.3, 3.0), 14))
+        for number in range(draw.choice((1, 2)))]
+    profile = make_profiles.make_profile(
+        'host', *classes, fingerprint={'tick_us': draw.choice(
+            ('1000', '4000', '10000'))})
+    report = host_state.HostReport(
+        pcpus=profile.pcpus, profile=profile,
+        problem=draw.choice(('', '', '', 'the profile is stale')),
+        present=True, agent=agent_state.AgentState(
+            seen_at=ago(1),
+            quantum_classes=draw.choice((('default',), ('default', 'io'))),
+            dd_billing=draw.choice((('off',), ('off', 'account'))),
+            guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0))))
+    servers = [core_types.Server(draw.randrange(1, 300), None)
+               for _ in range(draw.randrange(3))]
+    return report, core_types.with_servers(report.all_core_types, servers)
+
+
+def make_policy(draw, report):
+    """One whose speed is near what the host has, if not just that."""
+    vcpus = draw.randrange(1, 5)
+    speed_cu = draw.choice(report.profile.cpu_classes).busy.coefficient * 100
+    cu = max(vcpus, int(speed_cu * vcpus * draw.choice((0.005, 0.5, 1, 1.2)))
+             + draw.randrange(2))
+    return policies.ServerPolicy(
+        vcpus, units=cu, quantum_class=draw.choice(('default', 'io')),
+        dd_billing=draw.choice(('off', 'account')),
+        guarantee=draw.choice(('off', 'off', 'preferred', 'required')))
+
+
+class Tracker:
+    """What servers leave of a host, which the driver reads from domains."""
+
+    def __init__(self, left):
+        self._left = left
+
+    def choose(self, candidate, report):
+        if len(self._left) < 2:
+            return None
+        return core_types.choose(candidate.policy, self._left,
+                                 tick_us=report.profile.tick_us).pcpus
+
+
+def driver_accepts(policy, report, left):
+    """What the compute driver says, by the report itself."""
+    try:
+        admission.admit(
+            admission.Candidate('uuid', policy, report.pcpus, False), report,
+            Tracker(left), periods=cputune.DEFAULT_PERIODS)
+    except admission.CannotServe:
+        return False
+    return True
+
+
+def test_the_driver_judges_alike():
+    draw = random.Random(7)
+    answers = []
+    for _ in range(2000):
+        report, rooms = make_report(draw)
+        policy = make_policy(draw, report)
+        stats = host_stats.decode(
+            host_stats.encode(report.stats(rooms)).values())
+        reason = judge_of(policy).refusal(stats)
+        accepts = driver_accepts(policy, report, rooms)
+        assert accepts == (not reason), (policy, stats, reason)
+        answers.append(accepts)
+    assert 200 < sum(answers) < 1800

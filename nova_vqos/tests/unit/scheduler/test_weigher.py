@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which hosts the scheduler's weighers prefer."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nova.scheduler import host_manager
+from nova.scheduler import weights
+
+from nova import objects
+from nova_vqos import host_stats
+from nova_vqos import policy
+from nova_vqos.quantum import occupancy
+from nova_vqos.scheduler import filter as vqos_filter
+from nova_vqos.scheduler import weigher
+from nova_vqos.tests.fixtures import nova_case
+from nova_vqos.tests.unit.scheduler import test_filter
+
+CLASS_KEY = policy.QUANTUM_CLASS_KEY
+TEXTS = st.one_of(
+    st.text(max_size=300), st.just('cache:2:3'), st.none(), st.integers(),
+    st.lists(st.sampled_from(['cache:', 'io:1:', '1', '9' * 40, ' ', ':',
+                              'polluters:']), max_size=8).map(''.join))
+
+
+def make_host(name='compute1', pools=None, room_cu=None, aggregate=None):
+    """A host whose stats say this, or nothing where it is None."""
+    stats = {}
+    if pools is not None:
+        stats['vqos_quantum_pools'] = pools
+    if room_cu is not None:
+        stats['vqos_room_cu'] = str(room_cu)
+    host_state = test_filter.make_host(name, **stats)
+    host_state.aggregates = [] if aggregate is None else [
+        objects.Aggregate(metadata=aggregate)]
+    return host_state
+
+
+def make_spec(quantum_class=None, units=None, vcpus=2):
+    specs = {}
+    if quantum_class is not None:
+        specs[CLASS_KEY] = quantum_class
+    if units is not None:
+        specs[policy.UNITS_KEY] = str(units)
+    return test_filter.make_spec(specs, vcpus=vcpus)
+
+
+class WeigherTestCase(nova_case.NovaTestCase):
+
+    def weigh(self, hosts, spec, only=None):
+        """{host: weight} as the scheduler's own machinery gives it.
+
+        :param only: the one weigher that is enabled; None: all of ours
+        """
+        handler = weights.HostWeightHandler()
+        weighers = [one() for one in handler.get_matching_classes(
+            ['nova_vqos.scheduler.weigher.all_weighers'])
+            if only in (None, one)]
+        return {weighed.obj.host: weighed.weight for weighed
+                in handler.get_weighed_objects(weighers, hosts, spec)}
+
+    def order(self, hosts, spec, only=None):
+        hosts = list(hosts)
+        random.Random(4).shuffle(hosts)
+        return list(self.weigh(hosts, spec, only))
+
+
+class QuantumTestCase(WeigherTestCase):
+
+    def raw(self, pools, spec, vcpus_used=0):
+        """What VqosQuantumWeigher itself says of a host."""
+        host = make_host(pools=pools)
+        host.vcpus_used = vcpus_used
+        return weigher.VqosQuantumWeigher()._weigh_object(host, spec)
+
+    def test_a_pool_with_room_then_a_full_one_then_none(self):
+        hosts = [
+            make_host('roomy', 'io:2:2 default:2:6'),
+            # One vCPU of two finds room.
+            make_host('tight', 'io:2:5 default:2:5'),
+            make_host('full', 'io:2:6 default:2:4'),
+            make_host('none', 'cache:2:2 default:2:4')]
+        spec = make_spec('io')
+        self.assertEqual(['roomy', 'tight', 'full', 'none'],
+                         self.order(hosts, spec))
+        self.assertEqual([1.0, 0.75, 0.5, 0.0], [
+            self.raw(host.stats['vqos_quantum_pools'], spec)
+            for host in hosts])
+
+    def test_a_larger_server_needs_more_room(self):
+        pools = 'spin:4:2 default:4:6'
+        self.assertEqual(1.0, self.raw(pools, make_spec('spin', vcpus=2)))
+        self.assertEqual(0.875, self.raw(pools, make_spec('spin', vcpus=8)))
+
+    def test_a_pool_that_is_crowded_beyond_others(self):
+        self.assertEqual(0.5, self.raw('io:1:90 default:9:1', make_spec('io')))
+
+    def test_a_pool_without_pcpus_is_none(self):
+        self.assertEqual(0.0, self.raw('io:0:2 default:4:1', make_spec('io')))
+        self.assertEqual(0.0, self.raw('io:0:0', make_spec('io')))
+
+    def test_cache_is_kept_from_reported_polluters(self):
+        spec = make_spec('cache')
+        hosts = [make_host('clean', 'cache:2:2 default:2:6 polluters:0'),
+                 make_host('one', 'cache:2:2 default:2:6 polluters:1'),
+                 make_host('many', 'cache:2:2 default:2:6 polluters:4'),
+                 make_host('nothing', ''),
+                 make_host('no pool', 'default:4:8 polluters:4')]
+        self.assertEqual(
+            ['clean', 'one', 'many', 'nothing', 'no pool'],
+            self.order(hosts, spec))
+        # None is known: no reason to stay away.
+        self.assertEqual(1.0, self.raw('cache:2:2 default:2:6', spec))
+        self.assertEqual(0.0, self.raw('polluters:7', spec))
+        # Nova knows the vCPUs where the stats have no pool.
+        self.assertEqual(0.375, self.raw('polluters:7', spec, vcpus_used=28))
+
+    def test_neutral_may_be_a_polluter(self):
+        hosts = [make_host('cache', 'cache:4:8 polluters:0'),
+                 make_host('some', 'cache:2:4 io:2:4'),
+                 make_host('io', 'io:4:8 polluters:3')]
+        spec = make_spec('neutral')
+        self.assertEqual(['io', 'some', 'cache'], self.order(hosts, spec))
+        self.assertEqual([0.0, 0.5, 1.0, 1.0], [
+            self.raw(pools, spec) for pools in (
+                'cache:4:8', 'cache:2:4 io:2:4', 'io:4:8', '')])
+        self.assertEqual(0.75, self.raw('cache:2:4 io:2:4', spec, 16))
+
+    def test_servers_of_no_class_are_not_weighed(self):
+        hosts = [make_host('one', 'io:2:1 cache:2:3 polluters:7'),
+                 make_host('two', '')]
+        for spec in (make_spec(), make_spec('default'), make_spec('auto'),
+                     make_spec(units=60), make_spec('default', units=60)):
+            self.assertEqual({0.0}, set(self.weigh(
+                hosts, spec, weigher.VqosQuantumWeigher).values()))
+
+    def test_a_small_difference_remains_one(self):
+        """Unlike the stock weighers', which are stretched to 0 and 1."""
+        found = self.weigh([make_host('one', 'cache:4:4 default:96:96'),
+                            make_host('two', 'io:4:4 default:96:96')],
+                           make_spec('neutral'), weigher.VqosQuantumWeigher)
+        self.assertAlmostEqual(0.4, found['two'] - found['one'])
+
+    def test_the_multiplier(self):
+        hosts = [make_host('one', 'io:2:1'), make_host('two', '')]
+        spec = make_spec('io')
+        self.assertEqual({'one': 10.0, 'two': 0.0}, self.weigh(hosts, spec))
+        self.flags(quantum_weight_multiplier=-0.5, group='vqos')
+        self.assertEqual({'one': -0.5, 'two': 0.0}, self.weigh(hosts, spec))
+        self.assertEqual('two', self.order(hosts, spec)[0])
+        self.flags(quantum_weight_multiplier=0, group='vqos')
+        self.assertEqual({'one': 0.0, 'two': 0.0}, self.weigh(hosts, spec))
+
+    def test_the_multiplier_of_an_aggregate(self):
+        hosts = [make_host('one', 'io:2:1',
+                           aggregate={'quantum_weight_multiplier': '7.5'}),
+                 make_host('two', 'io:2:1', aggregate={
+                     'quantum_weight_multiplier': 'high'}),
+                 make_host('three', '', aggregate={
+                     'quantum_weight_multiplier': '9'})]
+        self.assertEqual({'one': 7.5, 'two': 10.0, 'three': 0.0},
+                         self.weigh(hosts, make_spec('io')))
+
+    def test_a_flavor_that_is_invalid(self):
+        """The filter refuses it, where that is enabled."""
+        hosts = [make_host('one', 'io:2:1', 5), make_host('two', '', 6)]
+        for spec in (make_spec('gold'), make_spec('io', units=1),
+                     make_spec('io', units='many')):
+            self.assertEqual({'one': 0.0, 'two': 0.0}, self.weigh(hosts, spec))
+
+
+class UnitsTestCase(WeigherTestCase):
+
+    def test_the_host_that_is_filled_best(self):
+        hosts = [make_host('empty', room_cu=900), make_host('exact',
+                                                            room_cu=60),
+                 make_host('nearly', room_cu=61), make_host('half',
+                                                            room_cu=450)]
+        spec = make_spec(units=60)
+        self.assertEqual(['exact', 'nearly', 'half', 'empty'],
+                         self.order(hosts, spec))
+        found = self.weigh(hosts, spec)
+        self.assertEqual((4.0, 0.0), (found['exact'], found['empty']))
+
+    def test_stats_that_are_older_than_placement(self):
+        hosts = [make_host('one', room_cu=59), make_host('two', room_cu=0),
+                 make_host('three', room_cu=61)]
+        found = self.weigh(hosts, make_spec(units=60))
+        self.assertEqual({'one': 4.0, 'two': 4.0, 'three': 0.0}, found)
+
+    def test_hosts_that_do_not_say(self):
+        hosts = [make_host('none'), test_filter.stock_host(),
+                 host_manager.HostState('new', 'new', None),
+                 make_host('empty', room_cu=900),
+                 make_host('half', room_cu=450)]
+        for number, text in enumerate(('', '-5', '9' * 400)):
+            hosts.append(make_host(f'odd{number}', room_cu=text))
+        for host in hosts:
+            host.aggregates = []
+        found = self.weigh(hosts, make_spec(units=60))
+        self.assertEqual(4.0, found.pop('half'))
+        self.assertEqual({0.0}, set(found.values()))
+        hosts = hosts[:3]
+        self.assertEqual({0}, set(self.weigh(
+            hosts, make_spec(units=60)).values()))
+
+    def test_servers_without_units_are_not_weighed(self):
+        hosts = [make_host('one', room_cu=900), make_host('two', room_cu=60)]
+        for spec in (make_spec(), make_spec('auto')):
+            self.assertEqual({0.0}, set(self.weigh(hosts, spec).values()))
+
+    def test_the_multiplier(self):
+        hosts = [make_host('one', room_cu=900), make_host(
+            'two', room_cu=60, aggregate={'units_weight_multiplier': '3'})]
+        spec = make_spec(units=60)
+        self.assertEqual({'one': 0.0, 'two': 3.0}, self.weigh(hosts, spec))
+        self.flags(units_weight_multiplier=-1, group='vqos')
+        hosts[1].aggregates = []
+        self.assertEqual(['one', 'two'], self.order(hosts, spec))
+
+
+class BothTestCase(WeigherTestCase):
+
+    def test_a_pool_counts_before_the_best_fit(self):
+        hosts = [make_host('pool', 'cache:2:2 default:2:4', 900),
+                 make_host('fits', 'io:2:2 default:2:4', 60),
+                 make_host('empty', '', 1200)]
+        self.assertEqual(['pool', 'fits', 'empty'],
+                         self.order(hosts, make_spec('cache', units=60)))
+
+    def test_where_no_pool_is_the_best_fit_counts(self):
+        hosts = [make_host('one', '', 900), make_host('two', '', 60)]
+        self.assertEqual(['two', 'one'],
+                         self.order(hosts, make_spec('cache', units=60)))
+
+
+class InvalidTestCase(WeigherTestCase):
+
+    def test_a_host_with_invalid_stats_has_the_worst_weight(self):
+        hosts = [make_host('bad', 'cache:2:1', 60),
+                 make_host('near', 'cache:2:1', 60), make_host('far', '', 900)]
+        hosts[0].stats['vqos_slowest_cu'] = '9e999999'
+        for multiplier in (1.0, -1.0):
+            self.flags(units_weight_multiplier=multiplier,
+                       quantum_weight_multiplier=multiplier, group='vqos')
+            for spec, one in (
+                    (make_spec(units=60), weigher.VqosUnitsWeigher),
+                    (make_spec('cache'), weigher.VqosQuantumWeigher),
+                    (make_spec('neutral'), weigher.VqosQuantumWeigher)):
+                found = self.weigh(hosts, spec, one)
+                self.assertEqual(found['bad'], min(found.values()))
+                self.assertLess(found['bad'], max(found.values()))
+
+
+HOSTS = st.lists(st.dictionaries(st.sampled_from(host_stats.KEYS), TEXTS),
+                 min_size=2, max_size=4)
+
+
+@given(HOSTS, st.sampled_from(policy.CHOICES[CLASS_KEY]), st.integers(1, 8))
+def test_nonsense_raises_nothing(stats, quantum_class, vcpus):
+    hosts = []
+    for one in stats:
+        hosts.append(make_host())
+        hosts[-1].stats.update(one)
+        hosts[-1].aggregates = []
+    spec = make_spec(quantum_class, units=60, vcpus=vcpus)
+    weighed = [weights.WeighedHost(host, 0.0) for host in hosts]
+    for one in weigher.VqosQuantumWeigher().weigh_objects(weighed, spec):
+        assert 0.0 <= one <= 1.0
+    for one in weigher.VqosUnitsWeigher().weigh_objects(weighed, spec):
+        assert -float(policy.units.MAX_UNITS * 10) <= one <= 0.0
+    passed = vqos_filter.VqosFilter().filter_all(
+        [test_filter.make_host('good'), *hosts], make_spec(units=60))
+    assert passed[0].host == 'good'
+
+
+OCCUPANCIES = st.builds(
+    occupancy.Occupancy, st.dictionaries(
+        st.sampled_from(occupancy.NAMES), st.builds(
+            occupancy.PoolSize, st.integers(0, 9), st.integers(0, 40))),
+    st.none() | st.integers(0, 40))
+
+
+@given(OCCUPANCIES, st.integers(1, 8), st.integers(1, 9))
+def test_one_more_polluter_is_never_better(reported, vcpus, more):
+    def weight(pools):
+        return weigher.VqosQuantumWeigher()._weigh_object(
+            make_host(pools=host_stats.encode(host_stats.HostStats(
+                quantum_pools=pools))['vqos_quantum_pools']), spec)
+
+    spec = make_spec('cache', vcpus=vcpus)
+    assert weight(reported._replace(
+        polluters=(reported.polluters or 0) + more)) <= weight(reported)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is reserved for a server, and what that costs a host."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_vqos import guarantee
+from nova_vqos import units
+
+TICK_US = 4000
+SHARES = st.fractions(Fraction(1, 100), Fraction(9, 10))
+
+
+@given(SHARES, st.sampled_from(['default', 'io', 'cache', 'auto']))
+def test_a_vcpu_gets_its_share_in_runtimes_of_two_ticks_at_least(share, name):
+    found = guarantee.vcpu_reservation(share, name, tick_us=TICK_US)
+    assert found.quota_us >= 2 * TICK_US
+    # Quotas are whole microseconds.
+    assert float(found.share) == pytest.approx(float(share), rel=1e-3)
+
+
+@pytest.mark.parametrize('name, period_us', [
+    ('default', 50_000), ('io', 20_000), ('cache', 50_000)])
+def test_the_period_follows_the_class(name, period_us):
+    assert guarantee.vcpu_reservation(
+        Fraction(1, 2), name, tick_us=TICK_US) == units.CpuCap(
+            period_us // 2, period_us)
+
+
+@given(SHARES, st.integers(1, 64))
+def test_io_gets_a_small_part_within_bounds(share, vcpus):
+    found = guarantee.io_reservation(share, vcpus)
+    assert found.quota_us == 400
+    assert Fraction(19, 1000) < found.share < Fraction(81, 1000)
+    if Fraction(24, 100) < share * vcpus < Fraction(96, 100):
+        assert float(found.share) == pytest.approx(
+            float(share * vcpus) / 12, rel=1e-3)
+
+
+@given(SHARES, st.integers(1, 64))
+def test_a_server_costs_what_is_reserved_for_it(share, vcpus):
+    reserved = (vcpus * guarantee.vcpu_reservation(
+        share, 'default', tick_us=TICK_US).share
+        + 2 * guarantee.io_reservation(share, vcpus).share)
+    assert float(guarantee.cost_pcpus(share, vcpus)) == pytest.approx(
+        float(reserved), rel=1e-3)
+
+
+@pytest.mark.parametrize('cu, vcpus, free_cu, part', [
+    (60, 1, 70, ''),
+    # The I/O of half a pCPU takes a sixth of that.
+    (60, 1, 69, '69 CU'),
+    (120, 2, 140, ''),
+    (120, 2, 139, '139.2'),
+    (108, 1, 10_000, ''),
+    (109, 1, 10_000, '90%'),
+    (60, 1, None, 'no speed'),
+])
+def test_what_a_host_cannot_guarantee(cu, vcpus, free_cu, part):
+    """Of 120 CU each are its pCPUs."""
+    refusal = guarantee.refusal(cu, vcpus, Fraction(120), free_cu)
+    assert bool(refusal) == bool(part)
+    assert part in refusal

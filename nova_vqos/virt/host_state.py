@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host can promise now: its profile, and its agent's heartbeat.
+
+Read by the compute driver. Imports neither Nova nor libvirt.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+import dataclasses
+from decimal import Decimal
+import functools
+import logging
+import math
+import os
+
+from nova_vqos import agent_state
+from nova_vqos import core_types
+from nova_vqos import cpuset
+from nova_vqos import files
+from nova_vqos import hooks
+from nova_vqos import host_stats
+from nova_vqos import units
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
+from nova_vqos.profile import model
+from nova_vqos.profile import validity
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostReport:
+    """What a host can promise now.
+
+    :ivar pcpus: those that servers with units share
+    :ivar profile: None where there is none that can be read
+    :ivar problem: why the host accepts no new servers with units; empty: it
+        does
+    :ivar present: whether there is a profile, be it unreadable
+    :ivar has_all_pcpus: whether these are all of the host
+    """
+
+    pcpus: frozenset[int]
+    profile: model.Profile | None
+    problem: str
+    present: bool
+    agent: agent_state.AgentState
+    has_all_pcpus: bool = True
+
+    @property
+    def valid(self) -> bool:
+        return not self.problem
+
+    @property
+    def capacity_cu(self) -> int:
+        """CU that the shared pCPUs have while all of them are busy.
+
+        :raises nova_vqos.files.FileError: without a profile
+        """
+        profile = self.profile
+        if profile is None:
+            raise files.FileInvalid(self.problem)
+        return units.capacity_cu(map(profile.coefficient, self.pcpus))
+
+    @property
+    def guarantee_cu(self) -> int | None:
+        """CU that can still be reserved for servers; None: none can.
+
+        The kernel reserves nothing for a thread that may not run everywhere.
+        """
+        free_pcpus = self.agent.guarantee_pcpus
+        if (free_pcpus is None or self.profile is None
+                or not self.has_all_pcpus):
+            return None
+        return math.floor(free_pcpus * float(units.pcpu_cu(
+            self.profile.slowest(self.pcpus))))
+
+    @property
+    def all_core_types(self) -> tuple[core_types.CoreType, ...]:
+        """The core types of the shared pCPUs, without any server."""
+        return (() if self.profile is None else
+                core_types.of_host(self.profile, self.pcpus))
+
+    @property
+    def unlike_core_types(self) -> tuple[core_types.CoreType, ...]:
+        """Likewise; none where all pCPUs are equal."""
+        found = self.all_core_types
+        return found if len(found) > 1 else ()
+
+    def stats(self, left: Sequence[core_types.CoreType] = ()
+              ) -> host_stats.HostStats:
+        """What the scheduler learns of the host.
+
+        :param left: what servers leave of :attr:`all_core_types`
+        """
+        stats = host_stats.HostStats(
+            profile=self.problem or host_stats.VALID,
+            agent_seen_at=self.agent.seen_at,
+            quantum_classes=self.agent.quantum_classes,
+            quantum_pools=self.agent.occupancy,
+            dd_billing=self.agent.dd_billing)
+        profile = self.profile
+        if profile is None:
+            return stats
+        stats = stats._replace(profile_id=profile.id)
+        try:
+            slowest = profile.slowest(self.pcpus)
+            fastest = profile.fastest(self.pcpus)
+        except files.FileError:
+            # It is the problem already.
+            return stats
+        return stats._replace(
+            slowest_cu=_cu(slowest), fastest_cu=_cu(fastest),
+            least_cu=_least_cu(slowest, profile),
+            guarantee_cu=self.guarantee_cu,
+            core_types=tuple(host_stats.CoreTypeRoom(
+                _cu(one.coefficient), one.whole_room_cu,
+                _least_cu(one.coefficient, profile))
+                for one in left) if len(left) > 1 else (),
+            room_cu=sum(one.whole_room_cu for one in left) if left else None)
+
+    def traits(self) -> set[str]:
+        """The traits of ours that the host has."""
+        return host_stats.traits(self.stats(), hook=hooks.is_installed())
+
+
+class HostReporter:
+    """Makes a host's reports.
+
+    The profile is read again only when its file changed. The agent's state and
+    the last verification, small files, are read for each report.
+    """
+
+    def __init__(self, profile_path: str, agent_state_path: str,
+                 max_interval: float, verification_path: str) -> None:
+        """
+        :param max_interval: see :func:`nova_vqos.profile.validity.staleness`
+        :param verification_path: see :mod:`nova_vqos.profile.validity`
+        """
+        self._verification_path = verification_path
+        self._profile_path = profile_path
+        self._agent_state_path = agent_state_path
+        self._max_interval = max_interval
+        self._logged_problem: str | None = None
+
+    def report(self, pcpus: Iterable[int], obstacle: str = '') -> HostReport:
+        """The report of now. Never raises: what is wrong is its problem.
+
+        :param pcpus: those that servers with units share
+        :param obstacle: what else keeps the host from selling units
+        """
+        pcpus = frozenset(pcpus)
+        profile, problem, present = None, '', True
+        found: Mapping[str, str] = {}
+        try:
+            profile = _load(self._profile_path)
+            found = fingerprint.of_host(profile.fingerprint.get('emulator'))
+            problem = self._problem_of(profile, pcpus, found)
+        except files.FileMissing as error:
+            problem, present = str(error), False
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+        problem = obstacle or problem
+        self._log_change(profile, problem)
+        return HostReport(
+            pcpus=pcpus, profile=profile, problem=problem, present=present,
+            agent=read_agent_state(self._agent_state_path),
+            has_all_pcpus=_are_all(pcpus, found.get('online_pcpus', '')))
+
+    def _problem_of(self, profile: model.Profile, pcpus: frozenset[int],
+                    found: Mapping[str, str]) -> str:
+        profile.slowest(pcpus)
+        reasons = validity.staleness(
+            profile, found, max_interval=self._max_interval)
+        if not reasons:
+            reasons = [validity.why_stale(self._verification_path,
+                                          profile.id)]
+        return (f'the profile is stale: {"; ".join(reasons)}'
+                if any(reasons) else '')
+
+    def _log_change(self, profile: model.Profile | None,
+                    problem: str) -> None:
+        """Once per change: the report is made each minute."""
+        if problem == self._logged_problem:
+            return
+        self._logged_problem = problem
+        if problem:
+            LOG.warning('This host accepts no new servers with CPU units: %s',
+                        problem)
+        elif profile is not None:
+            LOG.info('This host accepts servers with CPU units by profile %s',
+                     profile.id)
+
+
+def read_agent_state(path: str) -> agent_state.AgentState:
+    """The agent's last heartbeat; the default where there is none."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            return agent_state.from_text(
+                file.read(agent_state.MAX_CHARACTERS + 1))
+    except (files.FileInvalid, OSError, ValueError):
+        return agent_state.AgentState()
+
+
+def _are_all(pcpus: Set[int], online: str) -> bool:
+    """Whether these are all pCPUs of the host, as far as known.
+
+    :param online: the kernel's list of them
+    """
+    try:
+        return pcpus >= cpuset.parse_pcpus(online)
+    except ValueError:
+        return False
+
+
+def _cu(coefficient: float) -> Decimal:
+    """A pCPU's speed in CU, without an error of rounding."""
+    return Decimal(repr(float(coefficient))) * units.CU_PER_REFERENCE_PCPU
+
+
+def _least_cu(coefficient: float, profile: model.Profile) -> Decimal:
+    return Decimal(repr(float(units.least_cu_per_vcpu(
+        coefficient, tick_us=profile.tick_us))))
+
+
+def _load(path: str) -> model.Profile:
+    """The profile, parsed again only when its file is another one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        # load() says what is wrong.
+        return document.load(path)
+    return _load_cached(path, status.st_mtime_ns, status.st_size,
+                        status.st_ino, status.st_mode, status.st_uid)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_cached(path: str, *_identity: int) -> model.Profile:
+    return document.load(path)
