@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real guests whose speed is guaranteed by a real agent and this kernel."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+import libvirt
+import pytest
+
+from nova_vqos import units
+from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import deadline
+from nova_vqos.hypervisor.linux import procfs
+from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import conftest
+from nova_vqos.tests.host import guests
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import host as hosts
+from nova_vqos_lab import process
+
+LIMIT_S = guests.LIMIT_S
+WINDOW_S = 4.0
+SPINNERS = 6
+# Of 40 CU on one vCPU, on pCPUs of 100 CU.
+VCPU = units.CpuCap(20_000, 50_000)
+IO_US = 400
+ADDRESSES = {'whole': '198.18.0.13', 'target': '198.18.0.14'}
+# Of its CPU time, before all of it is reserved at the target.
+MOST_UNRESERVED_NS = 20_000_000
+_NOISE = f"""
+import os
+parent = os.getpid()
+for _ in range({SPINNERS}):
+    if not os.fork():
+        while os.getppid() == parent:
+            pass
+        os._exit(0)
+os.wait()
+"""
+
+pytestmark = pytest.mark.quiet
+
+
+def free_pcpus():
+    return deadline.free_bandwidth(len(os.sched_getaffinity(0)))
+
+
+@contextlib.contextmanager
+def host_of_all(name):
+    """Another host, of all pCPUs of this machine: the kernel reserves time
+    for threads only that may run on all.
+    """
+    made = hosts.Host(name, os.sched_getaffinity(0), address=ADDRESSES[name],
+                      root=conftest.ROOT, prefix=conftest.PREFIX)
+    made.remove()
+    try:
+        made.start(peers=ADDRESSES)
+        # Otherwise the lab's guests go before all else.
+        cgroups.weigh_equally(made.hierarchy, made.cgroup)
+        agents.store_profile(made, 1.0)
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture(scope='module')
+def whole(lab):
+    try:
+        if free_pcpus() < 1:
+            pytest.skip('this kernel reserves less than a pCPU')
+    except base.ReservationRefused as error:
+        pytest.skip(str(error))
+    with host_of_all('whole') as made:
+        yield made
+
+
+@pytest.fixture
+def agent(whole, bus):
+    with started(whole, bus) as made:
+        yield made
+    guests.destroy_all(whole)
+
+
+@contextlib.contextmanager
+def started(host, bus):
+    made = agents.Agent(host, bus, guarantees_speed=True)
+    try:
+        made.wait_ready()
+        process.wait_until(
+            lambda: made.state().get('guarantee_pcpus') is not None, LIMIT_S,
+            'what can be reserved', log=made.process.log)
+        yield made
+    finally:
+        made.stop()
+        made.print_log()
+
+
+def boot(host, cu=40, **options):
+    return guests.Guest(host, specs=guests.server(
+        cu, vqos_guarantee='required'), **options)
+
+
+def reservations(guest):
+    """:returns: of its first vCPU and its main thread, None: it has none"""
+    return tuple(deadline.reservation(tid)
+                 for tid in (guest.thread(0), guest.emulator))
+
+
+def wait_reserved(guest):
+    process.wait_until(lambda: reservations(guest)[0] == VCPU, LIMIT_S,
+                       f'the reservation of {guest.name}')
+
+
+@contextlib.contextmanager
+def noise(host):
+    """Processes of a host that spin, beside the group of all its guests.
+
+    Started as one: beside each other that would take long.
+    """
+    spinners = host.popen([sys.executable, '-c', _NOISE], log='noise')
+    try:
+        yield
+    finally:
+        spinners.stop()
+
+
+def test_a_guest_gets_its_speed_beside_any_noise(agent, whole):
+    guest = boot(whole)
+    wait_reserved(guest)
+    assert reservations(guest)[1].quota_us == IO_US
+    guest.wait_cap(guests.CAP)
+    with noise(whole):
+        share = guest.delivered_share(WINDOW_S)
+    assert share == pytest.approx(0.4, rel=0.05)
+
+
+def test_one_that_is_reset_or_paused_keeps_it(agent, whole):
+    guest = boot(whole)
+    wait_reserved(guest)
+    guest.domain().reset()
+    guest.domain().suspend()
+    assert reservations(guest)[0] == VCPU
+    guest.domain().resume()
+    assert reservations(guest)[0] == VCPU
+
+
+def test_a_vcpu_that_is_plugged_in_gets_its_part(agent, whole):
+    guest = boot(whole, spare_vcpus=1)
+    wait_reserved(guest)
+    guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    half = units.CpuCap(10_000, 50_000)
+    process.wait_until(
+        lambda: [deadline.reservation(guest.thread(vcpu))
+                 for vcpu in (0, 1)] == [half, half],
+        LIMIT_S, 'the reservations of both vCPUs')
+
+
+def test_what_does_not_fit_keeps_its_cap(agent, whole):
+    """Sold to all who booted at once: each saw room for one."""
+    made = [boot(whole, 80) for _ in range(len(whole.pcpus) + 1)]
+    wanted = units.CpuCap(40_000, 50_000)
+
+    def counts():
+        has = [reservations(guest)[0] for guest in made]
+        return has.count(wanted), has.count(None)
+    process.wait_until(lambda: counts() == (len(whole.pcpus), 1), LIMIT_S,
+                       'all but one reservation')
+    without, = (guest for guest in made if reservations(guest)[0] is None)
+    without.wait_cap((40_000, 50_000))
+    process.wait_until(
+        lambda: any(without.uuid in alarm
+                    for alarm in agent.state()['alarms']),
+        LIMIT_S, 'the alarm')
+    # As soon as another goes, it is its turn.
+    next(guest for guest in made if guest is not without).domain().destroy()
+    process.wait_until(lambda: reservations(without)[0] == wanted, LIMIT_S,
+                       'the last reservation')
+
+
+def test_a_pinned_guest_is_not_guaranteed(agent, whole):
+    guest = boot(whole, pinned_to=min(whole.pcpus))
+    process.wait_until(
+        lambda: any(guest.uuid in alarm and 'all pCPUs' in alarm
+                    for alarm in agent.state()['alarms']),
+        LIMIT_S, 'the alarm')
+    assert reservations(guest)[0] is None
+
+
+class Arrival:
+    """Looks at a guest's vCPU until its time is reserved on a host.
+
+    :ivar run_ns: what it ran there until then; None: it is not yet
+    """
+
+    def __init__(self, guest, host):
+        self.run_ns = None
+        self._guest, self._host = guest, host
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception):
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self):
+        while self.run_ns is None and not self._stop.wait(0.001):
+            with contextlib.suppress(OSError, IndexError):
+                tid = self._guest.thread(0, self._host)
+                if tid and deadline.reservation(tid):
+                    self.run_ns = procfs.read_run(tid).run_ns
+
+
+def test_one_that_migrates_is_guaranteed_when_it_arrives(agent, whole, bus):
+    guest = boot(whole)
+    wait_reserved(guest)
+    with host_of_all('target') as target, started(target, bus):
+        agents.install_hook(target)
+        with Arrival(guest, target) as arrival:
+            guest.migrate(target)
+            process.wait_until(lambda: arrival.run_ns is not None, LIMIT_S,
+                               'the reservation at the target')
+        assert arrival.run_ns < MOST_UNRESERVED_NS
+        guest.host = target
+        share = guest.delivered_share(WINDOW_S)
+        guests.destroy_all(target)
+    assert share == pytest.approx(0.4, rel=0.05)
+
+
+def test_nothing_is_lost(whole, bus):
+    """The kernel loses the time of a thread that leaves the policy."""
+    before = free_pcpus()
+    with started(whole, bus) as agent:
+        for _ in range(5):
+            guest = boot(whole)
+            wait_reserved(guest)
+            os.kill(guest.emulator, signal.SIGKILL)
+            process.wait_until(
+                lambda: not guests.connect(whole).listAllDomains(), LIMIT_S,
+                'the end of the guest')
+        guest = boot(whole)
+        wait_reserved(guest)
+        agent.process.signal(signal.SIGKILL)
+        agent.process.wait(10)
+    assert reservations(guest)[0] == VCPU
+    with started(whole, bus) as agent:
+        # A new agent takes it over.
+        process.wait_until(
+            lambda: 'is guaranteed' in agent.log(), LIMIT_S,
+            'the new agent to find the reservation')
+        assert reservations(guest)[0] == VCPU
+        guests.destroy_all(whole)
+    process.wait_until(
+        lambda: before - free_pcpus() < 0.01, LIMIT_S,
+        f'the kernel to reserve {float(before):.3f} pCPUs again')

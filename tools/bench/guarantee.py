@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How much of its promise each server gets, by quotas and by guarantees.
+
+A real agent, and real QEMU guests that spin, on a host that is sold out: as
+much as the kernel reserves, less what is not sold and what I/O takes. Each
+case is measured with quotas alone and with guarantees, alone and beside
+processes of the host that spin. Prints the least and the most that a server
+got, as parts of its promise.
+"""
+
+import contextlib
+import dataclasses
+from fractions import Fraction
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import lab_host
+import libvirt
+import rom_guests
+
+from nova_vqos import guarantee
+from nova_vqos import policy
+from nova_vqos.hypervisor.linux import deadline
+from nova_vqos_lab import cgroups
+from nova_vqos_lab import process
+
+# vCPUs of each part of a pCPU, on two pCPUs. What a case sells is made smaller
+# until it fits.
+CASES = ('2x90', '3x60', '4x45', '5x36', '3x55+3x5', '40x4')
+ENFORCEMENTS = ('quota', 'guarantee')
+_LIMIT_S = 60
+# Until caps, guests and noise go on evenly.
+_SETTLE_S = 2.0
+_STEP = Fraction(99, 100)
+# Waits for a signal before and after it is started.
+_SPINNER = ('import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n'
+            'while True: pass')
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the servers of a case got.
+
+    :ivar case: see CASES
+    :ivar sold: CU of each server, on pCPUs of 100 CU
+    :ivar noise: whether other processes spun beside
+    :ivar least: of its promise that any server got, in any window
+    :ivar most: likewise
+    """
+
+    case: str
+    sold: list[int]
+    enforcement: str
+    noise: bool
+    least: float
+    most: float
+
+
+def sold_cu(case: str, pcpus: int) -> list[int]:
+    """CU of each server: as in the case, or as much as fits in proportion."""
+    free = float(deadline.free_bandwidth(pcpus)
+                 * (1 - guarantee.UNSOLD_PART))
+    parts = [int(share) for group in case.split('+')
+             for count, share in [group.split('x')]
+             for _ in range(int(count) * pcpus // 2)]
+    scale = Fraction(1)
+    while True:
+        found = [max(int(part * scale), 4) for part in parts]
+        if sum(guarantee.cost_pcpus(Fraction(cu, 100), 1)
+               for cu in found) <= free:
+            return found
+        if found[-1] == max(found) == 4:
+            # No smaller: fewer.
+            parts.pop()
+        else:
+            scale *= _STEP
+
+
+@contextlib.contextmanager
+def noise(bench: lab_host.BenchHost, spinners: int):
+    """Processes of the host that can spin, beside the group of all guests.
+
+    They are started before the guests, after which it would take long. Both
+    groups have the same weight, as on a host with systemd. Gives a context in
+    which they spin.
+    """
+    started = [bench.host.popen([sys.executable, '-c', _SPINNER], log='noise')
+               for _ in range(spinners)]
+
+    @contextlib.contextmanager
+    def running():
+        for one in started:
+            one.signal(signal.SIGCONT)
+        try:
+            time.sleep(_SETTLE_S)
+            yield
+        finally:
+            for one in started:
+                one.signal(signal.SIGSTOP)
+    try:
+        yield running
+    finally:
+        for one in started:
+            one.signal(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def guests(bench: lab_host.BenchHost, cus: list[int], enforcement: str):
+    """Guests that spin, with what they are promised in force."""
+    connection = libvirt.open(bench.host.libvirt_uri)
+    specs = {} if enforcement == 'quota' else {
+        policy.GUARANTEE_KEY: 'required'}
+    made = []
+    try:
+        for number, cu in enumerate(cus):
+            kind = rom_guests.Kind(busy_units=cu, has_devices=False,
+                                   spins=True)
+            made.append(rom_guests.RomGuest(
+                connection, number, kind, is_busy=True, specs=specs))
+        if enforcement == 'guarantee':
+            process.wait_until(
+                lambda: all(deadline.reservation(thread_of(bench, one))
+                            for one in made), _LIMIT_S, 'all reservations',
+                log=bench.agent.log)
+        time.sleep(_SETTLE_S)
+        yield made
+    finally:
+        for one in made:
+            one.domain.destroy()
+        process.wait_until(lambda: not connection.listAllDomains(), _LIMIT_S,
+                           'the end of all guests')
+
+
+def group_of(bench: lab_host.BenchHost, guest: rom_guests.RomGuest) -> str:
+    return bench.host.vcpu_cgroup(guest.domain.name())
+
+
+def thread_of(bench: lab_host.BenchHost, guest: rom_guests.RomGuest) -> int:
+    hierarchy = bench.host.hierarchy
+    name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
+    return int(pathlib.Path(hierarchy.directory(
+        'cpu', f'{group_of(bench, guest)}/{name}')).read_text().split()[0])
+
+
+def parts(bench: lab_host.BenchHost, made: list[rom_guests.RomGuest],
+          cus: list[int], windows: int, seconds: float) -> list[float]:
+    """What each got of its promise, in each window."""
+    groups = [group_of(bench, one) for one in made]
+
+    def used_ns():
+        return [cgroups.cpu_time_ns(bench.host.hierarchy, one)
+                for one in groups]
+    found = []
+    for _ in range(windows):
+        before, began_ns = used_ns(), time.monotonic_ns()
+        # The length of the measurement.
+        time.sleep(seconds)
+        after, wall_ns = used_ns(), time.monotonic_ns() - began_ns
+        found += [(now - then) / wall_ns * 100 / cu for now, then, cu
+                  in zip(after, before, cus, strict=True)]
+    return found
+
+
+def run(bench, running, options):
+    pcpus = len(bench.host.pcpus)
+    for case in options.cases:
+        cus = sold_cu(case, pcpus)
+        for enforcement in ENFORCEMENTS:
+            lab_host.say(f'{case} by {enforcement}: '
+                         f'{len(cus)} servers, {sum(cus)} CU')
+            with guests(bench, cus, enforcement) as made:
+                for is_noisy, beside in ((False, contextlib.nullcontext),
+                                         (True, running)):
+                    with beside():
+                        got = parts(bench, made, cus, options.windows,
+                                    options.seconds)
+                    yield Result(case, cus, enforcement, is_noisy,
+                                 round(min(got), 4), round(max(got), 4))
+
+
+def main():
+    parser = lab_host.argparse.ArgumentParser(description=__doc__.split(
+        '\n', 1)[0])
+    parser.add_argument('--cases', nargs='+', default=CASES, metavar='NxP',
+                        help=f'default: {" ".join(CASES)}')
+    parser.add_argument('--seconds', type=float, default=10.0,
+                        help='length of a window (default: %(default)s)')
+    parser.add_argument('--windows', type=int, default=3,
+                        help='of each case (default: %(default)s)')
+    parser.add_argument('--noise', type=int, default=10,
+                        help='processes that spin (default: %(default)s)')
+    parser.add_argument('--json', metavar='FILE')
+    options = parser.parse_args()
+    lab_host.prepare()
+    found = []
+    with lab_host.started() as bench:
+        rom_guests.install_roms(bench)
+        # Otherwise the lab's guests go before all else.
+        cgroups.weigh_equally(bench.host.hierarchy, bench.host.cgroup)
+        bench.start_agent(agent='guarantees_speed = true')
+        # The agent measures what can be reserved, and so do we.
+        state = pathlib.Path(bench.host.path('run/nova-vqos/agent.json'))
+        process.wait_until(
+            lambda: state.exists() and json.loads(state.read_text()).get(
+                'guarantee_pcpus'), _LIMIT_S, 'the agent',
+            log=bench.agent.log)
+        print(f'{len(bench.host.pcpus)} pCPUs, Linux {os.uname().release}')
+        print(f'{"case":10} {"sold CU":>8} {"by":10} {"beside":>7} '
+              f'{"least":>7} {"most":>7}')
+        with noise(bench, options.noise) as running:
+            for one in run(bench, running, options):
+                found.append(dataclasses.asdict(one))
+                print(f'{one.case:10} {sum(one.sold):8} {one.enforcement:10} '
+                      f'{"noise" if one.noise else "-":>7} '
+                      f'{one.least:7.3f} {one.most:7.3f}', flush=True)
+        bench.stop_agent()
+    lab_host.save({'kernel': os.uname().release, 'cases': found},
+                  options.json)
+
+
+if __name__ == '__main__':
+    main()
