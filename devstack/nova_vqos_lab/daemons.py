@@ -47,22 +47,33 @@ def network(name: str) -> Iterator[None]:
     :param name: of the network namespace below /run/netns
     :raises process.LabError: when there is no such namespace
     """
-    try:
-        inside = os.open(f'/run/netns/{name}', os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as exc:
-        raise process.LabError(
-            f'no network namespace {name}: the lab does not run') from exc
     before = os.open(f'/proc/self/task/{threading.get_native_id()}/ns/net',
                      os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _setns(inside)
+        join_network(name)
         try:
             yield
         finally:
             _setns(before)
     finally:
-        os.close(inside)
         os.close(before)
+
+
+def join_network(name: str) -> None:
+    """Let this thread use a namespace's net to its end.
+
+    :param name: of the network namespace below /run/netns
+    :raises process.LabError: when there is no such namespace
+    """
+    try:
+        inside = os.open(f'/run/netns/{name}', os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise process.LabError(
+            f'no network namespace {name}: the lab does not run') from exc
+    try:
+        _setns(inside)
+    finally:
+        os.close(inside)
 
 
 def _setns(descriptor: int) -> None:

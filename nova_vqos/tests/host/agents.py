@@ -2,7 +2,6 @@
 """The parts of nova_vqos on a host, and the bus between them."""
 
 from concurrent import futures
-import contextlib
 import datetime
 import json
 import os
@@ -188,11 +187,10 @@ class Client:
     def __init__(self, bus, network):
         """:param network: name of the network namespace."""
         self._bus = bus
-        # Never closed: the thread ends inside.
-        self._inside = contextlib.ExitStack()
+        # NOTE: not daemons.network(): a context that is left open is closed
+        # by the garbage collector, in any thread, which then is elsewhere.
         self._executor = futures.ThreadPoolExecutor(
-            1, initializer=lambda: self._inside.enter_context(
-                daemons.network(network)))
+            1, initializer=daemons.join_network, initargs=(network,))
 
     def __enter__(self):
         self._transport = self._executor.submit(self._connect).result()

@@ -2,15 +2,18 @@
 """The lab's hosts themselves: apart from each other, and gone when removed."""
 
 import contextlib
+import gc
 import os
 import re
 import signal
 import statistics
 import subprocess
+import threading
 
 import libvirt
 import pytest
 
+from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
@@ -70,6 +73,23 @@ def test_nothing_finds_a_kvm(lab):
     """Nor may libvirt think that it could: it would ask QEMU each time."""
     assert lab.fast.run(['test', '-w', '/dev/kvm'],
                         check=False).returncode == 1
+
+
+def test_a_client_stays_in_its_network_when_others_go(lab, bus):
+    """What is left of others is collected in any thread, in its own too."""
+    network = lab.network.controller
+    with agents.Client(bus, network) as client:
+        inside = client.submit(network_of_this_thread)
+        with agents.Client(bus, network) as other:
+            assert other.submit(network_of_this_thread) == inside
+        del other
+        client.submit(gc.collect)
+        assert client.submit(network_of_this_thread) == inside
+    assert network_of_this_thread() != inside
+
+
+def network_of_this_thread():
+    return os.readlink(f'/proc/self/task/{threading.get_native_id()}/ns/net')
 
 
 @contextlib.contextmanager
