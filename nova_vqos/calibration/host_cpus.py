@@ -163,10 +163,13 @@ def guest_pcpus(before: Mapping[int, int], after: Mapping[int, int],
                 ticks: float) -> float:
     """How many pCPUs guests used between two readings.
 
-    :param ticks: that went by for each pCPU
+    A thread that the first reading lacks has begun since.
+
+    :param ticks: that went by for each pCPU: no thread used more
     """
-    used = sum(now - before.get(thread, now) for thread, now in after.items())
-    return used / max(1, ticks)
+    ticks = max(1, ticks)
+    return sum(min(now - before.get(thread, 0), ticks)
+               for thread, now in after.items()) / ticks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -41,9 +41,14 @@ def test_a_process_that_ends_meanwhile(sysroot):
 
 
 def test_what_guests_used():
-    """Of one that came meanwhile, what it used before is not known."""
-    assert host_cpus.guest_pcpus({1: 50, 2: 60}, {1: 80, 3: 900}, 200) == 0.15
+    """A guest that starts meanwhile counts, and may not be missed."""
+    assert host_cpus.guest_pcpus({1: 50, 2: 60}, {1: 80, 3: 90}, 200) == 0.6
     assert host_cpus.guest_pcpus({}, {}, 0) == 0
+
+
+def test_no_thread_used_more_than_a_pcpu():
+    """One that was seen late may have run for long before."""
+    assert host_cpus.guest_pcpus({}, {3: 900}, 200) == 1
 
 
 @pytest.fixture
