@@ -37,6 +37,10 @@ OPTIONS = [
     cfg.StrOpt(
         'slow_host',
         help='Name of the host that is too slow for that.'),
+    cfg.BoolOpt(
+        'guarantees_speed', default=False,
+        help='Whether a host guarantees the speed of servers whose flavor '
+             'requires it, and has room for one. Otherwise none may.'),
     cfg.StrOpt(
         'single_host_zone',
         help='An availability zone of one host, for what must not move to '
