@@ -17,6 +17,8 @@ from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import hardened_agent
+from nova_vqos.tests.host import systemd
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
@@ -135,6 +137,21 @@ def test_a_guest_gets_its_speed_beside_any_noise(agent, whole):
     with noise(whole):
         share = guest.delivered_share(WINDOW_S)
     assert share == pytest.approx(0.4, rel=0.05)
+
+
+def test_the_limits_of_its_unit_let_the_agent_reserve(whole, bus):
+    systemd.need()
+    agent = hardened_agent.HardenedAgent(whole, bus, guarantees_speed=True)
+    try:
+        agent.wait_ready()
+        wait_reserved(boot(whole))
+        assert agent.status()['Seccomp'] == '2'
+    finally:
+        try:
+            agent.stop()
+        finally:
+            agent.print_log()
+            guests.destroy_all(whole)
 
 
 def test_one_that_is_reset_or_paused_keeps_it(agent, whole):
