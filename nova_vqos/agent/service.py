@@ -51,7 +51,9 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
     found: ty.Any = stevedore.DriverManager(
         HYPERVISORS, options.hypervisor, invoke_on_load=True,
         invoke_args=(options.libvirt_uri,),
-        invoke_kwds={'run_path': options.libvirt_run_path})
+        invoke_kwds={'run_path': options.libvirt_run_path,
+                     'guaranteed_pcpus': conf.vqos.guaranteed_pcpus,
+                     'partition_path': options.partition_path})
     hypervisor: base.Hypervisor = found.driver
     return hypervisor
 

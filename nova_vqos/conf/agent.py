@@ -194,8 +194,18 @@ vqos:guarantee.
 The agent reserves CPU time for the threads of these servers: the kernel's
 policy SCHED_DEADLINE. It needs CAP_SYS_NICE. The kernel reserves nothing for a
 thread that may not run on all pCPUs of its cpuset partition: on such a host,
-[compute] cpu_shared_set is unset or names all pCPUs. A server that runs keeps
-its reservation to its end, also where this is switched off.
+[compute] cpu_shared_set is unset or names all pCPUs, or those of [vqos]
+guaranteed_pcpus. A server that runs keeps its reservation to its end, also
+where this is switched off.
+"""),
+    cfg.StrOpt(
+        'partition_path',
+        default=default_path.PARTITION,
+        help="""
+Path of the file to which ``nova-vqos-partition --record`` writes what the
+kernel reserves in the partition of [vqos] guaranteed_pcpus.
+
+Without a measurement of the last hour the host guarantees no speed.
 """),
     cfg.StrOpt(
         'ledger_path',

@@ -10,6 +10,8 @@ PROFILE = '/etc/nova-vqos/profile.yaml'
 VERIFICATION = '/var/lib/nova-vqos/verification.json'
 #: Result of nova-vqos-probe: the quantum classes that the kernel enforces.
 PROBE_RESULT = '/run/nova-vqos/quantum.json'
+#: The cpuset partition of servers, measured by nova-vqos-partition.
+PARTITION = '/run/nova-vqos/partition.json'
 
 #: Configuration of agent and command lines.
 CONFIG = '/etc/nova-vqos/nova-vqos.conf'

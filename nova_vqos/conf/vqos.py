@@ -7,6 +7,7 @@ import typing as ty
 from oslo_config import cfg
 from oslo_config import types
 
+from nova_vqos import cpuset
 from nova_vqos import cputune
 from nova_vqos import units
 from nova_vqos.conf import default_path
@@ -16,6 +17,21 @@ GROUP = cfg.OptGroup(
     name='vqos',
     title='CPU units',
     help='The CPU units of a host: their sale and their enforcement.')
+
+
+class _PcpusType(types.ConfigType):  # type: ignore[misc]
+    """A set of pCPUs, such as 4-63; it may be empty."""
+
+    def __init__(self) -> None:
+        super().__init__(type_name='set of pCPUs')
+
+    def __call__(self, value: str | frozenset[int]) -> frozenset[int]:
+        if not isinstance(value, str):
+            return value
+        return cpuset.parse_pcpus(value) if value.strip() else frozenset()
+
+    def _formatter(self, value: frozenset[int]) -> str:
+        return cpuset.format_pcpus(value)
 
 
 class _SlicesType(types.Dict):
@@ -193,6 +209,20 @@ off. With the default the emptiest host comes last, whatever Nova's own
 weighers of CPU, RAM and disk prefer, which spread servers. Metadata of the
 same name of a host's aggregate overrides the option; of several aggregates
 the lowest value counts.
+"""),
+    cfg.Opt(
+        'guaranteed_pcpus',
+        type=_PcpusType(),
+        default=frozenset(),
+        help="""
+pCPUs that servers have to themselves, such as 4-63, in a cpuset partition of
+cgroup v2.
+
+``nova-vqos-partition.service`` makes the partition. A host that guarantees
+speed by ``[vqos_agent] guarantees_speed`` then reserves time on these pCPUs,
+and the services of the host keep the others. Set ``[compute] cpu_shared_set``
+to the same pCPUs: a host on which they differ guarantees nothing. Without this
+option time is reserved on all pCPUs of the host.
 """),
     cfg.FloatOpt(
         'profile_max_interval',

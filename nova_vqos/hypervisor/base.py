@@ -185,6 +185,17 @@ class Reserved:
     refusal: str = ''
 
 
+class Bandwidth(ty.NamedTuple):
+    """The CPU time that the kernel reserves for domains.
+
+    :ivar pcpus: in pCPUs
+    :ivar is_total: whether it includes what is reserved for domains by now
+    """
+
+    pcpus: Fraction
+    is_total: bool
+
+
 class ThreadRun(ty.NamedTuple):
     """Counters of one thread since it began; they never fall.
 
@@ -373,10 +384,11 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def free_bandwidth(self) -> Fraction:
-        """Measure how much CPU time can still be reserved, in pCPUs.
+    def bandwidth(self) -> Bandwidth:
+        """Find how much CPU time can be reserved for domains.
 
-        For some milliseconds the kernel refuses all other reservations.
+        Where it is measured, the kernel refuses all other reservations for
+        some milliseconds.
 
         :raises ReservationRefused: when none can be reserved on this host
         """

@@ -47,7 +47,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         agent.register_opts(CONF)
         self._vqos_reporter = host_state.HostReporter(
             CONF.vqos.profile_path, CONF.vqos.agent_state_path,
-            CONF.vqos.profile_max_interval, CONF.vqos.verification_path)
+            CONF.vqos.profile_max_interval, CONF.vqos.verification_path,
+            CONF.vqos.guaranteed_pcpus)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
         self._vqos_agent = agent_client.AgentClient()

@@ -36,7 +36,8 @@ class HostReport:
     :ivar problem: why the host accepts no new servers with units; empty: it
         does
     :ivar present: whether there is a profile, be it unreadable
-    :ivar has_all_pcpus: whether these are all of the host
+    :ivar can_reserve: whether the kernel reserves time for threads that may
+        run on these pCPUs alone
     """
 
     pcpus: frozenset[int]
@@ -44,7 +45,7 @@ class HostReport:
     problem: str
     present: bool
     agent: agent_state.AgentState
-    has_all_pcpus: bool = True
+    can_reserve: bool = True
 
     @property
     def valid(self) -> bool:
@@ -63,13 +64,10 @@ class HostReport:
 
     @property
     def guarantee_cu(self) -> int | None:
-        """CU that can still be reserved for servers; None: none can.
-
-        The kernel reserves nothing for a thread that may not run everywhere.
-        """
+        """CU that can still be reserved for servers; None: none can."""
         free_pcpus = self.agent.guarantee_pcpus
         if (free_pcpus is None or self.profile is None
-                or not self.has_all_pcpus):
+                or not self.can_reserve):
             return None
         return math.floor(free_pcpus * float(units.pcpu_cu(
             self.profile.slowest(self.pcpus))))
@@ -131,11 +129,15 @@ class HostReporter:
     """
 
     def __init__(self, profile_path: str, agent_state_path: str,
-                 max_interval: float, verification_path: str) -> None:
+                 max_interval: float, verification_path: str,
+                 guaranteed_pcpus: Set[int] = frozenset()) -> None:
         """
         :param max_interval: see :func:`nova_vqos.profile.validity.staleness`
         :param verification_path: see :mod:`nova_vqos.profile.validity`
+        :param guaranteed_pcpus: those of the cpuset partition of servers;
+            empty: there is none
         """
+        self._guaranteed_pcpus = guaranteed_pcpus
         self._verification_path = verification_path
         self._profile_path = profile_path
         self._agent_state_path = agent_state_path
@@ -164,7 +166,20 @@ class HostReporter:
         return HostReport(
             pcpus=pcpus, profile=profile, problem=problem, present=present,
             agent=read_agent_state(self._agent_state_path),
-            has_all_pcpus=_are_all(pcpus, found.get('online_pcpus', '')))
+            can_reserve=self._are_domain(pcpus,
+                                         found.get('online_pcpus', '')))
+
+    def _are_domain(self, pcpus: Set[int], online: str) -> bool:
+        """Whether these are all pCPUs of a root domain, as far as known.
+
+        :param online: the kernel's list of all of the host
+        """
+        if self._guaranteed_pcpus:
+            return pcpus == self._guaranteed_pcpus
+        try:
+            return pcpus >= cpuset.parse_pcpus(online)
+        except ValueError:
+            return False
 
     def _problem_of(self, profile: model.Profile, pcpus: frozenset[int],
                     found: Mapping[str, str]) -> str:
@@ -199,17 +214,6 @@ def read_agent_state(path: str) -> agent_state.AgentState:
                 file.read(agent_state.MAX_CHARACTERS + 1))
     except (files.FileInvalid, OSError, ValueError):
         return agent_state.AgentState()
-
-
-def _are_all(pcpus: Set[int], online: str) -> bool:
-    """Whether these are all pCPUs of the host, as far as known.
-
-    :param online: the kernel's list of them
-    """
-    try:
-        return pcpus >= cpuset.parse_pcpus(online)
-    except ValueError:
-        return False
 
 
 def _cu(coefficient: float) -> Decimal:

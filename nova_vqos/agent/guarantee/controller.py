@@ -29,6 +29,8 @@ LOG = logging.getLogger(__name__)
 _CHECK_INTERVAL_S = 10.0
 # Between two measurements of what the kernel would still reserve.
 _PROBE_INTERVAL_S = 600.0
+# As long as it would reserve nothing.
+_RETRY_INTERVAL_S = 30.0
 # For how long the first is put off for servers that have a reservation by an
 # earlier agent: what they have is not left.
 _FIND_TIMEOUT_S = 60.0
@@ -305,14 +307,16 @@ class GuaranteeController(controller.Controller):
         return sum((state.reserved.pcpus for state in self._states.values()
                     if state.reserved is not None), start=Fraction(0))
 
-    def _measured(self, found: Fraction | str) -> None:
+    def _measured(self, found: base.Bandwidth | str) -> None:
         if isinstance(found, str):
             if found != self._problem:
                 LOG.warning('This host can guarantee no speed: %s', found)
             self._total_pcpus, self._problem = None, found
+            self._probe_at_s = self._clock() + _RETRY_INTERVAL_S
             self._update_host()
             return
-        total = found + self._reserved_pcpus()
+        total = found.pcpus + (
+            0 if found.is_total else self._reserved_pcpus())
         if (total < self._most_pcpus * (1 - _LOST_PART)
                 and not self._is_doubted):
             # A server that went just now is not yet forgotten by the kernel.
@@ -329,10 +333,10 @@ class GuaranteeController(controller.Controller):
         self._update_host()
 
 
-def _measure(hypervisor: base.ThreadDriver) -> Fraction | str:
-    """What can still be reserved, in pCPUs; or why none can."""
+def _measure(hypervisor: base.ThreadDriver) -> base.Bandwidth | str:
+    """What can be reserved; or why nothing can."""
     try:
-        return hypervisor.free_bandwidth()
+        return hypervisor.bandwidth()
     except base.ReservationRefused as error:
         return str(error)
 

@@ -2,7 +2,6 @@
 """The driver of a host of QEMU domains under libvirt."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from fractions import Fraction
 import logging
 import os
 import typing as ty
@@ -22,6 +21,7 @@ from nova_vqos.hypervisor.linux import caps
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_files
+from nova_vqos.hypervisor.linux import partition
 from nova_vqos.hypervisor.linux import threads
 from nova_vqos.hypervisor.linux import topology
 from nova_vqos.quantum import model
@@ -44,14 +44,22 @@ class LibvirtHypervisor(base.Hypervisor):
     """Domains of a local libvirt daemon."""
 
     def __init__(self, uri: str = 'qemu:///system', *, root: str = '/',
-                 run_path: str = '/run/libvirt/qemu') -> None:
+                 run_path: str = '/run/libvirt/qemu',
+                 guaranteed_pcpus: frozenset[int] = frozenset(),
+                 partition_path: str = '') -> None:
         """Prepare; nothing is connected yet.
 
         :param uri: libvirt's name of the daemon
         :param root: where /proc and /sys are looked for, for tests
         :param run_path: where libvirt leaves the process id of each domain
+        :param guaranteed_pcpus: of the cpuset partition in which time is
+            reserved for domains; empty: it is reserved on all
+        :param partition_path: of the file with what was measured there
         """
         self._root = root
+        self._partition = partition.Partition(
+            guaranteed_pcpus, partition_path,
+            root) if guaranteed_pcpus else None
         self._session = session.Session(uri, run_path)
         self._events = events.Events()
         self._domains = domain_files.Cache(
@@ -155,8 +163,13 @@ class LibvirtHypervisor(base.Hypervisor):
                 io: units.CpuCap) -> base.Reserved:
         return threads.reserve(self._domains, uuid, vcpu, io)
 
-    def free_bandwidth(self) -> Fraction:
-        return deadline.free_bandwidth(len(os.sched_getaffinity(0)))
+    def bandwidth(self) -> base.Bandwidth:
+        if self._partition is not None:
+            return base.Bandwidth(self._partition.total_pcpus(),
+                                  is_total=True)
+        return base.Bandwidth(
+            deadline.free_bandwidth(len(os.sched_getaffinity(0))),
+            is_total=False)
 
     def threads(self, uuid: str) -> base.Threads:
         return threads.read(self._domains, uuid)

@@ -26,6 +26,21 @@ def unreadable(path: str, error: Exception) -> CgroupError:
         f'cgroup {path} {"is gone" if gone else "cannot be read"}: {error}')
 
 
+def write(path: str, value: str) -> None:
+    """Write a file of cgroupfs.
+
+    :raises OSError: when the kernel refuses
+    """
+    # NOTE: neither made nor truncated: cgroupfs has the files that it has.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode('ascii'))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    finally:
+        os.close(descriptor)
+
+
 def host_version(root: str) -> int:
     """The version of cgroups: 2 where they are unified on this host, else 1.
 

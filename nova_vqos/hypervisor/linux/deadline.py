@@ -12,15 +12,17 @@ sleeps takes its bandwidth with it for ever (seen on Linux 6.18 and 7.3): a
 reservation ends with its thread.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import errno
 from fractions import Fraction
+import functools
 import os
 import subprocess
 
 from nova_vqos import units
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import sched_attr
 
 _POLICY = 6
@@ -92,33 +94,35 @@ def reservation(tid: int) -> units.CpuCap | None:
     return units.CpuCap(found.runtime_ns // _US_NS, found.period_ns // _US_NS)
 
 
-def free_bandwidth(pcpus: int) -> Fraction:
+def free_bandwidth(pcpus: int, group: str | None = None) -> Fraction:
     """Measure how much CPU time the kernel would still reserve.
 
     Processes that sleep ask for all of it, from large parts to small ones, and
     end. For some milliseconds the kernel refuses all other reservations.
 
     :param pcpus: how many there are
+    :param group: directory of the cgroup in which it measures, for a process
+        without threads; None: that of the calling process
     :returns: in pCPUs, to the next lower 1/1024
     :raises base.ReservationRefused: when it reserves none at all, for another
         reason than that all is reserved
     :raises OSError: when no process can be started
+    :raises subprocess.SubprocessError: when none can enter the cgroup
     """
     free = Fraction(0)
-    with contextlib.ExitStack() as stack:
-        sleeper = stack.enter_context(_sleeping())
+    with _sleepers(group) as start:
+        sleeper = start()
         for step in range(1, _PROBE_STEPS + 1):
             part = Fraction(1, 2 ** step)
-            wanted = units.CpuCap(round(part * _PROBE_PERIOD_US),
-                                  _PROBE_PERIOD_US)
             # Half a pCPU may be free many times, smaller parts but once.
             for _ in range(_MOST_PROBES if step == 1 else 1):
-                if not _is_admitted(sleeper, wanted):
+                if not _is_admitted(sleeper, units.CpuCap(
+                        round(part * _PROBE_PERIOD_US), _PROBE_PERIOD_US)):
                     break
                 free += part
                 if free >= pcpus:
                     return free
-                sleeper = stack.enter_context(_sleeping())
+                sleeper = start()
     return free
 
 
@@ -144,14 +148,31 @@ def _is_admitted(tid: int, wanted: units.CpuCap) -> bool:
 
 
 @contextlib.contextmanager
-def _sleeping() -> Iterator[int]:
-    """A process that sleeps, until the end of the context."""
-    process = subprocess.Popen(_PROBE_PROGRAM, stdin=subprocess.DEVNULL)
+def _sleepers(group: str | None) -> Iterator[Callable[[], int]]:
+    """What starts a process that sleeps, until the end of the context.
+
+    :param group: see :func:`free_bandwidth`
+    """
+    # NOTE: it enters the cgroup by itself, while it runs: one that sleeps
+    # stays where it last ran, outside of the partition, and the kernel refuses
+    # it.
+    enter = None if group is None else functools.partial(
+        cgroup.write, os.path.join(group, 'cgroup.procs'), '0')
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> int:
+        started.append(subprocess.Popen(
+            _PROBE_PROGRAM, stdin=subprocess.DEVNULL, preexec_fn=enter))
+        return started[-1].pid
     try:
-        yield process.pid
+        yield start
     finally:
-        process.kill()
-        process.wait()
+        # NOTE: to end takes CPU time, too. But none gets more for that: after
+        # a few measurements that did so, Linux 6.18 lacked half a pCPU.
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
 
 
 @contextlib.contextmanager

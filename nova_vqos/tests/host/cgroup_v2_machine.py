@@ -90,14 +90,14 @@ def prepare():
         path.chmod(0o755)
 
 
-def make_profile():
+def make_profile(pcpus=frozenset({0, 1})):
     return make_profiles.make_profile(
-        'v2', make_profiles.make_class({0, 1}, 1.0),
+        'v2', make_profiles.make_class(pcpus, 1.0),
         fingerprint={'tick_us': '4000'})
 
 
-def calibrate():
-    document.store(make_profile(), str(RUN / 'profile.yaml'))
+def calibrate(pcpus=frozenset({0, 1})):
+    document.store(make_profile(pcpus), str(RUN / 'profile.yaml'))
 
 
 def configure_hook(on_error):

@@ -190,11 +190,12 @@ def find_virtiofsd():
     raise Lacking('virtiofsd is not installed: install the package virtiofsd')
 
 
-def run_module(module, directory, *, kernel, timeout_s):
+def run_module(module, directory, *, kernel, timeout_s, pcpus=2):
     """Run a module of nova_vqos as root of the other machine.
 
     :param directory: for what the run leaves behind, such as the console
     :param kernel: path of the kernel
+    :param pcpus: how many the other machine has
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time
     """
@@ -202,7 +203,7 @@ def run_module(module, directory, *, kernel, timeout_s):
         place = pathlib.Path(directory) / f'attempt-{attempt}'
         place.mkdir()
         printed, console, timed_out = _run_once(module, place, kernel,
-                                                timeout_s)
+                                                timeout_s, pcpus)
         if printed is not None or _PANIC not in console:
             break
         # Seen once, on a busy machine, in the scheduler of 7.2 under
@@ -214,7 +215,7 @@ def run_module(module, directory, *, kernel, timeout_s):
     return printed
 
 
-def _run_once(module, directory, kernel, timeout_s):
+def _run_once(module, directory, kernel, timeout_s, pcpus):
     """:returns: what it printed, or None; the console; how it timed out"""
     top = pathlib.Path(guest.__file__).parents[3]
     guest.build_initramfs(str(directory / 'initrd'), [], _INIT.format(
@@ -224,7 +225,7 @@ def _run_once(module, directory, kernel, timeout_s):
     output, console = directory / 'output', directory / 'console'
     with _shared_root(directory) as socket:
         command = [
-            EMULATOR, '-accel', 'tcg,thread=multi', '-smp', '2',
+            EMULATOR, '-accel', 'tcg,thread=multi', '-smp', str(pcpus),
             '-m', str(MEMORY_MIB), '-nodefaults', '-no-user-config',
             '-display', 'none', '-no-reboot',
             '-object', 'memory-backend-memfd,id=memory,share=on,'

@@ -54,6 +54,7 @@ def test_it_has_every_file_but_the_tests(source):
         *(f'share/nova-vqos/{name}' for name in (
             'nova-vqos-agent.service', 'nova-vqos-cloud.json',
             'nova-vqos-host.json', 'nova-vqos-server.json',
+            'nova-vqos-partition.service', 'nova-vqos-partition.timer',
             'nova-vqos-verify.service', 'nova-vqos-verify.timer',
             'nova-vqos.rules.yml', 'vqosidle.slice'))}
     for name, path in wanted.items():

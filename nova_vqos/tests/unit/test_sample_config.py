@@ -106,6 +106,8 @@ def test_the_hook_takes_its_sample():
 
 @pytest.mark.parametrize(('name', 'section'), [
     ('nova-vqos-agent.service', '[Service]'),
+    ('nova-vqos-partition.service', '[Service]'),
+    ('nova-vqos-partition.timer', '[Timer]'),
     ('nova-vqos-verify.service', '[Service]'),
     ('nova-vqos-verify.timer', '[Timer]'),
     ('vqosidle.slice', '[Slice]')])
@@ -116,6 +118,12 @@ def test_the_units_are_where_the_guide_says(name, section):
 def test_what_the_kernel_enforces_is_where_the_agent_looks():
     unit = project.sample('etc/systemd/nova-vqos-agent.service').read_text()
     assert f'--record {default_path.PROBE_RESULT}\n' in unit
+
+
+def test_the_partition_is_measured_where_the_agent_looks():
+    unit = project.sample(
+        'etc/systemd/nova-vqos-partition.service').read_text()
+    assert f'--record {default_path.PARTITION}\n' in unit
 
 
 def test_the_verification_is_where_the_driver_looks():

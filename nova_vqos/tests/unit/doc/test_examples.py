@@ -10,6 +10,7 @@ import pytest
 
 from nova_vqos import policy as policies
 from nova_vqos.cmd import agent
+from nova_vqos.cmd import partition
 from nova_vqos.cmd import probe
 from nova_vqos.cmd.calibrate import app as calibrate
 from nova_vqos.cmd.manage import app as manage
@@ -140,6 +141,15 @@ def test_probe(example, monkeypatch):
     monkeypatch.setattr(probe.probe, 'measure', _stop)
     with pytest.raises(_Taken):
         probe.main(list(example.words[1:]))
+
+
+@pytest.mark.parametrize('example', examples('nova-vqos-partition'))
+def test_partition(example, tmp_path, monkeypatch):
+    path = tmp_path / 'nova-vqos.conf'
+    path.write_text('[vqos]\nguaranteed_pcpus = 4-63\n')
+    monkeypatch.setattr(partition.partitions, 'Partition', _stop)
+    with pytest.raises(_Taken):
+        partition.main(['--config-file', str(path), *example.words[1:]])
 
 
 @pytest.mark.parametrize('example', examples('nova-vqos-agent'))

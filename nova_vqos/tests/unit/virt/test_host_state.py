@@ -38,9 +38,13 @@ def files(tmp_path):
 
 @pytest.fixture
 def reporter(files):
-    return host_state.HostReporter(files.profile_path,
-                                   files.agent_state_path, 0.05,
-                                   files.verification_path)
+    return make_reporter(files)
+
+
+def make_reporter(files, **options):
+    return host_state.HostReporter(
+        files.profile_path, files.agent_state_path, 0.05,
+        files.verification_path, **options)
 
 
 def test_a_valid_profile(files, reporter):
@@ -294,6 +298,17 @@ def test_pcpus_that_are_not_all_can_reserve_nothing(files, reporter,
     report = reporter.report(PCPUS)
     assert report.valid
     assert report.stats().guarantee_cu is None
+
+
+@pytest.mark.parametrize(('partition', 'cu'), [
+    ({0, 1}, 75), ({0, 1, 2}, None), ({1}, None)])
+def test_only_the_pcpus_of_a_partition_can_reserve(files, calibrate,
+                                                   partition, cu):
+    calibrate('0-7')
+    files.agent_lives(guarantee_pcpus=1.5)
+    report = make_reporter(files, guaranteed_pcpus=partition).report(PCPUS)
+    assert report.valid
+    assert report.stats().guarantee_cu == cu
 
 
 def test_the_heartbeat(files):

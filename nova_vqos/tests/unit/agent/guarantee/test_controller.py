@@ -219,6 +219,26 @@ class TestHost:
         assert any('no capability' in alarm
                    for alarm in world.host_report()['alarms'])
 
+    def test_what_could_not_be_measured_is_so_soon(self, world):
+        """A partition may be made after the agent has started."""
+        world.host.free_pcpus = base.ReservationRefused('no partition')
+        world.start()
+        world.tick(11)
+        world.host.free_pcpus = Fraction(1)
+        world.tick(31)
+        assert world.state().guarantee_pcpus == pytest.approx(0.97)
+        assert world.host_report()['alarms'] == []
+
+    def test_a_total_that_includes_what_is_reserved(self, world):
+        world.run()
+        world.tick()
+        reserved = world.host_report()['guarantee']['reserved_pcpus']
+        world.host.total_pcpus = Fraction(3)
+        world.tick(600)
+        found = world.host_report()['guarantee']
+        assert found['total_pcpus'] == pytest.approx(2.91)
+        assert found['free_pcpus'] == pytest.approx(2.91 - reserved)
+
     def test_it_is_measured_again(self, world):
         world.start()
         world.host.free_pcpus = Fraction(1)

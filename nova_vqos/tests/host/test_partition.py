@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guarantees in a cpuset partition: a newer kernel, emulated.
+
+Partitions need cgroups of version 2, and the machine's own are left as they
+are: a machine of its own is booted, and all is done there in one boot
+(partition_guest); each test here looks at one part of what was seen.
+"""
+
+import pytest
+
+from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.host import newer_machine
+
+TIMEOUT_S = 420
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+
+
+@pytest.fixture(scope='module')
+def seen(tmp_path_factory):
+    try:
+        newer_machine.check()
+        kernel = newer_machine.fetch_kernel()
+    except newer_machine.Lacking as error:
+        requirement.need(str(error))
+    found = newer_machine.run_module(
+        'nova_vqos.tests.host.partition_guest',
+        tmp_path_factory.mktemp('machine'), kernel=kernel,
+        timeout_s=TIMEOUT_S, pcpus=3)
+    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
+    return found
+
+
+def test_without_the_partition_nothing_is_guaranteed(seen):
+    assert seen['none']['guarantee'] is None
+    assert any('nova-vqos-partition.service' in alarm
+               for alarm in seen['none']['alarms'])
+
+
+def test_the_partition_is_made_once(seen):
+    made, again = seen['made'], seen['again']
+    assert (made['status'], again['status']) == (0, 0)
+    assert (made['made_now'], again['made_now']) == (True, False)
+    assert made['pcpus'] == '1-2'
+    # The kernel keeps some per cent for all other threads.
+    assert 1.7 < made['total_pcpus'] < 2
+    assert made['reserved_pcpus'] == 0
+    assert again['total_pcpus'] == pytest.approx(made['total_pcpus'],
+                                                 abs=0.01)
+    assert seen['groups'] == []
+
+
+def test_all_others_keep_the_pcpus_outside(seen):
+    assert seen['others_pcpus'] == [0]
+
+
+def test_a_server_is_guaranteed_its_speed_in_it(seen):
+    assert seen['server']['guarantee']['problem'] == ''
+    assert seen['reserved'] == [[15_000, 50_000]] * 2
+    # Both clocks are those of an emulated machine.
+    assert seen['share'] == pytest.approx(0.3, rel=0.1)
+
+
+def test_the_agent_knows_what_can_be_reserved(seen):
+    host, total = seen['host'], seen['made']['total_pcpus']
+    # 3 % are not sold.
+    assert host['total_pcpus'] == pytest.approx(total * 0.97, abs=0.01)
+    assert host['reserved_pcpus'] == pytest.approx(
+        seen['server']['guarantee']['reserved_pcpus'], abs=0.001)
+
+
+def test_what_is_reserved_is_part_of_the_measurement(seen):
+    found = seen['beside']
+    assert found['reserved_pcpus'] == pytest.approx(
+        seen['host']['reserved_pcpus'], abs=0.001)
+    assert found['total_pcpus'] == pytest.approx(
+        seen['made']['total_pcpus'], abs=0.01)
+
+
+def test_it_is_repaired(seen):
+    assert 'member' in seen['problem']
+    assert seen['repaired']['made_now']
+    assert seen['repaired']['total_pcpus'] == pytest.approx(
+        seen['made']['total_pcpus'], abs=0.01)
+
+
+def test_a_pin_is_refused_by_the_kernel(seen):
+    assert isinstance(seen['pin'], str)
+    assert seen['kept'] == [[15_000, 50_000]] * 2
+
+
+def test_all_comes_back_when_the_server_ends(seen):
+    assert seen['after']['reserved_pcpus'] == 0
+    assert seen['after']['total_pcpus'] == pytest.approx(
+        seen['made']['total_pcpus'], abs=0.01)
+
+
+def test_it_is_released(seen):
+    assert seen['release']['status'] == 0
+    assert (seen['state'], seen['record']) == ('member', False)
+    assert seen['pcpus_after'] == [0, 1, 2]
