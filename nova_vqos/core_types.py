@@ -10,12 +10,14 @@ Pure: no Nova, no libvirt, no state, and exact sums as in
 :mod:`nova_vqos.units`.
 """
 
+import collections
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 import math
 import typing as ty
 
 from nova_vqos import cpuset
+from nova_vqos import packing
 from nova_vqos import policy as policies
 from nova_vqos import units
 from nova_vqos.profile import model
@@ -26,10 +28,12 @@ class Server(ty.NamedTuple):
 
     :ivar units: CU of the whole server
     :ivar pcpus: those that its vCPUs may run on; None: all that are shared
+    :ivar vcpus: that share the units equally
     """
 
     units: int
     pcpus: frozenset[int] | None
+    vcpus: int
 
 
 class CoreType(ty.NamedTuple):
@@ -38,16 +42,37 @@ class CoreType(ty.NamedTuple):
     :ivar coefficient: of each of its pCPUs, with all pCPUs of the host busy
     :ivar room_cu: capacity left for new servers; negative where it is
         oversold
+    :ivar packed: its vCPUs, which have to pack; None: they need not
     """
 
     pcpus: frozenset[int]
     coefficient: float
     room_cu: Fraction
+    packed: packing.Pcpus | None = None
 
     @property
     def whole_room_cu(self) -> int:
         """The room for servers, whose units are whole."""
         return max(0, math.floor(self.room_cu))
+
+    @property
+    def largest_vcpu_cu(self) -> Fraction | None:
+        """CU of the largest vCPU that still fits; None: they need not pack."""
+        if self.packed is None:
+            return None
+        return max(Fraction(0), min(
+            self.room_cu, units.pcpu_cu(self.coefficient),
+            self.packed.largest_cu()))
+
+    def takes(self, policy: policies.ServerPolicy) -> bool:
+        """Whether there is room for a server.
+
+        :param policy: with units
+        """
+        cu = ty.cast(int, policy.units)
+        return self.room_cu >= cu and (
+            self.packed is None or self.packed.takes(
+                units.cu_per_vcpu(cu, policy.vcpus), policy.vcpus))
 
     def fast_enough(self, policy: policies.ServerPolicy, *,
                     tick_us: int) -> bool:
@@ -68,13 +93,11 @@ class NoCoreTypeFits(units.UnitsError):
 
     def __init__(self, policy: policies.ServerPolicy,
                  core_types: Sequence[CoreType]) -> None:
-        has = ', '.join(
-            f'pCPUs {cpuset.format_pcpus(one.pcpus)} of '
-            f'{units.format_cu(units.pcpu_cu(one.coefficient))} CU each have '
-            f'{one.whole_room_cu} CU left' for one in core_types)
+        cu = ty.cast(int, policy.units)
+        each = units.format_cu(units.cu_per_vcpu(cu, policy.vcpus))
         super().__init__(
-            f'no core type can take {policy.units} CU on {policy.vcpus} '
-            f'vCPUs: {has}')
+            f'no core type can take {cu} CU on {policy.vcpus} vCPUs, {each} '
+            f'CU each: {", ".join(map(_describe, core_types))}')
 
 
 def of_host(profile: model.Profile,
@@ -93,7 +116,8 @@ def of_host(profile: model.Profile,
 
 def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
                  reserved_cu: int = 0,
-                 allocation_ratio: float = 1.0) -> tuple[CoreType, ...]:
+                 allocation_ratio: float = 1.0,
+                 exact: bool = False) -> tuple[CoreType, ...]:
     """The core types of a host with the room that its servers leave.
 
     A server that may run on several core types uses a part of each, in
@@ -103,11 +127,17 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
     :param reserved_cu: CU reserved for the host, of each core type in
         proportion to its capacity
     :param allocation_ratio: ratio of sold CU to the rest
+    :param exact: whether vCPUs have to pack. The host's own work needs no
+        piece of its own: it uses what vCPUs leave. With a ratio above 1 each
+        pCPU has so much more.
     """
+    ratio = Fraction(repr(float(allocation_ratio)))
     total_cu = sum((one.room_cu for one in core_types), start=Fraction(0))
-    sold = (1 - min(Fraction(reserved_cu), total_cu) / total_cu) * Fraction(
-        repr(float(allocation_ratio))) if core_types else Fraction(0)
+    sold = (1 - min(Fraction(reserved_cu), total_cu) / total_cu
+            ) * ratio if core_types else Fraction(0)
     left_cu = [one.room_cu * sold for one in core_types]
+    vcpus: list[collections.Counter[Fraction]] = [
+        collections.Counter() for _ in core_types]
     for server in servers:
         parts_cu = [_capacity_cu(
             len(one.pcpus if server.pcpus is None
@@ -119,9 +149,16 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
             parts_cu = [one.room_cu for one in core_types]
         whole_cu = sum(parts_cu, start=Fraction(0))
         for number, part_cu in enumerate(parts_cu):
-            left_cu[number] -= server.units * part_cu / whole_cu
-    return tuple(one._replace(room_cu=room_cu)
-                 for one, room_cu in zip(core_types, left_cu, strict=True))
+            used_cu = server.units * part_cu / whole_cu
+            left_cu[number] -= used_cu
+            if used_cu:
+                vcpus[number][used_cu / server.vcpus] += server.vcpus
+    return tuple(
+        one._replace(room_cu=room_cu, packed=packing.Pcpus(
+            len(one.pcpus), max(Fraction(1), ratio) * units.pcpu_cu(
+                one.coefficient), mine) if exact else None)
+        for one, room_cu, mine in zip(core_types, left_cu, vcpus,
+                                      strict=True))
 
 
 def choose(policy: policies.ServerPolicy, core_types: Sequence[CoreType], *,
@@ -179,8 +216,18 @@ def restricted(core_types: Iterable[CoreType],
 
 def _fits(policy: policies.ServerPolicy, core_type: CoreType,
           tick_us: int) -> bool:
-    return (core_type.room_cu >= ty.cast(int, policy.units)
-            and core_type.fast_enough(policy, tick_us=tick_us))
+    return (core_type.fast_enough(policy, tick_us=tick_us)
+            and core_type.takes(policy))
+
+
+def _describe(core_type: CoreType) -> str:
+    """What it has, in words."""
+    speed_cu = units.format_cu(units.pcpu_cu(core_type.coefficient))
+    has = (f'pCPUs {cpuset.format_pcpus(core_type.pcpus)} of {speed_cu} CU '
+           f'each have {core_type.whole_room_cu} CU left')
+    largest_cu = core_type.largest_vcpu_cu
+    return has if largest_cu is None else (
+        f'{has}, for a vCPU of at most {units.format_cu(largest_cu)} CU')
 
 
 def _capacity_cu(pcpus: int, coefficient: float) -> Fraction:

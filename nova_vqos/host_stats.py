@@ -100,6 +100,8 @@ class HostStats(ty.NamedTuple):
     :ivar dd_billing: that it offers
     :ivar guarantee_cu: that it can still reserve for servers; None: it
         reserves none
+    :ivar largest_vcpu_cu: of the largest vCPU that still packs; None: vCPUs
+        need not pack, or it is not known
     :ivar sells_units: whether it may be reserved for servers with units
     """
 
@@ -115,6 +117,7 @@ class HostStats(ty.NamedTuple):
     quantum_pools: occupancy.Occupancy = occupancy.UNKNOWN
     dd_billing: tuple[str, ...] = ()
     guarantee_cu: int | None = None
+    largest_vcpu_cu: Decimal | None = None
     sells_units: bool = False
 
 
@@ -257,6 +260,8 @@ _CODECS: ty.Final = (
     _Codec('vqos_dd_billing', bool, _read_names, ','.join, _NAMES_EXPECTED),
     _Codec('vqos_guarantee_cu', _form(_WHOLE_CU), int, _write_whole,
            _WHOLE_EXPECTED),
+    _Codec('vqos_largest_vcpu_cu', _form(_CU), Decimal, _write_cu,
+           _CU_EXPECTED),
     _Codec(_SELLS_UNITS, _form('True|False'), 'True'.__eq__, str,
            'True or False'),
 )

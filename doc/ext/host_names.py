@@ -7,6 +7,7 @@ import re
 import described
 
 from nova_vqos import agent_state
+from nova_vqos import core_types
 from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos import units
@@ -59,7 +60,8 @@ class Stats(described.Described):
 
     def facts(self):
         report = _whole_report(self)
-        stats = report.stats(report.all_core_types)._replace(sells_units=True)
+        stats = report.stats(core_types.with_servers(
+            report.all_core_types, (), exact=True))._replace(sells_units=True)
         return {key: (f'``{value}``',) for key, value
                 in host_stats.encode(stats).items()}
 

@@ -154,6 +154,26 @@ to their units. On a host with several core types the agent needs the same
 value.
 """),
     cfg.StrOpt(
+        'packing',
+        default='sum',
+        choices=[
+            ('sum', 'as many servers as their CPU units add up to, as '
+                    'Placement counts'),
+            ('exact', 'of these, only servers whose vCPUs can be assigned to '
+                      'pCPUs beside those of all other servers, each vCPU to '
+                      'one pCPU'),
+        ],
+        help="""
+Which new servers with units the compute driver of this host accepts.
+
+A server whose vCPUs do not pack would not get its speed while all others use
+theirs: three vCPUs of 60 CU on two pCPUs of 100 CU, for instance. The driver
+refuses it with ``exact``, and the scheduler tries another host. Servers that
+are on this host already stay, and start again; while these do not pack, the
+host accepts no new servers with units. An ``allocation_ratio`` above 1
+enlarges each pCPU.
+"""),
+    cfg.StrOpt(
         'servers_without_units',
         default='refuse',
         choices=[

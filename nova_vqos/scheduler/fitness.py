@@ -73,7 +73,7 @@ class Judge:
         # that could not refuse any are left out here.
         checks: list[_Check] = []
         if policy.units is not None:
-            checks.append(self._too_slow)
+            checks += self._too_slow, self._does_not_pack
             if agent_max_age_s:
                 now = datetime.datetime.now(datetime.UTC)
                 self._oldest_heartbeat = now - datetime.timedelta(
@@ -140,6 +140,17 @@ class Judge:
         if cu < stats.least_cu * policy.vcpus:
             return f'it can give a vCPU no less than {stats.least_cu} CU'
         return ''
+
+    def _does_not_pack(self, stats: host_stats.HostStats,
+                       _core_types: _CoreTypes) -> str:
+        """NOTE: only the driver knows whether all vCPUs of a server pack."""
+        largest_cu = stats.largest_vcpu_cu
+        policy = self._policy
+        if (largest_cu is None
+                or ty.cast(int, policy.units) <= largest_cu * policy.vcpus):
+            return ''
+        return (f'no vCPU of more than {largest_cu} CU packs beside those of '
+                'its servers')
 
     def _no_guarantee(self, stats: host_stats.HostStats,
                       _core_types: _CoreTypes) -> str:

@@ -73,8 +73,11 @@ def admit(candidate, report, tracker, *, periods):
             raise CannotServe(
                 f'{policies.GUARANTEE_KEY} is required: {refusal}')
     try:
-        pcpus = (None if candidate.is_pinned
-                 else tracker.choose(candidate, report))
+        if candidate.is_pinned:
+            pcpus = None
+            tracker.check_pinned(candidate, report)
+        else:
+            pcpus = tracker.choose(candidate, report)
         return Admission(pcpus, _tune(candidate, report, pcpus, periods))
     except (units.UnitsError, files.FileError) as error:
         raise CannotServe(str(error)) from error

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which core type of unlike pCPUs each server of a host runs on.
+"""Which core type each server of a host runs on, and whether there is room.
 
-What servers use is read from all domains of the host, stopped ones included,
-since these still hold what they claimed.
+Where all pCPUs are equal, room is Placement's business, unless vCPUs have to
+pack ([vqos] packing = exact). What servers use is read from all domains of
+the host, stopped ones included, since these still hold what they claimed.
 """
 
 import time
@@ -65,6 +66,13 @@ class CoreTypeTracker:
                         'scheduler prefers other hosts: %s', error)
             return ()
 
+    def counts(self, report):
+        """Whether the servers of a host count for the admission of others.
+
+        :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        """
+        return bool(_counted(report))
+
     def choose(self, candidate, report):
         """The pCPUs for a server that is new to the host.
 
@@ -73,11 +81,31 @@ class CoreTypeTracker:
         :returns: None where all pCPUs are equal
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
-        left = self._left(report.unlike_core_types, but=candidate.uuid)
+        left = self._left(_counted(report), but=candidate.uuid)
         if not left:
             return None
-        return self._record(candidate, core_types.choose(
+        return self._record(candidate, left, core_types.choose(
             candidate.policy, left, tick_us=report.profile.tick_us))
+
+    def check_pinned(self, candidate, report):
+        """Refuse a new server, with pins of Nova's, whose vCPUs do not pack.
+
+        It holds no room before its domain is there.
+
+        :param candidate: nova_vqos.virt.admission.Candidate with units
+        :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        :raises nova_vqos.core_types.NoCoreTypeFits: when they do not
+        """
+        if not _is_exact():
+            return
+        servers = self._all_servers(report.pcpus, but=candidate.uuid)
+        server = _server(candidate.policy, candidate.pcpus)
+        if not all(one.packed.packs() for one in _with_servers(
+                report.all_core_types, [*servers, server])
+                if one.pcpus & candidate.pcpus):
+            raise core_types.NoCoreTypeFits(
+                candidate.policy, _with_servers(report.all_core_types,
+                                                servers))
 
     def choose_again(self, candidate, report):
         """The pCPUs for a server that has been on the host before.
@@ -86,11 +114,11 @@ class CoreTypeTracker:
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
         :returns: None where all pCPUs are equal, or no core type fits
         """
-        left = self._left(report.unlike_core_types, but=candidate.uuid)
+        left = self._left(_counted(report), but=candidate.uuid)
         if not left:
             return None
         last = self._last.get(candidate.uuid)
-        chosen = core_types.choose_again(
+        chosen = left[0] if len(left) == 1 else core_types.choose_again(
             candidate.policy, left, last and last.server.pcpus,
             tick_us=report.profile.tick_us)
         if chosen is None:
@@ -98,7 +126,7 @@ class CoreTypeTracker:
                 'uuid': candidate.uuid,
                 'error': core_types.NoCoreTypeFits(candidate.policy, left)})
             return None
-        return self._record(candidate, chosen)
+        return self._record(candidate, left, chosen)
 
     def record_last(self, uuid, guest):
         """Remember where a guest may run, before it is undone.
@@ -117,20 +145,29 @@ class CoreTypeTracker:
         """The guest does not come."""
         self._chosen.pop(uuid, None)
 
-    def _record(self, candidate, chosen):
+    def _record(self, candidate, left, chosen):
+        """:returns: the pCPUs of the one chosen; None: there is no other"""
         self._chosen[candidate.uuid] = _Choice(
-            core_types.Server(candidate.policy.units, chosen.pcpus),
-            time.monotonic())
-        return chosen.pcpus
+            _server(candidate.policy, chosen.pcpus), time.monotonic())
+        return chosen.pcpus if len(left) > 1 else None
 
     def _left(self, all_core_types, but=None):
         """Core types with the room that servers leave.
 
-        :param all_core_types: without any server; none: all pCPUs are equal
+        :param all_core_types: without any server; none: nothing is counted
         :param but: UUID of a server that is not counted
         """
         if not all_core_types:
             return ()
+        shared = frozenset().union(*(one.pcpus for one in all_core_types))
+        return _with_servers(all_core_types, self._all_servers(shared, but))
+
+    def _all_servers(self, shared, but):
+        """The servers with units, also those whose domain is still to come.
+
+        :param shared: pCPUs of a server that may run on all
+        :param but: UUID of a server that is left out; None: all count
+        """
         oldest_s = time.monotonic() - _CHOICE_LIFE_S
         _drop(self._chosen, lambda _, choice: choice.made_at_s < oldest_s)
         # Servers that failed before there was a guest again.
@@ -138,7 +175,7 @@ class CoreTypeTracker:
         # NOTE: before, since while domains are read, a choice may become one
         # that was not there to be read yet.
         choices = dict(self._chosen)
-        servers = self._servers()
+        servers = self._servers(shared)
         _drop(self._chosen,
               lambda uuid, choice: servers.get(uuid) == choice.server)
         choices |= self._chosen
@@ -147,17 +184,34 @@ class CoreTypeTracker:
                    in list(self._last.items())} | servers
         servers |= {uuid: choice.server for uuid, choice in choices.items()}
         servers.pop(but, None)
-        return core_types.with_servers(
-            all_core_types, servers.values(),
-            reserved_cu=CONF.vqos.reserved_cu,
-            allocation_ratio=CONF.vqos.allocation_ratio)
+        return list(servers.values())
 
-    def _servers(self):
-        """{UUID: server with units} of all domains."""
+    def _servers(self, shared):
+        """{UUID: server with units} of all domains.
+
+        :param shared: pCPUs of a server that may run on all
+        """
         found = {guest.uuid: _server_of(guest)
                  for guest in self._host.list_guests(only_running=False)}
-        return {uuid: server for uuid, server in found.items()
-                if server is not None}
+        return {uuid: server._replace(pcpus=server.pcpus or shared)
+                for uuid, server in found.items() if server is not None}
+
+
+def _is_exact():
+    """Whether vCPUs have to pack."""
+    return CONF.vqos.packing == 'exact'
+
+
+def _counted(report):
+    """The core types whose servers count for the admission of others."""
+    return (report.all_core_types if _is_exact()
+            else report.unlike_core_types)
+
+
+def _with_servers(all_core_types, servers):
+    return core_types.with_servers(
+        all_core_types, servers, reserved_cu=CONF.vqos.reserved_cu,
+        allocation_ratio=CONF.vqos.allocation_ratio, exact=_is_exact())
 
 
 def _drop(choices, is_done):
@@ -183,4 +237,8 @@ def _server_of(guest):
         return None
     if policy is None or policy.units is None:
         return None
-    return core_types.Server(policy.units, domain.pcpus)
+    return _server(policy, domain.pcpus)
+
+
+def _server(policy, pcpus):
+    return core_types.Server(policy.units, pcpus, policy.vcpus)

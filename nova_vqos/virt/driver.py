@@ -163,7 +163,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
     def _get_existing_guest_config(self, instance):
         """Remember where a guest may run, before it is undone."""
-        if self._vqos_report().unlike_core_types:
+        if self._vqos_core_types.counts(self._vqos_report()):
             try:
                 self._vqos_core_types.record_last(
                     instance.uuid, self._host.get_guest(instance))

@@ -110,6 +110,7 @@ class HostReport:
             slowest_cu=_cu(slowest), fastest_cu=_cu(fastest),
             least_cu=_least_cu(slowest, profile),
             guarantee_cu=self.guarantee_cu,
+            largest_vcpu_cu=_largest_vcpu_cu(left),
             core_types=tuple(host_stats.CoreTypeRoom(
                 _cu(one.coefficient), one.whole_room_cu,
                 _least_cu(one.coefficient, profile))
@@ -219,6 +220,15 @@ def read_agent_state(path: str) -> agent_state.AgentState:
 def _cu(coefficient: float) -> Decimal:
     """A pCPU's speed in CU, without an error of rounding."""
     return Decimal(repr(float(coefficient))) * units.CU_PER_REFERENCE_PCPU
+
+
+def _largest_vcpu_cu(left: Iterable[core_types.CoreType]) -> Decimal | None:
+    """Rounded up, so that only what cannot fit is above it."""
+    largest_cu = max((cu for one in left
+                      if (cu := one.largest_vcpu_cu) is not None),
+                     default=None)
+    return None if largest_cu is None else (
+        Decimal(math.ceil(largest_cu * 10**6)) / 10**6)
 
 
 def _least_cu(coefficient: float, profile: model.Profile) -> Decimal:

@@ -336,7 +336,8 @@ class CapsController(controller.Controller):
                     and policy is not None and policy.units is not None
                     and (pinned_to or not other.spans_core_types(profile))):
                 others.append(core_types.Server(
-                    policy.units, pinned_to or domain.pcpus))
+                    policy.units, pinned_to or domain.pcpus,
+                    policy.vcpus))
         return desired.pcpus_to_pin(
             server.policy, len(in_force.vcpus), server.domain.pcpus, others,
             terms, profile)

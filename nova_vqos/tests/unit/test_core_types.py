@@ -30,7 +30,8 @@ def make_policy(cu, vcpus=1):
 def make_types(*servers, pcpus=ALL, **kwargs):
     return core_types.with_servers(
         core_types.of_host(make_profile(), pcpus),
-        [core_types.Server(*server) for server in servers], **kwargs)
+        [core_types.Server(*server, vcpus=1) for server in servers],
+        **kwargs)
 
 
 def left(types):
@@ -81,7 +82,68 @@ class TestRoom:
         assert slow.whole_room_cu == 319
 
     def test_of_no_types(self):
-        assert core_types.with_servers((), [core_types.Server(5, None)]) == ()
+        assert core_types.with_servers(
+            (), [core_types.Server(5, None, 1)]) == ()
+
+
+class TestPacking:
+    """2 pCPUs of 200 CU, 4 of 80 CU, on which vCPUs have to pack."""
+
+    def make_types(self, *servers, **kwargs):
+        return core_types.with_servers(
+            core_types.of_host(make_profile(), ALL),
+            [core_types.Server(*server) for server in servers], exact=True,
+            **kwargs)
+
+    def largest(self, *servers, **kwargs):
+        return [one.largest_vcpu_cu
+                for one in self.make_types(*servers, **kwargs)]
+
+    def test_sums_alone_need_no_packing(self):
+        assert [one.largest_vcpu_cu for one in make_types()] == [None, None]
+
+    def test_the_largest_vcpu_of_each(self):
+        assert self.largest() == [200, 80]
+        assert self.largest((240, FAST, 2), (200, SLOW, 4)) == [80, 30]
+        assert self.largest(*[(50, SLOW, 1)] * 4) == [200, 30]
+
+    def test_the_room_bounds_it(self):
+        assert self.largest((395, FAST, 79)) == [5, 80]
+        assert self.largest((500, FAST, 5)) == [0, 80]
+
+    def test_what_is_reserved_needs_no_piece(self):
+        # 40 CU of each pCPU of 200 would leave none for a vCPU of 200.
+        assert self.largest(reserved_cu=144) == [200, 80]
+        assert self.largest((200, FAST, 1), reserved_cu=144) == [120, 80]
+
+    def test_over_commitment_enlarges_each_pcpu(self):
+        servers = (360, FAST, 3), (180, SLOW, 3)
+        assert self.largest(*servers, allocation_ratio=1.5) == [180, 80]
+        # Less is sold, but a vCPU still has a whole pCPU.
+        assert self.largest(allocation_ratio=0.9) == [200, 80]
+
+    def test_a_server_on_all_is_carried_by_capacity(self):
+        fast, slow = self.make_types((72, None, 4))
+        assert fast.packed.vcpus == {10: 4}
+        assert slow.packed.vcpus == {8: 4}
+
+    def test_the_faster_where_the_slower_has_no_piece(self):
+        servers = (200, SLOW, 4),
+        assert choose(50, types=make_types((200, SLOW))) == SLOW
+        assert choose(50, types=self.make_types(*servers)) == FAST
+        assert choose(30, types=self.make_types(*servers)) == SLOW
+        assert choose(90, vcpus=3, types=self.make_types(*servers)) == SLOW
+        assert choose(93, vcpus=3, types=self.make_types(*servers)) == FAST
+        # One of five has no piece.
+        assert choose(80, vcpus=4, types=self.make_types(*servers)) == SLOW
+        assert choose(100, vcpus=5, types=self.make_types(*servers)) == FAST
+
+    def test_no_piece_anywhere(self):
+        types = self.make_types((200, SLOW, 4), (320, FAST, 2))
+        with pytest.raises(core_types.NoCoreTypeFits) as caught:
+            choose(50, types=types)
+        for part in ('50 CU each', 'at most 30 CU', 'at most 40 CU'):
+            assert part in str(caught.value)
 
 
 class TestRestricted:
@@ -125,16 +187,17 @@ class TestChoose:
         types = core_types.of_host(profile, range(6))
         assert choose(60, types=types) == {0, 1}
         types = core_types.with_servers(types, [
-            core_types.Server(10, frozenset({0})),
-            core_types.Server(5, frozenset({2}))])
+            core_types.Server(10, frozenset({0}), 1),
+            core_types.Server(5, frozenset({2}), 1)])
         assert choose(60, types=types) == {4, 5}
 
     def test_the_refusal_names_what_each_has(self):
         with pytest.raises(units.UnitsError) as caught:
             choose(120, types=make_types((300, FAST)))
         assert str(caught.value) == (
-            'no core type can take 120 CU on 1 vCPUs: pCPUs 0-1 of 200 CU '
-            'each have 100 CU left, pCPUs 2-5 of 80 CU each have 320 CU left')
+            'no core type can take 120 CU on 1 vCPUs, 120 CU each: pCPUs 0-1 '
+            'of 200 CU each have 100 CU left, pCPUs 2-5 of 80 CU each have '
+            '320 CU left')
 
     def test_speeds_are_compared_exactly(self):
         types = core_types.of_host(
@@ -174,7 +237,8 @@ COEFFICIENTS = st.lists(
     st.floats(0.05, 20.0, allow_subnormal=False), min_size=1, max_size=5)
 SERVERS = st.lists(st.builds(
     core_types.Server, st.integers(1, 500),
-    st.none() | st.frozensets(st.integers(0, 12), max_size=5)), max_size=8)
+    st.none() | st.frozensets(st.integers(0, 12), max_size=5),
+    st.integers(1, 4)), max_size=8)
 
 
 def host_of(coefficients):
@@ -232,7 +296,7 @@ def test_a_host_that_is_filled_is_never_oversold(coefficients, sizes):
             chosen = core_types.choose(make_policy(cu), types, tick_us=TICK_US)
         except core_types.NoCoreTypeFits:
             continue
-        servers.append(core_types.Server(cu, chosen.pcpus))
+        servers.append(core_types.Server(cu, chosen.pcpus, 1))
     assert all(room_cu >= 0 for room_cu in left(
         core_types.with_servers(empty, servers)))
 

@@ -22,7 +22,8 @@ WHOLE = host_stats.HostStats(
     quantum_classes=('default', 'io'), quantum_pools=occupancy.Occupancy(
         {'io': occupancy.PoolSize(1, 4), 'cache': occupancy.PoolSize(2, 3)},
         5),
-    dd_billing=('off', 'account'), guarantee_cu=120, sells_units=True)
+    dd_billing=('off', 'account'), guarantee_cu=120,
+    largest_vcpu_cu=Decimal('26.666667'), sells_units=True)
 TEXTS = {
     'vqos_profile': 'valid', 'vqos_profile_id': 'f00f00f00f00f00f',
     'vqos_slowest_cu': '33.4', 'vqos_fastest_cu': '200',
@@ -32,7 +33,7 @@ TEXTS = {
     'vqos_quantum_classes': 'default,io',
     'vqos_quantum_pools': 'cache:2:3 io:1:4 polluters:5',
     'vqos_dd_billing': 'off,account', 'vqos_guarantee_cu': '120',
-    'vqos_sells_units': 'True'}
+    'vqos_largest_vcpu_cu': '26.666667', 'vqos_sells_units': 'True'}
 
 CU = st.decimals(0, 999_999, allow_nan=False, places=17)
 NAMES = st.lists(st.from_regex('[a-z_]{1,9}', fullmatch=True),
@@ -57,6 +58,7 @@ STATS = st.builds(
     agent_seen_at=st.none() | st.datetimes(timezones=st.just(datetime.UTC)),
     quantum_classes=NAMES, quantum_pools=POOLS, dd_billing=NAMES,
     guarantee_cu=st.none() | st.integers(0, 10**10 - 1),
+    largest_vcpu_cu=st.none() | CU,
     sells_units=st.booleans())
 # What the parts of stats are made of, in any order, and anything else.
 PARTS = st.lists(st.sampled_from([
@@ -75,6 +77,7 @@ def decode(**stats):
 
 def is_within_bounds(stats):
     cus = [stats.slowest_cu, stats.fastest_cu, stats.least_cu,
+           stats.largest_vcpu_cu,
            *(cu for one in stats.core_types for cu in (one[0], one[2]))]
     rooms_cu = [stats.room_cu or 0, *(one[1] for one in stats.core_types)]
     sizes = stats.quantum_pools.pools.values()
@@ -139,7 +142,7 @@ def test_nonsense_is_the_one_error(stats):
     *((f'vqos_{key}_cu', ('9e999999', '1e3', 'Infinity', 'NaN', 'sNaN', '-1',
                           '+1', ' 1', '1_0', '٦٠', '²', '1000000', '.5', '5.',
                           '60\n', f'1.{"1" * 25}', '9' * 10**6))
-      for key in ('slowest', 'fastest', 'least')),
+      for key in ('slowest', 'fastest', 'least', 'largest_vcpu')),
     ('vqos_classes', (
         '80', '80:320', '80:x:1', 'a:320:1', '80:320:1:1', '80:1.5:1',
         '9e999999:100:1', '80:320:1  80:320:1', '80:320:1 79:1:1',

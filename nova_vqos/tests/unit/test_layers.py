@@ -21,7 +21,8 @@ GROUND = {'units', 'policy', 'policy_override', 'cpuset', 'files', 'utc',
           'primitives', 'compute_state', 'domain_xml', 'xml_edit', 'version'}
 # What is known of a host, and what follows from it for its servers.
 PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
-        {'cputune', 'core_types', 'host_stats', 'guarantee'}, {'agent_state'})
+        {'cputune', 'core_types', 'packing', 'host_stats', 'guarantee'},
+        {'agent_state'})
 BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
 FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration'}, BESIDE, {'metrics'},
           {'cmd'})

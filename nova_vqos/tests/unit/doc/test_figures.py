@@ -5,11 +5,13 @@ By the functions that caps and inventories are made by, of the flavors that
 the cookbook prints, on the cloud that capacity planning invents.
 """
 
+from fractions import Fraction
 import math
 import typing as ty
 
 import pytest
 
+from nova_vqos import core_types
 from nova_vqos import cputune
 from nova_vqos import host_stats
 from nova_vqos import policy
@@ -159,6 +161,38 @@ def test_one_vcpu_for_each_pcpu(flavors):
     kind, web = FLEET['mid'], flavors['web']
     assert units.share(web.units, web.vcpus, kind.coefficient) * 2 > 1
     assert (f'leaves {kind.pcpus // web.vcpus} for {kind.servers(web)}'
+            in prose(CAPACITY))
+
+
+def test_what_packs(flavors):
+    """All web servers that fit, and what fits beside them."""
+    kind, web = FLEET['mid'], flavors['web']
+    host = core_types.CoreType(
+        frozenset(range(kind.pcpus)), kind.coefficient,
+        Fraction(kind.capacity_cu))
+
+    def with_servers(*flavors):
+        (left,) = core_types.with_servers(
+            (host,), [core_types.Server(one.units, None, one.vcpus)
+                      for one in flavors],
+            reserved_cu=kind.reserved_cu, exact=True)
+        return left
+
+    def fitting(flavor, *others):
+        return next(count for count in range(kind.pcpus)
+                    if not with_servers(*others, *[flavor] * count).takes(
+                        flavor))
+
+    servers = fitting(web)
+    left = with_servers(*[web] * servers)
+    more = kind.servers(web) - servers
+    assert not left.takes(web)
+    assert (f'accepts {servers} web servers. {left.room_cu} CU are left, in '
+            f'pieces of {left.largest_vcpu_cu} CU: enough for {more} more web '
+            'servers' in prose(CAPACITY))
+    desktops, batches = (fitting(flavors[name], *[web] * servers)
+                         for name in ('desktop', 'batch'))
+    assert (f'{desktops} desktops or {batches} batch servers still fit'
             in prose(CAPACITY))
 
 

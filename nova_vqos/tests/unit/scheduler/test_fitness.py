@@ -4,6 +4,7 @@
 What the filter makes of it: test_filter.
 """
 
+import collections
 import datetime
 from decimal import Decimal
 import random
@@ -70,6 +71,20 @@ def test_a_guarantee(guarantee, free_cu, refusals):
     assert len(judge.refusals(make_stats(guarantee_cu=free_cu))) == refusals
 
 
+@pytest.mark.parametrize(('largest_cu', 'units', 'vcpus', 'refusals'), [
+    (None, 60, 1, 0), ('40', 40, 1, 0), ('40', 41, 1, 1), ('40', 80, 2, 0),
+    ('40', 81, 2, 1), ('0', 1, 1, 1), ('33.333334', 100, 3, 0),
+    # Whether all ten have a place is the driver's business.
+    ('40', 400, 10, 0), ('40', None, 1, 0)])
+@pytest.mark.parametrize('in_one_type', [True, False])
+def test_the_largest_vcpu_that_packs(largest_cu, units, vcpus, refusals,
+                                     in_one_type):
+    judge = judge_of(policies.ServerPolicy(vcpus, units=units),
+                     in_one_type=in_one_type)
+    assert len(judge.refusals(make_stats(
+        largest_vcpu_cu=largest_cu and Decimal(largest_cu)))) == refusals
+
+
 def test_a_server_without_units_needs_no_speed_and_no_agent():
     judge = judge_of(policies.ServerPolicy(1, quantum_class='io'))
     (reason,) = judge.refusals(host_stats.HostStats())
@@ -132,7 +147,7 @@ def test_the_speed_that_counts(core_types, units, in_one_type, speed_cu):
     assert judge.speed_cu(host_stats.HostStats()) is None
 
 
-def make_report(draw):
+def make_report(draw, most_servers=3, *, exact=False):
     """A host of one or two core types, and what servers left of them."""
     classes = [make_profiles.make_class(
         range(number * 4, number * 4 + 4), round(draw.uniform(0.3, 3.0), 14))
@@ -148,9 +163,11 @@ def make_report(draw):
             quantum_classes=draw.choice((('default',), ('default', 'io'))),
             dd_billing=draw.choice((('off',), ('off', 'account'))),
             guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0))))
-    servers = [core_types.Server(draw.randrange(1, 300), None)
-               for _ in range(draw.randrange(3))]
-    return report, core_types.with_servers(report.all_core_types, servers)
+    servers = [core_types.Server(draw.randrange(1, 300), None,
+                                 draw.randrange(1, 5))
+               for _ in range(draw.randrange(most_servers))]
+    return report, core_types.with_servers(report.all_core_types, servers,
+                                           exact=exact)
 
 
 def make_policy(draw, report):
@@ -172,7 +189,7 @@ class Tracker:
         self._left = left
 
     def choose(self, candidate, report):
-        if len(self._left) < 2:
+        if len(self._left) < 2 and not self._left[0].packed:
             return None
         return core_types.choose(candidate.policy, self._left,
                                  tick_us=report.profile.tick_us).pcpus
@@ -202,3 +219,20 @@ def test_the_driver_judges_alike():
         assert accepts == (not reason), (policy, stats, reason)
         answers.append(accepts)
     assert 200 < sum(answers) < 1800
+
+
+def test_where_vcpus_have_to_pack_the_driver_refuses_more():
+    """But nothing that the filter refuses would be accepted."""
+    draw = random.Random(8)
+    answers = collections.Counter()
+    for _ in range(2000):
+        report, left = make_report(draw, 12, exact=True)
+        policy = make_policy(draw, report)
+        stats = host_stats.decode(
+            host_stats.encode(report.stats(left)).values())
+        reason = judge_of(policy).refusal(stats)
+        accepts = driver_accepts(policy, report, left)
+        assert not (accepts and reason), (policy, stats, reason)
+        answers[accepts, not reason] += 1
+    assert answers[True, True] > 100
+    assert answers[False, False] > answers[False, True] > 10

@@ -23,23 +23,25 @@ ON_SLOW = (37_500, 50_000, 614)
 XML = """
 <domain type='qemu'><name>vm</name><uuid>%(uuid)s</uuid>
  <metadata><n:instance xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
-  <n:flavor name='f'><n:vcpus>1</n:vcpus><n:extraSpecs>
+  <n:flavor name='f'><n:vcpus>%(vcpus)s</n:vcpus><n:extraSpecs>
    <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'>%(units)s</n:extraSpec>
   </n:extraSpecs></n:flavor></n:instance></metadata>
- <vcpu%(cpuset)s>1</vcpu></domain>"""
+ <vcpu%(cpuset)s>%(vcpus)s</vcpu></domain>"""
 
 
 class FakeGuest:
     """A domain that is there, be it stopped."""
 
-    def __init__(self, uuid, units, pcpus=''):
+    def __init__(self, uuid, units, pcpus='', vcpus=1):
         self.uuid = uuid
         self.units = units
         self.pcpus = pcpus
+        self.vcpus = vcpus
 
     def get_xml_desc(self):
         cpuset = f" cpuset='{self.pcpus}'" if self.pcpus else ''
-        return XML % {'uuid': self.uuid, 'units': self.units, 'cpuset': cpuset}
+        return XML % {'uuid': self.uuid, 'units': self.units, 'cpuset': cpuset,
+                      'vcpus': self.vcpus}
 
 
 class ClassesTestCase(driver_case.DriverTestCase):
@@ -57,8 +59,8 @@ class ClassesTestCase(driver_case.DriverTestCase):
         self.only_running.append(only_running)
         return list(self.guests)
 
-    def has(self, units, pcpus='', uuid=OTHER):
-        self.guests.append(FakeGuest(uuid, units, pcpus))
+    def has(self, units, pcpus='', uuid=OTHER, vcpus=1):
+        self.guests.append(FakeGuest(uuid, units, pcpus, vcpus))
 
     def tune(self, units, vcpus=1, *, guest=None, uuid=driver_case.UUID):
         """A guest with its tuning."""
@@ -169,7 +171,7 @@ class ChoicesTestCase(ClassesTestCase):
         self.now_s = 1000.0
         self.stub_out('nova_vqos.virt.core_type_tracker.time.monotonic',
                       lambda: self.now_s)
-        self.assertEqual(SLOW, self.tune(80, 4, uuid=OTHER).cpuset)
+        self.assertEqual(SLOW, self.tune(80, uuid=OTHER).cpuset)
 
     def room(self):
         return [room.whole_room_cu for room in self.driver._vqos_core_types

@@ -227,15 +227,40 @@ def test_equal_pcpus_have_one_core_type(files, reporter):
     assert (report.stats().core_types, report.stats().room_cu) == ((), None)
     for units, left in ((0, 300), (100, 200), (400, 0)):
         stats = report.stats(core_types.with_servers(
-            report.all_core_types, [core_types.Server(units, None)]))
+            report.all_core_types, [core_types.Server(units, None, 1)]))
         assert (stats.core_types, stats.room_cu) == ((), left)
+
+
+@pytest.mark.parametrize(('servers', 'largest_cu'), [
+    ((), Decimal(150)), (((200, None, 2),), Decimal(50)),
+    # It is rounded up.
+    (((200, None, 3),), Decimal('83.333334')), (((450, None, 1),), 0)])
+def test_the_largest_vcpu_that_packs(reporter, files, servers, largest_cu):
+    files.calibrate({'0-1': 1.5})
+    report = reporter.report(PCPUS)
+    servers = [core_types.Server(*server) for server in servers]
+    assert report.stats(core_types.with_servers(
+        report.all_core_types, servers)).largest_vcpu_cu is None
+    assert report.stats(core_types.with_servers(
+        report.all_core_types, servers, exact=True)
+        ).largest_vcpu_cu == largest_cu
+
+
+def test_the_largest_vcpu_of_several_core_types(files, reporter):
+    files.calibrate({'0': 1.5, '1': 0.6})
+    types = reporter.report(PCPUS).all_core_types
+    for cu, largest_cu in ((50, 100), (100, 60)):
+        left = core_types.with_servers(types, [
+            core_types.Server(cu, frozenset({0}), 1)], exact=True)
+        assert reporter.report(PCPUS).stats(
+            left).largest_vcpu_cu == largest_cu
 
 
 def test_core_types_of_unlike_pcpus(files, reporter):
     files.calibrate({'0': 1.5, '1': 0.6})
     report = reporter.report(PCPUS)
     rooms = core_types.with_servers(
-        report.unlike_core_types, [core_types.Server(91, frozenset({0}))],
+        report.unlike_core_types, [core_types.Server(91, frozenset({0}), 1)],
         allocation_ratio=1.001)
     texts = host_stats.encode(report.stats(rooms))
     # Speed, whole room, and least CU of a vCPU, the slowest first.
