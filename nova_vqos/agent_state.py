@@ -33,6 +33,8 @@ class AgentState:
     :ivar occupancy: of the pools
     :ivar guarantee_pcpus: pCPUs whose time can still be reserved for servers;
         None: none can
+    :ivar guarantee_total_pcpus: the same, with what is reserved already; 0:
+        none can be reserved; None: not known
     :ivar alarms: problems that an operator has to look at, one text each; they
         alone make no heartbeat due
     :ivar seen_at: time of the heartbeat; None: there was none
@@ -44,6 +46,7 @@ class AgentState:
     quantum_classes: tuple[str, ...] = ('default',)
     occupancy: occupancies.Occupancy = occupancies.UNKNOWN
     guarantee_pcpus: float | None = None
+    guarantee_total_pcpus: float | None = None
     alarms: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     seen_at: datetime.datetime | None = None
 
@@ -64,6 +67,7 @@ def to_text(state: AgentState, *, host: str, pid: int) -> str:
         'quantum': state.occupancy.to_state(),
         'dd_billing': list(state.dd_billing),
         'guarantee_pcpus': state.guarantee_pcpus,
+        'guarantee_total_pcpus': state.guarantee_total_pcpus,
         'hypervisor_connected': state.connected,
         'alarms': list(state.alarms),
     })
@@ -92,6 +96,7 @@ def from_text(text: str) -> AgentState:
         quantum_classes=_known(state, 'classes', policy.QUANTUM_CLASS_KEY),
         occupancy=occupancies.from_state(state.get('quantum')),
         guarantee_pcpus=_pcpus(state.get('guarantee_pcpus')),
+        guarantee_total_pcpus=_pcpus(state.get('guarantee_total_pcpus')),
         alarms=tuple(alarm for alarm in _list(state, 'alarms')
                      if isinstance(alarm, str)),
         seen_at=seen_at)

@@ -8,6 +8,7 @@ that have one leave the pCPUs alone.
 """
 
 from fractions import Fraction
+import math
 
 from nova_vqos import units
 
@@ -68,6 +69,20 @@ def cost_pcpus(share: Fraction, vcpus: int) -> Fraction:
     :param vcpus: how many it has
     """
     return share * vcpus + IO_THREADS * io_reservation(share, vcpus).share
+
+
+def unsold_cu(capacity_cu: int, total_pcpus: float,
+              pcpu_cu: Fraction) -> int:
+    """CU of a host that are not sold, since they cannot be reserved.
+
+    :param capacity_cu: of the host
+    :param total_pcpus: whose time can be reserved for servers, with what is
+        reserved already; 0: the host guarantees no speed, and sells all
+    :param pcpu_cu: the speed of each of its pCPUs
+    """
+    if not total_pcpus:
+        return 0
+    return max(0, capacity_cu - math.floor(Fraction(total_pcpus) * pcpu_cu))
 
 
 def refusal(units_of_server: int, vcpus: int, pcpu_cu: Fraction,

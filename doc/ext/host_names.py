@@ -79,7 +79,7 @@ def _whole_report(directive):
                                       tzinfo=datetime.UTC),
             quantum_classes=policy.CHOICES[policy.QUANTUM_CLASS_KEY],
             dd_billing=policy.CHOICES[policy.DD_BILLING_KEY],
-            guarantee_pcpus=1.5,
+            guarantee_pcpus=1.5, guarantee_total_pcpus=1.75,
             occupancy=occupancy.Occupancy(
                 {'io': occupancy.PoolSize(2, 5),
                  'cache': occupancy.PoolSize(4, 3)}, 1)))

@@ -390,6 +390,7 @@ class Loop:
             occupancy=self._quantum.occupancy,
             guarantee_pcpus=(None if guaranteed is None
                              else guaranteed.free_pcpus),
+            guarantee_total_pcpus=self._guarantees.total_pcpus,
             alarms=(*self._profiles.alarms, *(
                 alarm for status in self._statuses.values()
                 for alarm in status.alarms)))
@@ -418,7 +419,8 @@ class Loop:
             profile=replies.of_profile(
                 terms.profile, datetime.datetime.now(datetime.UTC)),
             problem=self._profiles.problem,
-            units=replies.of_units(terms, with_units),
+            units=replies.of_units(terms, with_units,
+                                   self._guarantees.total_pcpus or 0.0),
             proof=replies.of_proof(self._quantum.probe_result),
             alarms=status.alarms, domains=len(self._servers),
             servers=tuple(server.uuid for server in with_units),

@@ -24,6 +24,8 @@ class Units:
     """The CPU units of a host.
 
     :ivar capacity_cu: of all pCPUs in the profile
+    :ivar reserved_cu: that are not sold: for the host, or since they cannot
+        be reserved for servers
     :ivar used_cu: entitlements of all servers
     :ivar slowest_cu: of one pCPU
     :ivar fastest_cu: of one pCPU

@@ -7,6 +7,7 @@ import logging
 import typing as ty
 
 from nova_vqos import cpuset
+from nova_vqos import guarantee
 from nova_vqos import primitives
 from nova_vqos import units
 from nova_vqos import utc
@@ -16,7 +17,7 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.caps import state
-from nova_vqos.agent.guarantee import controller as guarantee
+from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.profile import model
 from nova_vqos.quantum import probe_result
@@ -36,7 +37,7 @@ class ServerView(ty.NamedTuple):
     cap: state.CapState
     billing: billing.BillState
     quantum: quantum.QuantumState
-    guarantee: guarantee.GuaranteeState
+    guarantee: guarantees.GuaranteeState
     history: usage_history.History
     profile: model.Profile | None
     now_s: float
@@ -67,20 +68,25 @@ def in_detail(view: ServerView) -> messages.ServerDetail:
     return messages.ServerDetail(**_read_all({**_FIELDS, **_DETAILS}, view))
 
 
-def of_units(terms: controller.HostTerms, known: Iterable[servers.Server]
-             ) -> messages.Units | None:
-    """Where the CPU units of the host are; None: it has none."""
+def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
+             guarantee_total_pcpus: float = 0.0) -> messages.Units | None:
+    """Where the CPU units of the host are; None: it has none.
+
+    :param guarantee_total_pcpus: see :class:`agent_state.AgentState`
+    """
     profile = terms.profile
     if profile is None:
         return None
+    capacity_cu = units.capacity_cu(map(profile.coefficient, profile.pcpus))
+    slowest_cu = units.pcpu_cu(profile.slowest(profile.pcpus))
     return messages.Units(
-        capacity_cu=units.capacity_cu(
-            map(profile.coefficient, profile.pcpus)),
-        reserved_cu=terms.reserved_cu,
+        capacity_cu=capacity_cu,
+        reserved_cu=max(terms.reserved_cu, guarantee.unsold_cu(
+            capacity_cu, guarantee_total_pcpus, slowest_cu)),
         allocation_ratio=terms.allocation_ratio,
         used_cu=sum(server.policy.units or 0 for server in known
                     if server.policy is not None),
-        slowest_cu=float(units.pcpu_cu(profile.slowest(profile.pcpus))),
+        slowest_cu=float(slowest_cu),
         fastest_cu=float(units.pcpu_cu(profile.fastest(profile.pcpus))))
 
 

@@ -110,7 +110,7 @@ CAPACITY = Family(
     'Speed of the pCPUs that servers share, all of them busy')
 RESERVED = Family(
     'nova_vqos_host_reserved_cpu_units', GAUGE,
-    'CPU units that the host keeps for itself')
+    'CPU units that the host does not sell')
 ALLOCATION_RATIO = Family(
     'nova_vqos_host_allocation_ratio', GAUGE,
     'How many times over the units that are left can be sold')

@@ -66,13 +66,18 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         """
         # NOTE: read before, since the stock method replaces all inventory.
         last = inventory.last_of(provider_tree, nodename)
+        guarantees = inventory.guarantees(provider_tree, nodename)
         super().update_provider_tree(provider_tree, nodename, allocations)
         try:
             report = self._vqos_report()
             mine = inventory.cpu_units(
                 report, last, reserved_cu=CONF.vqos.reserved_cu,
-                allocation_ratio=CONF.vqos.allocation_ratio)
+                allocation_ratio=CONF.vqos.allocation_ratio,
+                guarantees=guarantees)
             traits = report.traits()
+            if guarantees and report.valid and report.unsold_cu is None:
+                # As the inventory does.
+                traits.add(host_stats.TRAIT_GUARANTEE)
         except Exception:
             # An exception would keep nova-compute from starting, and freeze
             # the stats of one that runs.

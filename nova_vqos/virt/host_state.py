@@ -16,6 +16,7 @@ from nova_vqos import agent_state
 from nova_vqos import core_types
 from nova_vqos import cpuset
 from nova_vqos import files
+from nova_vqos import guarantee
 from nova_vqos import hooks
 from nova_vqos import host_stats
 from nova_vqos import units
@@ -71,6 +72,24 @@ class HostReport:
             return None
         return math.floor(free_pcpus * float(units.pcpu_cu(
             self.profile.slowest(self.pcpus))))
+
+    @property
+    def unsold_cu(self) -> int | None:
+        """CU that are not sold, since they cannot be reserved for servers.
+
+        None: it is not known whether the host guarantees speed, since its
+        agent has just started, or has not.
+
+        :raises nova_vqos.files.FileError: without a profile
+        """
+        if not self.can_reserve:
+            return 0
+        total_pcpus = self.agent.guarantee_total_pcpus
+        if total_pcpus is None or self.profile is None:
+            return None
+        return guarantee.unsold_cu(
+            self.capacity_cu, total_pcpus,
+            units.pcpu_cu(self.profile.slowest(self.pcpus)))
 
     @property
     def all_core_types(self) -> tuple[core_types.CoreType, ...]:

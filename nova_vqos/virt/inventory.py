@@ -10,13 +10,16 @@ from nova_vqos import units
 _ANY_AMOUNT = {'min_unit': 1, 'max_unit': units.MAX_UNITS, 'step_size': 1}
 
 
-def cpu_units(report, last, *, reserved_cu, allocation_ratio):
+def cpu_units(report, last, *, reserved_cu, allocation_ratio,
+              guarantees=False):
     """The inventory of CPU units of a host.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param last: the inventory that Placement has; None if it has none
     :param reserved_cu: CU that are reserved for the host
     :param allocation_ratio: ratio of sold CU to the rest
+    :param guarantees: whether Placement knows it as a host that guarantees
+        speed
     :returns: None where there is nothing to sell, and never was
     """
     if not report.valid:
@@ -24,6 +27,11 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio):
     capacity_cu = report.capacity_cu
     # NOTE: Placement refuses a total of 0.
     total = max(capacity_cu, 1)
+    unsold_cu = report.unsold_cu
+    if unsold_cu is None:
+        # Until the agent says it, the inventory stays as it is.
+        unsold_cu = last['reserved'] if last and guarantees else 0
+    reserved_cu = max(reserved_cu, unsold_cu)
     return {
         **_ANY_AMOUNT,
         'total': total,
@@ -58,6 +66,11 @@ def merge(provider_tree, nodename, inventory):
 def last_of(provider_tree, nodename):
     """The inventory of CPU units that a host has, None if it has none."""
     return provider_tree.data(nodename).inventory.get(policy.RESOURCE_CLASS)
+
+
+def guarantees(provider_tree, nodename):
+    """Whether Placement knows a host as one that guarantees speed."""
+    return host_stats.TRAIT_GUARANTEE in provider_tree.data(nodename).traits
 
 
 def set_traits(provider_tree, nodename, traits):

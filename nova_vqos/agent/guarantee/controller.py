@@ -36,6 +36,8 @@ _RETRY_INTERVAL_S = 30.0
 _FIND_TIMEOUT_S = 60.0
 # Of what the kernel reserved once: less than that is lost, or is another's.
 _LOST_PART = Fraction(2, 100)
+# Within which two measurements are equal: each ends at 1/1024 of a pCPU.
+_RESOLUTION_PCPUS = Fraction(2, 1024)
 
 
 class _Wanted(ty.NamedTuple):
@@ -129,10 +131,22 @@ class GuaranteeController(controller.Controller):
         self._probe_at_s = float('-inf')
         self._find_until_s: float | None = None
         self._total_pcpus: Fraction | None = None
+        self._last_pcpus: Fraction | None = None
         self._most_pcpus = Fraction(0)
-        self._is_doubted = self._unlike = False
+        self._is_measured = self._unlike = False
         self._problem = 'not measured yet'
         self._refusals = 0
+
+    @property
+    def total_pcpus(self) -> float | None:
+        """What can be reserved here, with what already is, in pCPUs.
+
+        0: the host guarantees no speed. None: it is not measured yet.
+        """
+        if self.host is not None:
+            return self.host.total_pcpus
+        can = self._hypervisor is not None and not self._unlike
+        return None if can and not self._is_measured else 0.0
 
     def state(self, server: servers.Server) -> GuaranteeState:
         """What is known of a server; for reading."""
@@ -311,26 +325,34 @@ class GuaranteeController(controller.Controller):
         if isinstance(found, str):
             if found != self._problem:
                 LOG.warning('This host can guarantee no speed: %s', found)
-            self._total_pcpus, self._problem = None, found
+            self._total_pcpus = self._last_pcpus = None
+            self._is_measured, self._problem = True, found
             self._probe_at_s = self._clock() + _RETRY_INTERVAL_S
             self._update_host()
             return
-        total = found.pcpus + (
-            0 if found.is_total else self._reserved_pcpus())
-        if (total < self._most_pcpus * (1 - _LOST_PART)
-                and not self._is_doubted):
-            # A server that went just now is not yet forgotten by the kernel.
-            self._is_doubted = True
+        total, last = found.pcpus + (
+            0 if found.is_total else self._reserved_pcpus()), self._last_pcpus
+        self._last_pcpus = total
+        if not _are_equal(total, last):
+            # The kernel forgets a server that goes sooner or later than the
+            # agent does: two measurements in a row have to agree.
             self._probe_at_s = float('-inf')
             return
-        self._is_doubted = False
         if self._total_pcpus is None:
             LOG.info('The kernel reserves up to %.3f pCPUs for servers, of '
                      'which %.0f %% are not sold', float(total),
                      float(guarantee.UNSOLD_PART * 100))
-        self._total_pcpus, self._problem = total, ''
+        if not _are_equal(total, self._total_pcpus):
+            # What Placement sells follows from it.
+            self._total_pcpus = total
+        self._is_measured, self._problem = True, ''
         self._most_pcpus = max(self._most_pcpus, total)
         self._update_host()
+
+
+def _are_equal(pcpus: Fraction, others: Fraction | None) -> bool:
+    """Whether two measurements are equal, as far as they are exact."""
+    return others is not None and abs(pcpus - others) <= _RESOLUTION_PCPUS
 
 
 def _measure(hypervisor: base.ThreadDriver) -> base.Bandwidth | str:

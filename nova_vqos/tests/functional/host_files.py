@@ -74,13 +74,14 @@ class HostFiles(fixtures.Fixture):
 
     def agent_lives(self, age_s=0, classes=('default',),
                     dd_billing=('off',), quantum=occupancy.UNKNOWN,
-                    guarantee_pcpus=None):
+                    guarantee_pcpus=None, guarantee_total_pcpus=None):
         """The agent was last alive so many seconds ago.
 
         :param classes: quantum classes that it says the host enforces
         :param dd_billing: billings that it says the host does
         :param quantum: what it says the host's pools hold
         :param guarantee_pcpus: what it says can still be reserved
+        :param guarantee_total_pcpus: the same, with what is reserved already
         """
         seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
@@ -90,6 +91,7 @@ class HostFiles(fixtures.Fixture):
             'classes': list(classes), 'dd_billing': list(dd_billing),
             'quantum': quantum.to_state(),
             'guarantee_pcpus': guarantee_pcpus,
+            'guarantee_total_pcpus': guarantee_total_pcpus,
         }))
 
     def agent_was_never_there(self):

@@ -49,6 +49,21 @@ def test_a_server_costs_what_is_reserved_for_it(share, vcpus):
         float(reserved), rel=1e-3)
 
 
+@given(st.integers(1, 10_000), st.fractions(Fraction(1), Fraction(1000)),
+       st.floats(0, 64))
+def test_what_is_sold_can_be_reserved(capacity_cu, pcpu_cu, total_pcpus):
+    unsold_cu = guarantee.unsold_cu(capacity_cu, total_pcpus, pcpu_cu)
+    sold_cu = capacity_cu - unsold_cu
+    assert 0 <= unsold_cu <= capacity_cu
+    if total_pcpus:
+        can_cu = Fraction(total_pcpus) * pcpu_cu
+        assert sold_cu <= can_cu
+        # And no less than that.
+        assert sold_cu == capacity_cu or sold_cu > can_cu - 1
+    else:
+        assert unsold_cu == 0
+
+
 @pytest.mark.parametrize('cu, vcpus, free_cu, part', [
     (60, 1, 70, ''),
     # The I/O of half a pCPU takes a sixth of that.

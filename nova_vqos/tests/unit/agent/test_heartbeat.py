@@ -29,7 +29,7 @@ def test_readers_never_see_a_part(beats, tmp_path):
         'version': 1, 'pid': os.getpid(), 'host': 'host', 'profile_id': None,
         'seen_at': first['seen_at'], 'classes': ['default'],
         'dd_billing': ['off'], 'quantum': {'pools': {}},
-        'guarantee_pcpus': None,
+        'guarantee_pcpus': None, 'guarantee_total_pcpus': None,
         'hypervisor_connected': False, 'alarms': ['why']}
 
     def beat():
@@ -64,13 +64,14 @@ def test_what_the_host_offers_is_read_by_nova_compute(beats, tmp_path):
     beats.beat(0.0, agent_state.AgentState(
         connected=True, dd_billing=('off', 'account'),
         quantum_classes=('default', 'cache', 'auto'), occupancy=pools,
-        guarantee_pcpus=1.5))
+        guarantee_pcpus=1.5, guarantee_total_pcpus=1.75))
     found = host_state.read_agent_state(str(tmp_path / PATH))
     assert found.seen_at is not None
     assert found.quantum_classes == ('default', 'cache', 'auto')
     assert found.dd_billing == ('off', 'account')
     assert found.occupancy == pools
     assert found.guarantee_pcpus == 1.5
+    assert found.guarantee_total_pcpus == 1.75
 
 
 def test_a_failure_is_logged_once_and_leaves_nothing(beats, tmp_path, caplog):

@@ -140,6 +140,15 @@ class TestHost:
 
     def test_without_a_profile_there_are_none(self):
         assert replies.of_units(TERMS, []) is None
+
+    def test_what_cannot_be_reserved(self):
+        terms = dataclasses.replace(
+            TERMS, profile=fakes.make_profile(), reserved_cu=10)
+        has = replies.of_units(terms, []).capacity_cu / 100
+        for total_pcpus, reserved_cu in (
+                (0.0, 10), (has - 0.5, 50), (has - 0.05, 10)):
+            assert replies.of_units(
+                terms, [], total_pcpus).reserved_cu == reserved_cu
         assert replies.of_profile(None, NOW) is None
 
     @pytest.mark.parametrize('created_at, age_s', [

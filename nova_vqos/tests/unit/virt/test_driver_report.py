@@ -12,6 +12,7 @@ from nova import exception
 from nova.virt import fake
 from nova_vqos import compute_state
 from nova_vqos.tests.fixtures import driver as driver_case
+from nova_vqos.tests.functional import host_files
 from nova_vqos.virt import driver
 
 NODE = driver_case.NODE
@@ -48,6 +49,31 @@ class InventoryTestCase(driver_case.DriverTestCase):
         self.assertEqual(first, self.update(allocations={}))
         self.assertEqual(before.inventory, self.tree.data(NODE).inventory)
         self.assertEqual(before.traits, self.tree.data(NODE).traits)
+
+    def test_a_host_that_guarantees_sells_what_it_can_reserve(self):
+        found = {**host_files.FINGERPRINT, 'online_pcpus': '0-1'}
+        self.stub_out('nova_vqos.profile.fingerprint.of_host',
+                      lambda emulator=None: dict(found))
+        self.files.calibrate({'0-1': 1.5}, fingerprint=found)
+        trait = 'CUSTOM_VQOS_GUARANTEE'
+
+        def unsold():
+            return self.update()['reserved'], (
+                trait in self.tree.data(NODE).traits)
+        self.assertEqual((0, False), unsold())
+        self.files.agent_lives(guarantee_pcpus=0.5, guarantee_total_pcpus=1.5)
+        self.assertEqual((75, True), unsold())
+        # It has just started, or was not since the host was booted.
+        self.files.agent_lives()
+        self.assertEqual((75, True), unsold())
+        self.files.agent_was_never_there()
+        self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
+        self.assertEqual((75, True), unsold())
+        self.assertEqual('', self.driver.get_available_resource(NODE)[
+            'stats']['vqos_guarantee_cu'])
+        # It was switched off.
+        self.files.agent_lives(guarantee_total_pcpus=0)
+        self.assertEqual((0, False), unsold())
 
     def test_a_lost_profile_closes_the_inventory(self):
         first = self.update()

@@ -315,14 +315,26 @@ def test_what_the_agent_can_reserve(files, reporter, calibrate, pcpus, cu):
     assert ('CUSTOM_VQOS_GUARANTEE' in report.traits()) == (cu is not None)
 
 
+@pytest.mark.parametrize(('total_pcpus', 'unsold_cu'), [
+    (1.5, 25), (2, 0), (0, 0), (None, None), (-1, None), ('1', None),
+    (True, None), (1e9, None), (float('nan'), None), ([1], None)])
+def test_what_it_can_never_reserve(files, reporter, calibrate, total_pcpus,
+                                   unsold_cu):
+    calibrate()
+    files.agent_lives(guarantee_total_pcpus=total_pcpus)
+    assert reporter.report(PCPUS).unsold_cu == unsold_cu
+
+
 @pytest.mark.parametrize('online', ['0-2', 'unknown'])
 def test_pcpus_that_are_not_all_can_reserve_nothing(files, reporter,
                                                     calibrate, online):
     calibrate(online)
-    files.agent_lives(guarantee_pcpus=1.5)
+    files.agent_lives(guarantee_pcpus=1.5, guarantee_total_pcpus=1.75)
     report = reporter.report(PCPUS)
     assert report.valid
     assert report.stats().guarantee_cu is None
+    # Placement sells all of them.
+    assert report.unsold_cu == 0
 
 
 @pytest.mark.parametrize(('partition', 'cu'), [

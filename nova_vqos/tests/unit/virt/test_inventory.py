@@ -15,18 +15,24 @@ from nova_vqos.virt import inventory
 OTHERS = {'VCPU': {'total': 4, 'reserved': 0}}
 
 
-def report(coefficients=None, problem=''):
+def report(coefficients=None, problem='', **agent):
     profile = coefficients and host_files.make_profile('compute1',
                                                        coefficients)
     pcpus = profile.pcpus if profile else frozenset([0])
     return host_state.HostReport(
         pcpus=pcpus, profile=profile, problem=problem, present=True,
-        agent=agent_state.AgentState())
+        agent=agent_state.AgentState(**agent))
 
 
-def cpu_units(host, last=None, reserved_cu=0, allocation_ratio=1.0):
+def guaranteeing(total_pcpus):
+    """A host of two pCPUs of 100 CU."""
+    return report({'0-1': 1.0}, guarantee_total_pcpus=total_pcpus)
+
+
+def cpu_units(host, last=None, reserved_cu=0, allocation_ratio=1.0,
+              **options):
     return inventory.cpu_units(host, last, reserved_cu=reserved_cu,
-                               allocation_ratio=allocation_ratio)
+                               allocation_ratio=allocation_ratio, **options)
 
 
 def test_capacity_is_that_of_all_pcpus_busy():
@@ -43,6 +49,34 @@ def test_capacity_is_that_of_all_pcpus_busy():
 def test_reserved_is_at_most_the_total(coefficient, reserved_cu, expected):
     made = cpu_units(report({'0': coefficient}), reserved_cu=reserved_cu)
     assert (made['total'], made['reserved']) == expected
+
+
+@pytest.mark.parametrize(('total_pcpus', 'reserved_cu', 'reserved'), [
+    (1.746, 0, 26),
+    # What the kernel keeps for all else is for the host, too.
+    (1.746, 20, 26), (1.746, 40, 40),
+    # All units are sold where none can be reserved.
+    (0.0, 0, 0), (0.0, 7, 7), (None, 7, 7), (2.5, 7, 7), (0.001, 0, 200)])
+def test_what_cannot_be_reserved_is_not_sold(total_pcpus, reserved_cu,
+                                             reserved):
+    for ratio in 1.0, 2.0:
+        made = cpu_units(guaranteeing(total_pcpus), reserved_cu=reserved_cu,
+                         allocation_ratio=ratio)
+        assert (made['total'], made['reserved']) == (200, reserved)
+        assert made['allocation_ratio'] == ratio
+
+
+def test_it_stays_until_the_agent_says_something_else():
+    last = cpu_units(guaranteeing(1.746))
+    unknown = guaranteeing(None)
+    assert cpu_units(unknown, last, guarantees=True) == last
+    assert cpu_units(unknown, last, 40, guarantees=True)['reserved'] == 40
+    # Never seen to guarantee anything: nova-compute alone decides.
+    assert cpu_units(unknown, last)['reserved'] == 0
+    assert cpu_units(unknown, guarantees=True)['reserved'] == 0
+    # It says that it does not.
+    assert cpu_units(guaranteeing(0.0), last, guarantees=True)[
+        'reserved'] == 0
 
 
 def test_no_profile_and_nothing_known():

@@ -68,6 +68,8 @@ def test_nothing_is_reserved_where_that_is_off(tmp_path):
     world.tick(3)
     assert world.host.reserves == 0
     assert world.state().guarantee_pcpus is None
+    # Known, unlike that of an agent that has not measured yet.
+    assert world.state().guarantee_total_pcpus == 0.0
     assert world.host_report()['guarantee'] is None
     assert world.guarantee()['since'] is None
 
@@ -174,6 +176,9 @@ class TestHost:
         assert found['reserved_pcpus'] == pytest.approx(0.65)
         assert found['free_pcpus'] == pytest.approx(1.096)
         assert world.state().guarantee_pcpus == pytest.approx(1.096)
+        assert world.state().guarantee_total_pcpus == pytest.approx(1.746)
+        # Of 200 CU 174 are sold.
+        assert world.host_report()['units']['reserved_cu'] == 26
 
     def test_an_earlier_agent_has_reserved_some(self, world, tmp_path):
         world.run()
@@ -191,6 +196,7 @@ class TestHost:
         world.run()
         world.tick(30)
         assert world.state().guarantee_pcpus is None
+        assert world.state().guarantee_total_pcpus is None
         world.tick(60)
         assert world.state().guarantee_pcpus == pytest.approx(1.746)
 
@@ -202,6 +208,7 @@ class TestHost:
         world.start()
         world.tick(11)
         assert world.state().guarantee_pcpus is None
+        assert world.state().guarantee_total_pcpus == 0.0
         assert world.host_report()['alarms']
 
     def test_a_server_that_goes_leaves_room(self, world):
@@ -216,6 +223,7 @@ class TestHost:
         world.start()
         world.tick(11)
         assert world.state().guarantee_pcpus is None
+        assert world.state().guarantee_total_pcpus == 0.0
         assert any('no capability' in alarm
                    for alarm in world.host_report()['alarms'])
 
@@ -234,13 +242,14 @@ class TestHost:
         world.tick()
         reserved = world.host_report()['guarantee']['reserved_pcpus']
         world.host.total_pcpus = Fraction(3)
-        world.tick(600)
+        world.tick(610)
         found = world.host_report()['guarantee']
         assert found['total_pcpus'] == pytest.approx(2.91)
         assert found['free_pcpus'] == pytest.approx(2.91 - reserved)
 
     def test_it_is_measured_again(self, world):
         world.start()
+        world.tick()
         world.host.free_pcpus = Fraction(1)
         world.tick(300)
         assert world.state().guarantee_pcpus == pytest.approx(1.746)
@@ -250,6 +259,23 @@ class TestHost:
         # The kernel lost some, or another has it.
         assert any('0.80 pCPUs' in alarm
                    for alarm in world.host_report()['alarms'])
+
+    @pytest.mark.parametrize('wrong', [Fraction(1, 2), Fraction(3)])
+    def test_one_wrong_measurement_does_not_count(self, world, wrong):
+        """A server goes, and kernel and agent forget it one by one."""
+        found = [Fraction(9, 5), wrong, Fraction(9, 5), Fraction(9, 5),
+                 # Each ends at the next lower 1/1024.
+                 Fraction(9, 5) - Fraction(1, 1024), wrong]
+        world.host.bandwidth = lambda: base.Bandwidth(
+            found.pop(0) if found else Fraction(9, 5), is_total=False)
+        world.start()
+        totals = set()
+        for _ in range(1300):
+            world.tick()
+            totals.add(world.state().guarantee_total_pcpus)
+        assert found == []
+        assert totals - {None} == {1.746}
+        assert world.host_report()['alarms'] == []
 
     def test_nothing_is_reserved_while_it_is_measured(self, world):
         """All that is left is asked for by the measurement."""
