@@ -12,6 +12,7 @@ from oslo_upgradecheck import upgradecheck
 from nova_vqos.cmd.status import agent
 from nova_vqos.cmd.status import config_files
 from nova_vqos.cmd.status import findings
+from nova_vqos.cmd.status import guarantee
 from nova_vqos.cmd.status import hook
 from nova_vqos.cmd.status import host
 from nova_vqos.cmd.status import importing
@@ -65,6 +66,7 @@ CHECKS = (
     Check('Frequency', _COMPUTE, host.check_frequency),
     Check('Halt polling', _COMPUTE, host.check_halt_polling),
     Check('Interrupt time', _COMPUTE, host.check_irq_time),
+    Check('Guarantees', _COMPUTE, guarantee.check),
 )
 #: Begins the finding of a check that ended with an unexpected error.
 CRASHED = 'This check ended with an error'

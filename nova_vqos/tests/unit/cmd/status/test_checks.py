@@ -58,6 +58,11 @@ def agent_says(**fields):
         host, 'answer', dataclasses.replace(host.answer, **fields))
 
 
+def guaranteeing(*breaks, **says):
+    """On a host that guarantees speed."""
+    return both(lambda host: host.guarantee(**says), *breaks)
+
+
 def both(*breaks):
     def break_all(host):
         for one in breaks:
@@ -240,6 +245,27 @@ WRONG = [
     ('Halt polling', write(at.HALT_POLL, '200000\n'), 1, 'is 200000'),
     ('Interrupt time', write(at.BOOT_CONFIG, 'CONFIG_HZ=250\n'), 1,
      'has no CONFIG_IRQ_TIME_ACCOUNTING'),
+
+    ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '-1\n')), 2, 'is -1'),
+    ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '0\n')), 2, 'is 0'),
+    ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '?\n')), 2,
+     'SCHED_DEADLINE'),
+    ('Guarantees', guaranteeing(remove(at.RT_RUNTIME)), 2, 'SCHED_DEADLINE'),
+    ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '1000000\n'),
+                                answer('kernel', '6.1.0-42')), 2,
+     'as long as the period'),
+    ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'compute',
+                                       cpu_shared_set='1')), 2,
+     'lacks pCPUs 0:'),
+    ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'compute',
+                                       cpu_shared_set='0-3,^2')), 1, '^2'),
+    ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'vqos',
+                                       allocation_ratio='1.5')), 1, 'is 1.5'),
+    ('Guarantees', guaranteeing(write(at.NO_TURBO, '0\n')), 1, 'no_turbo'),
+    ('Guarantees', guaranteeing(remove(at.NO_TURBO)), 1, 'no_turbo'),
+    ('Guarantees', guaranteeing(remove(at.STATE)), 2, 'agent.json'),
+    ('Guarantees', guaranteeing(total_pcpus=None), 1, 'not measured yet'),
+    ('Guarantees', guaranteeing(total_pcpus=0), 2, 'guarantees no speed'),
 ]
 
 
@@ -254,6 +280,20 @@ def test_each_problem_is_found(host, name, break_it, code, expected):
     assert len(re.findall(r'\. [A-Z/]|\. nova', result.details)) >= 1
     assert 'secret' not in result.details
     assert catalogue.CRASHED not in result.details
+
+
+@pytest.mark.parametrize('change_it', [
+    lambda host: None,
+    # This kernel keeps a part for all else.
+    write(at.RT_RUNTIME, '1000000\n'),
+    change(at.NOVA_CONF, 'compute', cpu_shared_set=None),
+    write('proc/cpuinfo', 'flags : fpu\n')])
+def test_a_host_that_guarantees_speed(host, change_it):
+    host.guarantee()
+    change_it(host)
+    result = host.check('Guarantees')
+    assert result.code == at.Code.SUCCESS, result.details
+    assert '1.75 pCPUs' in result.details
 
 
 def test_each_check_has_a_problem():
