@@ -35,19 +35,26 @@ IO_THREADS = 2
 UNSOLD_PART = Fraction(3, 100)
 
 
-def vcpu_reservation(share: Fraction, quantum_class: str, *,
-                     tick_us: int) -> units.CpuCap:
+def vcpu_reservation(share: Fraction, quantum_class: str, *, tick_us: int,
+                     scale: Fraction = Fraction(1)) -> units.CpuCap:
     """What is reserved for each vCPU of a server.
 
     No runtime is below two ticks of the scheduler: a thread that overran one
     would be stopped for many periods.
 
+    Some kernels count a runtime in seconds at full clock: at 0.8 of it a
+    second counts as 0.8. A server's share is one of the time at the clock at
+    which the host was calibrated, with all pCPUs busy. So with that scale, its
+    runtime lasts for the share at that clock. At a higher clock it ends
+    earlier, after the same work.
+
     :param share: of a pCPU's time
     :param quantum_class: of the server
     :param tick_us: length of the scheduler's tick
+    :param scale: what of a second the kernel counts at that clock, up to 1
     """
     return units.cap_of_share(
-        share, tick_us=tick_us, period_us=(
+        share * scale, tick_us=tick_us, period_us=(
             _IO_CLASS_PERIOD_US if quantum_class == 'io' else _PERIOD_US))
 
 
@@ -60,6 +67,30 @@ def io_reservation(share: Fraction, vcpus: int) -> units.CpuCap:
     io_share = min(max(share * vcpus * _IO_PART, _LEAST_IO_SHARE),
                    _MOST_IO_SHARE)
     return units.CpuCap(_IO_RUNTIME_US, round(_IO_RUNTIME_US / io_share))
+
+
+def sellable_pcpus(reservable_pcpus: Fraction) -> Fraction:
+    """What is sold of the pCPUs' time, where the kernel reserves so much.
+
+    Both are the same where the kernel counts seconds at full clock. At 0.8 of
+    it, the pCPUs have 0.8 of the seconds that it admits. But each server also
+    takes 0.8 of its share of them, see :func:`vcpu_reservation`.
+    """
+    return reservable_pcpus * (1 - UNSOLD_PART)
+
+
+def taken_pcpus(vcpus_pcpus: Fraction, others_pcpus: Fraction,
+                scale: Fraction) -> Fraction:
+    """The time that reservations take at the calibrated clock, in pCPUs.
+
+    NOTE: the kernel counts the time of threads that may use more by the clock
+    on the wall (grub_reclaim() in kernel/sched/deadline.c).
+
+    :param vcpus_pcpus: of vCPUs, as the kernel counts it
+    :param others_pcpus: of threads that may use what others leave unused
+    :param scale: as of :func:`vcpu_reservation`
+    """
+    return vcpus_pcpus / scale + others_pcpus
 
 
 def cost_pcpus(share: Fraction, vcpus: int) -> Fraction:

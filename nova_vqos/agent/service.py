@@ -169,6 +169,7 @@ class AgentService(service.Service):  # type: ignore[misc]
             enforcer=make_enforcer(conf, hypervisor),
             store=store,
             guarantees_speed=options.guarantees_speed,
+            least_frequency_scale=options.least_frequency_scale,
             tick_interval_s=options.tick_interval_s,
             sample_interval_s=options.sample_interval_s)
         self._loop_thread = threading.Thread(

@@ -207,6 +207,22 @@ kernel reserves in the partition of [vqos] guaranteed_pcpus.
 
 Without a measurement of the last hour the host guarantees no speed.
 """),
+    cfg.FloatOpt(
+        'least_frequency_scale',
+        default=0.0,
+        min=0.0,
+        max=1.0,
+        help="""
+Ratio of the clock of this host's pCPUs while all of them are busy, as they
+were when it was calibrated, to the clock that the kernel takes as full.
+
+Needed where the CPU reports its frequency (the flag aperfmperf in
+/proc/cpuinfo) and intel_pstate/no_turbo is not 1: there the kernel counts
+reserved time in seconds at full clock. It has no effect on other hosts. With
+too high a value the host promises more time than it has, with too low a value
+guaranteed servers get less than their units, in proportion. 0: it is not
+known, and a host that needs it guarantees no speed.
+"""),
     cfg.StrOpt(
         'ledger_path',
         default=default_path.LEDGER,

@@ -136,10 +136,10 @@ and libvirt's hook (in its own hook.conf) need the same value.
         help="""
 CPU units of this host that are reserved for the host itself.
 
-They are the ``reserved`` of the inventory of CUSTOM_VQOS_CPU_UNIT. A host that
-guarantees speed reserves at least what its kernel cannot reserve for servers.
-On a host with several core types each type reserves a part, in proportion to its
-capacity, and the agent needs the same value.
+They are the ``reserved`` of the inventory of CUSTOM_VQOS_CPU_UNIT. A host
+that guarantees speed reserves at least what its kernel cannot reserve for
+servers. On a host with several core types each type reserves a part, in
+proportion to its capacity, and the agent needs the same value.
 """),
     cfg.FloatOpt(
         'allocation_ratio',

@@ -394,6 +394,13 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def counts_clock(self) -> bool:
+        """Whether reserved time is counted by the clock of the CPU.
+
+        A second at less than the full clock then counts as less.
+        """
+
+    @abc.abstractmethod
     def threads(self, uuid: str) -> Threads:
         """Find the threads of a domain."""
 

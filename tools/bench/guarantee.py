@@ -63,8 +63,7 @@ class Result:
 
 def sold_cu(case: str, pcpus: int) -> list[int]:
     """CU of each server: as in the case, or as much as fits in proportion."""
-    free = float(deadline.free_bandwidth(pcpus)
-                 * (1 - guarantee.UNSOLD_PART))
+    free = float(guarantee.sellable_pcpus(deadline.free_bandwidth(pcpus)))
     parts = [int(share) for group in case.split('+')
              for count, share in [group.split('x')]
              for _ in range(int(count) * pcpus // 2)]

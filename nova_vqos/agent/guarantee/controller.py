@@ -27,7 +27,8 @@ LOG = logging.getLogger(__name__)
 
 # Between two looks at a reservation that is right.
 _CHECK_INTERVAL_S = 10.0
-# Between two measurements of what the kernel would still reserve.
+# Between two measurements of what the kernel would still reserve, and between
+# two looks at how it counts.
 _PROBE_INTERVAL_S = 600.0
 # As long as it would reserve nothing.
 _RETRY_INTERVAL_S = 30.0
@@ -38,6 +39,12 @@ _FIND_TIMEOUT_S = 60.0
 _LOST_PART = Fraction(2, 100)
 # Within which two measurements are equal: each ends at 1/1024 of a pCPU.
 _RESOLUTION_PCPUS = Fraction(2, 1024)
+
+
+_NO_SCALE = (
+    'the kernel counts reserved time by the clock of the CPU: switch turbo '
+    'off (intel_pstate/no_turbo) and calibrate this host again, or set '
+    '[vqos_agent] least_frequency_scale')
 
 
 class _Wanted(ty.NamedTuple):
@@ -57,11 +64,13 @@ class _Seen(ty.NamedTuple):
     """What that follows from.
 
     :ivar revision: of the server: its threads may be others
+    :ivar scale: of the host
     """
 
     cap: desired.Desired | None
     in_force: base.InForce | None
     revision: int
+    scale: Fraction | None
 
 
 class GuaranteeState:
@@ -69,7 +78,8 @@ class GuaranteeState:
 
     :ivar seen: at the last try; None: there was none
     :ivar wanted: likewise
-    :ivar reserved: after it; None: nothing is
+    :ivar reserved: after it, as the kernel counts it; None: nothing is
+    :ivar taken_pcpus: what that takes of the pCPUs' time
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
@@ -81,6 +91,7 @@ class GuaranteeState:
         self.seen: _Seen | None = None
         self.wanted: _Wanted | None = None
         self.reserved: base.Reserved | None = None
+        self.taken_pcpus = Fraction(0)
         self.since_s: float | None = None
         self.problem = ''
         self.reserving = False
@@ -97,8 +108,7 @@ class GuaranteeState:
             vcpus=len(has),
             runtime_us=None if least is None else least.quota_us,
             period_us=None if least is None else least.period_us,
-            reserved_pcpus=(0.0 if self.reserved is None
-                            else float(self.reserved.pcpus)),
+            reserved_pcpus=float(self.taken_pcpus),
             problem=self.problem)
 
 
@@ -109,18 +119,21 @@ class GuaranteeController(controller.Controller):
     """
 
     def __init__(self, hypervisor: base.ThreadDriver | None,
+                 least_frequency_scale: float,
                  known: servers.Servers, jobs: worker.ServerJobs,
                  probe: worker.PeriodicJob, server_caps: caps.CapsController,
                  clock: Callable[[], float],
                  on_change: Callable[[], None]) -> None:
         """
         :param hypervisor: None: this host guarantees nothing
+        :param least_frequency_scale: see the option; 0: not known
         :param probe: measures what can still be reserved
         :param clock: monotonic, in seconds
         :param on_change: called when more or less is reserved
         """
         self.host: messages.HostGuarantee | None = None
         self._hypervisor = hypervisor
+        self._least_frequency_scale = least_frequency_scale
         self._servers = known
         self._jobs = jobs
         self._probe = probe
@@ -128,7 +141,9 @@ class GuaranteeController(controller.Controller):
         self._clock = clock
         self._on_change = on_change
         self._states = known.states(GuaranteeState)
-        self._probe_at_s = float('-inf')
+        self._probe_at_s = self._scale_at_s = float('-inf')
+        # What the kernel counts of a second; None: not known.
+        self._scale: Fraction | None = None
         self._find_until_s: float | None = None
         self._total_pcpus: Fraction | None = None
         self._last_pcpus: Fraction | None = None
@@ -159,8 +174,15 @@ class GuaranteeController(controller.Controller):
             return
         self._unlike = (terms.profile is not None
                         and len(terms.profile.cpu_classes) > 1)
-        if (now_s >= self._probe_at_s and not self._probe.busy
-                and not self._is_busy and self._has_found_all(now_s)):
+        if now_s >= self._scale_at_s:
+            self._scale_at_s = now_s + _PROBE_INTERVAL_S
+            self._scale = self._find_scale(self._hypervisor)
+            if self._scale is None:
+                self._measured(_NO_SCALE)
+                self._probe_at_s = float('-inf')
+        if (self._scale is not None and now_s >= self._probe_at_s
+                and not self._probe.busy and not self._is_busy
+                and self._has_found_all(now_s)):
             self._probe_at_s = now_s + _PROBE_INTERVAL_S
             self._probe.begin(
                 functools.partial(_measure, self._hypervisor), self._measured)
@@ -179,7 +201,7 @@ class GuaranteeController(controller.Controller):
         if self._hypervisor is None:
             return
         state, cap = self._states[server], self._caps.state(server)
-        seen = _Seen(cap.desired, cap.in_force, server.revision)
+        seen = _Seen(cap.desired, cap.in_force, server.revision, self._scale)
         # At each tick, for each server: no fractions where all is as it was.
         if seen == state.seen and now_s < state.check_at_s:
             return
@@ -238,6 +260,8 @@ class GuaranteeController(controller.Controller):
     def _wanted(self, server: servers.Server,
                 terms: controller.HostTerms) -> _Wanted | str:
         """What is to be reserved; or why nothing is."""
+        if self._scale is None:
+            return self._problem
         cap = self._caps.state(server)
         if (cap.desired is None or cap.desired.tune.cap is None
                 or cap.in_force is None or terms.profile is None):
@@ -253,7 +277,8 @@ class GuaranteeController(controller.Controller):
                     'can be guaranteed')
         return _Wanted(
             guarantee.vcpu_reservation(share, server.quantum_class,
-                                       tick_us=terms.profile.tick_us),
+                                       tick_us=terms.profile.tick_us,
+                                       scale=self._scale),
             guarantee.io_reservation(
                 share if entitled is None else entitled.share, vcpus),
             frozenset(cap.in_force.vcpus))
@@ -273,6 +298,10 @@ class GuaranteeController(controller.Controller):
                 reserved: base.Reserved) -> None:
         state = self._states[server]
         state.reserved = reserved
+        vcpus = sum((one.share for one in reserved.vcpus.values()),
+                    start=Fraction(0))
+        state.taken_pcpus = guarantee.taken_pcpus(
+            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1))
         missing = (state.wanted is not None
                    and state.wanted.vcpus - reserved.vcpus.keys())
         self._record(server, reserved.refusal or (
@@ -310,12 +339,19 @@ class GuaranteeController(controller.Controller):
     def _update_host(self) -> None:
         self.host = None
         if self._total_pcpus is not None and not self._unlike:
-            total = self._total_pcpus * (1 - guarantee.UNSOLD_PART)
-            reserved = self._reserved_pcpus()
+            total = guarantee.sellable_pcpus(self._total_pcpus)
+            taken = sum((state.taken_pcpus for state
+                         in self._states.values()), start=Fraction(0))
             self.host = messages.HostGuarantee(
                 total_pcpus=round(float(total), 4),
-                reserved_pcpus=round(float(reserved), 4),
-                free_pcpus=round(max(0.0, float(total - reserved)), 4))
+                reserved_pcpus=round(float(taken), 4),
+                free_pcpus=round(max(0.0, float(total - taken)), 4))
+
+    def _find_scale(self, hypervisor: base.ThreadDriver) -> Fraction | None:
+        """What the kernel counts of a second at the calibrated clock."""
+        if not hypervisor.counts_clock():
+            return Fraction(1)
+        return Fraction(str(self._least_frequency_scale)) or None
 
     def _reserved_pcpus(self) -> Fraction:
         return sum((state.reserved.pcpus for state in self._states.values()

@@ -94,13 +94,24 @@ def _check_ratio(machine: machines.Machine) -> Iterator[findings.Finding]:
 
 def _check_frequency(machine: machines.Machine
                      ) -> Iterator[findings.Finding]:
-    if frequency.is_counted(machine.root):
+    if not frequency.is_counted(machine.root):
+        return
+    scale = machine.own.get('vqos_agent', 'least_frequency_scale')
+    counted = ('the CPU reports its frequency and turbo is not switched off: '
+               'the kernel counts reserved time in seconds at full clock')
+    steady = ('switch turbo off (intel_pstate/no_turbo), calibrate this host '
+              'again')
+    if not scale:
+        yield findings.failure(
+            f'{counted}, and the agent guarantees no speed',
+            f'{steady}, {_RESTART}; or set [vqos_agent] '
+            'least_frequency_scale')
+    else:
         yield findings.warning(
-            'the CPU reports its frequency and turbo is on: the kernel counts '
-            'reserved time in seconds at full clock, so that servers take '
-            'more real time than their share at a lower one',
-            'switch turbo off (intel_pstate/no_turbo), and calibrate this '
-            'host again')
+            f'{counted}, and guarantees depend on [vqos_agent] '
+            f'least_frequency_scale of {machine.own}, {scale:g}',
+            f'{steady}, or measure that value again after each change of '
+            'firmware, power limit or cooling')
 
 
 def _check_agent(machine: machines.Machine) -> Iterator[findings.Finding]:

@@ -21,6 +21,7 @@ from nova_vqos.hypervisor.linux import caps
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_files
+from nova_vqos.hypervisor.linux import frequency
 from nova_vqos.hypervisor.linux import partition
 from nova_vqos.hypervisor.linux import threads
 from nova_vqos.hypervisor.linux import topology
@@ -170,6 +171,9 @@ class LibvirtHypervisor(base.Hypervisor):
         return base.Bandwidth(
             deadline.free_bandwidth(len(os.sched_getaffinity(0))),
             is_total=False)
+
+    def counts_clock(self) -> bool:
+        return frequency.is_counted()
 
     def threads(self, uuid: str) -> base.Threads:
         return threads.read(self._domains, uuid)

@@ -11,6 +11,9 @@ from nova_vqos import guarantee
 from nova_vqos import units
 
 TICK_US = 4000
+# No period is above a second.
+LARGE_SHARES = st.fractions(Fraction(1, 50), Fraction(9, 10))
+SCALES = st.fractions(Fraction(1, 2), Fraction(1))
 SHARES = st.fractions(Fraction(1, 100), Fraction(9, 10))
 
 
@@ -20,6 +23,29 @@ def test_a_vcpu_gets_its_share_in_runtimes_of_two_ticks_at_least(share, name):
     assert found.quota_us >= 2 * TICK_US
     # Quotas are whole microseconds.
     assert float(found.share) == pytest.approx(float(share), rel=1e-3)
+
+
+@given(st.lists(st.tuples(LARGE_SHARES, LARGE_SHARES)), SCALES, SCALES)
+def test_a_clock_that_is_counted(shares, scale, clock):
+    """At no clock from the least on servers take more than the kernel admits.
+
+    :param shares: of a server's vCPU, and of its I/O
+    """
+    clock = max(clock, scale)
+    reservable = sum(map(sum, shares)) / (1 - guarantee.UNSOLD_PART)
+    assert guarantee.sellable_pcpus(reservable) == sum(map(sum, shares))
+    counted = [(guarantee.vcpu_reservation(
+        vcpu, 'default', tick_us=TICK_US, scale=scale).share, io)
+        for vcpu, io in shares]
+    # Of the time on the wall; that of I/O is not counted by clock.
+    used = sum(vcpu / clock + io for vcpu, io in counted)
+    assert used <= reservable + Fraction(1, 1000) * len(shares)
+    assert float(sum(guarantee.taken_pcpus(vcpu, io, scale)
+                     for vcpu, io in counted)) == pytest.approx(
+                         float(sum(map(sum, shares))), rel=2e-3)
+    for (vcpu, _io), (share, _) in zip(counted, shares, strict=True):
+        # Seconds at full clock: the work of the share at the least one.
+        assert float(vcpu) == pytest.approx(float(share * scale), rel=2e-3)
 
 
 @pytest.mark.parametrize('name, period_us', [

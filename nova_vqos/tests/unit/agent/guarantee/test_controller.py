@@ -291,6 +291,54 @@ class TestHost:
         assert world.guarantee()['since']
 
 
+class TestClock:
+    """A kernel that counts reserved time by the clock of the CPU."""
+
+    @pytest.fixture
+    def world(self, tmp_path):
+        world = World(tmp_path, least_frequency_scale=0.8)
+        world.host.clock_counts = True
+        return world
+
+    def test_what_is_reserved_lasts_for_the_share(self, world):
+        world.run()
+        world.tick(11)
+        assert world.host.reserved[fakes.UUID] == (
+            units.CpuCap(12_000, 50_000), IO)
+        # Of the time that the host has at that clock it takes as much.
+        assert world.guarantee()['reserved_pcpus'] == pytest.approx(0.65)
+        found = world.host_report()['guarantee']
+        assert found['total_pcpus'] == pytest.approx(1.746)
+        assert found['reserved_pcpus'] == pytest.approx(0.65)
+        assert found['free_pcpus'] == pytest.approx(1.096)
+
+    def test_nothing_is_guaranteed_where_the_scale_is_not_known(
+            self, tmp_path):
+        world = World(tmp_path)
+        world.host.clock_counts = True
+        world.run()
+        world.tick(11)
+        assert world.host.reserves == 0
+        assert world.state().guarantee_total_pcpus == 0.0
+        for text in world.guarantee()['problem'], *world.state().alarms[:1]:
+            assert 'least_frequency_scale' in text
+        # Turbo is switched off.
+        world.host.clock_counts = False
+        world.tick(610)
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.guarantee()['problem'] == ''
+        assert world.state().guarantee_total_pcpus == pytest.approx(1.746)
+
+    def test_turbo_that_is_switched_off(self, world):
+        world.run()
+        world.tick(11)
+        world.host.clock_counts = False
+        world.tick(610)
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host_report()['guarantee'][
+            'free_pcpus'] == pytest.approx(1.096)
+
+
 def test_one_that_needs_nearly_a_whole_pcpu(world):
     world.run(specs=fakes.make_specs('182', guarantee='preferred'))
     world.tick()

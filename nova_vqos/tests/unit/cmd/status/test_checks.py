@@ -261,8 +261,11 @@ WRONG = [
                                        cpu_shared_set='0-3,^2')), 1, '^2'),
     ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'vqos',
                                        allocation_ratio='1.5')), 1, 'is 1.5'),
-    ('Guarantees', guaranteeing(write(at.NO_TURBO, '0\n')), 1, 'no_turbo'),
-    ('Guarantees', guaranteeing(remove(at.NO_TURBO)), 1, 'no_turbo'),
+    ('Guarantees', guaranteeing(write(at.NO_TURBO, '0\n')), 2, 'no_turbo'),
+    ('Guarantees', guaranteeing(remove(at.NO_TURBO)), 2, 'no_turbo'),
+    ('Guarantees', guaranteeing(
+        remove(at.NO_TURBO), change(at.OWN_CONF, 'vqos_agent',
+                                    least_frequency_scale='0.7')), 1, '0.7'),
     ('Guarantees', guaranteeing(remove(at.STATE)), 2, 'agent.json'),
     ('Guarantees', guaranteeing(total_pcpus=None), 1, 'not measured yet'),
     ('Guarantees', guaranteeing(total_pcpus=0), 2, 'guarantees no speed'),
