@@ -86,7 +86,7 @@ def taken_pcpus(vcpus_pcpus: Fraction, others_pcpus: Fraction,
     NOTE: the kernel counts the time of threads that may use more by the clock
     on the wall (grub_reclaim() in kernel/sched/deadline.c).
 
-    :param vcpus_pcpus: of vCPUs, as the kernel counts it
+    :param vcpus_pcpus: of vCPUs that may not, as the kernel counts it
     :param others_pcpus: of threads that may use what others leave unused
     :param scale: as of :func:`vcpu_reservation`
     """

@@ -196,11 +196,6 @@ def _check_with_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             UNITS_KEY, policy.units,
             f'at least 1 for each of the {policy.vcpus} vCPUs')
-    if policy.guarantee != 'off' and policy.cap != 'hard':
-        raise PolicyError(
-            GUARANTEE_KEY, policy.guarantee,
-            f'off in a flavor with {CAP_KEY}={policy.cap}: what is reserved '
-            'for a server is also all that it gets')
     for key in _QUOTA_KEYS:
         if key in extra_specs:
             raise PolicyError(key, extra_specs[key], 'left out of a flavor '

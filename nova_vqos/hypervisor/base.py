@@ -370,8 +370,8 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def reserve(self, uuid: str, vcpu: units.CpuCap,
-                io: units.CpuCap) -> Reserved:
+    def reserve(self, uuid: str, vcpu: units.CpuCap, io: units.CpuCap, *,
+                reclaims: bool = False) -> Reserved:
         """Reserve CPU time for the threads that a domain has now.
 
         Cheap where nothing has to be changed. What is reserved can be changed,
@@ -380,6 +380,7 @@ class ThreadDriver(abc.ABC):
         :param vcpu: of each vCPU
         :param io: of each thread that serves its I/O, which may use more while
             others leave theirs unused
+        :param reclaims: whether vCPUs may use more, too
         :raises ValueError: when a reservation is out of bounds
         """
 

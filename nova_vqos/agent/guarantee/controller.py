@@ -53,11 +53,13 @@ class _Wanted(ty.NamedTuple):
     :ivar vcpu: for each vCPU
     :ivar io: for each thread that serves its I/O
     :ivar vcpus: numbers of those that are online
+    :ivar reclaims: whether they may use what others leave unused
     """
 
     vcpu: units.CpuCap
     io: units.CpuCap
     vcpus: frozenset[int]
+    reclaims: bool
 
 
 class _Seen(ty.NamedTuple):
@@ -219,8 +221,9 @@ class GuaranteeController(controller.Controller):
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
-            server, functools.partial(self._hypervisor.reserve, server.uuid,
-                                      wanted.vcpu, wanted.io),
+            server, functools.partial(
+                self._hypervisor.reserve, server.uuid, wanted.vcpu, wanted.io,
+                reclaims=wanted.reclaims),
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
 
@@ -263,25 +266,32 @@ class GuaranteeController(controller.Controller):
         if self._scale is None:
             return self._problem
         cap = self._caps.state(server)
-        if (cap.desired is None or cap.desired.tune.cap is None
-                or cap.in_force is None or terms.profile is None):
+        if (cap.desired is None or cap.in_force is None
+                or terms.profile is None):
             return 'its cap is not known'
-        vcpus = max(cap.desired.inputs.flavor.vcpus, len(cap.in_force.vcpus))
-        entitled, now = cap.desired.entitled.cap, cap.desired.tune.cap
-        share = now.share
-        if cap.desired.tune.domain is not None:
+        flavor, tune = cap.desired.inputs.flavor, cap.desired.tune
+        if flavor.units is None:
+            return 'it has no units'
+        vcpus = max(flavor.vcpus, len(cap.in_force.vcpus))
+        # One that may use more has no cap.
+        share = entitled = units.share(flavor.units, vcpus,
+                                       server.coefficient(terms.profile))
+        if tune.cap is not None:
+            share = min(share, tune.cap.share)
+        if tune.domain is not None:
             # What its I/O leaves it.
-            share = min(share, cap.desired.tune.domain.share / vcpus)
+            share = min(share, tune.domain.share / vcpus)
         if share > guarantee.MOST_SHARE:
             return (f'a vCPU needs {float(share):.0%} of a pCPU, more than '
                     'can be guaranteed')
+        reclaims = _reclaims(server)
         return _Wanted(
             guarantee.vcpu_reservation(share, server.quantum_class,
                                        tick_us=terms.profile.tick_us,
-                                       scale=self._scale),
-            guarantee.io_reservation(
-                share if entitled is None else entitled.share, vcpus),
-            frozenset(cap.in_force.vcpus))
+                                       scale=(Fraction(1) if reclaims
+                                              else self._scale)),
+            guarantee.io_reservation(entitled, vcpus),
+            frozenset(cap.in_force.vcpus), reclaims)
 
     def _has_found_all(self, now_s: float) -> bool:
         """Whether it is known what each server has, or it takes too long."""
@@ -298,8 +308,9 @@ class GuaranteeController(controller.Controller):
                 reserved: base.Reserved) -> None:
         state = self._states[server]
         state.reserved = reserved
-        vcpus = sum((one.share for one in reserved.vcpus.values()),
-                    start=Fraction(0))
+        # Without those that may use more.
+        vcpus = sum((one.share for one in reserved.vcpus.values()
+                     if not _reclaims(server)), start=Fraction(0))
         state.taken_pcpus = guarantee.taken_pcpus(
             vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1))
         missing = (state.wanted is not None
@@ -384,6 +395,11 @@ class GuaranteeController(controller.Controller):
         self._is_measured, self._problem = True, ''
         self._most_pcpus = max(self._most_pcpus, total)
         self._update_host()
+
+
+def _reclaims(server: servers.Server) -> bool:
+    """Whether a server may use more than what is reserved for it."""
+    return server.policy is not None and server.policy.cap == 'floor'
 
 
 def _are_equal(pcpus: Fraction, others: Fraction | None) -> bool:

@@ -160,9 +160,10 @@ class LibvirtHypervisor(base.Hypervisor):
                    others: int | None) -> int:
         return threads.set_slices(self._domains, uuid, vcpus, others)
 
-    def reserve(self, uuid: str, vcpu: units.CpuCap,
-                io: units.CpuCap) -> base.Reserved:
-        return threads.reserve(self._domains, uuid, vcpu, io)
+    def reserve(self, uuid: str, vcpu: units.CpuCap, io: units.CpuCap, *,
+                reclaims: bool = False) -> base.Reserved:
+        return threads.reserve(self._domains, uuid, vcpu, io,
+                               reclaims=reclaims)
 
     def bandwidth(self) -> base.Bandwidth:
         if self._partition is not None:

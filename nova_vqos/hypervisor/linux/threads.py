@@ -143,7 +143,7 @@ def set_slices(cache: domain_files.Cache, uuid: str,
 
 
 def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,
-            io: units.CpuCap) -> base.Reserved:
+            io: units.CpuCap, *, reclaims: bool = False) -> base.Reserved:
     """As :meth:`base.ThreadDriver.reserve`.
 
     Threads of I/O come first: beside vCPUs with reservations they would starve
@@ -158,7 +158,8 @@ def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,
         has: units.CpuCap | None = wanted
         try:
             if not refusal:
-                deadline.reserve(tid, wanted, reclaims=number is None)
+                deadline.reserve(tid, wanted,
+                                 reclaims=reclaims or number is None)
             else:
                 has = deadline.reservation(tid)
         except ProcessLookupError:

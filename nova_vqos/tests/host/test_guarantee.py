@@ -100,9 +100,9 @@ def started(host, bus):
         made.print_log()
 
 
-def boot(host, cu=40, **options):
+def boot(host, cu=40, cap_kind='hard', **options):
     return guests.Guest(host, specs=guests.server(
-        cu, vqos_guarantee='required'), **options)
+        cu, vqos_guarantee='required', vqos_cap=cap_kind), **options)
 
 
 def reservations(guest):
@@ -152,6 +152,26 @@ def test_the_limits_of_its_unit_let_the_agent_reserve(whole, bus):
         finally:
             agent.print_log()
             guests.destroy_all(whole)
+
+
+def test_a_floor_uses_what_others_leave(agent, whole):
+    guest = boot(whole, cap_kind='floor')
+    wait_reserved(guest)
+    assert guest.cap()[0] == -1
+    assert guest.delivered_share(WINDOW_S) > 0.6
+    # Nearly all that is left is reserved for others, and used.
+    others = [boot(whole, 50) for _ in whole.pcpus]
+    half = units.CpuCap(25_000, 50_000)
+    for other in others:
+        process.wait_until(lambda other=other: reservations(other)[0] == half,
+                           LIMIT_S, f'the reservation of {other.name}')
+    with noise(whole):
+        share = guest.delivered_share(WINDOW_S)
+        shares = [other.delivered_share(WINDOW_S) for other in others]
+    assert share > 0.4 * 0.95
+    assert shares == pytest.approx([0.5] * len(others), rel=0.05)
+    # No one has given up what was reserved.
+    assert reservations(guest)[0] == VCPU
 
 
 def test_one_that_is_reset_or_paused_keeps_it(agent, whole):

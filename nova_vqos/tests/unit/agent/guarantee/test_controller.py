@@ -45,6 +45,7 @@ def test_what_is_promised_is_reserved(world):
     world.run()
     world.tick()
     assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    assert world.host.reclaims == {fakes.UUID: False}
     found = world.guarantee()
     assert found.pop('since').startswith('20')
     assert found.pop('reserved_pcpus') == pytest.approx(0.65)
@@ -120,6 +121,17 @@ def test_one_that_pays_for_its_io_has_less_reserved(tmp_path):
     assert io == IO
 
 
+def test_a_floor_may_use_more(world):
+    world.run(specs=fakes.make_specs(guarantee='required', cap='floor'))
+    world.tick(11)
+    assert world.limits() == {base.Limit(None, 100_000)}
+    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    assert world.host.reclaims == {fakes.UUID: True}
+    assert world.guarantee()['problem'] == ''
+    assert world.host_report()['guarantee'][
+        'reserved_pcpus'] == pytest.approx(0.65)
+
+
 class TestRefusal:
     @pytest.fixture
     def world(self, world):
@@ -155,10 +167,10 @@ def test_an_error_does_not_end_it(world, monkeypatch, error):
     real = world.host.reserve
     errors = [error]
 
-    def reserve(*arguments):
+    def reserve(*arguments, **options):
         if errors:
             raise errors.pop()
-        return real(*arguments)
+        return real(*arguments, **options)
     monkeypatch.setattr(world.host, 'reserve', reserve)
     world.run()
     world.tick(5)
@@ -311,6 +323,12 @@ class TestClock:
         assert found['total_pcpus'] == pytest.approx(1.746)
         assert found['reserved_pcpus'] == pytest.approx(0.65)
         assert found['free_pcpus'] == pytest.approx(1.096)
+
+    def test_that_of_one_that_may_use_more_is_not(self, world):
+        world.run(specs=fakes.make_specs(guarantee='required', cap='floor'))
+        world.tick(11)
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.guarantee()['reserved_pcpus'] == pytest.approx(0.65)
 
     def test_nothing_is_guaranteed_where_the_scale_is_not_known(
             self, tmp_path):

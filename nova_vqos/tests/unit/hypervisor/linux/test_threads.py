@@ -236,6 +236,9 @@ class TestReserve:
         # Only they use what others leave.
         assert {tid for tid, thread in kernel.threads.items()
                 if thread.flags & 2} == {PID, 70}
+        threads.reserve(cache, UUID, VCPU, IO, reclaims=True)
+        assert {tid for tid, thread in kernel.threads.items()
+                if thread.flags & 2} == {PID, 50, 51, 70}
 
     def test_it_is_not_written_again(self, cache, kernel):
         for _ in range(2):
