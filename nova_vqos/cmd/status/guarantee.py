@@ -10,6 +10,7 @@ from nova_vqos import files
 from nova_vqos.cmd.status import findings
 from nova_vqos.cmd.status import machine as machines
 from nova_vqos.hypervisor.linux import frequency
+from nova_vqos.hypervisor.linux import partition
 
 _RUNTIME = '/proc/sys/kernel/sched_rt_runtime_us'
 _PERIOD = '/proc/sys/kernel/sched_rt_period_us'
@@ -61,25 +62,40 @@ def _check_kernel(machine: machines.Machine) -> Iterator[findings.Finding]:
 
 def _check_pcpus(machine: machines.Machine) -> Iterator[findings.Finding]:
     shared = machine.compute.get('compute', 'cpu_shared_set')
-    if not shared:
+    pcpus, others = (config.get('vqos', 'guaranteed_pcpus')
+                     for config in (machine.own, machine.compute))
+    if pcpus != others:
+        yield findings.failure(
+            f'[vqos] guaranteed_pcpus is {cpuset.format_pcpus(pcpus)!r} in '
+            f'{machine.own} and {cpuset.format_pcpus(others)!r} in '
+            f'{machine.compute}', 'set both to the same pCPUs, and restart '
+            'nova-vqos-partition, nova-vqos-agent and nova-compute')
+        return
+    if pcpus:
+        problem = partition.Partition(pcpus, '', machine.root).problem()
+        if problem:
+            yield findings.failure(
+                problem, f'start {partition.UNIT}, and read its log')
+    elif not shared:
         return
     online = machine.first_line(_ONLINE) or ''
     try:
+        wanted = pcpus or cpuset.parse_pcpus(online)
         # NOTE: Nova also accepts ^N, our parser does not.
-        lacking = cpuset.parse_pcpus(online) - cpuset.parse_pcpus(shared)
+        found = cpuset.parse_pcpus(shared or online)
     except ValueError:
         yield findings.warning(
             f'[compute] cpu_shared_set of {machine.compute} is {shared!r}: '
             f'the check cannot compare it with the pCPUs of this host, '
             f'{online!r}', 'write it as a list of ranges, such as 0-7')
         return
-    if lacking:
+    if wanted - found or pcpus and found - wanted:
         yield findings.failure(
-            f'[compute] cpu_shared_set of {machine.compute} lacks pCPUs '
-            f'{cpuset.format_pcpus(frozenset(lacking))}: the kernel reserves '
-            'time only for threads that may run on all pCPUs',
-            'unset it, calibrate this host again, and restart nova-compute; '
-            'or set [vqos_agent] guarantees_speed to false')
+            f'[compute] cpu_shared_set of {machine.compute} is not '
+            f'{cpuset.format_pcpus(wanted)}: the kernel reserves time only '
+            'for threads that may run on all pCPUs of their partition',
+            'set it so, calibrate this host again, and restart nova-compute; '
+            'or set [vqos] guaranteed_pcpus to the pCPUs that servers have')
 
 
 def _check_ratio(machine: machines.Machine) -> Iterator[findings.Finding]:

@@ -58,16 +58,25 @@ def agent_says(**fields):
         host, 'answer', dataclasses.replace(host.answer, **fields))
 
 
-def guaranteeing(*breaks, **says):
-    """On a host that guarantees speed."""
-    return both(lambda host: host.guarantee(**says), *breaks)
-
-
 def both(*breaks):
     def break_all(host):
         for one in breaks:
             one(host)
     return break_all
+
+
+def partition(pcpus, state='root'):
+    """With a partition of servers."""
+    return both(
+        *(change(name, 'vqos', guaranteed_pcpus=pcpus)
+          for name in (at.OWN_CONF, at.NOVA_CONF)),
+        write('sys/fs/cgroup/machine/cpuset.cpus.partition', f'{state}\n'),
+        write('sys/fs/cgroup/machine/cpuset.cpus.effective', f'{pcpus}\n'))
+
+
+def guaranteeing(*breaks, **says):
+    """On a host that guarantees speed."""
+    return both(lambda host: host.guarantee(**says), *breaks)
 
 
 WRONG = [
@@ -256,7 +265,15 @@ WRONG = [
      'as long as the period'),
     ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'compute',
                                        cpu_shared_set='1')), 2,
-     'lacks pCPUs 0:'),
+     'is not 0-1'),
+    ('Guarantees', guaranteeing(change(at.OWN_CONF, 'vqos',
+                                       guaranteed_pcpus='1')), 2,
+     "'1' in .*'' in "),
+    ('Guarantees', guaranteeing(partition('1')), 2, 'is not 1'),
+    ('Guarantees', guaranteeing(
+        partition('1', state='member'),
+        change(at.NOVA_CONF, 'compute', cpu_shared_set='1')), 2,
+     "'member'.*nova-vqos-partition.service"),
     ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'compute',
                                        cpu_shared_set='0-3,^2')), 1, '^2'),
     ('Guarantees', guaranteeing(change(at.NOVA_CONF, 'vqos',
@@ -290,6 +307,8 @@ def test_each_problem_is_found(host, name, break_it, code, expected):
     # This kernel keeps a part for all else.
     write(at.RT_RUNTIME, '1000000\n'),
     change(at.NOVA_CONF, 'compute', cpu_shared_set=None),
+    both(partition('1'),
+         change(at.NOVA_CONF, 'compute', cpu_shared_set='1')),
     write('proc/cpuinfo', 'flags : fpu\n')])
 def test_a_host_that_guarantees_speed(host, change_it):
     host.guarantee()
