@@ -6,7 +6,9 @@ A real agent, and real QEMU guests that spin, on a host that is sold out: as
 much as the kernel reserves, less what is not sold and what I/O takes. Each
 case is measured with quotas alone and with guarantees, alone and beside
 processes of the host that spin. Prints the least and the most that a server
-got, as parts of its promise.
+got, as parts of its promise; and, with one server more that has requests of
+2 ms at a load of 20 %, and so much less sold to the others, how long these
+take.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import sys
 import time
 
 import lab_host
+import latency_guest
 import libvirt
 import rom_guests
 
@@ -37,6 +40,8 @@ _LIMIT_S = 60
 # Until caps, guests and noise go on evenly.
 _SETTLE_S = 2.0
 _STEP = Fraction(99, 100)
+# Its requests take 20 % of a pCPU.
+_SERVING_CU = 30
 # Waits for a signal before and after it is started.
 _SPINNER = ('import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n'
             'while True: pass')
@@ -51,6 +56,7 @@ class Result:
     :ivar noise: whether other processes spun beside
     :ivar least: of its promise that any server got, in any window
     :ivar most: likewise
+    :ivar p99_ms: of requests, from the arrival of each to its end
     """
 
     case: str
@@ -59,11 +65,17 @@ class Result:
     noise: bool
     least: float
     most: float
+    p99_ms: float
 
 
-def sold_cu(case: str, pcpus: int) -> list[int]:
-    """CU of each server: as in the case, or as much as fits in proportion."""
-    free = float(guarantee.sellable_pcpus(deadline.free_bandwidth(pcpus)))
+def sold_cu(case: str, pcpus: int, beside_cu: int = 0) -> list[int]:
+    """CU of each server: as in the case, or as much as fits in proportion.
+
+    :param beside_cu: of one server more
+    """
+    free = guarantee.sellable_pcpus(deadline.free_bandwidth(pcpus))
+    if beside_cu:
+        free -= guarantee.cost_pcpus(Fraction(beside_cu, 100), 1)
     parts = [int(share) for group in case.split('+')
              for count, share in [group.split('x')]
              for _ in range(int(count) * pcpus // 2)]
@@ -109,18 +121,31 @@ def noise(bench: lab_host.BenchHost, spinners: int):
 
 
 @contextlib.contextmanager
-def guests(bench: lab_host.BenchHost, cus: list[int], enforcement: str):
-    """Guests that spin, with what they are promised in force."""
+def guests(bench: lab_host.BenchHost, cus: list[int], enforcement: str,
+           serving_cu: int = 0):
+    """Guests with what they are promised in force.
+
+    :param cus: of each that spins
+    :param serving_cu: of the one that serves requests; 0: there is none
+    :returns: all; the one that serves is the last
+    """
     connection = libvirt.open(bench.host.libvirt_uri)
     specs = {} if enforcement == 'quota' else {
         policy.GUARANTEE_KEY: 'required'}
     made = []
     try:
+        if serving_cu:
+            serving = latency_guest.LatencyGuest(bench, 'serving', serving_cu,
+                                                 specs)
+            # It calibrates itself at first.
+            process.wait_until(serving.served, _LIMIT_S, 'the first request')
         for number, cu in enumerate(cus):
             kind = rom_guests.Kind(busy_units=cu, has_devices=False,
                                    spins=True)
             made.append(rom_guests.RomGuest(
                 connection, number, kind, is_busy=True, specs=specs))
+        if serving_cu:
+            made.append(serving)
         if enforcement == 'guarantee':
             process.wait_until(
                 lambda: all(deadline.reservation(thread_of(bench, one))
@@ -165,21 +190,45 @@ def parts(bench: lab_host.BenchHost, made: list[rom_guests.RomGuest],
     return found
 
 
+def latencies_ms(serving: latency_guest.LatencyGuest, windows: int,
+                 seconds: float) -> list[float]:
+    found = []
+    for _ in range(windows):
+        first = serving.served()
+        # The length of the measurement.
+        time.sleep(seconds)
+        found += serving.since_ms(first)
+    return found
+
+
+def p99(values: list[float]) -> float:
+    return round(sorted(values)[int(len(values) * 0.99)], 2)
+
+
 def run(bench, running, options):
     pcpus = len(bench.host.pcpus)
     for case in options.cases:
         cus = sold_cu(case, pcpus)
+        less = sold_cu(case, pcpus, _SERVING_CU)
         for enforcement in ENFORCEMENTS:
             lab_host.say(f'{case} by {enforcement}: '
                          f'{len(cus)} servers, {sum(cus)} CU')
+            got, took = [], []
             with guests(bench, cus, enforcement) as made:
-                for is_noisy, beside in ((False, contextlib.nullcontext),
-                                         (True, running)):
+                for beside in contextlib.nullcontext, running:
                     with beside():
-                        got = parts(bench, made, cus, options.windows,
-                                    options.seconds)
-                    yield Result(case, cus, enforcement, is_noisy,
-                                 round(min(got), 4), round(max(got), 4))
+                        got.append(parts(bench, made, cus, options.windows,
+                                         options.seconds))
+            with guests(bench, less, enforcement, _SERVING_CU) as made:
+                for beside in contextlib.nullcontext, running:
+                    with beside():
+                        took.append(latencies_ms(made[-1], options.windows,
+                                                 options.seconds))
+            for is_noisy in False, True:
+                yield Result(
+                    case, cus, enforcement, is_noisy,
+                    round(min(got[is_noisy]), 4), round(max(got[is_noisy]), 4),
+                    p99(took[is_noisy]))
 
 
 def main():
@@ -210,13 +259,14 @@ def main():
             log=bench.agent.log)
         print(f'{len(bench.host.pcpus)} pCPUs, Linux {os.uname().release}')
         print(f'{"case":10} {"sold CU":>8} {"by":10} {"beside":>7} '
-              f'{"least":>7} {"most":>7}')
+              f'{"least":>7} {"most":>7} {"p99 ms":>8}')
         with noise(bench, options.noise) as running:
             for one in run(bench, running, options):
                 found.append(dataclasses.asdict(one))
                 print(f'{one.case:10} {sum(one.sold):8} {one.enforcement:10} '
                       f'{"noise" if one.noise else "-":>7} '
-                      f'{one.least:7.3f} {one.most:7.3f}', flush=True)
+                      f'{one.least:7.3f} {one.most:7.3f} '
+                      f'{one.p99_ms:8.2f}', flush=True)
         bench.stop_agent()
     lab_host.save({'kernel': os.uname().release, 'cases': found},
                   options.json)
