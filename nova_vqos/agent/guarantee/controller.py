@@ -118,6 +118,8 @@ class GuaranteeController(controller.Controller):
     """Reserves the CPU time of servers that are guaranteed their speed.
 
     :ivar host: what the host can reserve; None: it does not know, or none
+    :ivar total_pcpus: what can be reserved here, with what already is, in
+        pCPUs; 0: the host guarantees no speed; None: it is not measured yet
     """
 
     def __init__(self, hypervisor: base.ThreadDriver | None,
@@ -134,6 +136,7 @@ class GuaranteeController(controller.Controller):
         :param on_change: called when more or less is reserved
         """
         self.host: messages.HostGuarantee | None = None
+        self.total_pcpus: float | None = 0.0 if hypervisor is None else None
         self._hypervisor = hypervisor
         self._least_frequency_scale = least_frequency_scale
         self._servers = known
@@ -153,17 +156,6 @@ class GuaranteeController(controller.Controller):
         self._is_measured = self._unlike = False
         self._problem = 'not measured yet'
         self._refusals = 0
-
-    @property
-    def total_pcpus(self) -> float | None:
-        """What can be reserved here, with what already is, in pCPUs.
-
-        0: the host guarantees no speed. None: it is not measured yet.
-        """
-        if self.host is not None:
-            return self.host.total_pcpus
-        can = self._hypervisor is not None and not self._unlike
-        return None if can and not self._is_measured else 0.0
 
     def state(self, server: servers.Server) -> GuaranteeState:
         """What is known of a server; for reading."""
@@ -349,6 +341,8 @@ class GuaranteeController(controller.Controller):
 
     def _update_host(self) -> None:
         self.host = None
+        self.total_pcpus = (
+            0.0 if self._is_measured or self._unlike else None)
         if self._total_pcpus is not None and not self._unlike:
             total = guarantee.sellable_pcpus(self._total_pcpus)
             taken = sum((state.taken_pcpus for state
@@ -357,6 +351,7 @@ class GuaranteeController(controller.Controller):
                 total_pcpus=round(float(total), 4),
                 reserved_pcpus=round(float(taken), 4),
                 free_pcpus=round(max(0.0, float(total - taken)), 4))
+            self.total_pcpus = self.host.total_pcpus
 
     def _find_scale(self, hypervisor: base.ThreadDriver) -> Fraction | None:
         """What the kernel counts of a second at the calibrated clock."""
