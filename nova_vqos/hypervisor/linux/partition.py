@@ -37,6 +37,7 @@ _ROOT, _MEMBER = 'root', 'member'
 # In which it is measured what is free.
 _PROBE_GROUP = 'nova-vqos-probe'
 _MOST_TRIES = 5
+_FORGET_S = 0.5
 # Of two measurements: each ends at 1/1024 of a pCPU.
 _RESOLUTION = Fraction(2, 1024)
 _REMOVE_S = 5.0
@@ -153,6 +154,8 @@ class Partition:
                 os.path.join(self.path, _PROBE_GROUP)) as group:
             found = self._measure_once(group)
             for _ in range(_MOST_TRIES):
+                # The kernel forgets what measured only some periods later.
+                time.sleep(_FORGET_S)
                 last, found = found, self._measure_once(group)
                 # Servers come and go meanwhile.
                 if abs(found.total_pcpus - last.total_pcpus) <= _RESOLUTION:
