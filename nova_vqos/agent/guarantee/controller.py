@@ -93,7 +93,7 @@ class GuaranteeState:
         self.seen: _Seen | None = None
         self.wanted: _Wanted | None = None
         self.reserved: base.Reserved | None = None
-        self.taken_pcpus = Fraction(0)
+        self.taken_pcpus = 0.0
         self.since_s: float | None = None
         self.problem = ''
         self.reserving = False
@@ -110,7 +110,7 @@ class GuaranteeState:
             vcpus=len(has),
             runtime_us=None if least is None else least.quota_us,
             period_us=None if least is None else least.period_us,
-            reserved_pcpus=float(self.taken_pcpus),
+            reserved_pcpus=self.taken_pcpus,
             problem=self.problem)
 
 
@@ -303,8 +303,8 @@ class GuaranteeController(controller.Controller):
         # Without those that may use more.
         vcpus = sum((one.share for one in reserved.vcpus.values()
                      if not _reclaims(server)), start=Fraction(0))
-        state.taken_pcpus = guarantee.taken_pcpus(
-            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1))
+        state.taken_pcpus = float(guarantee.taken_pcpus(
+            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1)))
         missing = (state.wanted is not None
                    and state.wanted.vcpus - reserved.vcpus.keys())
         self._record(server, reserved.refusal or (
@@ -344,13 +344,12 @@ class GuaranteeController(controller.Controller):
         self.total_pcpus = (
             0.0 if self._is_measured or self._unlike else None)
         if self._total_pcpus is not None and not self._unlike:
-            total = guarantee.sellable_pcpus(self._total_pcpus)
-            taken = sum((state.taken_pcpus for state
-                         in self._states.values()), start=Fraction(0))
+            total = float(guarantee.sellable_pcpus(self._total_pcpus))
+            # NOTE: at each tick, over all servers: no fractions.
+            taken = sum(state.taken_pcpus for state in self._states.values())
             self.host = messages.HostGuarantee(
-                total_pcpus=round(float(total), 4),
-                reserved_pcpus=round(float(taken), 4),
-                free_pcpus=round(max(0.0, float(total - taken)), 4))
+                total_pcpus=round(total, 4), reserved_pcpus=round(taken, 4),
+                free_pcpus=round(max(0.0, total - taken), 4))
             self.total_pcpus = self.host.total_pcpus
 
     def _find_scale(self, hypervisor: base.ThreadDriver) -> Fraction | None:
