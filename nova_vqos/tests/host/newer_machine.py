@@ -24,6 +24,7 @@ import time
 import warnings
 
 from nova_vqos.calibration import guest
+from nova_vqos.tests.fixtures import requirement
 
 KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 SUITE = 'trixie-backports'
@@ -188,6 +189,23 @@ def find_virtiofsd():
         if os.access(path, os.X_OK):
             return path
     raise Lacking('virtiofsd is not installed: install the package virtiofsd')
+
+
+def observe(module, directory, *, timeout_s, pcpus=2):
+    """What a module saw on the other machine; skips where there is none.
+
+    :param module: see :func:`run_module`, as of the other parameters
+    :raises AssertionError: when it failed there
+    """
+    try:
+        check()
+        kernel = fetch_kernel()
+    except Lacking as error:
+        requirement.need(str(error))
+    found = run_module(module, directory, kernel=kernel, timeout_s=timeout_s,
+                       pcpus=pcpus)
+    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
+    return found
 
 
 def run_module(module, directory, *, kernel, timeout_s, pcpus=2):

@@ -8,7 +8,6 @@ The machine's own cgroups may be v1, so a machine of its own is booted
 
 import pytest
 
-from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import newer_machine
 
 # Two minutes on two idle cores of 2021; they may not be idle.
@@ -20,17 +19,9 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
-    try:
-        newer_machine.check()
-        kernel = newer_machine.fetch_kernel()
-    except newer_machine.Lacking as error:
-        requirement.need(str(error))
-    found = newer_machine.run_module(
+    return newer_machine.observe(
         'nova_vqos.tests.host.cgroup_v2_guest',
-        tmp_path_factory.mktemp('machine'), kernel=kernel,
-        timeout_s=TIMEOUT_S)
-    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
-    return found
+        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S)
 
 
 def test_what_a_newer_kernel_enforces(seen):

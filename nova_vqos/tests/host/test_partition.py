@@ -8,7 +8,6 @@ are: a machine of its own is booted, and all is done there in one boot
 
 import pytest
 
-from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import newer_machine
 
 TIMEOUT_S = 420
@@ -18,17 +17,9 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
-    try:
-        newer_machine.check()
-        kernel = newer_machine.fetch_kernel()
-    except newer_machine.Lacking as error:
-        requirement.need(str(error))
-    found = newer_machine.run_module(
+    return newer_machine.observe(
         'nova_vqos.tests.host.partition_guest',
-        tmp_path_factory.mktemp('machine'), kernel=kernel,
-        timeout_s=TIMEOUT_S, pcpus=3)
-    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
-    return found
+        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=3)
 
 
 def test_without_the_partition_nothing_is_guaranteed(seen):

@@ -109,6 +109,7 @@ def test_it_is_released(host):
 def test_a_host_without_one_has_none_to_release(host):
     (host.domains / 'cpuset.cpus.partition').unlink()
     host.partition().release()
+    assert not (host.domains / 'cpuset.cpus.partition').exists()
 
 
 class TestRecord:
