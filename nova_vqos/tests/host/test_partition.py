@@ -48,8 +48,9 @@ def test_all_others_keep_the_pcpus_outside(seen):
 def test_a_server_is_guaranteed_its_speed_in_it(seen):
     assert seen['server']['guarantee']['problem'] == ''
     assert seen['reserved'] == [[15_000, 50_000]] * 2
-    # Both clocks are those of an emulated machine.
-    assert seen['share'] == pytest.approx(0.3, rel=0.1)
+    # The machine is emulated: its timers come late where this one is busy, and
+    # less can come out. By weights alone it would be a hundredth.
+    assert 0.2 < seen['share'] < 0.31
 
 
 def test_the_agent_knows_what_can_be_reserved(seen):
