@@ -21,12 +21,14 @@ _IO_CLASS_PERIOD_US = 20_000
 MOST_SHARE = Fraction(9, 10)
 
 # Of each thread that serves I/O: a twelfth of what the server's vCPUs have
-# together, within bounds. A smaller one could stop the thread for long once
-# it ran on for a whole tick of the scheduler.
+# together, within bounds.
 _IO_PART = Fraction(1, 12)
 _LEAST_IO_SHARE = Fraction(2, 100)
 _MOST_IO_SHARE = Fraction(8, 100)
-_IO_RUNTIME_US = 400
+# A tick of the scheduler, on kernels with 250 a second: most kernels see at a
+# tick only that a runtime is used up. A thread with a shorter one would be
+# stopped for many periods whenever it ran on for a whole tick.
+_IO_RUNTIME_US = 4000
 #: The emulator's main thread, and one I/O thread, which Nova gives each guest.
 IO_THREADS = 2
 

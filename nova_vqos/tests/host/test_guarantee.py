@@ -28,7 +28,7 @@ WINDOW_S = 4.0
 SPINNERS = 6
 # Of 40 CU on one vCPU, on pCPUs of 100 CU.
 VCPU = units.CpuCap(20_000, 50_000)
-IO_US = 400
+IO_US = 4_000
 ADDRESSES = {'whole': '198.18.0.13', 'target': '198.18.0.14'}
 # Of its CPU time, before all of it is reserved at the target.
 MOST_UNRESERVED_NS = 20_000_000

@@ -59,7 +59,8 @@ def test_the_period_follows_the_class(name, period_us):
 @given(SHARES, st.integers(1, 64))
 def test_io_gets_a_small_part_within_bounds(share, vcpus):
     found = guarantee.io_reservation(share, vcpus)
-    assert found.quota_us == 400
+    # A tick on kernels with 250 a second.
+    assert found.quota_us >= 4000
     assert Fraction(19, 1000) < found.share < Fraction(81, 1000)
     if Fraction(24, 100) < share * vcpus < Fraction(96, 100):
         assert float(found.share) == pytest.approx(
