@@ -6,17 +6,15 @@ A real agent, and real QEMU guests that spin, on a host that is sold out: as
 much as the kernel reserves, less what is not sold and what I/O takes. Each
 case is measured with quotas alone and with guarantees, alone and beside
 processes of the host that spin. Prints the least and the most that a server
-got, as parts of its promise; and, with one server more that has requests of
-2 ms at a load of 20 %, and so much less sold to the others, how long these
-take.
+got, as parts of its promise; and, with two servers more, and so much less sold
+to the others, how long requests of 2 ms take at a load of 20 %, and reads of a
+disk.
 """
 
 import contextlib
 import dataclasses
 from fractions import Fraction
-import json
 import os
-import pathlib
 import signal
 import sys
 import time
@@ -40,8 +38,9 @@ _LIMIT_S = 60
 # Until caps, guests and noise go on evenly.
 _SETTLE_S = 2.0
 _STEP = Fraction(99, 100)
-# Its requests take 20 % of a pCPU.
-_SERVING_CU = 30
+# Of the server whose requests take 20 % of a pCPU, and of that which reads its
+# disk.
+_SERVING_CU = _READING_CU = 30
 # Waits for a signal before and after it is started.
 _SPINNER = ('import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n'
             'while True: pass')
@@ -57,6 +56,8 @@ class Result:
     :ivar least: of its promise that any server got, in any window
     :ivar most: likewise
     :ivar p99_ms: of requests, from the arrival of each to its end
+    :ivar disk_p50_ms: of reads of a disk
+    :ivar disk_p99_ms: likewise
     """
 
     case: str
@@ -66,16 +67,17 @@ class Result:
     least: float
     most: float
     p99_ms: float
+    disk_p50_ms: float
+    disk_p99_ms: float
 
 
-def sold_cu(case: str, pcpus: int, beside_cu: int = 0) -> list[int]:
+def sold_cu(case: str, pcpus: int, *beside_cu: int) -> list[int]:
     """CU of each server: as in the case, or as much as fits in proportion.
 
-    :param beside_cu: of one server more
+    :param beside_cu: of servers more
     """
-    free = guarantee.sellable_pcpus(deadline.free_bandwidth(pcpus))
-    if beside_cu:
-        free -= guarantee.cost_pcpus(Fraction(beside_cu, 100), 1)
+    free = guarantee.sellable_pcpus(deadline.free_bandwidth(pcpus)) - sum(
+        guarantee.cost_pcpus(Fraction(cu, 100), 1) for cu in beside_cu)
     parts = [int(share) for group in case.split('+')
              for count, share in [group.split('x')]
              for _ in range(int(count) * pcpus // 2)]
@@ -121,60 +123,53 @@ def noise(bench: lab_host.BenchHost, spinners: int):
 
 
 @contextlib.contextmanager
-def guests(bench: lab_host.BenchHost, cus: list[int], enforcement: str,
-           serving_cu: int = 0):
+def guests(bench: lab_host.BenchHost, cus: list[int], enforcement: str, *,
+           measuring: bool = False):
     """Guests with what they are promised in force.
 
     :param cus: of each that spins
-    :param serving_cu: of the one that serves requests; 0: there is none
-    :returns: all; the one that serves is the last
+    :param measuring: whether there are one that serves requests and one that
+        reads its disk, too
+    :returns: all; those two are the last
     """
     connection = libvirt.open(bench.host.libvirt_uri)
     specs = {} if enforcement == 'quota' else {
         policy.GUARANTEE_KEY: 'required'}
-    made = []
+    made, latency = [], []
     try:
-        if serving_cu:
-            serving = latency_guest.LatencyGuest(bench, 'serving', serving_cu,
-                                                 specs)
-            # It calibrates itself at first.
-            process.wait_until(serving.served, _LIMIT_S, 'the first request')
+        if measuring:
+            latency = [
+                latency_guest.LatencyGuest(bench, name, cu, specs, does)
+                for name, cu, does in (
+                    ('serving', _SERVING_CU, latency_guest.SERVES),
+                    ('reading', _READING_CU, latency_guest.READS))]
+            # They boot before the others use the host.
+            process.wait_until(lambda: all(one.done() for one in latency),
+                               _LIMIT_S, 'the first request and read')
         for number, cu in enumerate(cus):
             kind = rom_guests.Kind(busy_units=cu, has_devices=False,
                                    spins=True)
             made.append(rom_guests.RomGuest(
                 connection, number, kind, is_busy=True, specs=specs))
-        if serving_cu:
-            made.append(serving)
         if enforcement == 'guarantee':
             process.wait_until(
-                lambda: all(deadline.reservation(thread_of(bench, one))
-                            for one in made), _LIMIT_S, 'all reservations',
-                log=bench.agent.log)
+                lambda: all(deadline.reservation(
+                    bench.vcpu_thread(one.domain.name()))
+                            for one in [*made, *latency]), _LIMIT_S,
+                'all reservations', log=bench.agent.log)
         time.sleep(_SETTLE_S)
-        yield made
+        yield [*made, *latency]
     finally:
-        for one in made:
+        for one in [*made, *latency]:
             one.domain.destroy()
         process.wait_until(lambda: not connection.listAllDomains(), _LIMIT_S,
                            'the end of all guests')
 
 
-def group_of(bench: lab_host.BenchHost, guest: rom_guests.RomGuest) -> str:
-    return bench.host.vcpu_cgroup(guest.domain.name())
-
-
-def thread_of(bench: lab_host.BenchHost, guest: rom_guests.RomGuest) -> int:
-    hierarchy = bench.host.hierarchy
-    name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
-    return int(pathlib.Path(hierarchy.directory(
-        'cpu', f'{group_of(bench, guest)}/{name}')).read_text().split()[0])
-
-
 def parts(bench: lab_host.BenchHost, made: list[rom_guests.RomGuest],
           cus: list[int], windows: int, seconds: float) -> list[float]:
     """What each got of its promise, in each window."""
-    groups = [group_of(bench, one) for one in made]
+    groups = [bench.host.vcpu_cgroup(one.domain.name()) for one in made]
 
     def used_ns():
         return [cgroups.cpu_time_ns(bench.host.hierarchy, one)
@@ -190,26 +185,28 @@ def parts(bench: lab_host.BenchHost, made: list[rom_guests.RomGuest],
     return found
 
 
-def latencies_ms(serving: latency_guest.LatencyGuest, windows: int,
-                 seconds: float) -> list[float]:
-    found = []
+def latencies_ms(measuring: list[latency_guest.LatencyGuest], windows: int,
+                 seconds: float) -> list[list[float]]:
+    """How long what each did took, in order of that."""
+    found = [[] for _ in measuring]
     for _ in range(windows):
-        first = serving.served()
+        first = [one.done() for one in measuring]
         # The length of the measurement.
         time.sleep(seconds)
-        found += serving.since_ms(first)
-    return found
+        for took, one, done in zip(found, measuring, first, strict=True):
+            took += one.since_ms(done)
+    return [sorted(took) for took in found]
 
 
-def p99(values: list[float]) -> float:
-    return round(sorted(values)[int(len(values) * 0.99)], 2)
+def quantile(values: list[float], part: float) -> float:
+    return round(values[int(len(values) * part)], 2)
 
 
 def run(bench, running, options):
     pcpus = len(bench.host.pcpus)
     for case in options.cases:
         cus = sold_cu(case, pcpus)
-        less = sold_cu(case, pcpus, _SERVING_CU)
+        less = sold_cu(case, pcpus, _SERVING_CU, _READING_CU)
         for enforcement in ENFORCEMENTS:
             lab_host.say(f'{case} by {enforcement}: '
                          f'{len(cus)} servers, {sum(cus)} CU')
@@ -219,16 +216,18 @@ def run(bench, running, options):
                     with beside():
                         got.append(parts(bench, made, cus, options.windows,
                                          options.seconds))
-            with guests(bench, less, enforcement, _SERVING_CU) as made:
+            with guests(bench, less, enforcement, measuring=True) as made:
                 for beside in contextlib.nullcontext, running:
                     with beside():
-                        took.append(latencies_ms(made[-1], options.windows,
+                        took.append(latencies_ms(made[-2:], options.windows,
                                                  options.seconds))
             for is_noisy in False, True:
+                requests_ms, reads_ms = took[is_noisy]
                 yield Result(
                     case, cus, enforcement, is_noisy,
                     round(min(got[is_noisy]), 4), round(max(got[is_noisy]), 4),
-                    p99(took[is_noisy]))
+                    quantile(requests_ms, 0.99), quantile(reads_ms, 0.5),
+                    quantile(reads_ms, 0.99))
 
 
 def main():
@@ -248,25 +247,22 @@ def main():
     found = []
     with lab_host.started() as bench:
         rom_guests.install_roms(bench)
+        latency_guest.install(bench)
         # Otherwise the lab's guests go before all else.
         cgroups.weigh_equally(bench.host.hierarchy, bench.host.cgroup)
-        bench.start_agent(agent='guarantees_speed = true')
-        # The agent measures what can be reserved, and so do we.
-        state = pathlib.Path(bench.host.path('run/nova-vqos/agent.json'))
-        process.wait_until(
-            lambda: state.exists() and json.loads(state.read_text()).get(
-                'guarantee_pcpus'), _LIMIT_S, 'the agent',
-            log=bench.agent.log)
+        bench.start_guaranteeing_agent()
         print(f'{len(bench.host.pcpus)} pCPUs, Linux {os.uname().release}')
         print(f'{"case":10} {"sold CU":>8} {"by":10} {"beside":>7} '
-              f'{"least":>7} {"most":>7} {"p99 ms":>8}')
+              f'{"least":>7} {"most":>7} {"p99 ms":>8} {"disk p50":>9} '
+              f'{"disk p99":>9}')
         with noise(bench, options.noise) as running:
             for one in run(bench, running, options):
                 found.append(dataclasses.asdict(one))
                 print(f'{one.case:10} {sum(one.sold):8} {one.enforcement:10} '
                       f'{"noise" if one.noise else "-":>7} '
                       f'{one.least:7.3f} {one.most:7.3f} '
-                      f'{one.p99_ms:8.2f}', flush=True)
+                      f'{one.p99_ms:8.2f} {one.disk_p50_ms:9.2f} '
+                      f'{one.disk_p99_ms:9.2f}', flush=True)
         bench.stop_agent()
     lab_host.save({'kernel': os.uname().release, 'cases': found},
                   options.json)

@@ -43,6 +43,7 @@ from nova_vqos_lab import netns  # noqa: E402
 from nova_vqos_lab import process  # noqa: E402
 
 NAME = 'bench'
+_AGENT_LIMIT_S = 60
 
 
 class BenchHost:
@@ -97,6 +98,28 @@ class BenchHost:
             env={'PYTHONPATH': str(ROOT), 'MALLOC_ARENA_MAX': '2'},
             log='agent')
         return self.agent
+
+    def start_guaranteeing_agent(self) -> None:
+        """Start it such that it guarantees speed.
+
+        It measures what can be reserved, which nothing else is to do then:
+        that is waited for.
+        """
+        state = pathlib.Path(self.host.path('run/nova-vqos/agent.json'))
+        state.unlink(missing_ok=True)
+        agent = self.start_agent(agent='guarantees_speed = true')
+        process.wait_until(
+            lambda: state.exists() and json.loads(state.read_text()).get(
+                'guarantee_pcpus'), _AGENT_LIMIT_S, 'the agent',
+            log=agent.log, alive=agent.alive)
+
+    def vcpu_thread(self, domain: str) -> int:
+        """The id of the thread of a guest's first vCPU."""
+        hierarchy = self.host.hierarchy
+        name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
+        return int(pathlib.Path(hierarchy.directory(
+            'cpu', f'{self.host.vcpu_cgroup(domain)}/{name}'
+        )).read_text().split()[0])
 
     def stop_agent(self) -> None:
         """Stop it, if it was started.
