@@ -7,12 +7,14 @@ the cookbook prints, on the cloud that capacity planning invents.
 
 from fractions import Fraction
 import math
+import re
 import typing as ty
 
 import pytest
 
 from nova_vqos import core_types
 from nova_vqos import cputune
+from nova_vqos import guarantee
 from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos import units
@@ -24,7 +26,10 @@ pytestmark = project.needs_checkout
 
 COOKBOOK = 'doc/source/admin/cookbook.rst'
 CAPACITY = 'doc/source/admin/capacity.rst'
+GUARANTEE = 'doc/source/admin/guarantee.rst'
 TICK_US = 4000
+# Of each pCPU, as Linux 6.18 reserves it for servers.
+RESERVABLE_PART = Fraction(9, 10)
 
 
 class Kind(ty.NamedTuple):
@@ -62,11 +67,69 @@ class Kind(ty.NamedTuple):
         return self.for_sale_cu // flavor.units if self.cap(flavor) else 0
 
 
+    def packed(self, *flavors):
+        """An empty host with these servers, whose vCPUs have to pack."""
+        host = core_types.CoreType(
+            frozenset(range(self.pcpus)), self.coefficient,
+            Fraction(self.capacity_cu))
+        (left,) = core_types.with_servers(
+            (host,), [core_types.Server(one.units, None, one.vcpus)
+                      for one in flavors],
+            reserved_cu=self.reserved_cu, exact=True)
+        return left
+
+    def packed_servers(self, flavor, *others):
+        """How many of a flavor's servers pack beside others."""
+        return next(count for count in range(self.for_sale_cu)
+                    if not self.packed(*others, *[flavor] * count).takes(
+                        flavor))
+
+
 FLEET = {
     'old': Kind(10, 24, 0.6, 90),
     'mid': Kind(10, 32, 1.0, 200),
     'new': Kind(4, 64, 1.8, 520),
 }
+
+# Those that guarantee speed, with the pCPUs that the host keeps.
+KEPT_PCPUS = {'mid': 2, 'new': 4}
+
+
+class Partition:
+    """The pCPUs of a host that guarantees speed, and what is left of them."""
+
+    def __init__(self, name):
+        kind = FLEET[name]
+        self.kind = kind._replace(pcpus=kind.pcpus - KEPT_PCPUS[name])
+        self.pcpu_cu = units.pcpu_cu(kind.coefficient)
+        self.free_pcpus = guarantee.sellable_pcpus(
+            RESERVABLE_PART * self.kind.pcpus)
+        self.unsold_cu = guarantee.unsold_cu(
+            self.kind.capacity_cu, float(self.free_pcpus), self.pcpu_cu)
+        #: As Placement counts it.
+        self.left_cu = self.for_sale_cu = (
+            self.kind.capacity_cu - self.unsold_cu)
+
+    @property
+    def free_cu(self):
+        """As filter and driver count it."""
+        return self.free_pcpus * self.pcpu_cu
+
+    def cost_cu(self, flavor):
+        """CU that are reserved for a server, its I/O included."""
+        share = units.share(flavor.units, flavor.vcpus, self.kind.coefficient)
+        return guarantee.cost_pcpus(share, flavor.vcpus) * self.pcpu_cu
+
+    def fill(self, flavor, at_most=10_000):
+        """Start servers of a flavor; how many there was room for."""
+        for count in range(at_most):
+            if flavor.units > self.left_cu or guarantee.refusal(
+                    flavor.units, flavor.vcpus, self.pcpu_cu,
+                    math.floor(self.free_cu)):
+                return count
+            self.left_cu -= flavor.units
+            self.free_pcpus -= self.cost_cu(flavor) / self.pcpu_cu
+        return at_most
 
 
 def rows(page):
@@ -167,33 +230,130 @@ def test_one_vcpu_for_each_pcpu(flavors):
 def test_what_packs(flavors):
     """All web servers that fit, and what fits beside them."""
     kind, web = FLEET['mid'], flavors['web']
-    host = core_types.CoreType(
-        frozenset(range(kind.pcpus)), kind.coefficient,
-        Fraction(kind.capacity_cu))
-
-    def with_servers(*flavors):
-        (left,) = core_types.with_servers(
-            (host,), [core_types.Server(one.units, None, one.vcpus)
-                      for one in flavors],
-            reserved_cu=kind.reserved_cu, exact=True)
-        return left
-
-    def fitting(flavor, *others):
-        return next(count for count in range(kind.pcpus)
-                    if not with_servers(*others, *[flavor] * count).takes(
-                        flavor))
-
-    servers = fitting(web)
-    left = with_servers(*[web] * servers)
+    servers = kind.packed_servers(web)
+    left = kind.packed(*[web] * servers)
     more = kind.servers(web) - servers
     assert not left.takes(web)
     assert (f'accepts {servers} web servers. {left.room_cu} CU are left, in '
             f'pieces of {left.largest_vcpu_cu} CU: enough for {more} more web '
             'servers' in prose(CAPACITY))
-    desktops, batches = (fitting(flavors[name], *[web] * servers)
+    desktops, batches = (kind.packed_servers(flavors[name], *[web] * servers)
                          for name in ('desktop', 'batch'))
     assert (f'{desktops} desktops or {batches} batch servers still fit'
             in prose(CAPACITY))
+
+
+def test_what_the_least_server_got():
+    """By the table of measurements: its last columns, from least to most."""
+    cases = re.findall(
+        r'^.* (\d+) +(\S+)-\S+ +(\S+)-\S+ +(\S+)-\S+ +(\S+)-\S+$',
+        (project.TOP / GUARANTEE).read_text(), re.MULTILINE)
+    sold, *least = zip(*[map(float, case) for case in cases], strict=True)
+    cap, noisy_cap, reserved, noisy_reserved = map(min, least)
+    found = rows(CAPACITY)
+    assert f'other servers {cap} % {reserved} %' in found
+    assert ('other servers, and work of the host '
+            f'{noisy_cap} % {noisy_reserved} %') in found
+    assert (f'{min(sold):g} to {max(sold):g} of its 200 CU'
+            in prose(CAPACITY))
+
+
+def test_what_is_for_sale_where_speed_is_guaranteed():
+    text = prose(CAPACITY)
+    mid, new = map(Partition, KEPT_PCPUS)
+    unsold_part = 1 - RESERVABLE_PART * (1 - guarantee.UNSOLD_PART)
+    for name, host in ('mid', mid), ('new', new):
+        assert (f'{name}: {host.kind.capacity_cu} * '
+                f'{float(RESERVABLE_PART):g} * '
+                f'{float(1 - guarantee.UNSOLD_PART):g} = {host.for_sale_cu} '
+                'CU for sale' in text)
+        assert round(host.unsold_cu / host.kind.capacity_cu, 3) == round(
+            float(unsold_part), 3)
+    assert f'``reserved``: {mid.unsold_cu} and {new.unsold_cu} CU' in text
+    assert f'against the same {mid.for_sale_cu} and {new.for_sale_cu}' in text
+    assert f'reserves {float(unsold_part):.1%}'.replace('%', ' %') in text
+    assert f'sells {float(1 - unsold_part):.0%}'.replace('%', ' %') in text
+    most = [units.format_cu(guarantee.MOST_SHARE * host.pcpu_cu)
+            for host in (mid, new)]
+    assert f'{most[0]} CU on *mid*, {most[1]} CU on *new*' in text
+
+
+def test_how_many_pcpus_the_host_keeps():
+    for name, kept in KEPT_PCPUS.items():
+        kind = FLEET[name]
+        pcpus = kind.reserved_cu / units.pcpu_cu(kind.coefficient)
+        assert (f'{kind.reserved_cu} CU are {float(pcpus):.2g} pCPUs of '
+                f'*{name}*' in prose(CAPACITY))
+        assert pcpus <= kept
+
+
+def test_how_many_guaranteed_servers_fit(flavors):
+    found = rows(CAPACITY)
+    for kind in KEPT_PCPUS:
+        for name, flavor in flavors.items():
+            host = Partition(kind)
+            cost_cu, count = host.cost_cu(flavor), host.fill(flavor)
+            if count:
+                row = (f'{name} {flavor.units} {float(cost_cu):.4g} {count} '
+                       f'{FLEET[kind].servers(flavor)} '
+                       f'{FLEET[kind].packed_servers(flavor)}')
+                assert row in found, (kind, row)
+            else:
+                assert not FLEET[kind].cap(flavor), (kind, name)
+    host = Partition('mid')
+    assert (f'After {host.fill(flavors["web"])} web servers, Placement still '
+            f'has {host.left_cu} CU' in prose(CAPACITY))
+
+
+def test_an_order_of_two_speeds(flavors):
+    text = prose(CAPACITY)
+    web, database = flavors['web'], flavors['database']
+    assert 'An order is 50 databases and 200 web servers' in text
+    full, third = Partition('new'), Partition('new')
+    each = full.fill(database)
+    total_cu = third.free_cu
+    rest = third.fill(database, 50 - 2 * each)
+    assert third.fill(web, 0) == 0
+    cost_cu, left_cu = third.cost_cu(database), third.free_cu
+    webs = Partition('mid').fill(web)
+    more = 200 - webs * FLEET['mid'].hosts
+    beside = third.fill(web)
+    for part in (
+            f'A database fits *new* only, {each} on a host. Two hosts run '
+            f'{2 * each}. The third runs {rest}: {rest} * '
+            f'{float(cost_cu):g} = {float(rest * cost_cu):g} CU with I/O, of '
+            f'{float(total_cu):g} CU. The other {float(left_cu):g} CU are '
+            f'enough for {beside} web servers of '
+            f'{float(third.cost_cu(web)):g} CU.',
+            f'{webs} fit on each of {FLEET["mid"].hosts} *mid* hosts, '
+            f'{webs * FLEET["mid"].hosts} in all. The other {more} run on the '
+            'third',
+            f'need {math.ceil(200 / FLEET["mid"].servers(web))} *mid* hosts '
+            'by their units, and '
+            f'{math.ceil(200 / FLEET["mid"].packed_servers(web))} if'):
+        assert part in text, part
+    assert rest <= each and 0 < more <= beside
+
+
+def test_how_many_vcpus_a_pcpu_has_room_for(flavors):
+    for name, count, word in (('web', 1, 'one vCPU'), ('desktop', 3, 'three'),
+                              ('batch', 5, 'five')):
+        flavor = flavors[name]
+        cu = units.cu_per_vcpu(flavor.units, flavor.vcpus)
+        assert units.pcpu_cu(FLEET['mid'].coefficient) // cu == count
+        assert f'{word} of {cu} CU' in prose(CAPACITY)
+
+
+def test_what_servers_take_with_their_io():
+    found = rows(CAPACITY)
+    least, most = (100 * (guarantee.cost_pcpus(share, 1) - share) / 2
+                   for share in (Fraction(1, 100), Fraction(1)))
+    assert (f'from {float(least):g} % to {float(most):g} % of a pCPU'
+            in prose(CAPACITY))
+    for vcpus, cu in (1, 4), (1, 10), (1, 24), (1, 60), (2, 120), (4, 240):
+        cost_cu = 100 * guarantee.cost_pcpus(Fraction(cu, 100) / vcpus, vcpus)
+        row = f'{vcpus} {cu} {float(cost_cu):g} {float(cu / cost_cu):.0%}'
+        assert row.replace('%', ' %') in found, row
 
 
 def test_a_mix_of_flavors(flavors):
