@@ -71,14 +71,19 @@ def io_reservation(share: Fraction, vcpus: int) -> units.CpuCap:
     return units.CpuCap(_IO_RUNTIME_US, round(_IO_RUNTIME_US / io_share))
 
 
-def sellable_pcpus(reservable_pcpus: Fraction) -> Fraction:
+def sellable_pcpus(reservable_pcpus: Fraction,
+                   most_pcpus: Fraction | None = None) -> Fraction:
     """What is sold of the pCPUs' time, where the kernel reserves so much.
 
     Both are the same where the kernel counts seconds at full clock. At 0.8 of
     it, the pCPUs have 0.8 of the seconds that it admits. But each server also
     takes 0.8 of its share of them, see :func:`vcpu_reservation`.
+
+    :param most_pcpus: that the operator lets be reserved; None: no bound
     """
-    return reservable_pcpus * (1 - UNSOLD_PART)
+    sellable_pcpus = reservable_pcpus * (1 - UNSOLD_PART)
+    return (sellable_pcpus if most_pcpus is None
+            else min(sellable_pcpus, most_pcpus))
 
 
 def taken_pcpus(vcpus_pcpus: Fraction, others_pcpus: Fraction,
@@ -110,12 +115,14 @@ def unsold_cu(capacity_cu: int, total_pcpus: float,
 
     :param capacity_cu: of the host
     :param total_pcpus: whose time can be reserved for servers, with what is
-        reserved already; 0: the host guarantees no speed, and sells all
+        reserved already; 0: the host guarantees no speed, and sells all. Its
+        shortest decimal form counts, so that 1.7 of 100 CU are 170 CU
     :param pcpu_cu: the speed of each of its pCPUs
     """
     if not total_pcpus:
         return 0
-    return max(0, capacity_cu - math.floor(Fraction(total_pcpus) * pcpu_cu))
+    return max(0, capacity_cu - math.floor(
+        Fraction(repr(float(total_pcpus))) * pcpu_cu))
 
 
 def refusal(units_of_server: int, vcpus: int, pcpu_cu: Fraction,

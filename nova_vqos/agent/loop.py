@@ -66,6 +66,7 @@ class Loop:
                  enforcer: enforcers.Enforcer | None = None,
                  store: stores.OverrideStore | None = None,
                  guarantees_speed: bool = False,
+                 guaranteed_share: float | None = None,
                  least_frequency_scale: float = 0.0,
                  tick_interval_s: float = 1.0,
                  sample_interval_s: float = 10.0,
@@ -78,6 +79,8 @@ class Loop:
         :param enforcer: enforces slices; None: none are
         :param store: has what was pushed of flavors; None: nothing can be
         :param guarantees_speed: whether CPU time is reserved for servers
+        :param guaranteed_share: see the option; None: as much as the kernel
+            reserves
         :param least_frequency_scale: see the option; 0: not known
         :param executor: runs what may block; tests bring their own
         :param clock: monotonic, in seconds
@@ -127,8 +130,8 @@ class Loop:
             hypervisor, known, self._jobs, self._informer, io_limits,
             self._executor, clock)
         self._guarantees = guarantees.GuaranteeController(
-            hypervisor if guarantees_speed else None, least_frequency_scale,
-            known, self._jobs,
+            hypervisor if guarantees_speed else None, guaranteed_share,
+            least_frequency_scale, known, self._jobs,
             job('Measuring what can be reserved', '_guarantees'), self._caps,
             clock, lambda: self._stale.add(self._guarantees))
         self._quantum = quantum.QuantumController(

@@ -29,6 +29,7 @@ from nova_vqos.agent.overrides import store as override_store
 from nova_vqos.agent.quantum import enforcer
 from nova_vqos.agent.quantum import watcher
 from nova_vqos.billing import ledger
+from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
 
@@ -169,6 +170,9 @@ class AgentService(service.Service):  # type: ignore[misc]
             enforcer=make_enforcer(conf, hypervisor),
             store=store,
             guarantees_speed=options.guarantees_speed,
+            guaranteed_share=(
+                None if options.guaranteed_share == agent.AUTO
+                else options.guaranteed_share),
             least_frequency_scale=options.least_frequency_scale,
             tick_interval_s=options.tick_interval_s,
             sample_interval_s=options.sample_interval_s)

@@ -2,8 +2,10 @@
 """Options of the agent."""
 
 import socket
+import typing as ty
 
 from oslo_config import cfg
+from oslo_config import types
 
 from nova_vqos.conf import default_path
 
@@ -11,6 +13,32 @@ GROUP = cfg.OptGroup(
     name='vqos_agent',
     title='Agent',
     help='The agent, which enforces the caps of the servers on its host.')
+
+#: Of [vqos_agent] guaranteed_share: as much as the kernel reserves.
+AUTO: ty.Final = 'auto'
+_LEAST_SHARE, _MOST_SHARE = 0.1, 0.95
+
+
+class _ShareType(types.ConfigType):  # type: ignore[misc]
+    """A part of the pCPUs' time, or 'auto'."""
+
+    def __init__(self) -> None:
+        super().__init__(type_name=f'{AUTO} or number')
+
+    def __call__(self, value: str | float) -> str | float:
+        if value == AUTO:
+            return AUTO
+        try:
+            if _LEAST_SHARE <= (number := float(value)) <= _MOST_SHARE:
+                return number
+        except ValueError:
+            pass
+        raise ValueError(f'{value!r} must be {AUTO}, or a number from '
+                         f'{_LEAST_SHARE} to {_MOST_SHARE}')
+
+    def _formatter(self, value: str | float) -> str:
+        return str(value)
+
 
 # NOTE: the same name and meaning as in nova.conf: nova-compute sends what is
 # for this host there.
@@ -197,6 +225,21 @@ thread that may not run on all pCPUs of its cpuset partition: on such a host,
 [compute] cpu_shared_set is unset or names all pCPUs, or those of [vqos]
 guaranteed_pcpus. A server that runs keeps its reservation to its end, also
 where this is switched off.
+"""),
+    cfg.Opt(
+        'guaranteed_share',
+        type=_ShareType(),
+        default=AUTO,
+        help=f"""
+How much of the time of the pCPUs may be reserved for servers: ``auto``, or a
+number from {_LEAST_SHARE} to {_MOST_SHARE}.
+
+With ``auto`` it is what the kernel was seen to reserve, less 3 %. A number
+bounds it further, as a part of the time of the pCPUs that servers run on. So
+more is left to the host's own programs and to servers without a reservation.
+Placement then sells no more units of this host than that, be they guaranteed
+or not. The agent reserves nothing for a server that would go above it; those
+that have a reservation keep it.
 """),
     cfg.StrOpt(
         'partition_path',

@@ -190,10 +190,12 @@ class Bandwidth(ty.NamedTuple):
 
     :ivar pcpus: in pCPUs
     :ivar is_total: whether it includes what is reserved for domains by now
+    :ivar number: of the pCPUs whose time it is a part of
     """
 
     pcpus: Fraction
     is_total: bool
+    number: int
 
 
 class ThreadRun(ty.NamedTuple):

@@ -81,7 +81,8 @@ class GuaranteeState:
     :ivar seen: at the last try; None: there was none
     :ivar wanted: likewise
     :ivar reserved: after it, as the kernel counts it; None: nothing is
-    :ivar taken_pcpus: what that takes of the pCPUs' time
+    :ivar taken_pcpus: what that takes of the pCPUs' time, or will take while
+        the first try is under way
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
@@ -123,13 +124,15 @@ class GuaranteeController(controller.Controller):
     """
 
     def __init__(self, hypervisor: base.ThreadDriver | None,
-                 least_frequency_scale: float,
+                 guaranteed_share: float | None, least_frequency_scale: float,
                  known: servers.Servers, jobs: worker.ServerJobs,
                  probe: worker.PeriodicJob, server_caps: caps.CapsController,
                  clock: Callable[[], float],
                  on_change: Callable[[], None]) -> None:
         """
         :param hypervisor: None: this host guarantees nothing
+        :param guaranteed_share: see the option; None: as much as the kernel
+            reserves
         :param least_frequency_scale: see the option; 0: not known
         :param probe: measures what can still be reserved
         :param clock: monotonic, in seconds
@@ -138,6 +141,7 @@ class GuaranteeController(controller.Controller):
         self.host: messages.HostGuarantee | None = None
         self.total_pcpus: float | None = 0.0 if hypervisor is None else None
         self._hypervisor = hypervisor
+        self._guaranteed_share = guaranteed_share
         self._least_frequency_scale = least_frequency_scale
         self._servers = known
         self._jobs = jobs
@@ -152,6 +156,8 @@ class GuaranteeController(controller.Controller):
         self._find_until_s: float | None = None
         self._total_pcpus: Fraction | None = None
         self._last_pcpus: Fraction | None = None
+        # What the operator lets be reserved; None: no bound, or not known.
+        self._bound_pcpus: Fraction | None = None
         self._most_pcpus = Fraction(0)
         self._is_measured = self._unlike = False
         self._problem = 'not measured yet'
@@ -210,6 +216,15 @@ class GuaranteeController(controller.Controller):
             # As soon as its cap is written.
             self._servers.mark(server)
             return
+        # NOTE: the kernel would not notice. One that has a reservation keeps
+        # it, whatever the bound was when it came.
+        if not state.taken_pcpus:
+            needed_pcpus = self._cost_pcpus(wanted)
+            problem = self._above_bound(needed_pcpus)
+            if problem:
+                self._record(server, problem)
+                return
+            state.taken_pcpus = needed_pcpus
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
@@ -285,6 +300,30 @@ class GuaranteeController(controller.Controller):
             guarantee.io_reservation(entitled, vcpus),
             frozenset(cap.in_force.vcpus), reclaims)
 
+    def _cost_pcpus(self, wanted: _Wanted) -> float:
+        """What a reservation will take of the pCPUs' time."""
+        vcpus = wanted.vcpu.share * len(wanted.vcpus)
+        may_not = Fraction(0) if wanted.reclaims else vcpus
+        return float(guarantee.taken_pcpus(
+            may_not, vcpus - may_not + guarantee.IO_THREADS * wanted.io.share,
+            self._scale or Fraction(1)))
+
+    def _above_bound(self, needed_pcpus: float) -> str:
+        """Why no more is to be reserved, though the kernel might; '': it is.
+
+        NOTE: not before the first measurement: servers that have a reservation
+        by an earlier agent are found in any order.
+        """
+        if self._bound_pcpus is None:
+            return ''
+        free_pcpus = float(self._bound_pcpus) - self._taken_pcpus
+        # Runtimes are rounded.
+        if needed_pcpus <= free_pcpus + float(_RESOLUTION_PCPUS):
+            return ''
+        return (f'[vqos_agent] guaranteed_share is {self._guaranteed_share}, '
+                f'which leaves {max(0.0, free_pcpus):.3f} pCPUs to reserve, '
+                f'and it needs {needed_pcpus:.3f}')
+
     def _has_found_all(self, now_s: float) -> bool:
         """Whether it is known what each server has, or it takes too long."""
         if self._find_until_s is None:
@@ -311,6 +350,8 @@ class GuaranteeController(controller.Controller):
             'not all of its vCPUs have a thread yet' if missing else ''))
 
     def _fail(self, server: servers.Server, error: Exception) -> None:
+        if self._states[server].reserved is None:
+            self._states[server].taken_pcpus = 0.0
         if isinstance(error, base.HypervisorError) and not isinstance(
                 error, base.DomainGone | base.Unavailable):
             self._record(server, str(error))
@@ -344,9 +385,9 @@ class GuaranteeController(controller.Controller):
         self.total_pcpus = (
             0.0 if self._is_measured or self._unlike else None)
         if self._total_pcpus is not None and not self._unlike:
-            total = float(guarantee.sellable_pcpus(self._total_pcpus))
-            # NOTE: at each tick, over all servers: no fractions.
-            taken = sum(state.taken_pcpus for state in self._states.values())
+            total = float(guarantee.sellable_pcpus(self._total_pcpus,
+                                                   self._bound_pcpus))
+            taken = self._taken_pcpus
             self.host = messages.HostGuarantee(
                 total_pcpus=round(total, 4), reserved_pcpus=round(taken, 4),
                 free_pcpus=round(max(0.0, total - taken), 4))
@@ -357,6 +398,12 @@ class GuaranteeController(controller.Controller):
         if not hypervisor.counts_clock():
             return Fraction(1)
         return Fraction(str(self._least_frequency_scale)) or None
+
+    @property
+    def _taken_pcpus(self) -> float:
+        """What servers take of the pCPUs' time."""
+        # NOTE: at each tick, over all servers: no fractions.
+        return sum(state.taken_pcpus for state in self._states.values())
 
     def _reserved_pcpus(self) -> Fraction:
         return sum((state.reserved.pcpus for state in self._states.values()
@@ -379,10 +426,14 @@ class GuaranteeController(controller.Controller):
             # agent does: two measurements in a row have to agree.
             self._probe_at_s = float('-inf')
             return
+        if self._guaranteed_share is not None:
+            self._bound_pcpus = found.number * Fraction(
+                str(self._guaranteed_share))
         if self._total_pcpus is None:
             LOG.info('The kernel reserves up to %.3f pCPUs for servers, of '
-                     'which %.0f %% are not sold', float(total),
-                     float(guarantee.UNSOLD_PART * 100))
+                     'which %.3f are sold', float(total),
+                     float(guarantee.sellable_pcpus(total,
+                                                    self._bound_pcpus)))
         if not _are_equal(total, self._total_pcpus):
             # What Placement sells follows from it.
             self._total_pcpus = total

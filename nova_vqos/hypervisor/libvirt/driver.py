@@ -167,11 +167,12 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def bandwidth(self) -> base.Bandwidth:
         if self._partition is not None:
-            return base.Bandwidth(self._partition.total_pcpus(),
-                                  is_total=True)
-        return base.Bandwidth(
-            deadline.free_bandwidth(len(os.sched_getaffinity(0))),
-            is_total=False)
+            return base.Bandwidth(
+                self._partition.total_pcpus(), is_total=True,
+                number=len(self._partition.pcpus))
+        number = len(os.sched_getaffinity(0))
+        return base.Bandwidth(deadline.free_bandwidth(number),
+                              is_total=False, number=number)
 
     def counts_clock(self) -> bool:
         return frequency.is_counted()

@@ -73,6 +73,8 @@ class Partition:
 
     The agent may not write to cgroupfs, and is in no partition. So a program
     of its own does that, and leaves what it measured in a file.
+
+    :ivar pcpus: those that it is to have
     """
 
     def __init__(self, pcpus: frozenset[int], record_path: str,
@@ -81,7 +83,7 @@ class Partition:
         :param record_path: of the file with what was measured
         :param root: where /proc, /run and /sys are looked for, for tests
         """
-        self._pcpus = pcpus
+        self.pcpus = pcpus
         self._record_path = record_path
         self._root = root
         # As libvirt has it, with systemd and without.
@@ -100,10 +102,10 @@ class Partition:
         if state != _ROOT:
             return (f'{self.path} is no cpuset partition, its {_STATE} is '
                     f'{state!r}')
-        if found != self._pcpus:
+        if found != self.pcpus:
             return (f'the cpuset partition {self.path} has the pCPUs '
                     f'{cpuset.format_pcpus(found)}, not '
-                    f'{cpuset.format_pcpus(self._pcpus)}')
+                    f'{cpuset.format_pcpus(self.pcpus)}')
         return ''
 
     def make(self) -> bool:
@@ -122,7 +124,7 @@ class Partition:
                                       'cgroup.subtree_control'), '+cpuset')
             os.makedirs(self.path, exist_ok=True)
             cgroup.write(os.path.join(self.path, 'cpuset.cpus'),
-                         cpuset.format_pcpus(self._pcpus))
+                         cpuset.format_pcpus(self.pcpus))
             cgroup.write(os.path.join(self.path, _STATE), _ROOT)
         # NOTE: the kernel accepts what it then says is invalid.
         problem = self.problem()
@@ -167,7 +169,7 @@ class Partition:
 
     def _measure_once(self, group: str) -> Bandwidth:
         return Bandwidth(_reserved_below(self.path),
-                         deadline.free_bandwidth(len(self._pcpus), group))
+                         deadline.free_bandwidth(len(self.pcpus), group))
 
     def store(self, found: Bandwidth) -> None:
         """Leave for the agent what was measured.
@@ -175,7 +177,7 @@ class Partition:
         :raises OSError: when the file cannot be written
         """
         files.write(json.dumps({
-            'schema': _SCHEMA, 'pcpus': cpuset.format_pcpus(self._pcpus),
+            'schema': _SCHEMA, 'pcpus': cpuset.format_pcpus(self.pcpus),
             'total_pcpus': float(found.total_pcpus),
             'measured_at': utc.text(),
         }, indent=2) + '\n', self._record_path)
@@ -198,7 +200,7 @@ class Partition:
         fields = files.Fields(json.loads(files.read(self._record_path)), '')
         fields.number('schema', _SCHEMA, _SCHEMA)
         pcpus, measured_at = fields.text('pcpus'), fields.text('measured_at')
-        if cpuset.parse_pcpus(pcpus) != self._pcpus:
+        if cpuset.parse_pcpus(pcpus) != self.pcpus:
             raise ValueError(f'{self._record_path} is of the pCPUs {pcpus}')
         age_s = time.time() - utc.parse(measured_at).timestamp()
         if not -_MOST_AGE_S <= age_s <= _MOST_AGE_S:

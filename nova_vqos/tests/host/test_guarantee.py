@@ -87,8 +87,8 @@ def agent(whole, bus):
 
 
 @contextlib.contextmanager
-def started(host, bus):
-    made = agents.Agent(host, bus, guarantees_speed=True)
+def started(host, bus, **options):
+    made = agents.Agent(host, bus, guarantees_speed=True, **options)
     try:
         made.wait_ready()
         process.wait_until(
@@ -215,6 +215,26 @@ def test_what_does_not_fit_keeps_its_cap(agent, whole):
     next(guest for guest in made if guest is not without).domain().destroy()
     process.wait_until(lambda: reservations(without)[0] == wanted, LIMIT_S,
                        'the last reservation')
+
+
+def test_no_more_than_the_operator_lets_be_reserved(whole, bus):
+    share, needs = 0.3, 0.4 * (1 + 2 / 12)
+    with started(whole, bus, guaranteed_share=share) as agent:
+        total = share * len(whole.pcpus)
+        assert agent.state()['guarantee_total_pcpus'] == pytest.approx(total)
+        made = [boot(whole) for _ in whole.pcpus]
+
+        def without():
+            return [guest for guest in made
+                    if reservations(guest)[0] is None]
+        process.wait_until(
+            lambda: len(without()) == len(made) - int(total / needs)
+            and any('guaranteed_share' in alarm
+                    for alarm in agent.state()['alarms']),
+            LIMIT_S, 'the reservations and the alarm')
+        for guest in without():
+            guest.wait_cap(guests.CAP)
+        guests.destroy_all(whole)
 
 
 def test_a_pinned_guest_is_not_guaranteed(agent, whole):

@@ -48,6 +48,12 @@ def test_a_clock_that_is_counted(shares, scale, clock):
         assert float(vcpu) == pytest.approx(float(share * scale), rel=2e-3)
 
 
+@given(LARGE_SHARES, LARGE_SHARES)
+def test_an_operator_bounds_what_is_sold(reservable, bound):
+    assert guarantee.sellable_pcpus(reservable, bound) == min(
+        bound, guarantee.sellable_pcpus(reservable))
+
+
 @pytest.mark.parametrize('name, period_us', [
     ('default', 50_000), ('io', 20_000), ('cache', 50_000)])
 def test_the_period_follows_the_class(name, period_us):
@@ -83,7 +89,7 @@ def test_what_is_sold_can_be_reserved(capacity_cu, pcpu_cu, total_pcpus):
     sold_cu = capacity_cu - unsold_cu
     assert 0 <= unsold_cu <= capacity_cu
     if total_pcpus:
-        can_cu = Fraction(total_pcpus) * pcpu_cu
+        can_cu = Fraction(repr(total_pcpus)) * pcpu_cu
         assert sold_cu <= can_cu
         # And no less than that.
         assert sold_cu == capacity_cu or sold_cu > can_cu - 1

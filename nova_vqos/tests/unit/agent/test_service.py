@@ -64,6 +64,33 @@ def read_state(conf):
         return {}
 
 
+class TestGuaranteedShare:
+    def read(self, path, text):
+        path.write_text(f'[vqos_agent]\nguaranteed_share = {text}\n')
+        options = cfg.ConfigOpts()
+        agent_options.register_opts(options)
+        options([], default_config_files=[str(path)])
+        return options.vqos_agent.guaranteed_share
+
+    @pytest.mark.parametrize(('text', 'share'), [
+        ('auto', agent_options.AUTO), ('0.1', 0.1), ('0.95', 0.95),
+        ('.5', 0.5)])
+    def test_what_it_may_be(self, tmp_path, text, share):
+        assert self.read(tmp_path / 'agent.conf', text) == share
+
+    @pytest.mark.parametrize('text', [
+        '', 'most', 'Auto', '0.09', '0.951', '1', '80', '-0.5', 'nan', 'inf',
+        '80 %'])
+    def test_what_it_may_not_be(self, tmp_path, text):
+        with pytest.raises(cfg.ConfigFileValueError) as caught:
+            self.read(tmp_path / 'agent.conf', text)
+        for part in ('guaranteed_share', repr(text), 'auto', '0.1 to 0.95'):
+            assert part in str(caught.value)
+
+    def test_its_default(self, conf):
+        assert conf.vqos_agent.guaranteed_share == agent_options.AUTO
+
+
 class TestService:
     def test_it_connects_and_leaves_signs_of_life(self, conf, agent):
         manage.wait_until(lambda: read_state(conf).get('hypervisor_connected'))

@@ -279,7 +279,8 @@ class TestHost:
                  # Each ends at the next lower 1/1024.
                  Fraction(9, 5) - Fraction(1, 1024), wrong]
         world.host.bandwidth = lambda: base.Bandwidth(
-            found.pop(0) if found else Fraction(9, 5), is_total=False)
+            found.pop(0) if found else Fraction(9, 5), is_total=False,
+            number=2)
         world.start()
         totals = set()
         for _ in range(1300):
@@ -301,6 +302,114 @@ class TestHost:
         probe.busy = False
         world.tick()
         assert world.guarantee()['since']
+
+
+class TestShare:
+    """What the operator lets be reserved of the two pCPUs."""
+
+    def make(self, directory, share, **options):
+        return World(directory, guaranteed_share=share, **options)
+
+    @pytest.mark.parametrize(('share', 'total_pcpus', 'reserved_cu'), [
+        (0.4, 0.8, 120), (0.85, 1.7, 30),
+        # The kernel reserves 1.8, of which 3 % are not sold.
+        (0.95, 1.746, 26)])
+    def test_no_more_is_sold(self, tmp_path, share, total_pcpus, reserved_cu):
+        world = self.make(tmp_path, share)
+        world.run()
+        world.tick(11)
+        state = world.state()
+        assert state.guarantee_total_pcpus == pytest.approx(total_pcpus)
+        assert state.guarantee_pcpus == pytest.approx(total_pcpus - 0.65)
+        found = world.host_report()
+        assert found['guarantee']['total_pcpus'] == pytest.approx(total_pcpus)
+        assert found['units']['reserved_cu'] == reserved_cu
+        assert found['alarms'] == []
+
+    def test_a_partition_has_pcpus_of_its_own(self, tmp_path):
+        world = self.make(tmp_path, 0.5)
+        world.host.total_pcpus = Fraction(19, 5)
+        world.start()
+        world.tick(11)
+        assert world.state().guarantee_total_pcpus == 2.0
+
+    def test_what_would_go_above_it_is_refused(self, tmp_path):
+        world = self.make(tmp_path, 0.4)
+        world.run()
+        world.tick(11)
+        world.boot(fakes.OTHER_UUID)
+        world.tick(2)
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.limits(fakes.OTHER_UUID) == {agent.RIGHT}
+        problem = world.guarantee(fakes.OTHER_UUID)['problem']
+        for text in ('[vqos_agent] guaranteed_share is 0.4', '0.150 pCPUs',
+                     '0.700'):
+            assert text in problem
+        assert any(fakes.OTHER_UUID in alarm and 'guaranteed_share' in alarm
+                   for alarm in world.host_report()['alarms'])
+        assert world.guarantee()['problem'] == ''
+        world.host.runs.pop(fakes.UUID)
+        world.tick(2)
+        assert world.host.reserved[fakes.OTHER_UUID] == (VCPU, IO)
+        assert world.host_report()['alarms'] == []
+
+    def test_of_two_that_come_at_once_one_has_room(self, tmp_path):
+        world = self.make(tmp_path, 0.5)
+        world.start()
+        world.tick(11)
+        world.boot()
+        world.boot(fakes.OTHER_UUID)
+        world.tick()
+        assert len(world.host.reserved) == 1
+
+    def test_one_that_just_has_room(self, tmp_path):
+        world = self.make(tmp_path, 0.35)
+        world.start()
+        world.tick(11)
+        assert world.state().guarantee_pcpus == pytest.approx(0.7)
+        world.boot()
+        world.tick()
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+
+    def test_what_the_kernel_refused_takes_nothing(self, tmp_path):
+        world = self.make(tmp_path, 0.5)
+        world.start()
+        world.tick(11)
+        world.host.free_pcpus = Fraction(0)
+        world.boot()
+        world.tick(3)
+        assert 'not enough' in world.guarantee()['problem']
+        assert world.state().guarantee_pcpus == pytest.approx(1.0)
+
+    def test_nor_does_what_ended_in_an_error(self, tmp_path):
+        world = self.make(tmp_path, 0.5)
+        world.start()
+        world.tick(11)
+        real, world.host.reserve = world.host.reserve, self.fail
+        world.boot()
+        world.tick(2)
+        assert world.state().guarantee_pcpus == pytest.approx(1.0)
+        world.host.reserve = real
+        world.tick()
+        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+
+    def fail(self, *_arguments, **_options):
+        raise base.HypervisorError('not understood')
+
+    def test_servers_that_run_keep_what_they_have(self, tmp_path):
+        world = World(tmp_path)
+        world.boot(fakes.OTHER_UUID)
+        world.run()
+        world.tick()
+        (tmp_path / 'again').mkdir()
+        again = self.make(tmp_path / 'again', 0.4, hypervisor=world.host)
+        again.start()
+        again.tick(30)
+        assert again.state().guarantee_total_pcpus == pytest.approx(0.8)
+        assert again.state().guarantee_pcpus == 0.0
+        for uuid in fakes.UUID, fakes.OTHER_UUID:
+            assert again.guarantee(uuid)['problem'] == ''
+            assert again.guarantee(uuid)['since']
 
 
 class TestClock:
