@@ -64,6 +64,20 @@ class CoreType(ty.NamedTuple):
             self.room_cu, units.pcpu_cu(self.coefficient),
             self.packed.largest_cu()))
 
+    @property
+    def stranded_cu(self) -> Fraction | None:
+        """CU that are left, but not for a vCPU as large as the largest here.
+
+        They are in pieces of pCPUs that are smaller than that. None: vCPUs
+        need not pack.
+        """
+        if self.packed is None:
+            return None
+        largest_cu = max(self.packed.vcpus, default=Fraction(0))
+        return max(Fraction(0), self.room_cu - sum(
+            piece_cu * pcpus for piece_cu, pcpus
+            in self.packed.pieces().items() if piece_cu >= largest_cu))
+
     def takes(self, policy: policies.ServerPolicy) -> bool:
         """Whether there is room for a server.
 

@@ -45,6 +45,7 @@ _POLLUTERS = 'polluters'
 _CU = '[0-9]{1,6}(?:[.][0-9]{1,24})?'
 _WHOLE_CU = '[0-9]{1,10}'
 _CORE_TYPE = f'{_CU}:{_WHOLE_CU}:{_CU}'
+_PIECE = '[0-9]{1,8}:[0-9]{1,6}'
 _NAME = '[a-z_]{1,32}'
 _NAMES_PATTERN = re.compile(f'{_NAME}(?:,{_NAME})*')
 _POOL = f'{_NAME}(?::[0-9]{{1,6}}){{1,2}}'
@@ -83,6 +84,17 @@ class CoreTypeRoom(ty.NamedTuple):
     least_cu: Decimal
 
 
+class Piece(ty.NamedTuple):
+    """Equal pieces of pCPUs that vCPUs leave.
+
+    :ivar cu: that are left of each pCPU, rounded up
+    :ivar pcpus: number of these
+    """
+
+    cu: int
+    pcpus: int
+
+
 class HostStats(ty.NamedTuple):
     """The stats of a compute node.
 
@@ -102,6 +114,10 @@ class HostStats(ty.NamedTuple):
         reserves none
     :ivar largest_vcpu_cu: of the largest vCPU that still packs; None: vCPUs
         need not pack, or it is not known
+    :ivar pieces: of pCPUs that its vCPUs leave, the largest first; empty:
+        vCPUs need not pack, or it is not known
+    :ivar stranded_cu: that are left, in pieces smaller than its largest vCPU;
+        None: likewise
     :ivar sells_units: whether it may be reserved for servers with units
     """
 
@@ -118,6 +134,8 @@ class HostStats(ty.NamedTuple):
     dd_billing: tuple[str, ...] = ()
     guarantee_cu: int | None = None
     largest_vcpu_cu: Decimal | None = None
+    pieces: tuple[Piece, ...] = ()
+    stranded_cu: int | None = None
     sells_units: bool = False
 
 
@@ -165,6 +183,21 @@ def _write_core_types(core_types: Iterable[CoreTypeRoom]) -> str:
             break
         written.append((one, text))
     return ' '.join(text for _one, text in sorted(written))
+
+
+def _read_pieces(text: str) -> tuple[Piece, ...]:
+    found = tuple(Piece(*map(int, part.split(':')))
+                  for part in text.split(' '))
+    if sorted(set(found), reverse=True) != list(found):
+        raise ValueError
+    return found
+
+
+def _write_pieces(pieces: Iterable[Piece]) -> str:
+    """The smallest are left out where there is no place."""
+    text = ' '.join(f'{one.cu}:{one.pcpus}' for one in pieces)
+    return text if len(text) <= _MAX_STAT else (
+        text[:_MAX_STAT + 1].rpartition(' ')[0])
 
 
 @functools.lru_cache(maxsize=256)
@@ -262,6 +295,11 @@ _CODECS: ty.Final = (
            _WHOLE_EXPECTED),
     _Codec('vqos_largest_vcpu_cu', _form(_CU), Decimal, _write_cu,
            _CU_EXPECTED),
+    _Codec('vqos_pieces', _form(f'{_PIECE}(?: {_PIECE})*'), _read_pieces,
+           _write_pieces, 'CU:PCPUS of each size of a free piece, the largest '
+           'first, such as 100:3 40:12'),
+    _Codec('vqos_stranded_cu', _form(_WHOLE_CU), int, _write_whole,
+           _WHOLE_EXPECTED),
     _Codec(_SELLS_UNITS, _form('True|False'), 'True'.__eq__, str,
            'True or False'),
 )

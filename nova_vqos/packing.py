@@ -14,6 +14,7 @@ Pure: no Nova, no libvirt, no state, and exact sums as in
 :mod:`nova_vqos.units`.
 """
 
+import collections
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 import math
@@ -54,6 +55,21 @@ class Pcpus(ty.NamedTuple):
         scale, size, vcpus = self._scaled()
         return Fraction(_most(size, lambda vcpu: self._takes(
             vcpus, size, vcpu, 1)), scale)
+
+    def pieces(self) -> Mapping[Fraction, int]:
+        """What the vCPUs leave: number of pCPUs by the CU left of each.
+
+        Pieces of 0 CU where they do not fit.
+        """
+        scale, size, vcpus = self._scaled()
+        assigned = pack(vcpus, self.number, size)
+        if assigned is None:
+            return {Fraction(0): self.number}
+        left = collections.Counter(
+            size - sum(vcpu * count for vcpu, count in mine.items())
+            for mine in assigned)
+        return {Fraction(piece, scale): pcpus
+                for piece, pcpus in left.items()}
 
     def _scaled(self, denominator: int = 1
                 ) -> tuple[int, int, dict[int, int]]:

@@ -231,6 +231,21 @@ weighers of CPU, RAM and disk prefer, which spread servers. Metadata of the
 same name of a host's aggregate overrides the option; of several aggregates
 the lowest value counts.
 """),
+    cfg.FloatOpt(
+        'packing_weight_multiplier',
+        default=8.0,
+        help="""
+Multiplier of the weigher that prefers hosts on which a server strands the
+fewest CPU units.
+
+It weighs only hosts with ``packing = exact``, by the free pieces of their
+pCPUs. A positive value prefers the host on which the least is left of the
+pieces that the vCPUs of the server take, which keeps large pieces for large
+vCPUs; a negative value does the opposite; 0 switches the weigher off. With the
+default it outweighs ``units_weight_multiplier``. Metadata of the same name of
+a host's aggregate overrides the option; of several aggregates the lowest value
+counts.
+"""),
     cfg.Opt(
         'guaranteed_pcpus',
         type=_PcpusType(),

@@ -3,12 +3,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+import contextlib
 import logging
+import time
 import typing as ty
 
 from prometheus_client import core
 from prometheus_client import registry
 
+from nova_vqos import compute_state
 from nova_vqos import version
 from nova_vqos.agent import messages
 from nova_vqos.metrics import families
@@ -91,16 +94,18 @@ class AgentCollector(registry.Collector):
     """Turns one snapshot of the agent for each scrape into metrics."""
 
     def __init__(self, snapshot: Callable[[], Snapshot | None], host: str,
-                 verification_path: str) -> None:
+                 verification_path: str, compute_state_path: str) -> None:
         """Prepare; nothing is read yet.
 
         :param snapshot: None: the agent did not answer
         :param host: name of this host
         :param verification_path: see :mod:`nova_vqos.profile.validity`
+        :param compute_state_path: see :mod:`nova_vqos.compute_state`
         """
         self._snapshot = snapshot
         self._host = host
         self._verification_path = verification_path
+        self._compute_state_path = compute_state_path
         self._deliveries = samples.Deliveries()
 
     def collect(self) -> Iterator[core.Metric]:
@@ -137,5 +142,8 @@ class AgentCollector(registry.Collector):
         if report.profile is not None:
             yield from samples.drift_samples(validity.load(
                 self._verification_path, report.profile.id))
+        with contextlib.suppress(ValueError):
+            yield from samples.stats_samples(
+                compute_state.load(self._compute_state_path), time.time())
         yield from samples.server_samples(
             snapshot.servers, self._deliveries, report.quantum_classes)

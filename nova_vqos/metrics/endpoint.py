@@ -247,7 +247,8 @@ def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
     # A registry of our own: other libraries register with the default.
     metrics = registry.CollectorRegistry()
     metrics.register(collector.AgentCollector(
-        asking.ask, conf.host, conf.vqos.verification_path))
+        asking.ask, conf.host, conf.vqos.verification_path,
+        conf.vqos.compute_state_path))
     prometheus_client.ProcessCollector(registry=metrics)
     endpoint = Endpoint(Application(Page(metrics)), options.metrics_address,
                         options.metrics_port)

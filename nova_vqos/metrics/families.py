@@ -117,6 +117,11 @@ ALLOCATION_RATIO = Family(
 USED = Family(
     'nova_vqos_host_used_cpu_units', GAUGE,
     'Entitlements of the servers that run on the host, together')
+STRANDED = Family(
+    'nova_vqos_host_stranded_cpu_units', GAUGE,
+    'CPU units that are free, but in pieces of pCPUs that are smaller than '
+    'the largest vCPU of the host; a host whose vCPUs need not pack has none '
+    'of these series')
 COEFFICIENT = Family(
     'nova_vqos_host_coefficient', GAUGE,
     'Speed of a pCPU that servers share, where the reference has 1: of the '

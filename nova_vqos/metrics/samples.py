@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Iterator
 import dataclasses
 import statistics
 
+from nova_vqos import compute_state
+from nova_vqos import host_stats
 from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import messages
@@ -14,6 +16,8 @@ from nova_vqos.quantum import classes
 from nova_vqos.quantum import occupancy
 
 _US_PER_S = 1e6
+# Ten reports of nova-compute.
+_MOST_STATS_AGE_S = 600.0
 
 
 def host_samples(report: messages.LoopReport) -> Iterator[families.Sample]:
@@ -63,6 +67,22 @@ def host_samples(report: messages.LoopReport) -> Iterator[families.Sample]:
                    'reserved')
         yield _one(families.GUARANTEE_PCPUS, report.guarantee.free_pcpus,
                    'free')
+
+
+def stats_samples(found: compute_state.ComputeState | None, now_s: float
+                  ) -> Iterator[families.Sample]:
+    """What nova-compute last reported of the host; nothing: it is too old.
+
+    :param found: None: there is no report
+    :param now_s: in seconds since 1970
+    :raises ValueError: when it cannot be read
+    """
+    if found is None or (now_s - utc.parse(found.at).timestamp()
+                         > _MOST_STATS_AGE_S):
+        return
+    stats = host_stats.decode(host_stats.texts_of(found.stats))
+    if stats.stranded_cu is not None:
+        yield _one(families.STRANDED, stats.stranded_cu)
 
 
 def drift_samples(found: validity.Verification | None

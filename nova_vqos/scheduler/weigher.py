@@ -7,6 +7,7 @@ nothing of ours. They never raise: a host with invalid stats has the worst
 weight.
 """
 
+import abc
 import math
 
 import nova.conf
@@ -81,22 +82,23 @@ class VqosQuantumWeigher(_Weigher):
         return found
 
 
-class VqosUnitsWeigher(_Weigher):
-    """Hosts that a server fills best; higher weights win.
+class _FitWeigher(_Weigher):
+    """Prefers the host of which a server leaves least; higher weights win."""
 
-    With a positive ``[vqos] units_weight_multiplier`` (or that of an
-    aggregate) it prefers the host that has the fewest CPU units left after
-    the server came: best fit, which leaves hosts empty for large servers. A
-    negative one spreads servers instead; 0 switches it off.
+    @staticmethod
+    @abc.abstractmethod
+    def _left_cu(stats, policy):
+        """CU that a server leaves of what counts.
 
-    A host that does not report what it has left counts as the emptiest. The
-    weight is 0 for a server without units.
-    """
-
-    multiplier = 'units_weight_multiplier'
+        :param stats: nova_vqos.host_stats.HostStats
+        :param policy: of the server, with units
+        :returns: None where the host does not say
+        """
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         """The weights of hosts: CU that the server leaves, below 0.
+
+        A host that does not say it counts as the one with the most.
 
         :param weighed_obj_list: nova.scheduler.weights.WeighedHost objects
         :param weight_properties: nova.objects.RequestSpec
@@ -105,10 +107,8 @@ class VqosUnitsWeigher(_Weigher):
         if policy is None or policy.units is None:
             return [0.0] * len(weighed_obj_list)
         found = [request.stats_of(weighed.obj) for weighed in weighed_obj_list]
-        # NOTE: Placement has found room; the stats may be a minute older.
-        lefts_cu = [
-            None if stats is None or stats.room_cu is None
-            else max(0, stats.room_cu - policy.units) for stats in found]
+        lefts_cu = [None if stats is None else self._left_cu(stats, policy)
+                    for stats in found]
         known_cu = [left_cu for left_cu in lefts_cu if left_cu is not None]
         most_cu = float(max(known_cu, default=0))
         least_cu = float(min(known_cu, default=0))
@@ -119,9 +119,60 @@ class VqosUnitsWeigher(_Weigher):
                 weighed_obj_list, found, lefts_cu, strict=True)]
 
 
+class VqosUnitsWeigher(_FitWeigher):
+    """Hosts that a server fills best.
+
+    With a positive ``[vqos] units_weight_multiplier`` (or that of an
+    aggregate) it prefers the host that has the fewest CPU units left after
+    the server came: best fit, which leaves hosts empty for large servers. A
+    negative one spreads servers instead; 0 switches it off.
+
+    The weight is 0 for a server without units.
+    """
+
+    multiplier = 'units_weight_multiplier'
+
+    @staticmethod
+    def _left_cu(stats, policy):
+        # NOTE: Placement has found room; the stats may be a minute older.
+        return (None if stats.room_cu is None
+                else max(0, stats.room_cu - policy.units))
+
+
+class VqosPackingWeigher(_FitWeigher):
+    """Hosts whose free pieces of pCPUs a server's vCPUs fill best.
+
+    With a positive ``[vqos] packing_weight_multiplier`` (or that of an
+    aggregate) it prefers the host on which the fewest CPU units are left of
+    the pieces that the vCPUs take: what is left of a piece may be too small
+    for any vCPU, and is stranded. 0 switches it off.
+
+    Only hosts with ``[vqos] packing = exact`` report pieces. The weight is 0
+    for a server without units.
+    """
+
+    multiplier = 'packing_weight_multiplier'
+
+    @staticmethod
+    def _left_cu(stats, policy):
+        vcpus, units = policy.vcpus, policy.units
+        missing, taken_cu = vcpus, 0
+        # The smallest that a vCPU fits first.
+        for cu, pcpus in reversed(stats.pieces):
+            # NOTE: whole numbers alone, asked for each host.
+            each = cu * vcpus // units
+            if not each:
+                continue
+            if each * pcpus >= missing:
+                return taken_cu + -(-missing // each) * cu - units
+            missing -= each * pcpus
+            taken_cu += pcpus * cu
+        return None
+
+
 def all_weighers():
     """All weighers of ours: a name for ``weight_classes``."""
-    return [VqosQuantumWeigher, VqosUnitsWeigher]
+    return [VqosQuantumWeigher, VqosUnitsWeigher, VqosPackingWeigher]
 
 
 def _policy_of(spec_obj):

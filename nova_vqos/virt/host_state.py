@@ -4,6 +4,7 @@
 Read by the compute driver. Imports neither Nova nor libvirt.
 """
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence, Set
 import dataclasses
 from decimal import Decimal
@@ -129,7 +130,8 @@ class HostReport:
             slowest_cu=_cu(slowest), fastest_cu=_cu(fastest),
             least_cu=_least_cu(slowest, profile),
             guarantee_cu=self.guarantee_cu,
-            largest_vcpu_cu=_largest_vcpu_cu(left),
+            largest_vcpu_cu=_largest_vcpu_cu(left), pieces=_pieces(left),
+            stranded_cu=_stranded_cu(left),
             core_types=tuple(host_stats.CoreTypeRoom(
                 _cu(one.coefficient), one.whole_room_cu,
                 _least_cu(one.coefficient, profile))
@@ -248,6 +250,24 @@ def _largest_vcpu_cu(left: Iterable[core_types.CoreType]) -> Decimal | None:
                      default=None)
     return None if largest_cu is None else (
         Decimal(math.ceil(largest_cu * 10**6)) / 10**6)
+
+
+def _pieces(left: Iterable[core_types.CoreType]
+            ) -> tuple[host_stats.Piece, ...]:
+    """Of all core types together, as far as their vCPUs have to pack."""
+    pcpus: collections.Counter[int] = collections.Counter()
+    for one in left:
+        if one.packed is not None:
+            for piece_cu, number in one.packed.pieces().items():
+                pcpus[math.ceil(piece_cu)] += number
+    return tuple(host_stats.Piece(cu, number) for cu, number
+                 in sorted(pcpus.items(), reverse=True))
+
+
+def _stranded_cu(left: Iterable[core_types.CoreType]) -> int | None:
+    stranded_cu = [cu for one in left
+                   if (cu := one.stranded_cu) is not None]
+    return math.floor(sum(stranded_cu)) if stranded_cu else None
 
 
 def _least_cu(coefficient: float, profile: model.Profile) -> Decimal:

@@ -37,6 +37,10 @@ def make_hosts(count):
     for number in range(count):
         host = bench_scheduler.make_host(number, {
             'vqos_room_cu': str(number % 9000),
+            # As many sizes as a host of large and small vCPUs leaves.
+            'vqos_pieces': ' '.join(
+                f'{cu}:{number % 7 + 1}' for cu in range(
+                    100 - number % 10, 0, -10)),
             'vqos_quantum_pools': (
                 f'cache:{number % 16 + 1}:{number % 40} default:20:60 '
                 f'io:{number % 7}:{number % 30} polluters:{number % 50}')})
@@ -73,11 +77,13 @@ def run(count, rounds):
     hosts = make_hosts(count)
     quantum = weigher.VqosQuantumWeigher()
     fit = weigher.VqosUnitsWeigher()
+    packing = weigher.VqosPackingWeigher()
     units = {policy.UNITS_KEY: '200'}
-    for ours in quantum, fit:
+    for ours in quantum, fit, packing:
         yield compare('no class, no units', ours, hosts, {}, rounds,
                       IDLE_LIMIT)
     yield compare('units', fit, hosts, units, rounds, LIMIT)
+    yield compare('units', packing, hosts, units, rounds, LIMIT)
     yield compare('units', quantum, hosts, units, rounds, IDLE_LIMIT)
     for name in 'io', 'cache', 'neutral':
         yield compare(f'class {name}', quantum, hosts,

@@ -99,10 +99,12 @@ def check_weighers(machine: machines.Machine) -> Iterator[findings.Finding]:
         yield findings.warning(
             f'[filter_scheduler] weight_classes of {machine.controller} has '
             f'no {WEIGHERS}: Nova prefers neither hosts with a pool of the '
-            "server's quantum class nor hosts that its units fit best",
+            "server's quantum class nor hosts that its units and vCPUs fit "
+            'best',
             f'set it to {_STOCK_WEIGHERS}, {WEIGHERS}, and restart '
             'nova-scheduler; to weigh without them, add them and set [vqos] '
-            'quantum_weight_multiplier and units_weight_multiplier to 0')
+            'quantum_weight_multiplier, units_weight_multiplier and '
+            'packing_weight_multiplier to 0')
     yield findings.fact('our weighers are in use')
 
 

@@ -48,3 +48,39 @@ class PackingTestCase(base.VqosTestCase):
             self._reboot_server(server, hard=True)
         self._stop_server(third)
         self._start_server(third)
+
+
+class StrandedTestCase(base.VqosTestCase):
+    """Two hosts of four pCPUs of 100 CU, with 240 CU left on each."""
+
+    def setUp(self):
+        self.flags(weight_classes=[
+            'nova.scheduler.weights.all_weighers',
+            'nova_vqos.scheduler.weigher.all_weighers',
+        ], group='filter_scheduler')
+        super().setUp()
+        self.flags(packing='exact', group='vqos')
+        for name, sizes_cu in {'even': (40,) * 4, 'uneven': (100, 60)}.items():
+            self.start_host(name)
+            for cu in sizes_cu:
+                self.boot(self.make_flavor(cu), name)
+        self._run_periodics()
+        self.flavor = self.make_flavor(40)
+
+    def stats_of(self, key):
+        return [self.stats(name)[key] for name in ('even', 'uneven')]
+
+    def test_the_host_that_strands_least(self):
+        self.assertEqual(['240', '240'], self.stats_of('vqos_room_cu'))
+        self.assertEqual(['100:2 20:2', '100:2 40:1 0:1'],
+                         self.stats_of('vqos_pieces'))
+        self.assertEqual(['40', '40'], self.stats_of('vqos_stranded_cu'))
+        self.assertEqual('uneven', self.host_of(self.boot(self.flavor)))
+        self._run_periodics()
+        self.assertEqual('100:2 0:2', self.stats('uneven')['vqos_pieces'])
+        self.assertEqual(['40', '0'], self.stats_of('vqos_stranded_cu'))
+
+    def test_a_negative_multiplier_does_the_opposite(self):
+        """So it was the weigher that decided."""
+        self.flags(packing_weight_multiplier=-8.0, group='vqos')
+        self.assertEqual('even', self.host_of(self.boot(self.flavor)))

@@ -111,6 +111,28 @@ class TestPacking:
         assert self.largest((395, FAST, 79)) == [5, 80]
         assert self.largest((500, FAST, 5)) == [0, 80]
 
+    def stranded(self, *servers, **kwargs):
+        return [one.stranded_cu
+                for one in self.make_types(*servers, **kwargs)]
+
+    def test_what_is_too_small_for_the_largest_vcpu(self):
+        assert [one.stranded_cu for one in make_types()] == [None, None]
+        assert self.stranded() == [0, 0]
+        # 80 CU of each fast pCPU, less than 120; 30 of each slow one.
+        assert self.stranded((240, FAST, 2), (200, SLOW, 4)) == [160, 120]
+        assert self.stranded((120, FAST, 1), (50, SLOW, 1)) == [80, 30]
+        assert self.stranded((80, FAST, 2), (50, SLOW, 1)) == [0, 30]
+        # Pieces as large as it.
+        assert self.stranded((100, FAST, 1), (40, SLOW, 1)) == [0, 0]
+
+    def test_what_is_reserved_is_not_stranded(self):
+        # 40 and 32 CU of it.
+        assert self.stranded((240, FAST, 2), (200, SLOW, 4),
+                             reserved_cu=72) == [120, 88]
+
+    def test_where_servers_do_not_pack_all_is_stranded(self):
+        assert self.stranded(*[(110, FAST, 1)] * 3) == [70, 0]
+
     def test_what_is_reserved_needs_no_piece(self):
         # 40 CU of each pCPU of 200 would leave none for a vCPU of 200.
         assert self.largest(reserved_cu=144) == [200, 80]
@@ -299,6 +321,23 @@ def test_a_host_that_is_filled_is_never_oversold(coefficients, sizes):
         servers.append(core_types.Server(cu, chosen.pcpus, 1))
     assert all(room_cu >= 0 for room_cu in left(
         core_types.with_servers(empty, servers)))
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(COEFFICIENTS, SERVERS, st.integers(0, 500),
+                  st.sampled_from([0.5, 1.0, 1.1]))
+def test_stranded_is_a_part_of_what_is_left(coefficients, servers,
+                                            reserved_cu, ratio):
+    for one in core_types.with_servers(
+            host_of(coefficients), servers, exact=True,
+            reserved_cu=reserved_cu, allocation_ratio=ratio):
+        assert 0 <= one.stranded_cu <= max(0, one.room_cu)
+        pieces_cu = one.packed.pieces()
+        largest_cu = max(one.packed.vcpus, default=0)
+        if min(pieces_cu) >= largest_cu:
+            assert one.stranded_cu == 0
+        if max(pieces_cu) < largest_cu:
+            assert one.stranded_cu == max(0, one.room_cu)
 
 
 def test_equal_pcpus_are_one_core_type():

@@ -23,7 +23,9 @@ WHOLE = host_stats.HostStats(
         {'io': occupancy.PoolSize(1, 4), 'cache': occupancy.PoolSize(2, 3)},
         5),
     dd_billing=('off', 'account'), guarantee_cu=120,
-    largest_vcpu_cu=Decimal('26.666667'), sells_units=True)
+    largest_vcpu_cu=Decimal('26.666667'), pieces=(
+        host_stats.Piece(100, 3), host_stats.Piece(40, 12)), stranded_cu=480,
+    sells_units=True)
 TEXTS = {
     'vqos_profile': 'valid', 'vqos_profile_id': 'f00f00f00f00f00f',
     'vqos_slowest_cu': '33.4', 'vqos_fastest_cu': '200',
@@ -33,7 +35,8 @@ TEXTS = {
     'vqos_quantum_classes': 'default,io',
     'vqos_quantum_pools': 'cache:2:3 io:1:4 polluters:5',
     'vqos_dd_billing': 'off,account', 'vqos_guarantee_cu': '120',
-    'vqos_largest_vcpu_cu': '26.666667', 'vqos_sells_units': 'True'}
+    'vqos_largest_vcpu_cu': '26.666667', 'vqos_pieces': '100:3 40:12',
+    'vqos_stranded_cu': '480', 'vqos_sells_units': 'True'}
 
 CU = st.decimals(0, 999_999, allow_nan=False, places=17)
 NAMES = st.lists(st.from_regex('[a-z_]{1,9}', fullmatch=True),
@@ -59,6 +62,11 @@ STATS = st.builds(
     quantum_classes=NAMES, quantum_pools=POOLS, dd_billing=NAMES,
     guarantee_cu=st.none() | st.integers(0, 10**10 - 1),
     largest_vcpu_cu=st.none() | CU,
+    pieces=st.lists(st.builds(
+        host_stats.Piece, st.integers(0, 10**8 - 1),
+        st.integers(1, 10**6 - 1)), max_size=9, unique_by=lambda one: one.cu
+        ).map(lambda found: tuple(sorted(found, reverse=True))),
+    stranded_cu=st.none() | st.integers(0, 10**10 - 1),
     sells_units=st.booleans())
 # What the parts of stats are made of, in any order, and anything else.
 PARTS = st.lists(st.sampled_from([
@@ -79,7 +87,8 @@ def is_within_bounds(stats):
     cus = [stats.slowest_cu, stats.fastest_cu, stats.least_cu,
            stats.largest_vcpu_cu,
            *(cu for one in stats.core_types for cu in (one[0], one[2]))]
-    rooms_cu = [stats.room_cu or 0, *(one[1] for one in stats.core_types)]
+    rooms_cu = [stats.room_cu or 0, stats.stranded_cu or 0,
+                *(one[1] for one in stats.core_types)]
     sizes = stats.quantum_pools.pools.values()
     return (
         len(stats.profile) <= 255 and stats.profile.isprintable()
@@ -89,7 +98,11 @@ def is_within_bounds(stats):
                 for number in size)
         and [one[0] for one in stats.core_types] == sorted(
             one[0] for one in stats.core_types)
-        and len(stats.core_types) < 52 and len(stats.quantum_classes) < 129
+        and all(0 <= cu < 10**8 and 0 <= pcpus < 10**6
+                for cu, pcpus in stats.pieces)
+        and list(stats.pieces) == sorted(set(stats.pieces), reverse=True)
+        and len(stats.core_types) < 52 and len(stats.pieces) < 65
+        and len(stats.quantum_classes) < 129
         and (stats.agent_seen_at is None
              or stats.agent_seen_at.tzinfo is datetime.UTC))
 
@@ -148,7 +161,11 @@ def test_nonsense_is_the_one_error(stats):
         '9e999999:100:1', '80:320:1  80:320:1', '80:320:1 79:1:1',
         '80:99999999999:1', ' '.join(['1:1:1'] * 50))),
     *((key, ('-5', '1_0', '٦٠', '9' * 11, '1e3', 'nan', '1.0'))
-      for key in ('vqos_room_cu', 'vqos_guarantee_cu')),
+      for key in ('vqos_room_cu', 'vqos_guarantee_cu', 'vqos_stranded_cu')),
+    ('vqos_pieces', (
+        ' ', '40', '40:', ':1', '40:1:1', '40:-1', '40:1.5', '4_0:1', '٤٠:1',
+        'a:1', '40:1 100:1', '40:1 40:1', '40:1  30:1', '999999999:1',
+        '40:1000000', ' '.join(f'{cu}:1' for cu in range(99, 9, -1)))),
     ('vqos_agent_seen_at', (
         'yesterday', '2026-11-21T07:10:00', '2026-11-21T07:10:00+01:00',
         '2026-11-21', '0000-01-01T00:00:00+00:00',
@@ -193,6 +210,17 @@ def test_core_types_that_have_no_place():
     found = decode(vqos_classes=text).core_types
     assert set(found) == set(sorted(
         core_types, key=lambda one: -one.room_cu)[:len(found)])
+
+
+def test_pieces_that_have_no_place():
+    """The smallest are left out."""
+    pieces = tuple(host_stats.Piece(cu, cu % 7 + 1)
+                   for cu in range(255, -1, -1))
+    text = host_stats.encode(WHOLE._replace(pieces=pieces))['vqos_pieces']
+    assert 200 < len(text) <= 255
+    found = decode(vqos_pieces=text).pieces
+    assert 40 < len(found) < len(pieces)
+    assert found == pieces[:len(found)]
 
 
 QUANTUM = {'CUSTOM_VQOS_QUANTUM_IO', 'CUSTOM_VQOS_QUANTUM_SPIN',

@@ -134,6 +134,25 @@ def test_the_largest_of_two_pcpus(vcpus_cu, largest_cu):
     assert make_pcpus(2, *vcpus_cu).largest_cu() == largest_cu
 
 
+@given(HOSTS)
+def test_the_pieces_are_all_that_is_left(pcpus):
+    pieces = pcpus.pieces()
+    assert sum(pieces.values()) == pcpus.number
+    assert all(0 <= cu <= pcpus.size_cu for cu in pieces)
+    left_cu = sum(cu * number for cu, number in pieces.items())
+    used_cu = sum(cu * count for cu, count in pcpus.vcpus.items())
+    assert left_cu == (pcpus.number * pcpus.size_cu - used_cu
+                       if pcpus.packs() else 0)
+
+
+@pytest.mark.parametrize(('vcpus_cu', 'pieces'), [
+    ((), {100: 2}), ((60, 60), {40: 2}), ((60,), {40: 1, 100: 1}),
+    ((60, 40), {0: 1, 100: 1}), ((60,) * 3, {0: 2}),
+    ((Fraction(100, 3),) * 4, {0: 1, Fraction(200, 3): 1})])
+def test_the_pieces_of_two_pcpus(vcpus_cu, pieces):
+    assert make_pcpus(2, *vcpus_cu).pieces() == pieces
+
+
 def test_the_largest_of_a_pcpu_of_no_whole_units():
     pcpus = make_pcpus(1, 10, size_cu=Fraction('33.4'))
     assert pcpus.largest_cu() == Fraction('23.4')

@@ -237,6 +237,8 @@ def test_what_packs(flavors):
     assert (f'accepts {servers} web servers. {left.room_cu} CU are left, in '
             f'pieces of {left.largest_vcpu_cu} CU: enough for {more} more web '
             'servers' in prose(CAPACITY))
+    assert (f'The {servers} web servers on *mid* strand all '
+            f'{left.stranded_cu} CU' in prose(CAPACITY))
     desktops, batches = (kind.packed_servers(flavors[name], *[web] * servers)
                          for name in ('desktop', 'batch'))
     assert (f'{desktops} desktops or {batches} batch servers still fit'

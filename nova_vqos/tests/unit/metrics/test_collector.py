@@ -9,6 +9,7 @@ import time
 import prometheus_client
 import pytest
 
+from nova_vqos import utc
 from nova_vqos.metrics import collector
 from nova_vqos.metrics import families
 from nova_vqos.metrics import samples
@@ -132,6 +133,39 @@ class TestHost:
         found = agent.scrape()
         assert values(found, 'agent_up') == [1]
         assert values(found, 'host_drift_ratio') == []
+
+
+class TestStranded:
+    NAME = 'host_stranded_cpu_units'
+
+    def test_as_the_compute_service_says(self, agent):
+        assert values(agent.scrape(), self.NAME) == [80]
+        metrics.store_stats(agent.stats_path, stranded_cu=0)
+        assert values(agent.scrape(), self.NAME) == [0]
+
+    def test_where_vcpus_need_not_pack(self, agent):
+        metrics.store_stats(agent.stats_path)
+        assert values(agent.scrape(), self.NAME) == []
+
+    @pytest.mark.parametrize('change', [
+        {'at': 'yesterday'}, {'stats': {'vqos_stranded_cu': 'much'}},
+        {'version': 2}])
+    def test_a_report_that_says_nothing(self, agent, change):
+        content = json.loads(agent.stats_path.read_text())
+        agent.stats_path.write_text(json.dumps({**content, **change}))
+        found = agent.scrape()
+        assert values(found, self.NAME) == []
+        assert values(found, 'server_vcpus') == [2]
+        agent.stats_path.unlink()
+        assert values(agent.scrape(), self.NAME) == []
+
+    @pytest.mark.parametrize(('age_s', 'expected'), [(500, [80]), (700, [])])
+    def test_an_old_report(self, agent, age_s, expected):
+        """The compute service is down: nothing is known of now."""
+        content = json.loads(agent.stats_path.read_text())
+        agent.stats_path.write_text(json.dumps(
+            {**content, 'at': utc.text(time.time() - age_s)}))
+        assert values(agent.scrape(), self.NAME) == expected
 
 
 class TestServer:
@@ -299,7 +333,7 @@ def scrape(world, path):
         lambda: collector.Snapshot(
             world.ask(world.loop.host_report),
             world.ask(world.loop.servers_report)),
-        'compute-1', str(path / 'none')))
+        'compute-1', str(path / 'none'), str(path / 'none')))
     return metrics.parse(prometheus_client.generate_latest(registry).decode())
 
 

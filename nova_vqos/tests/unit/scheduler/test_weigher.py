@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which hosts the scheduler's weighers prefer."""
 
+from fractions import Fraction
 import random
 
 from hypothesis import given
@@ -24,13 +25,16 @@ TEXTS = st.one_of(
                               'polluters:']), max_size=8).map(''.join))
 
 
-def make_host(name='compute1', pools=None, room_cu=None, aggregate=None):
+def make_host(name='compute1', pools=None, room_cu=None, aggregate=None,
+              pieces=None):
     """A host whose stats say this, or nothing where it is None."""
     stats = {}
     if pools is not None:
         stats['vqos_quantum_pools'] = pools
     if room_cu is not None:
         stats['vqos_room_cu'] = str(room_cu)
+    if pieces is not None:
+        stats['vqos_pieces'] = pieces
     host_state = test_filter.make_host(name, **stats)
     host_state.aggregates = [] if aggregate is None else [
         objects.Aggregate(metadata=aggregate)]
@@ -220,6 +224,69 @@ class UnitsTestCase(WeigherTestCase):
         self.assertEqual(['one', 'two'], self.order(hosts, spec))
 
 
+class PackingTestCase(WeigherTestCase):
+
+    def raw(self, pieces, units, vcpus=1):
+        """CU that a server leaves of the pieces that it takes."""
+        hosts = [weights.WeighedHost(host, 0.0) for host in (
+            make_host('one', pieces=pieces),
+            make_host('far', pieces='99999999:1'))]
+        return -weigher.VqosPackingWeigher().weigh_objects(
+            hosts, make_spec(units=units, vcpus=vcpus))[0]
+
+    def test_the_smallest_pieces_that_vcpus_fit_are_taken(self):
+        for left_cu, pieces, units, vcpus in (
+                (0, '100:3 60:1', 60, 1), (40, '100:3 59:1', 60, 1),
+                (0, '100:3 60:1 20:8', 60, 1),
+                # Several in one piece.
+                (0, '120:1', 120, 2), (20, '100:9 70:2', 120, 4),
+                # 70 - 60, and 100 - 60.
+                (50, '100:3 70:1', 120, 2),
+                # The second piece has one of three.
+                (60, '90:2', 120, 4)):
+            self.assertEqual(left_cu, self.raw(pieces, units, vcpus),
+                             (pieces, units, vcpus))
+
+    def test_no_fractions_are_lost(self):
+        # 16 2/3 CU each.
+        self.assertEqual(0, self.raw('200:1 100:1', 100, 6))
+        self.assertEqual(16, self.raw('100:1 99:1', 183, 11))
+
+    def test_the_host_that_strands_least(self):
+        hosts = [make_host('waste', pieces='100:4', room_cu=400),
+                 make_host('exact', pieces='100:3 60:1', room_cu=400),
+                 make_host('nearly', pieces='100:3 70:1', room_cu=400),
+                 make_host('small', pieces='50:8', room_cu=400),
+                 make_host('none', room_cu=400)]
+        spec = make_spec(units=60, vcpus=1)
+        found = self.weigh(hosts, spec)
+        self.assertEqual(
+            {'exact': 8.0, 'nearly': 6.0, 'waste': 0.0, 'small': 0.0,
+             'none': 0.0}, found)
+        self.flags(packing_weight_multiplier=-1, group='vqos')
+        self.assertEqual('exact', self.order(hosts, spec)[-1])
+
+    def test_it_counts_before_the_fewest_units(self):
+        hosts = [make_host('fuller', pieces='100:1', room_cu=100),
+                 make_host('exact', pieces='100:8 60:1', room_cu=860)]
+        spec = make_spec(units=60, vcpus=1)
+        self.assertEqual(['exact', 'fuller'], self.order(hosts, spec))
+        self.flags(packing_weight_multiplier=0, group='vqos')
+        self.assertEqual(['fuller', 'exact'], self.order(hosts, spec))
+
+    def test_the_multiplier_of_an_aggregate(self):
+        hosts = [make_host('one', pieces='60:1', aggregate={
+            'packing_weight_multiplier': '3'}), make_host('two',
+                                                          pieces='100:1')]
+        self.assertEqual({'one': 3.0, 'two': 0.0}, self.weigh(
+            hosts, make_spec(units=60, vcpus=1)))
+
+    def test_servers_without_units_are_not_weighed(self):
+        hosts = [make_host('one', pieces='60:1'),
+                 make_host('two', pieces='100:1')]
+        self.assertEqual({0.0}, set(self.weigh(hosts, make_spec()).values()))
+
+
 class BothTestCase(WeigherTestCase):
 
     def test_a_pool_counts_before_the_best_fit(self):
@@ -238,14 +305,17 @@ class BothTestCase(WeigherTestCase):
 class InvalidTestCase(WeigherTestCase):
 
     def test_a_host_with_invalid_stats_has_the_worst_weight(self):
-        hosts = [make_host('bad', 'cache:2:1', 60),
-                 make_host('near', 'cache:2:1', 60), make_host('far', '', 900)]
+        hosts = [make_host('bad', 'cache:2:1', 60, pieces='30:2'),
+                 make_host('near', 'cache:2:1', 60, pieces='30:2'),
+                 make_host('far', '', 900, pieces='100:9')]
         hosts[0].stats['vqos_slowest_cu'] = '9e999999'
         for multiplier in (1.0, -1.0):
             self.flags(units_weight_multiplier=multiplier,
+                       packing_weight_multiplier=multiplier,
                        quantum_weight_multiplier=multiplier, group='vqos')
             for spec, one in (
                     (make_spec(units=60), weigher.VqosUnitsWeigher),
+                    (make_spec(units=60), weigher.VqosPackingWeigher),
                     (make_spec('cache'), weigher.VqosQuantumWeigher),
                     (make_spec('neutral'), weigher.VqosQuantumWeigher)):
                 found = self.weigh(hosts, spec, one)
@@ -268,8 +338,9 @@ def test_nonsense_raises_nothing(stats, quantum_class, vcpus):
     weighed = [weights.WeighedHost(host, 0.0) for host in hosts]
     for one in weigher.VqosQuantumWeigher().weigh_objects(weighed, spec):
         assert 0.0 <= one <= 1.0
-    for one in weigher.VqosUnitsWeigher().weigh_objects(weighed, spec):
-        assert -float(policy.units.MAX_UNITS * 10) <= one <= 0.0
+    for ours in weigher.VqosUnitsWeigher, weigher.VqosPackingWeigher:
+        for one in ours().weigh_objects(weighed, spec):
+            assert -float(policy.units.MAX_UNITS * 10) <= one <= 0.0
     passed = vqos_filter.VqosFilter().filter_all(
         [test_filter.make_host('good'), *hosts], make_spec(units=60))
     assert passed[0].host == 'good'
@@ -292,3 +363,32 @@ def test_one_more_polluter_is_never_better(reported, vcpus, more):
     spec = make_spec('cache', vcpus=vcpus)
     assert weight(reported._replace(
         polluters=(reported.polluters or 0) + more)) <= weight(reported)
+
+
+PIECES = st.dictionaries(st.integers(0, 200), st.integers(1, 9), max_size=6
+                         ).map(lambda found: tuple(
+                             host_stats.Piece(*one) for one in sorted(
+                                 found.items(), reverse=True)))
+
+
+@given(PIECES, st.integers(1, 400), st.integers(1, 8))
+def test_pieces_are_filled_one_vcpu_after_the_other(pieces, units, vcpus):
+    """As by best fit on each pCPU, of which this is the sum."""
+    left_cu = sorted(Fraction(one.cu) for one in pieces
+                     for _ in range(one.pcpus))
+    whole_cu = list(left_cu)
+    vcpu_cu, used = Fraction(units, vcpus), set()
+    for _ in range(vcpus):
+        fitting = [(cu, number) for number, cu in enumerate(left_cu)
+                   if cu >= vcpu_cu]
+        if not fitting:
+            wanted = None
+            break
+        _cu, number = min(fitting)
+        left_cu[number] -= vcpu_cu
+        used.add(number)
+    else:
+        wanted = sum(whole_cu[number] for number in used) - units
+    assert weigher.VqosPackingWeigher._left_cu(
+        host_stats.HostStats(pieces=pieces),
+        policy.ServerPolicy(vcpus, units)) == wanted

@@ -134,6 +134,21 @@ class StatsTestCase(PackingTestCase):
         self.flags(packing='sum', group='vqos')
         self.assertEqual('', self.stats()['vqos_largest_vcpu_cu'])
 
+    def test_the_pieces_that_are_left(self):
+        def found():
+            stats = self.stats()
+            return stats['vqos_pieces'], stats['vqos_stranded_cu']
+
+        self.assertEqual(('100:2', '0'), found())
+        self.has(60, uuid=FIRST)
+        self.assertEqual(('100:1 40:1', '40'), found())
+        self.has(60, uuid=SECOND)
+        self.assertEqual(('40:2', '80'), found())
+        self.flags(reserved_cu=30, group='vqos')
+        self.assertEqual(('40:2', '50'), found())
+        self.flags(packing='sum', group='vqos')
+        self.assertEqual(('', ''), found())
+
 
 class ReturningTestCase(PackingTestCase):
 

@@ -256,6 +256,29 @@ def test_the_largest_vcpu_of_several_core_types(files, reporter):
             left).largest_vcpu_cu == largest_cu
 
 
+def test_the_pieces_of_several_core_types(files, reporter):
+    files.calibrate({'0': 1.5, '1': 0.6})
+    report = reporter.report(PCPUS)
+    types = report.all_core_types
+    servers = [core_types.Server(200, frozenset({0}), 3)]
+    stats = report.stats(core_types.with_servers(types, servers))
+    assert (stats.pieces, stats.stranded_cu) == ((), None)
+    # They are rounded up, and what is stranded down.
+    stats = report.stats(core_types.with_servers(
+        types, [servers[0]._replace(units=100)], exact=True))
+    assert stats.pieces == (
+        host_stats.Piece(60, 1), host_stats.Piece(50, 1))
+    assert stats.stranded_cu == 0
+    stats = report.stats(core_types.with_servers(
+        types, [servers[0]._replace(vcpus=1, units=95)], exact=True))
+    assert stats.pieces == (
+        host_stats.Piece(60, 1), host_stats.Piece(55, 1))
+    assert stats.stranded_cu == 55
+    stats = report.stats(core_types.with_servers(
+        types, [servers[0]._replace(vcpus=3, units=301)], exact=True))
+    assert stats.pieces[1:] == (host_stats.Piece(0, 1),)
+
+
 def test_core_types_of_unlike_pcpus(files, reporter):
     files.calibrate({'0': 1.5, '1': 0.6})
     report = reporter.report(PCPUS)
