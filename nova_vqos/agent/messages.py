@@ -214,9 +214,9 @@ class PushedFlavor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rates:
-    """What the vCPUs of a server got in about the last minute.
+    """What the vCPUs of a server got in a window up to the last sample.
 
-    :ivar over_s: its length
+    :ivar over_s: the window's length
     :ivar delivered_cu: speed of all vCPUs together; None: the speed of the
         pCPUs is unknown
     :ivar throttled: share of the time for which limits held its vCPUs back,
@@ -361,6 +361,7 @@ class Server:
     :ivar coefficient: of the slowest pCPU that it may run on
     :ivar vcpu_s: CPU time of its vCPUs since its emulator started
     :ivar throttled_s: for how long limits held them back, all together
+    :ivar rates: over about the last minute, or since the first sample
     """
 
     server_uuid: str
@@ -448,6 +449,8 @@ class Tampering:
 class ServerDetail(Server):
     """The answer to ``get_server``.
 
+    :ivar rates_10s: over about 10 s; None: there are no samples of as long
+    :ivar rates_5min: likewise over 5 min
     :ivar policy_error: why its policy cannot be honoured
     :ivar right_at_first_sight: whether its cap was, when the agent first saw
         it
@@ -455,6 +458,8 @@ class ServerDetail(Server):
     :ivar writes: of its cap
     """
 
+    rates_10s: Rates | None = None
+    rates_5min: Rates | None = None
     policy_error: str | None = None
     wanted: Wanted | None = None
     in_force: InForce | None = None

@@ -152,6 +152,10 @@ def _counter_s(view: ServerView, name: str) -> float | None:
     return None if last is None else getattr(last, name) / 1e9
 
 
+def _full_rates(view: ServerView, window_s: float) -> messages.Rates | None:
+    return view.history.full_rates(window_s, view.coefficient, view.now_s)
+
+
 def _pushed(view: ServerView) -> messages.PushedFlavor | None:
     pushed = view.server.pushed
     return None if pushed is None else messages.PushedFlavor(
@@ -235,6 +239,8 @@ _FIELDS: Mapping[str, _Field] = {
 
 #: What messages.ServerDetail has besides.
 _DETAILS: Mapping[str, _Field] = {
+    'rates_10s': lambda view: _full_rates(view, 10.0),
+    'rates_5min': lambda view: _full_rates(view, 300.0),
     'policy_error': lambda view: view.server.policy_error,
     'wanted': _wanted,
     'in_force': _in_force,

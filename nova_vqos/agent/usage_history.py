@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server's vCPUs used, as it was counted again and again. Pure."""
 
-import collections
+import bisect
+import operator
 
 from nova_vqos import units
 from nova_vqos.agent import messages
 from nova_vqos.billing import usage
 
-# What "lately" is, and how old the last reading of it may be.
-_WINDOW_S = 60.0
+# What "lately" is, and how old the last reading may be.
+_LATELY_S = 60.0
 _STALE_S = 90.0
+# The longest that rates are asked for.
+_LONGEST_S = 300.0
+# A reading is taken at a tick, so some may be nearer than their interval.
+_SLACK_S = 1.0
+
+_READ_AT_S = operator.attrgetter('read_at_s')
 
 
 class History:
-    """Readings of the last minute, of one run of a server's emulator."""
+    """Readings of five minutes, of one run of a server's emulator."""
 
     def __init__(self) -> None:
-        self._readings: collections.deque[usage.VcpuTime] = (
-            collections.deque())
+        self._readings: list[usage.VcpuTime] = []
 
     @property
     def last(self) -> usage.VcpuTime | None:
@@ -37,22 +43,36 @@ class History:
                 vcpu_ns=max(last.vcpu_ns, reading.vcpu_ns),
                 throttled_ns=max(last.throttled_ns, reading.throttled_ns))
         self._readings.append(reading)
-        while (len(self._readings) > 2 and reading.read_at_s
-                - self._readings[1].read_at_s >= _WINDOW_S):
-            self._readings.popleft()
+        del self._readings[:self._first(_LONGEST_S)]
 
-    def rates(self, coefficient: float | None,
-              now_s: float) -> messages.Rates | None:
-        """What there was of it in the last minute.
+    def full_rates(self, window_s: float, coefficient: float | None,
+                   now_s: float) -> messages.Rates | None:
+        """What there was of it in a window that readings fill.
+
+        :param window_s: its length, 300 at most
+        :returns: None where readings cover less, or are so rare that they
+            cover more than twice as much; else see :meth:`rates`
+        """
+        found = self.rates(coefficient, now_s, window_s)
+        if found is None or not (
+                window_s - _SLACK_S <= found.over_s <= 2 * window_s):
+            return None
+        return found
+
+    def rates(self, coefficient: float | None, now_s: float,
+              window_s: float = _LATELY_S) -> messages.Rates | None:
+        """What there was of it in the last minute, or since the first reading.
 
         :param coefficient: of the pCPUs; None: it is not known
         :param now_s: on the monotonic clock
+        :param window_s: what to take in the place of a minute
         :returns: None where there are no two samples, or no recent one
         """
         last = self.last
-        if last is None or now_s - last.read_at_s > _STALE_S:
+        if last is None or now_s - last.read_at_s > min(
+                _STALE_S, 2 * window_s):
             return None
-        first = self._readings[0]
+        first = self._readings[self._first(window_s)]
         over_s = last.read_at_s - first.read_at_s
         if over_s <= 0:
             return None
@@ -64,3 +84,9 @@ class History:
         throttled = (last.throttled_ns - first.throttled_ns) / 1e9 / (
             over_s * max(1, last.vcpus))
         return messages.Rates(over_s, delivered_cu, min(1.0, throttled))
+
+    def _first(self, window_s: float) -> int:
+        """Where the window begins: with the newest reading that is as old."""
+        begin_s = self._readings[-1].read_at_s - window_s + _SLACK_S
+        return max(0, bisect.bisect_right(
+            self._readings, begin_s, key=_READ_AT_S) - 1)

@@ -98,7 +98,8 @@ Interval, in seconds, at which the agent samples the CPU time of all servers.
 
 Commands and metrics show CPU time, speed and throttling as of the last
 sample. A sample is taken at a tick, so never more often than
-``tick_interval_s``. Bills and caps do not depend on it.
+``tick_interval_s``. Bills and caps do not depend on it. Above 20 seconds
+``nova-vqos-manage server show`` has no speed over the last 10 seconds.
 """),
     cfg.FloatOpt(
         'heartbeat_interval_s',

@@ -21,7 +21,6 @@ import rom_guests
 import sampling_readings
 
 MEASURE_LIMIT_S = 300
-SAMPLE_INTERVAL_S = 10.0
 
 
 def main() -> int:
@@ -49,15 +48,16 @@ def main() -> int:
 def print_report(report: dict) -> None:
     guests, medians = report['guests'], report['medians_us']
     tick_us = medians[sampling_readings.TICK]
-    each_s_us = medians[sampling_readings.SAMPLING] / SAMPLE_INTERVAL_S
+    each_s_us = (medians[sampling_readings.SAMPLING]
+                 / sampling_readings.SAMPLE_INTERVAL_S)
     print(f'{guests} guests of {report["vcpus"]} vCPUs, medians of '
           f'{report["rounds"]} rounds, load average {report["load"]}')
     print(f'{"":16}{"us of CPU time":>16}{"per guest":>12}{"of a tick":>12}')
     for name, used_us in medians.items():
         print(f'{name:16}{used_us:16.0f}{used_us / guests:12.1f}'
               f'{used_us / tick_us:12.2f}')
-    print(f'Sampling each {SAMPLE_INTERVAL_S:g} s costs as much as '
-          f'{each_s_us / tick_us:.2f} of a tick each second, '
+    print(f'Sampling each {sampling_readings.SAMPLE_INTERVAL_S} s costs as '
+          f'much as {each_s_us / tick_us:.2f} of a tick each second, '
           f'{each_s_us / 1e4:.3f} % of a core. An answer to list_servers has '
           f'{report["bytes"] / guests:.0f} bytes for each server')
 

@@ -35,6 +35,7 @@ from nova_vqos.agent import sampler
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.billing import controller
 from nova_vqos.agent.caps import state as caps
+from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor.libvirt import driver
@@ -43,6 +44,8 @@ from nova_vqos.profile import document
 
 TICK, SAMPLING, NEW, BILLING, TELLING = (
     'tick', 'sampling', 'sampling, new', 'billing', 'telling')
+AGED_S = 600
+SAMPLE_INTERVAL_S = 10
 
 
 class Host:
@@ -58,6 +61,15 @@ class Host:
             server = servers.Server(uuid, run_id)
             server.describe(self.hypervisor.describe(uuid))
             self._samples[server] = sampler.SampleState(server)
+
+    def age(self) -> None:
+        """Have readings of ten minutes, as an agent has that ran for long."""
+        found = self.hypervisor.vcpu_times(self._run_ids)
+        for server, state in self._samples.items():
+            last = found[server.uuid]
+            for age_s in range(AGED_S, 0, -SAMPLE_INTERVAL_S):
+                state.record(server, last._replace(
+                    read_at_s=last.read_at_s - age_s))
 
     def tick(self) -> None:
         self.hypervisor.running()
@@ -84,7 +96,8 @@ class Host:
         return json.dumps(primitives.to_primitives([
             replies.of_server(replies.ServerView(
                 server, caps.CapState(server), controller.BillState(server),
-                quantum.QuantumState(server), state.history,
+                quantum.QuantumState(server),
+                guarantees.GuaranteeState(server), state.history,
                 self._profile, time.monotonic(), set()))
             for server, state in self._samples.items()]))
 
@@ -98,6 +111,7 @@ def main() -> int:
     works = {TICK: host.tick, SAMPLING: host.sample, NEW: host.sample_new,
              BILLING: host.bill, TELLING: host.tell}
     used_us: dict[str, list[float]] = {name: [] for name in works}
+    host.age()
     # All files open, all caches warm.
     for work in works.values():
         work()

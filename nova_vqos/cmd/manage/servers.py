@@ -124,15 +124,15 @@ def recap(last: messages.Recap | None) -> output.Shown:
 def fields(host: str, server: messages.ServerDetail
            ) -> list[tuple[str, ty.Any]]:
     """Names and values of one server."""
-    one, rates = Placed(host, server), server.rates
+    one = Placed(host, server)
     return [
         ('server_uuid', server.server_uuid), ('host', host),
         ('name', server.name), ('project_id', server.project_id),
         ('flavor', server.flavor), ('origin', server.origin),
         ('arriving', server.arriving), ('entitled_cu', server.entitled_cu),
-        ('delivered_cu', output.Shown(
-            delivered_cu(one), f'{delivered_cu(one) or 0:.2f} over '
-            f'{rates.over_s if rates else 0:.0f} s')),
+        ('delivered_cu', _delivered(server.rates)),
+        ('delivered_10s_cu', _delivered(server.rates_10s)),
+        ('delivered_5min_cu', _delivered(server.rates_5min)),
         ('throttled', output.Shown(
             throttled(one), f'{throttled(one) or 0:.1%}')),
         ('coefficient', _rounded(server.coefficient, 4)),
@@ -267,6 +267,14 @@ def select(answers: Iterable[fanout.Answer[messages.Servers]],
 def _rounded(value: float | None, digits: int) -> output.Shown:
     """For people; others get all digits."""
     return output.Shown(value, '' if value is None else f'{value:.{digits}f}')
+
+
+def _delivered(rates: messages.Rates | None) -> output.Shown:
+    if rates is None or rates.delivered_cu is None:
+        return output.text(None)
+    return output.Shown(
+        rates.delivered_cu,
+        f'{rates.delivered_cu:.2f} over {rates.over_s:.0f} s')
 
 
 def _vcpus(one: Placed) -> Iterable[messages.Vcpu]:

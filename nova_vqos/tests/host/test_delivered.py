@@ -63,11 +63,16 @@ def test_what_guests_are_delivered(lab, guest_on, server_on, agent_of, client):
     for guest in before:
         used_s, held_s = (now - then for now, then in zip(
             after[guest], before[guest], strict=True))
-        rates = client.get_server(lab.fast, guest)['rates']
-        assert rates['over_s'] >= MEASURED_S / 2
-        assert rates['delivered_cu'] == pytest.approx(
-            100 * used_s / elapsed_s, rel=0.1)
-        assert rates['throttled'] == pytest.approx(held_s / elapsed_s, rel=0.1)
+        found = client.get_server(lab.fast, guest)
+        assert found['rates']['over_s'] >= MEASURED_S / 2
+        assert found['rates_10s']['over_s'] == pytest.approx(10, abs=2)
+        for rates in found['rates'], found['rates_10s']:
+            assert rates['delivered_cu'] == pytest.approx(
+                100 * used_s / elapsed_s, rel=0.1)
+            assert rates['throttled'] == pytest.approx(
+                held_s / elapsed_s, rel=0.1)
+        # The agent was started less than five minutes ago.
+        assert found['rates_5min'] is None
     servers = client.list_servers(lab.fast)
     assert servers[capped.uuid]['entitled_cu'] == 40
     assert servers[capped.uuid]['right'] is True

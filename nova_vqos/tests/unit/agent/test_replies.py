@@ -116,6 +116,17 @@ class TestServer:
         assert brief.items() < whole.items()
         json.dumps(whole)
 
+    def test_in_detail_there_are_more_rates(self):
+        history = usage_history.History()
+        for at_s in range(0, 301, 10):
+            # Idle until the last interval.
+            history.add(reading(at_s, 6_000_000_000 * (at_s == 300), 0))
+        found = replies.in_detail(view(
+            make_server(), fakes.make_profile(coefficient=2.0), history))
+        assert found.rates_10s == messages.Rates(10.0, 120.0, 0.0)
+        assert found.rates.delivered_cu == 20.0
+        assert found.rates_5min == messages.Rates(300.0, 4.0, 0.0)
+
     def test_one_that_is_broken_costs_its_fields_alone(self, caplog):
         broken = view(make_server(), fakes.make_profile())
         broken.server.domain = 17

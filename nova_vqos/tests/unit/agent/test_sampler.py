@@ -66,6 +66,27 @@ class TestSampling:
                 'over_s': 60.0, 'delivered_cu': pytest.approx(50.0),
                 'throttled': pytest.approx(0.05)}
 
+    def test_a_window_is_reported_once_it_is_full(self, world, meter):
+        for after_s, full in ((5, []), (20, ['rates_10s']),
+                              (290, ['rates_10s', 'rates_5min'])):
+            meter.tick(after_s)
+            found = world.reported('rates_10s', 'rates_5min')
+            assert [name for name, rates in zip(
+                ('rates_10s', 'rates_5min'), found, strict=True)
+                if rates is not None] == full
+
+    def test_a_paused_server_is_delivered_nothing(self, world, meter):
+        meter.tick(330)
+        # Its counters stay as they are.
+        paused = world.host.vcpu_used[fakes.UUID]
+        for _ in range(30):
+            world.host.vcpu_used[fakes.UUID] = paused._replace(
+                read_at_s=world.now_s + 1.0)
+            world.tick()
+        short, long = world.reported('rates_10s', 'rates_5min')
+        assert short['delivered_cu'] == 0
+        assert 40 < long['delivered_cu'] < 50
+
     def test_a_round_that_is_under_way_is_waited_for(self, world):
         world.executor.held = True
         world.tick(35)

@@ -46,7 +46,7 @@ class TestRates:
         assert history.rates(1.0, 111.0) is None
 
     @pytest.mark.parametrize('interval_s, over_s', [
-        (1, 60), (10, 60), (25, 75), (60, 60)])
+        (1, 59), (10, 60), (25, 75), (60, 60)])
     def test_it_is_the_last_minute(self, interval_s, over_s):
         history = make_history(*[reading(number * interval_s)
                                  for number in range(200)])
@@ -57,6 +57,59 @@ class TestRates:
         history = make_history(reading(0, vcpus=0),
                                reading(10, 0, 30, vcpus=0))
         assert history.rates(1.0, 10.0).throttled == 1.0
+
+
+class TestFullRates:
+    @pytest.mark.parametrize('window_s, interval_s, over_s', [
+        (10, 1, 9), (10, 5, 10), (10, 9.5, 9.5), (10, 10, 10), (10, 20, 20),
+        (300, 1, 299), (300, 10, 300), (300, 60, 300)])
+    def test_they_are_of_the_window(self, window_s, interval_s, over_s):
+        history = make_history(*[
+            reading(number * interval_s, number)
+            for number in range(1000)])
+        now_s = history.last.read_at_s
+        assert history.full_rates(window_s, 1.0, now_s) == messages.Rates(
+            over_s, pytest.approx(100 / interval_s), 0.0)
+
+    def test_each_is_of_its_own_window(self):
+        """A server was idle, and began to work 10 s ago."""
+        history = make_history(*[reading(at_s, max(0, at_s - 390))
+                                 for at_s in range(0, 401, 10)])
+        assert history.full_rates(10, 1.0, 400).delivered_cu == 100
+        assert history.rates(1.0, 400).delivered_cu == pytest.approx(100 / 6)
+        assert history.full_rates(300, 1.0, 400).delivered_cu == (
+            pytest.approx(100 / 30))
+
+    @pytest.mark.parametrize('last_at_s, over_s', [
+        (0, None), (290, None), (300, 300), (310, 300)])
+    def test_a_window_that_is_not_full_is_none(self, last_at_s, over_s):
+        history = make_history(*[reading(at_s)
+                                 for at_s in range(0, last_at_s + 1, 10)])
+        found = history.full_rates(300, 1.0, last_at_s)
+        assert (found and found.over_s) == over_s
+
+    def test_readings_too_rare_for_it_are_none(self):
+        history = make_history(*[reading(at_s) for at_s in range(0, 900, 25)])
+        assert history.full_rates(10, 1.0, 875) is None
+
+    def test_old_usage_is_none(self):
+        history = make_history(*[reading(at_s) for at_s in range(0, 401, 10)])
+        assert history.full_rates(10, 1.0, 420) is not None
+        assert history.full_rates(10, 1.0, 421) is None
+        assert history.full_rates(300, 1.0, 490) is not None
+        assert history.full_rates(300, 1.0, 491) is None
+
+    def test_another_run_begins_anew(self):
+        history = make_history(*[reading(at_s) for at_s in range(0, 401, 10)],
+                               reading(410, run='other'),
+                               reading(420, run='other'))
+        assert history.full_rates(10, 1.0, 420) is not None
+        assert history.full_rates(300, 1.0, 420) is None
+
+    def test_no_more_is_kept_than_they_need(self):
+        history = make_history(*[reading(at_s)
+                                 for at_s in range(0, 9000, 10)])
+        assert len(history._readings) == 31
 
 
 class TestCounters:

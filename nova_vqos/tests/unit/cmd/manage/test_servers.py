@@ -18,6 +18,8 @@ BRIEF = {
     'quantum_class': 'auto', 'dd_billing': 'charge', 'right': True,
     'problem': '', 'coefficient': 1.25, 'vcpu_s': 12.5, 'throttled_s': 3.5,
     'rates': {'over_s': 60.0, 'delivered_cu': 58.25, 'throttled': 0.125},
+    'rates_10s': {'over_s': 10.2, 'delivered_cu': 59.5, 'throttled': 0.0},
+    'rates_5min': None,
     'bill': {'used_cu_s': {'vcpu': 900.0, 'emulator': 100.0, 'disk': 20.5},
              'used_lately_cu': {'vcpu': 55.0, 'emulator': 3.0, 'disk': 1.5},
              'debt_cu_s': 7.5, 'written_off_cu_s': 0.0, 'limit_cu': 55.0,
@@ -75,6 +77,8 @@ def test_fields_are_for_people():
     found = {name: str(value) for name, value
              in servers.fields('a', parse(BRIEF))}
     assert found['delivered_cu'] == '58.25 over 60 s'
+    assert found['delivered_10s_cu'] == '59.50 over 10 s'
+    assert found['delivered_5min_cu'] == '-'
     assert found['throttled'] == '12.5%'
     assert found['wanted'] == '12000 of 50000 us for each vCPU'
     assert found['guarantee'].startswith('since 2026-01-01T')
@@ -93,6 +97,7 @@ def test_fields_are_for_people():
 def test_fields_of_unknown_values_are_empty():
     found = dict(servers.fields('a', parse(NOTHING)))
     assert str(found['delivered_cu']) == '-'
+    assert plain(found['delivered_10s_cu']) is None
     assert plain(found['bill']) is None
 
 
