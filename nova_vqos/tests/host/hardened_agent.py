@@ -9,8 +9,9 @@ import sys
 
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import systemd
+from nova_vqos.tests.host import unit_files
 
-UNIT = systemd.ETC / 'nova-vqos-agent.service'
+UNIT = unit_files.ETC / 'nova-vqos-agent.service'
 # Where a report on the agent goes: among what it may write to, what lasts.
 STATE_DIRECTORY = '/var/lib/nova-vqos'
 

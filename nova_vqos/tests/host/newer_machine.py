@@ -5,7 +5,8 @@ The kernel is that of Debian's backports of the next release, fetched with a
 private configuration of apt into a cache: nothing is installed, and what the
 machine itself has of apt is not touched. QEMU emulates it (TCG), and its root
 is this machine's own, shared read-only with virtiofs, so that the same
-libvirt, QEMU and Python run in it.
+libvirt, QEMU and Python run in it. Its systemd does, too, where a test asks
+for it.
 """
 
 import contextlib
@@ -25,6 +26,8 @@ import warnings
 
 from nova_vqos.calibration import guest
 from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.host import systemd
+from nova_vqos.tests.host import unit_files
 
 KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 SUITE = 'trixie-backports'
@@ -62,9 +65,46 @@ ip link set lo up
 hostname vqos-newer
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/run TMPDIR=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
+"""
+_RUN = """\
 chroot /new {command} >/new/dev/ttyS1 \
     2>/new/dev/console </new/dev/null
 poweroff -f
+"""
+# Of /tmp, which units may want to write to, only what the tests need is seen.
+# The units that this machine has in /etc are none of the other's. What
+# `systemctl set-property --runtime` writes is in system.control.
+_RUN_BY_SYSTEMD = """\
+mkdir /old
+for directory in tmp var/tmp; do
+    mount --bind /new/$directory /old
+    mount -t tmpfs -o mode=1777 tmpfs /new/$directory
+    for path in {shown}; do
+        case $path in /$directory/*)
+            mkdir -p /new$path
+            mount --bind /old${{path#/$directory}} /new$path ;;
+        esac
+    done
+    umount /old
+done
+mkdir -p /new/run/systemd/system
+cat >/new/run/systemd/system/vqos-observe.service <<end
+[Unit]
+DefaultDependencies=no
+SuccessAction=poweroff-immediate
+FailureAction=poweroff-immediate
+[Service]
+Type=oneshot
+Environment=HOME=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
+ExecStart={command}
+StandardOutput=file:/dev/ttyS1
+StandardError=file:/dev/console
+end
+export SYSTEMD_UNIT_PATH=/run/systemd/system.control:/run/systemd/transient:\
+/run/systemd/system:{units}
+export SYSTEMD_GENERATOR_PATH=/run/none
+exec switch_root /new {systemd} --show-status=no \
+    --unit=vqos-observe.service
 """
 
 
@@ -191,7 +231,7 @@ def find_virtiofsd():
     raise Lacking('virtiofsd is not installed: install the package virtiofsd')
 
 
-def observe(module, directory, *, timeout_s, pcpus=2):
+def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False):
     """What a module saw on the other machine; skips where there is none.
 
     :param module: see :func:`run_module`, as of the other parameters
@@ -203,25 +243,28 @@ def observe(module, directory, *, timeout_s, pcpus=2):
     except Lacking as error:
         requirement.need(str(error))
     found = run_module(module, directory, kernel=kernel, timeout_s=timeout_s,
-                       pcpus=pcpus)
-    assert 'failed' not in found, f'{found["failed"]}{found["libvirtd"]}'
+                       pcpus=pcpus, by_systemd=by_systemd)
+    assert 'failed' not in found, f'{found["failed"]}{found.get("log", "")}'
     return found
 
 
-def run_module(module, directory, *, kernel, timeout_s, pcpus=2):
+def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
+               by_systemd=False):
     """Run a module of nova_vqos as root of the other machine.
 
     :param directory: for what the run leaves behind, such as the console
     :param kernel: path of the kernel
     :param pcpus: how many the other machine has
+    :param by_systemd: whether its PID 1 is systemd
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time
     """
     for attempt in range(2):
         place = pathlib.Path(directory) / f'attempt-{attempt}'
         place.mkdir()
-        printed, console, timed_out = _run_once(module, place, kernel,
-                                                timeout_s, pcpus)
+        printed, console, timed_out = _run_once(
+            module, place, kernel, timeout_s, pcpus,
+            _RUN_BY_SYSTEMD if by_systemd else _RUN)
         if printed is not None or _PANIC not in console:
             break
         # Seen once, on a busy machine, in the scheduler of 7.2 under
@@ -233,10 +276,12 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2):
     return printed
 
 
-def _run_once(module, directory, kernel, timeout_s, pcpus):
+def _run_once(module, directory, kernel, timeout_s, pcpus, run):
     """:returns: what it printed, or None; the console; how it timed out"""
     top = pathlib.Path(guest.__file__).parents[3]
-    guest.build_initramfs(str(directory / 'initrd'), [], _INIT.format(
+    guest.build_initramfs(str(directory / 'initrd'), [], (_INIT + run).format(
+        shown=shlex.join(unit_files.shown()), systemd=systemd.PROGRAM,
+        units=systemd.MACHINE_UNITS,
         tmpfs=' '.join(name for name in _TMPFS if os.path.isdir(f'/{name}')),
         pythonpath=shlex.quote(str(top)),
         command=shlex.join([sys.executable, '-m', module])))

@@ -66,7 +66,7 @@ def main():
         # The test shows it: nothing else gets out of this guest.
         seen['failed'] = traceback.format_exc()
         log = cgroup_v2_machine.RUN / 'libvirtd.log'
-        seen['libvirtd'] = log.read_text()[-4000:] if log.exists() else ''
+        seen['log'] = log.read_text()[-4000:] if log.exists() else ''
     print(json.dumps(seen), flush=True)
 
 

@@ -9,23 +9,20 @@ already; as root, what it sets up for a unit is the same.
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import signal
-import sys
 
 from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import unit_files
 from nova_vqos_lab import process
 
-TOP = pathlib.Path(__file__).parents[3]
-ETC = TOP / 'etc/systemd'
 #: Where units are, on a host; without the leading slash.
 UNITS = 'run/vqos-units'
-#: What units may hide, and where this test's own files may well be.
-HIDDEN = ('/home', '/root', '/run/user', '/tmp', '/var/tmp')
 
-_PROGRAM = '/usr/lib/systemd/systemd'
+PROGRAM = '/usr/lib/systemd/systemd'
+#: Where the machine's own units are, as the distribution has them.
+MACHINE_UNITS = '/usr/lib/systemd/system'
 
 # Runs the manager. What it mounts is for itself and its units, and goes with
 # them. NOTE: where cgroups are of version 1, systemd wants one hierarchy more
@@ -52,7 +49,7 @@ find "$group" -depth -type d -exec rmdir {} +
 
 def need():
     """Skip the test where there is no systemd."""
-    requirement.need('' if os.path.exists(_PROGRAM)
+    requirement.need('' if os.path.exists(PROGRAM)
                      else 'the package systemd is missing')
 
 
@@ -71,7 +68,7 @@ def argv(group, unit, setup=''):
             'SYSTEMD_GENERATOR_PATH=/run/systemd/none',
             'SYSTEMD_ENVIRONMENT_GENERATOR_PATH=/run/systemd/none',
             'unshare', '--mount', 'sh', '-euc', _MANAGER, 'sh', group,
-            _PROGRAM, unit, setup]
+            PROGRAM, unit, setup]
 
 
 def write_unit(host, name, lines=()):
@@ -81,7 +78,7 @@ def write_unit(host, name, lines=()):
     """
     directory = pathlib.Path(host.path(UNITS))
     directory.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ETC / name, directory)
+    shutil.copy(unit_files.ETC / name, directory)
     # There are no targets to wait for.
     lines_of_all = ['[Unit]', 'DefaultDependencies=no']
     if name.endswith('.service'):
@@ -102,13 +99,7 @@ def _machine():
     # NOTE: the manager of a user leaves XDG_RUNTIME_DIR writable to its units,
     # that of a machine has none.
     yield 'ReadOnlyPaths=/run'
-    shown = {path for path in (str(TOP), sys.prefix, sys.base_prefix)
-             if path.startswith(tuple(f'{one}/' for one in HIDDEN))}
-    if shown:
-        # NOTE: with yes, nothing below can be shown. With this, the home
-        # directories are empty otherwise.
-        yield 'ProtectHome=tmpfs'
-        yield 'BindReadOnlyPaths=' + ' '.join(map(shlex.quote, sorted(shown)))
+    yield from unit_files.showing()
 
 
 class Manager:

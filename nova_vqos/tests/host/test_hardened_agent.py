@@ -24,6 +24,7 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
 from nova_vqos.tests.host import systemd
+from nova_vqos.tests.host import unit_files
 from nova_vqos_lab import process
 
 UNIT = hardened_agent.UNIT
@@ -121,7 +122,7 @@ def test_the_limits_are_those_of_the_unit(lab, hardened):
 
     # What RuntimeDirectory names, and what only the agent can see: an empty
     # home and /tmp, a /dev without devices. /proc is as it always is.
-    private = ('/proc', '/dev/pts', '/dev/shm', *systemd.HIDDEN)
+    private = ('/proc', '/dev/pts', '/dev/shm', *unit_files.HIDDEN)
     assert {path for path, options in hardened.mounts().items()
             if 'rw' in options}.difference(private) == {
                 f'/run/{unit["RuntimeDirectory"]}',

@@ -27,6 +27,7 @@ from nova_vqos.profile import document
 from nova_vqos.profile import validity
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_verify_idle
+from nova_vqos.tests.host import unit_files
 from nova_vqos_lab import process
 
 SERVICE = 'nova-vqos-verify.service'
@@ -52,7 +53,7 @@ _QUICK = '--rounds 4 --tolerance 0.9'
 def exec_start():
     """:returns: the arguments of the unit's own program"""
     (found,) = re.findall(r'^ExecStart=\S+ (.*)$',
-                          (systemd.ETC / SERVICE).read_text(), re.M)
+                          (unit_files.ETC / SERVICE).read_text(), re.M)
     return found
 
 
@@ -212,8 +213,8 @@ def test_systemd_finds_units_in_order():
     done = process.run(
         ['systemd-analyze', 'security', '--offline=true', '--no-pager',
          f'--threshold={int(MOST_EXPOSED * 10)}',
-         str(systemd.ETC / SERVICE)], check=False)
+         str(unit_files.ETC / SERVICE)], check=False)
     assert done.returncode == 0, done.stdout
     due = process.run(['systemd-analyze', 'calendar', re.search(
-        r'^OnCalendar=(.*)$', (systemd.ETC / TIMER).read_text(), re.M)[1]])
+        r'^OnCalendar=(.*)$', (unit_files.ETC / TIMER).read_text(), re.M)[1]])
     assert 'Normalized form: Sun *-*-* 04:00:00' in due.stdout
