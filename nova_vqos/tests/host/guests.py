@@ -41,7 +41,7 @@ _XML = """
       </nova:flavor>
     </nova:instance>
   </metadata>
-  <memory unit='MiB'>48</memory>
+  <memory unit='MiB'>{memory_mib}</memory>
   <vcpu current='{vcpus}'>{most_vcpus}</vcpu>
   <cputune>{cputune}</cputune>
   <os>
@@ -84,7 +84,8 @@ class Guest:
     """
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
-                 pinned_to=None, spare_vcpus=0, flavor_id=None):
+                 pinned_to=None, spare_vcpus=0, flavor_id=None, initrd=None,
+                 memory_mib=48):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
@@ -92,6 +93,10 @@ class Guest:
         :param spare_vcpus: that can be plugged in
         :param flavor_id: of its flavor, whose name is test; None: as older
             releases of Nova left it
+        :param initrd: path of what it boots, None: what spins
+        :param memory_mib: NOTE: Linux 6.1 needs more than 64 to boot; with
+            less its loader resets the guest again and again, which takes all
+            CPU time, too
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -108,7 +113,9 @@ class Guest:
         connect(host).createXML(_XML.format(
             name=self.name, uuid=self.uuid, vcpus=vcpus, specs=lines,
             most_vcpus=vcpus + spare_vcpus, cputune=cputune,
-            flavor_id=f' id="{flavor_id}"' if flavor_id else '', **_image))
+            flavor_id=f' id="{flavor_id}"' if flavor_id else '',
+            memory_mib=memory_mib, kernel=_image['kernel'],
+            initrd=initrd or _image['initrd']))
 
     def domain(self, host=None):
         """:returns: libvirt's domain on a host, its first by default."""

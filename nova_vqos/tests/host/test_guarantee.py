@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ import libvirt
 import pytest
 
 from nova_vqos import units
+from nova_vqos.calibration import guest as images
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import procfs
@@ -184,6 +186,42 @@ def test_one_that_is_reset_or_paused_keeps_it(agent, whole):
     assert reservations(guest)[0] == VCPU
 
 
+def test_one_that_its_guest_reboots_keeps_it(agent, whole):
+    initrd = whole.path('nova/reboots')
+    images.build_initramfs(initrd, tools=(), init='#!/bin/sh\nreboot -f\n')
+    guest = boot(whole, initrd=initrd, memory_mib=96)
+    wait_reserved(guest)
+    thread = guest.thread(0)
+    whole.run(['virsh', 'event', '--event', 'reboot', '--domain', guest.name,
+               '--timeout', str(LIMIT_S)], limit_s=LIMIT_S + 10)
+    assert reservations(guest)[0] == VCPU
+    assert guest.thread(0) == thread
+
+
+def test_one_that_is_started_anew_is_guaranteed_anew(agent, whole):
+    """As Nova reboots a server by force, and as it is restored."""
+    guest = boot(whole)
+    image = whole.path('nova/saved')
+    connection = guests.connect(whole)
+
+    def reboot():
+        description = guest.domain().XMLDesc()
+        guest.domain().destroy()
+        connection.createXML(description)
+
+    def restore():
+        guest.domain().save(image)
+        connection.restore(image)
+
+    for begin_anew in reboot, restore:
+        wait_reserved(guest)
+        thread = guest.thread(0)
+        begin_anew()
+        assert guest.thread(0) != thread
+        wait_reserved(guest)
+        assert reservations(guest)[1].quota_us == IO_US
+
+
 def test_a_vcpu_that_is_plugged_in_gets_its_part(agent, whole):
     guest = boot(whole, spare_vcpus=1)
     wait_reserved(guest)
@@ -277,13 +315,18 @@ class Arrival:
 def test_one_that_migrates_is_guaranteed_when_it_arrives(agent, whole, bus):
     guest = boot(whole)
     wait_reserved(guest)
-    with host_of_all('target') as target, started(target, bus):
+    with (host_of_all('target') as target,
+          started(target, bus) as target_agent):
         agents.install_hook(target)
         with Arrival(guest, target) as arrival:
             guest.migrate(target)
             process.wait_until(lambda: arrival.run_ns is not None, LIMIT_S,
                                'the reservation at the target')
         assert arrival.run_ns < MOST_UNRESERVED_NS
+        process.wait_until(
+            lambda: re.search(rf'{guest.uuid} .* is guaranteed, (before its '
+                              r'guest runs|\d+ ms after)', target_agent.log()),
+            LIMIT_S, 'the log of the window')
         guest.host = target
         share = guest.delivered_share(WINDOW_S)
         guests.destroy_all(target)
@@ -312,7 +355,9 @@ def test_nothing_is_lost(whole, bus):
             lambda: 'is guaranteed' in agent.log(), LIMIT_S,
             'the new agent to find the reservation')
         assert reservations(guest)[0] == VCPU
-        guests.destroy_all(whole)
+    # An agent that is stopped leaves it, too.
+    assert reservations(guest)[0] == VCPU
+    guests.destroy_all(whole)
     process.wait_until(
         lambda: before - free_pcpus() < 0.01, LIMIT_S,
         f'the kernel to reserve {float(before):.3f} pCPUs again')
