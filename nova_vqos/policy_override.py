@@ -24,8 +24,12 @@ MOST_GENERATION = 2**53 - 1
 #: How far a generation may lie ahead of the clock of its receiver.
 MOST_AHEAD_US = 86_400 * 10**6
 
-#: The keys of a flavor that servers follow without a resize.
-FOLLOWED = ('quantum_class', 'dd_billing')
+#: The keys of a flavor that servers follow without a resize, by field.
+FOLLOWED: ty.Final[Mapping[str, str]] = {
+    'quantum_class': policies.QUANTUM_CLASS_KEY,
+    'dd_billing': policies.DD_BILLING_KEY,
+    'guarantee': policies.GUARANTEE_KEY,
+}
 
 _MOST_CHARACTERS = 255
 _MOST_VCPUS = 4096
@@ -46,6 +50,7 @@ class Override(ty.NamedTuple):
         information, a push changes no server's units
     :ivar quantum_class: of its servers from now on
     :ivar dd_billing: likewise
+    :ivar guarantee: likewise
     """
 
     generation: int
@@ -54,6 +59,7 @@ class Override(ty.NamedTuple):
     units: int | None
     quantum_class: str
     dd_billing: str
+    guarantee: str
 
     def to_dict(self) -> dict[str, ty.Any]:
         """Primitives only, fit for a message."""
@@ -75,7 +81,7 @@ def of_flavor(name: str, vcpus: int, extra_specs: Mapping[str, str],
     """
     policy = policies.parse(extra_specs, vcpus) or policies.ServerPolicy(vcpus)
     return Override(generation, name, vcpus, policy.units,
-                    policy.quantum_class, policy.dd_billing)
+                    **{field: getattr(policy, field) for field in FOLLOWED})
 
 
 def effective(extra_specs: Mapping[str, str], vcpus: int,
@@ -90,9 +96,8 @@ def effective(extra_specs: Mapping[str, str], vcpus: int,
     if override is None:
         return policies.parse(extra_specs, vcpus)
     return policies.parse({
-        **extra_specs,
-        policies.QUANTUM_CLASS_KEY: override.quantum_class,
-        policies.DD_BILLING_KEY: override.dd_billing}, vcpus)
+        **extra_specs, **{key: getattr(override, field)
+                          for field, key in FOLLOWED.items()}}, vcpus)
 
 
 def match(overrides: Overrides, flavor_id: str, name: str,
@@ -198,10 +203,9 @@ def _one_from_dict(data: object, generation: int | None) -> Override:
     if not isinstance(data, Mapping) or set(data) != wanted:
         raise PushInvalid('the fields of a flavor must be '
                           f'{", ".join(sorted(wanted))}')
-    for name, key in zip(FOLLOWED, (policies.QUANTUM_CLASS_KEY,
-                                    policies.DD_BILLING_KEY), strict=True):
+    for field, key in FOLLOWED.items():
         try:
-            policies.check_value(key, data[name])
+            policies.check_value(key, data[field])
         except policies.PolicyError as error:
             raise PushInvalid(str(error)) from error
     units = data['units']
@@ -212,7 +216,7 @@ def _one_from_dict(data: object, generation: int | None) -> Override:
         _checked_number('vcpus', data['vcpus'], _MOST_VCPUS),
         None if units is None else _checked_number(
             'units', units, cpu_units.MAX_UNITS),
-        data['quantum_class'], data['dd_billing'])
+        **{field: data[field] for field in FOLLOWED})
 
 
 def _checked_text(what: str, value: object) -> str:

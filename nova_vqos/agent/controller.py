@@ -67,6 +67,11 @@ class Controller(abc.ABC):
         :param now_s: on the monotonic clock
         """
 
+    def expire(self) -> None:
+        """Be due in the next tick: a server was described, or follows a push.
+        """
+        self.due_at_s = float('-inf')
+
     @abc.abstractmethod
     def status(self) -> Status:
         """How it is, from memory alone."""

@@ -116,13 +116,13 @@ class Loop:
             return worker.PeriodicJob(
                 work, purpose, lambda: self._stale.add(getattr(self, name)))
 
-        def expire_slices() -> None:
+        def expire() -> None:
+            self._guarantees.expire()
             self._quantum.expire()
         self._overrides = overrides.OverridesController(
-            store, known, self._jobs, expire_slices)
+            store, known, self._jobs, expire)
         self._informer = informer.Informer(
-            hypervisor, known, self._jobs, clock, self._overrides,
-            expire_slices)
+            hypervisor, known, self._jobs, clock, self._overrides, expire)
         io_limits = billing.Limits(known)
         self._billing = billing.BillingController(
             biller, known, job('Billing', '_billing'), io_limits)
@@ -130,13 +130,13 @@ class Loop:
             hypervisor, known, self._jobs, self._informer, io_limits,
             self._executor, clock)
         self._guarantees = guarantees.GuaranteeController(
-            hypervisor if guarantees_speed else None, guaranteed_share,
+            hypervisor, guarantees_speed, guaranteed_share,
             least_frequency_scale, known, self._jobs,
             job('Measuring what can be reserved', '_guarantees'), self._caps,
             clock, lambda: self._stale.add(self._guarantees))
         self._quantum = quantum.QuantumController(
             enforcer, known, job('Enforcement of slices', '_quantum'),
-            self._caps)
+            self._caps, self._guarantees)
         self._sampler = sampler.Sampler(
             hypervisor, known, job('Reading of CPU time', '_sampler'),
             sample_interval_s)

@@ -211,14 +211,15 @@ class AgentManager:
                       flavors: object) -> messages.PushResult:
         """Have running servers follow flavors as they are now.
 
-        Their quantum class and billing, never units or cap. Of each flavor
-        the push with the largest generation holds, in whatever order pushes
-        come, until another is pushed, and also after a restart of the agent.
+        Their quantum class, billing and guarantee, never units or cap. Of each
+        flavor the push with the largest generation holds, in whatever order
+        pushes come, until another is pushed, and also after a restart of the
+        agent.
 
         :param generation: of this push: microseconds since 1970, or one more
             than the largest there is
         :param flavors: by id of the flavor: name, vcpus, units (or None),
-            quantum_class, dd_billing; 1500 at most
+            quantum_class, dd_billing, guarantee; 1500 at most
         :raises InvalidArgument: when it is no push, or its generation lies
             more than a day ahead of this host's clock
         """

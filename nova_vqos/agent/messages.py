@@ -209,6 +209,7 @@ class PushedFlavor:
     units: int | None
     quantum_class: str
     dd_billing: str
+    guarantee: str
     pushed_at: str
 
 
@@ -311,6 +312,8 @@ class Guarantee:
     :ivar runtime_us: of the vCPU that has the least, in each period
     :ivar reserved_pcpus: for all its threads, those of its I/O included
     :ivar problem: why its speed is not guaranteed; '': it is
+    :ivar ends: whether it is kept until the server stops, and no longer: its
+        flavor asks for none any more
     """
 
     since: str | None
@@ -319,6 +322,7 @@ class Guarantee:
     period_us: int | None
     reserved_pcpus: float
     problem: str
+    ends: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -357,7 +361,7 @@ class Server:
     :ivar quantum_class: in force
     :ivar dd_billing: in force
     :ivar right: whether its cap is as wanted; None: without units
-    :ivar guarantee: None: its flavor asks for none
+    :ivar guarantee: None: its flavor asks for none, and nothing is reserved
     :ivar coefficient: of the slowest pCPU that it may run on
     :ivar vcpu_s: CPU time of its vCPUs since its emulator started
     :ivar throttled_s: for how long limits held them back, all together
@@ -550,6 +554,8 @@ class Following:
     :ivar refused: how many cannot
     :ivar unmatched: how many have a flavor that was made anew
     :ivar not_following: of the latter two, a hundred at most
+    :ivar keep_reservation: how many keep one until they stop, whose flavor
+        asks for none any more
     """
 
     following: int
@@ -557,6 +563,7 @@ class Following:
     refused: int
     unmatched: int
     not_following: tuple[NotFollowing, ...]
+    keep_reservation: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

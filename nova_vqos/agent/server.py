@@ -22,10 +22,6 @@ NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 NO_BILLING = policies.CHOICES[policies.DD_BILLING_KEY][0]
 NO_GUARANTEE = policies.CHOICES[policies.GUARANTEE_KEY][0]
 
-_KEYS = dict(zip(
-    policy_override.FOLLOWED,
-    (policies.QUANTUM_CLASS_KEY, policies.DD_BILLING_KEY), strict=True))
-
 _State = ty.TypeVar('_State')
 
 
@@ -49,6 +45,8 @@ class Server:
     :ivar push_error: why that override is not in effect; '': it is
     :ivar unmatched: why the override of a flavor with the same name or id is
         not meant for it; '': there is none
+    :ivar reserved: what is reserved for its threads, as last seen; None: not
+        yet known
     :ivar problem: what an operator should know; '': nothing
     """
 
@@ -67,6 +65,7 @@ class Server:
         self.pushed: policy_override.Override | None = None
         self.push_error = ''
         self.unmatched = ''
+        self.reserved: base.Reserved | None = None
         self.problem = ''
         self._understood = False
 
@@ -100,10 +99,30 @@ class Server:
                 and self.policy.cap == 'hard')
 
     @property
-    def is_guaranteed(self) -> bool:
+    def guarantee(self) -> str:
+        """That of its policy; one without units has none."""
+        return NO_GUARANTEE if self.policy is None else self.policy.guarantee
+
+    @property
+    def asks_guarantee(self) -> bool:
         """Whether its units are to be reserved for it, if the host can."""
-        return (self.policy is not None
-                and self.policy.guarantee != NO_GUARANTEE)
+        return self.guarantee != NO_GUARANTEE
+
+    @property
+    def has_reservation(self) -> bool:
+        """Whether it has units, and any time is reserved for it."""
+        return (self.policy is not None and self.reserved is not None
+                and self.reserved.pcpus > 0)
+
+    @property
+    def keeps_reservation(self) -> bool:
+        """Whether it has one that its policy does not ask for any more."""
+        return self.has_reservation and not self.asks_guarantee
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Whether its policy asks for a reservation, or it still has one."""
+        return self.asks_guarantee or self.has_reservation
 
     @property
     def policy_errors(self) -> Set[str]:
@@ -123,12 +142,12 @@ class Server:
         """What can be pushed, as the flavor had it at boot."""
         specs = {} if self.domain is None else self.domain.extra_specs or {}
         return {name: specs.get(key, policies.CHOICES[key][0])
-                for name, key in _KEYS.items()}
+                for name, key in policy_override.FOLLOWED.items()}
 
     def policy_sources(self) -> dict[str, str]:
         """Where each field of the policy comes from: flavor or pushed."""
         source = 'flavor' if self.applied is None else 'pushed'
-        return {**dict.fromkeys(('units', 'cap', 'guarantee'), 'flavor'),
+        return {**dict.fromkeys(('units', 'cap'), 'flavor'),
                 **dict.fromkeys(policy_override.FOLLOWED, source)}
 
     def coefficient(self, profile: model.Profile) -> float:
@@ -210,16 +229,20 @@ class Server:
         """
         if self.domain is None:
             return False
-        before = self.policy, self.quantum_class, self.dd_billing
+        before, followed = self.policy, self._followed()
         self._update_policy(self.domain, overrides)
-        if before == (self.policy, self.quantum_class, self.dd_billing):
+        if (before, followed) == (self.policy, self._followed()):
             return False
         self.revision += 1
         LOG.info('Server %s (%s) follows its flavor %s as it was pushed: '
-                 'quantum class %s, billing %s; before %s, %s', self.uuid,
-                 self.name, self.domain.flavor_name, self.quantum_class,
-                 self.dd_billing, *before[1:])
+                 'quantum class %s, billing %s, guarantee %s; before %s, %s, '
+                 '%s', self.uuid, self.name, self.domain.flavor_name,
+                 *self._followed(), *followed)
         return True
+
+    def record_reserved(self, reserved: base.Reserved) -> None:
+        """Record what is reserved for its threads."""
+        self.reserved = reserved
 
     def set_problem(self, problem: str) -> bool:
         """Log a problem once; an empty text ends it.
@@ -233,6 +256,11 @@ class Server:
             LOG.info('Server %s (%s): problem cleared', self.uuid, self.name)
         self.problem = problem
         return new
+
+    def _followed(self) -> tuple[str, ...]:
+        """What holds of the fields that a push changes."""
+        return tuple(getattr(self, field)
+                     for field in policy_override.FOLLOWED)
 
     def _update_policy(self, domain: base.Domain,
                        overrides: policy_override.Overrides) -> None:

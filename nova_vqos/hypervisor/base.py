@@ -372,8 +372,15 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def reserved(self, uuid: str) -> Reserved:
+        """Read what is reserved for the threads that a domain has now.
+
+        Cheap enough for the loop.
+        """
+
+    @abc.abstractmethod
     def reserve(self, uuid: str, vcpu: units.CpuCap, io: units.CpuCap, *,
-                reclaims: bool = False) -> Reserved:
+                reclaims: bool = False, anew: bool = True) -> Reserved:
         """Reserve CPU time for the threads that a domain has now.
 
         Cheap where nothing has to be changed. What is reserved can be changed,
@@ -383,6 +390,7 @@ class ThreadDriver(abc.ABC):
         :param io: of each thread that serves its I/O, which may use more while
             others leave theirs unused
         :param reclaims: whether vCPUs may use more, too
+        :param anew: whether threads without a reservation get one
         :raises ValueError: when a reservation is out of bounds
         """
 

@@ -174,7 +174,8 @@ def _server(server: messages.Server, deliveries: Deliveries,
         figures += _slices(server, server.quantum, offered)
     if server.guarantee is not None:
         figures += [
-            (families.GUARANTEED, server.guarantee.since is not None),
+            (families.GUARANTEED, None if server.guarantee.ends
+             else server.guarantee.since is not None),
             (families.RESERVED_PCPUS, server.guarantee.reserved_pcpus)]
     if server.bill is not None:
         bill = server.bill

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guarantees: what is promised to a server is reserved for it.
 
-A server keeps its reservation to the end of its run: the kernel loses the
-bandwidth of a thread that gives it up.
+A server keeps its reservation to the end of its run, also where a push takes
+its guarantee away: the kernel loses the bandwidth of a thread that gives it
+up. Until then the reservation follows the server's cap, since no quota binds a
+thread that has one.
 """
 
 from collections.abc import Callable
@@ -45,6 +47,8 @@ _NO_SCALE = (
     'the kernel counts reserved time by the clock of the CPU: switch turbo '
     'off (intel_pstate/no_turbo) and calibrate this host again, or set '
     '[vqos_agent] least_frequency_scale')
+_SWITCHED_OFF = (
+    'this host guarantees no speed: [vqos_agent] guarantees_speed is false')
 
 
 class _Wanted(ty.NamedTuple):
@@ -80,12 +84,12 @@ class GuaranteeState:
 
     :ivar seen: at the last try; None: there was none
     :ivar wanted: likewise
-    :ivar reserved: after it, as the kernel counts it; None: nothing is
-    :ivar taken_pcpus: what that takes of the pCPUs' time, or will take while
-        the first try is under way
+    :ivar taken_pcpus: what its reservation takes of the pCPUs' time, or will
+        take while the first try is under way
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
+    :ivar said_kept: whether it was logged that it keeps its reservation
     :ivar reserving: whether a try is under way
     :ivar check_at_s: when it is looked at again, on the monotonic clock
     """
@@ -93,18 +97,18 @@ class GuaranteeState:
     def __init__(self, _server: servers.Server) -> None:
         self.seen: _Seen | None = None
         self.wanted: _Wanted | None = None
-        self.reserved: base.Reserved | None = None
         self.taken_pcpus = 0.0
         self.since_s: float | None = None
         self.problem = ''
+        self.said_kept = False
         self.reserving = False
         self.check_at_s = float('-inf')
 
     def message(self, server: servers.Server) -> messages.Guarantee | None:
-        """What of it others are to know; None: no guarantee is asked for."""
+        """What of it others are to know; None: there is nothing."""
         if not server.is_guaranteed:
             return None
-        has = () if self.reserved is None else self.reserved.vcpus.values()
+        has = () if server.reserved is None else server.reserved.vcpus.values()
         least = min(has, key=lambda one: one.share, default=None)
         return messages.Guarantee(
             since=None if self.since_s is None else utc.text(self.since_s),
@@ -112,7 +116,8 @@ class GuaranteeState:
             runtime_us=None if least is None else least.quota_us,
             period_us=None if least is None else least.period_us,
             reserved_pcpus=self.taken_pcpus,
-            problem=self.problem)
+            problem=self.problem,
+            ends=server.keeps_reservation)
 
 
 class GuaranteeController(controller.Controller):
@@ -123,14 +128,15 @@ class GuaranteeController(controller.Controller):
         pCPUs; 0: the host guarantees no speed; None: it is not measured yet
     """
 
-    def __init__(self, hypervisor: base.ThreadDriver | None,
+    def __init__(self, hypervisor: base.ThreadDriver, is_on: bool,
                  guaranteed_share: float | None, least_frequency_scale: float,
                  known: servers.Servers, jobs: worker.ServerJobs,
                  probe: worker.PeriodicJob, server_caps: caps.CapsController,
                  clock: Callable[[], float],
                  on_change: Callable[[], None]) -> None:
         """
-        :param hypervisor: None: this host guarantees nothing
+        :param is_on: whether this host guarantees speed; where it does not,
+            reservations that servers still have are kept as they should be
         :param guaranteed_share: see the option; None: as much as the kernel
             reserves
         :param least_frequency_scale: see the option; 0: not known
@@ -139,8 +145,9 @@ class GuaranteeController(controller.Controller):
         :param on_change: called when more or less is reserved
         """
         self.host: messages.HostGuarantee | None = None
-        self.total_pcpus: float | None = 0.0 if hypervisor is None else None
+        self.total_pcpus: float | None = None if is_on else 0.0
         self._hypervisor = hypervisor
+        self._is_on = is_on
         self._guaranteed_share = guaranteed_share
         self._least_frequency_scale = least_frequency_scale
         self._servers = known
@@ -167,40 +174,47 @@ class GuaranteeController(controller.Controller):
         """What is known of a server; for reading."""
         return self._states[server]
 
+    def concerns(self, server: servers.Server) -> bool:
+        """Whether time is reserved for a server here, or is to be."""
+        return server.has_reservation or self._reserves(server)
+
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Look at all servers, and measure the host where that is due."""
-        if self._hypervisor is None:
-            self.due_at_s = float('inf')
-            return
         self._unlike = (terms.profile is not None
                         and len(terms.profile.cpu_classes) > 1)
         if now_s >= self._scale_at_s:
             self._scale_at_s = now_s + _PROBE_INTERVAL_S
-            self._scale = self._find_scale(self._hypervisor)
-            if self._scale is None:
+            self._scale = self._find_scale()
+            if self._is_on and self._scale is None:
                 self._measured(_NO_SCALE)
                 self._probe_at_s = float('-inf')
-        if (self._scale is not None and now_s >= self._probe_at_s
+        if (self._is_on and self._scale is not None
+                and now_s >= self._probe_at_s
                 and not self._probe.busy and not self._is_busy
                 and self._has_found_all(now_s)):
             self._probe_at_s = now_s + _PROBE_INTERVAL_S
             self._probe.begin(
                 functools.partial(_measure, self._hypervisor), self._measured)
         for server in self._servers.values():
-            if server.is_guaranteed:
-                self.reconcile(server, now_s, terms)
+            self.reconcile(server, now_s, terms)
         # Servers have gone, too.
         self._update_host()
+        if not self._is_on and not any(
+                server.reserved is None or server.has_reservation
+                for server in self._servers.values()):
+            self.due_at_s = float('inf')
 
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
-        """Begin to reserve what is promised to a server, where it is not.
-
-        :param server: one that is to be guaranteed its speed
-        """
-        if self._hypervisor is None:
-            return
+        """Begin to reserve what is promised to a server, where it is not."""
         state, cap = self._states[server], self._caps.state(server)
+        if server.reserved is None and not self._find(server):
+            return
+        if not self.concerns(server):
+            state.problem = _SWITCHED_OFF if server.asks_guarantee else ''
+            state.since_s = None
+            return
+        self._log_kept(server)
         seen = _Seen(cap.desired, cap.in_force, server.revision, self._scale)
         # At each tick, for each server: no fractions where all is as it was.
         if seen == state.seen and now_s < state.check_at_s:
@@ -230,20 +244,20 @@ class GuaranteeController(controller.Controller):
         self._jobs.begin(
             server, functools.partial(
                 self._hypervisor.reserve, server.uuid, wanted.vcpu, wanted.io,
-                reclaims=wanted.reclaims),
+                reclaims=wanted.reclaims, anew=self._reserves(server)),
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
 
     def status(self) -> controller.Status:
         """What can be guaranteed here, and what is not."""
-        if self._hypervisor is None:
-            return controller.Status()
         problem = 'its pCPUs differ' if self._unlike else self._problem
         alarms = ([f'no speed can be guaranteed: {problem}']
-                  if self.host is None else [])
+                  if self._is_on and self.host is None else [])
         failing = [(server.uuid, self._states[server].problem)
                    for server in self._servers.values()
-                   if server in self._states and self._states[server].problem]
+                   if server in self._states and self._states[server].problem
+                   # That it prefers one is no reason to expect it here.
+                   and (self._is_on or server.guarantee != 'preferred')]
         if failing:
             alarms.append(
                 f'the speed of {len(failing)} servers is not guaranteed, of '
@@ -267,11 +281,43 @@ class GuaranteeController(controller.Controller):
     def _is_busy(self) -> bool:
         return any(state.reserving for state in self._states.values())
 
+    def _reserves(self, server: servers.Server) -> bool:
+        """Whether this host is to reserve time for a server."""
+        return self._is_on and server.asks_guarantee
+
+    def _find(self, server: servers.Server) -> bool:
+        """Find what an earlier agent has reserved for a server.
+
+        :returns: whether it is known
+        """
+        if server.domain is None:
+            return False
+        try:
+            found = self._hypervisor.reserved(server.uuid)
+        except (base.DomainGone, base.Unavailable):
+            return False
+        except base.HypervisorError as error:
+            LOG.debug('What is reserved for server %s cannot be read: %s',
+                      server.uuid, error)
+            found = base.Reserved({}, Fraction(0))
+        self._record_reserved(server, found)
+        return True
+
+    def _log_kept(self, server: servers.Server) -> None:
+        """Log once that a guarantee that was taken away goes on."""
+        state = self._states[server]
+        if server.keeps_reservation and not state.said_kept:
+            LOG.warning(
+                'Server %s (%s) keeps its reservation of %.2f pCPUs until it '
+                'stops or leaves this host: its flavor guarantees no speed '
+                'any more', server.uuid, server.name, state.taken_pcpus)
+        state.said_kept = server.keeps_reservation
+
     def _wanted(self, server: servers.Server,
                 terms: controller.HostTerms) -> _Wanted | str:
         """What is to be reserved; or why nothing is."""
         if self._scale is None:
-            return self._problem
+            return self._problem if self._is_on else _NO_SCALE
         cap = self._caps.state(server)
         if (cap.desired is None or cap.in_force is None
                 or terms.profile is None):
@@ -329,28 +375,31 @@ class GuaranteeController(controller.Controller):
         if self._find_until_s is None:
             self._find_until_s = now_s + _FIND_TIMEOUT_S
         return now_s >= self._find_until_s or all(
-            server.domain is not None and (
-                not server.is_guaranteed
-                or self._states[server].reserved is not None
+            server.reserved is not None and (
+                server.has_reservation or not self._reserves(server)
                 or bool(self._states[server].problem))
             for server in self._servers.values())
 
     def _finish(self, server: servers.Server,
                 reserved: base.Reserved) -> None:
         state = self._states[server]
-        state.reserved = reserved
-        # Without those that may use more.
-        vcpus = sum((one.share for one in reserved.vcpus.values()
-                     if not _reclaims(server)), start=Fraction(0))
-        state.taken_pcpus = float(guarantee.taken_pcpus(
-            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1)))
-        missing = (state.wanted is not None
+        self._record_reserved(server, reserved)
+        missing = (state.wanted is not None and self._reserves(server)
                    and state.wanted.vcpus - reserved.vcpus.keys())
         self._record(server, reserved.refusal or (
             'not all of its vCPUs have a thread yet' if missing else ''))
 
+    def _record_reserved(self, server: servers.Server,
+                         reserved: base.Reserved) -> None:
+        server.record_reserved(reserved)
+        # Without those that may use more.
+        vcpus = sum((one.share for one in reserved.vcpus.values()
+                     if not _reclaims(server)), start=Fraction(0))
+        self._states[server].taken_pcpus = float(guarantee.taken_pcpus(
+            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1)))
+
     def _fail(self, server: servers.Server, error: Exception) -> None:
-        if self._states[server].reserved is None:
+        if not server.has_reservation:
             self._states[server].taken_pcpus = 0.0
         if isinstance(error, base.HypervisorError) and not isinstance(
                 error, base.DomainGone | base.Unavailable):
@@ -375,7 +424,8 @@ class GuaranteeController(controller.Controller):
                             problem)
         elif state.since_s is None:
             state.since_s = time.time()
-            _log_begin(server, state, now_s)
+            if self._reserves(server):
+                _log_begin(server, state, now_s)
         state.problem = problem
         self._update_host()
         self._on_change()
@@ -383,7 +433,8 @@ class GuaranteeController(controller.Controller):
     def _update_host(self) -> None:
         self.host = None
         self.total_pcpus = (
-            0.0 if self._is_measured or self._unlike else None)
+            0.0 if self._is_measured or self._unlike or not self._is_on
+            else None)
         if self._total_pcpus is not None and not self._unlike:
             total = float(guarantee.sellable_pcpus(self._total_pcpus,
                                                    self._bound_pcpus))
@@ -393,9 +444,9 @@ class GuaranteeController(controller.Controller):
                 free_pcpus=round(max(0.0, total - taken), 4))
             self.total_pcpus = self.host.total_pcpus
 
-    def _find_scale(self, hypervisor: base.ThreadDriver) -> Fraction | None:
+    def _find_scale(self) -> Fraction | None:
         """What the kernel counts of a second at the calibrated clock."""
-        if not hypervisor.counts_clock():
+        if not self._hypervisor.counts_clock():
             return Fraction(1)
         return Fraction(str(self._least_frequency_scale)) or None
 
@@ -406,8 +457,8 @@ class GuaranteeController(controller.Controller):
         return sum(state.taken_pcpus for state in self._states.values())
 
     def _reserved_pcpus(self) -> Fraction:
-        return sum((state.reserved.pcpus for state in self._states.values()
-                    if state.reserved is not None), start=Fraction(0))
+        return sum((server.reserved.pcpus for server in self._servers.values()
+                    if server.reserved is not None), start=Fraction(0))
 
     def _measured(self, found: base.Bandwidth | str) -> None:
         if isinstance(found, str):

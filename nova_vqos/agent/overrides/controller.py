@@ -70,7 +70,9 @@ class OverridesController(controller.Controller):
                     server.uuid, '' if server.domain is None
                     else server.domain.flavor_name,
                     server.push_error or server.unmatched)
-                for server in (refused + unmatched)[:_MAX_NAMED]))
+                for server in (refused + unmatched)[:_MAX_NAMED]),
+            keep_reservation=sum(
+                server.keeps_reservation for server in known))
 
     def status(self) -> controller.Status:
         """The problem of the store, and how often a policy was invalid."""

@@ -10,6 +10,7 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import enforcer as enforcers
 from nova_vqos.profile import model
 from nova_vqos.quantum import occupancy
@@ -38,7 +39,8 @@ class QuantumController(controller.Controller):
 
     def __init__(self, enforcer: enforcers.Enforcer | None,
                  known: servers.Servers, job: worker.PeriodicJob,
-                 server_caps: caps.CapsController) -> None:
+                 server_caps: caps.CapsController,
+                 server_guarantees: guarantees.GuaranteeController) -> None:
         """
         :param job: runs the enforcer
         """
@@ -46,6 +48,7 @@ class QuantumController(controller.Controller):
         self._servers = known
         self._job = job
         self._caps = server_caps
+        self._guarantees = server_guarantees
         self._states = known.states(QuantumState)
         self.occupancy = occupancy.UNKNOWN
         self.probe_result: probe_result.ProbeResult | None = None
@@ -57,11 +60,6 @@ class QuantumController(controller.Controller):
     def state(self, server: servers.Server) -> QuantumState:
         """The state of a server; for reading."""
         return self._states[server]
-
-    def expire(self) -> None:
-        """Look for new servers in the next tick: one was described."""
-        if self._enforcer is not None:
-            self.due_at_s = float('-inf')
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Begin an enforcement, if one is due or a server is new."""
@@ -115,9 +113,6 @@ class QuantumController(controller.Controller):
                 profile: model.Profile | None) -> enforcers.Target:
         state, policy = self._caps.state(server), server.policy
         pcpus = None if profile is None else server.eligible_pcpus(profile)
-        if server.is_guaranteed:
-            # The kernel reserves nothing for a thread in a pool.
-            pcpus = None
         share = Fraction(0)
         if (policy is not None and policy.units is not None
                 and profile is not None):
@@ -131,7 +126,7 @@ class QuantumController(controller.Controller):
             uuid=server.uuid, name=server.name,
             quantum_class=server.quantum_class, share=share,
             cap=None if state.desired is None else state.desired.tune.cap,
-            pcpus=pcpus,
+            pcpus=pcpus, is_guaranteed=self._guarantees.concerns(server),
             pinned=server.domain is not None and server.domain.pinned)
 
     def _apply(self, ready: tuple[servers.Server, ...],

@@ -58,6 +58,8 @@ class Target:
     :ivar pcpus: all that its vCPUs may run on; None: the agent may not change
         its affinity
     :ivar pinned: whether this agent, or an earlier one, pinned any vCPU
+    :ivar is_guaranteed: whether it is to be in no pool: the kernel reserves
+        nothing for a thread that may not run on all pCPUs
     """
 
     uuid: str
@@ -67,6 +69,7 @@ class Target:
     cap: units.CpuCap | None
     pcpus: frozenset[int] | None
     pinned: bool = False
+    is_guaranteed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ class Enforcer:
                 target.uuid, kinds[target.uuid], target.share, target.pcpus,
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.pollutes(target.uuid, number)))
-            for target in targets if target.pcpus is not None]
+            for target in targets
+            if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
             return host.NOTHING
         try:
@@ -266,7 +270,7 @@ class Enforcer:
         try:
             self._slices_written += self._hypervisor.set_slices(
                 target.uuid, slices_us, _longest(slices_us.values()))
-            self._place(target, now_s)
+            self._place(target, slices_us, now_s)
         except base.Unavailable:
             raise
         except base.SlicesUnsupported as error:
@@ -280,28 +284,34 @@ class Enforcer:
         else:
             self._set_problem(target, '')
 
-    def _place(self, target: Target, now_s: float) -> None:
+    def _place(self, target: Target, vcpus: Collection[int],
+               now_s: float) -> None:
         """Let the vCPUs of a server run where the plan wants them.
 
         A server that the plan does not confine is touched only where a pin of
-        ours may still confine it. The hypervisor reads the affinity in force
-        each time: vCPUs are plugged in, and others change pins.
+        ours may still confine it; at once where that keeps it from a
+        guarantee. The hypervisor reads the affinity in force each time: vCPUs
+        are plugged in, and others change pins.
+
+        :param vcpus: their numbers
         """
-        placement = self._plan.placements.get(target.uuid)
-        if placement is None or target.pcpus is None:
+        placement, interval_s = (self._plan.placements.get(target.uuid),
+                                 self.options.pool_interval_s)
+        if (target.pcpus is None or interval_s is None
+                or placement is None and not target.is_guaranteed):
             return
         state = self._states[target.uuid]
-        if placement.pcpus is None and not (
-                target.pinned or state.is_confined):
+        confined = (placement and placement.pcpus) or {}
+        if not confined and not (target.pinned or state.is_confined):
             return
-        if now_s < state.placed_at_s + (self.options.pool_interval_s or 0.0):
+        if now_s < state.placed_at_s + interval_s and not (
+                target.is_guaranteed and state.is_confined):
             return
-        confined = placement.pcpus or {}
         wanted = {number: confined.get(number, target.pcpus)
-                  for number in placement.slices_us}
+                  for number in vcpus}
         moved = self._hypervisor.place(target.uuid, wanted)
         state.placed_at_s = now_s
-        state.is_confined = placement.pcpus is not None
+        state.is_confined = bool(confined)
         if moved:
             self._servers_placed += 1
             LOG.info('Server %s (%s) runs on pCPUs %s from now on',
@@ -344,7 +354,7 @@ class Enforcer:
                 recognition.server_class(kinds.values())
                 if target.quantum_class == classes.AUTO else None),
             problem=state.problem,
-            left_alone=(_PINNED if target.pcpus is None
+            left_alone=(_PINNED if target.pcpus is None or target.is_guaranteed
                         else self._plan.unplanned.get(target.uuid, '')),
             vcpus={str(number): messages.Vcpu(
                 kind=kind.value, slice_us=slices_us.get(number),

@@ -21,13 +21,13 @@ from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import hosts
 from nova_vqos.cmd.manage import output
 
-PLAN_COLUMNS = ('flavor', 'id', 'vcpus', 'units_cu', 'quantum_class',
-                'dd_billing', 'hosts_behind')
+PLAN_COLUMNS = ('flavor', 'id', 'vcpus', 'units_cu',
+                *policy_override.FOLLOWED, 'hosts_behind')
 PUSH_COLUMNS = ('host', 'cell', 'state', 'servers', 'following',
-                'other_units', 'not_following', 'problem')
+                'other_units', 'keep_reservation', 'not_following', 'problem')
 STATUS_COLUMNS = ('host', 'cell', 'state', 'generation', 'pushed_at',
-                  'flavors', 'behind', 'following', 'not_following',
-                  'problem')
+                  'flavors', 'behind', 'following', 'keep_reservation',
+                  'not_following', 'problem')
 
 CURRENT, BEHIND = 'current', 'behind'
 _MOST_NAMED = 5
@@ -38,10 +38,11 @@ _Answering = messages.PushResult | messages.Pushed
 class PushPolicies(command.ManageCommand, lister.Lister):
     """Have running servers follow their flavors as Nova has them now.
 
-    They follow vqos:quantum_class and vqos:dd_billing; the defaults of a
-    flavor without them. Units and vqos:cap change only by a resize. Agents
-    that are down get the push from others once they are back. Exits with 1
-    where a host did not acknowledge.
+    They follow vqos:quantum_class, vqos:dd_billing and vqos:guarantee; the
+    defaults of a flavor without them. Units and vqos:cap change only by a
+    resize, and a reservation ends only when its server stops. Agents that are
+    down get the push from others once they are back. Exits with 1 where a host
+    did not acknowledge.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -183,8 +184,9 @@ def plan_rows(wanted: policy_override.Overrides,
                 generation=one[flavor_id].generation) for one in held)
         rows.append((
             override.name, flavor_id, override.vcpus,
-            output.number(override.units), override.quantum_class,
-            override.dd_billing, missing))
+            output.number(override.units),
+            *(getattr(override, field) for field in policy_override.FOLLOWED),
+            missing))
     return sorted(rows, key=lambda row: row[:2])
 
 
@@ -194,11 +196,11 @@ def push_row(answer: fanout.Answer[messages.PushResult],
     result = answer.value
     if result is None:
         return (answer.host, answer.cell, hosts.silence(answer.error),
-                *[output.text(None)] * 4, answer.error)
+                *[output.text(None)] * 5, answer.error)
     state = 'overtaken' if result.generation > generation else result.state
     return (answer.host, answer.cell, state, result.servers,
-            result.following, result.other_units, not_following(result),
-            result.problem)
+            result.following, result.other_units, result.keep_reservation,
+            not_following(result), result.problem)
 
 
 def status_row(answer: fanout.Answer[messages.Pushed],
@@ -207,12 +209,12 @@ def status_row(answer: fanout.Answer[messages.Pushed],
     held = answer.value
     if held is None:
         return (answer.host, answer.cell, hosts.silence(answer.error),
-                *[output.text(None)] * 6, answer.error)
+                *[output.text(None)] * 7, answer.error)
     lacking = behind(held, newest)
     return (answer.host, answer.cell, BEHIND if lacking else CURRENT,
             held.generation, held.pushed_at or output.text(None),
             len(held.flavors), output.texts(lacking), held.following,
-            not_following(held), held.problem)
+            held.keep_reservation, not_following(held), held.problem)
 
 
 def behind(held: messages.Pushed,

@@ -18,7 +18,7 @@ COLUMNS = ('host', 'server', 'flavor', 'field', 'in_force', 'source',
 
 
 class ShowPolicies(command.ManageCommand, lister.Lister):
-    """Show which class and billing hold for servers, and their source.
+    """Show which class, billing and guarantee servers have, and their source.
 
     The source is the flavor that the server was booted with, or a push.
     """
@@ -55,10 +55,18 @@ class ShowPolicies(command.ManageCommand, lister.Lister):
 def field_rows(placed: servers.Placed) -> list[tuple[ty.Any, ...]]:
     """One row for each field that can be pushed, with :data:`COLUMNS`."""
     server, last = placed.server, placed.server.pushed
+    in_force = {
+        'quantum_class': server.quantum_class,
+        'dd_billing': server.dd_billing,
+        'guarantee': server.policy.guarantee if server.policy else 'off'}
+    reasons = {}
+    if server.guarantee is not None and server.guarantee.ends:
+        reasons['guarantee'] = 'it keeps its reservation until it stops'
     return [(
         placed.host, server.server_uuid, server.flavor, name,
-        getattr(server, name), (server.policy_source or {}).get(name),
+        in_force[name], (server.policy_source or {}).get(name),
         (server.booted or {}).get(name),
         output.text(getattr(last, name) if last else None),
         output.text(last.pushed_at if last else None),
-        server.push_error or '') for name in policy_override.FOLLOWED]
+        server.push_error or reasons.get(name, ''))
+        for name in policy_override.FOLLOWED]

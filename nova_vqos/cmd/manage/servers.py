@@ -73,11 +73,18 @@ def debt_cu_s(one: Placed) -> float | None:
     return bill.debt_cu_s if bill else None
 
 
+def is_guaranteed(one: Placed) -> bool | None:
+    """Whether its speed is; None: its flavor asks for no guarantee."""
+    found = one.server.guarantee
+    return None if found is None or found.ends else found.since is not None
+
+
 def is_wrong(one: Placed) -> bool:
     """Whether it is not capped or guaranteed as wanted, or has a problem."""
     found = one.server.guarantee
     return (one.server.right is False or bool(one.server.problem)
-            or found is not None and found.since is None)
+            or is_guaranteed(one) is False
+            or found is not None and bool(found.problem))
 
 
 #: Columns of a list, and of a long one the rest.
@@ -104,9 +111,7 @@ LONG: Mapping[str, Callable[[Placed], ty.Any]] = {
     'slice_us': lambda one: output.number(slice_us(one)),
     'run_us': lambda one: output.number(run_us(one)),
     'last_recap': lambda one: recap(one.server.last_recap),
-    'guaranteed': lambda one: output.flag(
-        None if one.server.guarantee is None
-        else one.server.guarantee.since is not None),
+    'guaranteed': lambda one: output.flag(is_guaranteed(one)),
     'problem': lambda one: one.server.problem,
 }
 
@@ -293,12 +298,15 @@ def _cap(wanted: messages.Wanted | None) -> output.Shown:
 def _guarantee(found: messages.Guarantee | None) -> output.Shown:
     if found is None:
         return output.Shown(None, 'off')
-    if found.since is None:
+    if found.since is None and not found.ends:
         return output.Shown(found, f'not guaranteed: {found.problem}')
+    when = ('off, reserved until it stops' if found.ends
+            else f'since {found.since}')
     return output.Shown(
-        found, f'since {found.since}: {found.runtime_us} of '
+        found, f'{when}: {found.runtime_us} of '
         f'{found.period_us} us for each vCPU, {found.reserved_pcpus:.2f} '
-        'pCPUs with its I/O')
+        'pCPUs with its I/O'
+        + (f', {found.problem}' if found.problem else ''))
 
 
 def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:

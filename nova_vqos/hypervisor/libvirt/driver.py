@@ -160,10 +160,13 @@ class LibvirtHypervisor(base.Hypervisor):
                    others: int | None) -> int:
         return threads.set_slices(self._domains, uuid, vcpus, others)
 
+    def reserved(self, uuid: str) -> base.Reserved:
+        return threads.reserved(self._domains, uuid)
+
     def reserve(self, uuid: str, vcpu: units.CpuCap, io: units.CpuCap, *,
-                reclaims: bool = False) -> base.Reserved:
+                reclaims: bool = False, anew: bool = True) -> base.Reserved:
         return threads.reserve(self._domains, uuid, vcpu, io,
-                               reclaims=reclaims)
+                               reclaims=reclaims, anew=anew)
 
     def bandwidth(self) -> base.Bandwidth:
         if self._partition is not None:

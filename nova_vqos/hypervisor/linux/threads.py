@@ -7,6 +7,7 @@ main one, helpers that come and go, and vhost's workers.
 """
 
 from collections.abc import Collection, Mapping
+import dataclasses
 from fractions import Fraction
 import logging
 import os
@@ -142,34 +143,43 @@ def set_slices(cache: domain_files.Cache, uuid: str,
     return changed
 
 
+def reserved(cache: domain_files.Cache, uuid: str) -> base.Reserved:
+    """As :meth:`base.ThreadDriver.reserved`."""
+    found = read(cache, uuid)
+    vcpus: dict[int, units.CpuCap] = {}
+    pcpus = Fraction(0)
+    for number, tid in (*((None, tid) for tid in found.io),
+                        *found.vcpus.items()):
+        try:
+            has = deadline.reservation(tid)
+        except ProcessLookupError:
+            cache.use(uuid, ThreadReader, ThreadReader.expire)
+            continue
+        if has is not None:
+            pcpus += has.share
+            if number is not None:
+                vcpus[number] = has
+    return base.Reserved(vcpus, pcpus)
+
+
 def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,
-            io: units.CpuCap, *, reclaims: bool = False) -> base.Reserved:
+            io: units.CpuCap, *, reclaims: bool = False,
+            anew: bool = True) -> base.Reserved:
     """As :meth:`base.ThreadDriver.reserve`.
 
     Threads of I/O come first: beside vCPUs with reservations they would starve
     without one.
     """
-    found = read(cache, uuid)
-    pcpus, refusal = Fraction(0), ''
-    vcpus: dict[int, units.CpuCap] = {}
-    for number, tid in (*((None, tid) for tid in found.io),
-                        *found.vcpus.items()):
-        wanted = io if number is None else vcpu
-        has: units.CpuCap | None = wanted
+    found, refusal = read(cache, uuid), ''
+    for tid in (*found.io, *found.vcpus.values()):
+        is_io = tid in found.io
         try:
-            if not refusal:
-                deadline.reserve(tid, wanted,
-                                 reclaims=reclaims or number is None)
-            else:
-                has = deadline.reservation(tid)
+            if anew or deadline.reservation(tid) is not None:
+                deadline.reserve(tid, io if is_io else vcpu,
+                                 reclaims=reclaims or is_io)
         except ProcessLookupError:
             cache.use(uuid, ThreadReader, ThreadReader.expire)
-            continue
         except base.ReservationRefused as error:
             refusal = str(error)
-            has = deadline.reservation(tid)
-        if has is not None:
-            pcpus += has.share
-            if number is not None:
-                vcpus[number] = has
-    return base.Reserved(vcpus, pcpus, refusal)
+            break
+    return dataclasses.replace(reserved(cache, uuid), refusal=refusal)

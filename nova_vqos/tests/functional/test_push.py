@@ -60,7 +60,8 @@ class PushTestCase(manage_case.ManageTestCase):
         flavor_id = self.make_flavor(60)
         server = self.run_server(flavor_id)
         self.assertEqual(flavor_id, self.report(server)['flavor_id'])
-        self.set_specs(flavor_id, dd_billing='account', quantum_class='io')
+        self.set_specs(flavor_id, dd_billing='account', quantum_class='io',
+                       guarantee='preferred')
         self.assertEqual('off', self.report(server)['dd_billing'])
 
         row = self.push()
@@ -69,15 +70,18 @@ class PushTestCase(manage_case.ManageTestCase):
         report = self.report(server)
         self.assertEqual(('account', 'io'), (report['dd_billing'],
                                              report['quantum_class']))
-        self.assertEqual(60, report['policy']['units'])
+        self.assertEqual((60, 'preferred'), (report['policy']['units'],
+                                             report['policy']['guarantee']))
         self.assertGreater(len(self.store.overrides), 2)
 
         # What is removed reaches it too.
-        for key in ('dd_billing', 'quantum_class'):
+        for key in ('dd_billing', 'quantum_class', 'guarantee'):
             self.api.api_delete(
                 f'/flavors/{flavor_id}/os-extra_specs/vqos:{key}')
         self.assertEqual(1, self.push()['servers'])
-        self.assertEqual('off', self.report(server)['dd_billing'])
+        report = self.report(server)
+        self.assertEqual(('off', 'off'), (report['dd_billing'],
+                                          report['policy']['guarantee']))
 
     def test_units_stay_those_of_the_server(self):
         flavor_id = self.make_flavor(60)

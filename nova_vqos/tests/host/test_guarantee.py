@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+import uuid
 
 import libvirt
 import pytest
@@ -21,6 +22,7 @@ from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
 from nova_vqos.tests.host import systemd
+from nova_vqos.tests.host import test_push
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
@@ -71,7 +73,7 @@ def host_of_all(name):
 
 
 @pytest.fixture(scope='module')
-def whole(lab):
+def empty(lab):
     try:
         if free_pcpus() < 1:
             pytest.skip('this kernel reserves less than a pCPU')
@@ -82,10 +84,15 @@ def whole(lab):
 
 
 @pytest.fixture
+def whole(empty):
+    yield empty
+    guests.destroy_all(empty)
+
+
+@pytest.fixture
 def agent(whole, bus):
     with started(whole, bus) as made:
         yield made
-    guests.destroy_all(whole)
 
 
 @contextlib.contextmanager
@@ -153,7 +160,6 @@ def test_the_limits_of_its_unit_let_the_agent_reserve(whole, bus):
             agent.stop()
         finally:
             agent.print_log()
-            guests.destroy_all(whole)
 
 
 def test_a_floor_uses_what_others_leave(agent, whole):
@@ -282,6 +288,87 @@ def test_a_pinned_guest_is_not_guaranteed(agent, whole):
                     for alarm in agent.state()['alarms']),
         LIMIT_S, 'the alarm')
     assert reservations(guest)[0] is None
+
+
+def start_again(guest):
+    """Stop a guest, and start it as the same server."""
+    connection = guests.connect(guest.host)
+    xml = guest.domain().XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+    guest.domain().destroy()
+    connection.createXML(xml)
+
+
+def test_a_push_reserves_at_once_and_frees_at_the_next_start(agent, whole,
+                                                             client):
+    flavor_id = str(uuid.uuid4())
+    guest = guests.Guest(whole, specs=guests.server(40), flavor_id=flavor_id,
+                         spare_vcpus=1)
+    guest.wait_cap(guests.CAP)
+    assert reservations(guest) == (None, None)
+    tid = guest.thread(0)
+    test_push.push(client, whole, flavor_id, guarantee='required')
+    wait_reserved(guest)
+    assert guest.thread(0) == tid
+
+    answer = test_push.push(client, whole, flavor_id)
+    assert answer['keep_reservation'] == 1
+    assert client.get_server(whole, guest)['guarantee']['ends']
+    process.wait_until(lambda: 'until it stops' in agent.log(), LIMIT_S,
+                       'a line of the log')
+    assert reservations(guest)[0] == VCPU
+    # It is never more than the server has.
+    guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    half = units.CpuCap(10_000, 50_000)
+    process.wait_until(lambda: reservations(guest)[0] == half, LIMIT_S,
+                       'less for its first vCPU')
+    assert deadline.reservation(guest.thread(1)) is None
+    assert guest.cap(vcpu=1) == half
+
+    start_again(guest)
+    guest.wait_cap(half)
+    assert reservations(guest) == (None, None)
+    process.wait_until(
+        lambda: agent.state()['guarantee_pcpus']
+        == agent.state()['guarantee_total_pcpus'], LIMIT_S,
+        'all to be free again')
+    assert client.get_server(whole, guest)['guarantee'] is None
+
+
+def test_a_new_agent_finds_what_was_taken_away(whole, bus, client):
+    flavor_id = str(uuid.uuid4())
+    with started(whole, bus) as agent:
+        total = agent.state()['guarantee_total_pcpus']
+        guest = boot(whole, flavor_id=flavor_id)
+        wait_reserved(guest)
+        test_push.push(client, whole, flavor_id)
+        agent.process.signal(signal.SIGKILL)
+        agent.process.wait(10)
+    with started(whole, bus) as agent:
+        found = client.get_server(whole, guest)['guarantee']
+        assert (found['ends'], found['vcpus']) == (True, 1)
+        assert agent.state()['guarantee_total_pcpus'] == pytest.approx(
+            total, abs=0.01)
+        assert reservations(guest)[0] == VCPU
+
+
+@test_push.needs_slices
+def test_a_push_takes_a_server_out_of_its_pool(whole, bus, client):
+    flavor_id = str(uuid.uuid4())
+    agents.store_proof(whole)
+    with started(whole, bus, quantum_interval_s=1, pool_interval_s=1):
+        made = [guests.Guest(whole, specs=guests.server(
+            40, vqos_quantum_class=name), flavor_id=flavor, vcpus=2)
+            for name, flavor in (('cache', flavor_id), ('default', None))]
+        process.wait_until(
+            lambda: [len(os.sched_getaffinity(guest.thread(0)))
+                     for guest in made] == [1, 1], LIMIT_S, 'two pools')
+        test_push.push(client, whole, flavor_id, quantum_class='cache',
+                       guarantee='required', vcpus=2)
+        half = units.CpuCap(10_000, 50_000)
+        process.wait_until(
+            lambda: [deadline.reservation(made[0].thread(vcpu))
+                     for vcpu in (0, 1)] == [half, half],
+            LIMIT_S, 'the reservations of both vCPUs')
 
 
 class Arrival:

@@ -52,7 +52,7 @@ def flavor_id():
 
 
 def push(client, host, flavor_id, generation=None, quantum_class='default',
-         dd_billing='off', units=40):
+         dd_billing='off', guarantee='off', units=40, vcpus=1):
     """:returns: what the agent of a host answers, once it does"""
     generation = generation or store.now_us()
     answers = []
@@ -62,9 +62,9 @@ def push(client, host, flavor_id, generation=None, quantum_class='default',
             answers.append(client.call(
                 host, 'push_policies', generation=generation,
                 flavors={flavor_id: {
-                    'name': 'test', 'vcpus': 1, 'units': units,
+                    'name': 'test', 'vcpus': vcpus, 'units': units,
                     'quantum_class': quantum_class,
-                    'dd_billing': dd_billing}}))
+                    'dd_billing': dd_billing, 'guarantee': guarantee}}))
         except oslo_messaging.MessagingTimeout:
             return False
         return True
@@ -122,7 +122,7 @@ def test_class_and_billing_follow_it(lab, start, guest_on, client, flavor_id):
     report = told(client, lab.fast, guest)
     assert report['policy_source']['dd_billing'] == 'pushed'
     assert report['booted'] == {'quantum_class': 'default',
-                                'dd_billing': 'off'}
+                                'dd_billing': 'off', 'guarantee': 'off'}
     assert report['dd_billing'] == 'charge'
     assert slice_us(guest) == SLICE_US
     assert is_limited(guest)

@@ -24,7 +24,8 @@ BAD_CALLS = [
     ('apply_policy', {'server_uuid': SERVER, 'policy': {}}),
     ('apply_policy', {'server_uuid': SERVER, 'policy': {
         'vcpus': -1, 'units': 2 ** 70, 'cap': 'hard',
-        'quantum_class': 'default', 'dd_billing': 'off'}}),
+        'quantum_class': 'default', 'dd_billing': 'off',
+        'guarantee': 'off'}}),
 ]
 
 

@@ -11,7 +11,7 @@ from nova_vqos import policy as policies
 from nova_vqos import policy_override
 
 FIELDS = {'name': 'small', 'vcpus': 2, 'units': 60, 'quantum_class': 'cache',
-          'dd_billing': 'charge'}
+          'dd_billing': 'charge', 'guarantee': 'required'}
 ONE = policy_override.Override(5, **FIELDS)
 
 overrides = st.builds(
@@ -19,7 +19,8 @@ overrides = st.builds(
     name=st.just('small'),
     vcpus=st.just(2), units=st.sampled_from([None, 60]),
     quantum_class=st.sampled_from(policies.CHOICES['vqos:quantum_class']),
-    dd_billing=st.sampled_from(policies.CHOICES['vqos:dd_billing']))
+    dd_billing=st.sampled_from(policies.CHOICES['vqos:dd_billing']),
+    guarantee=st.sampled_from(policies.CHOICES['vqos:guarantee']))
 pushes = st.dictionaries(st.sampled_from(['f1', 'f2', 'f3']), overrides,
                          max_size=3)
 
@@ -98,6 +99,7 @@ def test_a_push_has_one_generation():
     {'f1': {**FIELDS, 'quantum_class': 'fast'}},
     {'f1': {**FIELDS, 'dd_billing': ['off']}},
     {'f1': {**FIELDS, 'dd_billing': None}},
+    {'f1': {**FIELDS, 'guarantee': 'perhaps'}},
     {str(number): FIELDS for number in range(1501)},
 ])
 def test_garbage_is_refused(data):
@@ -146,25 +148,29 @@ class TestMatch:
 
 
 class TestEffective:
-    def test_class_and_billing_are_those_pushed_and_nothing_else(self):
+    def test_what_is_pushed_and_nothing_else(self):
         policy = policy_override.effective(
             {'resources:CUSTOM_VQOS_CPU_UNIT': '40', 'vqos:cap': 'floor',
              'vqos:dd_billing': 'off'}, 4, ONE)
         assert policy == policies.ServerPolicy(4, 40, 'floor', 'cache',
-                                               'charge')
+                                               'charge', 'required')
 
     def test_nothing_was_pushed(self):
         assert policy_override.effective({}, 2, None) is None
 
     def test_defaults_end_what_was_booted_with(self):
         policy = policy_override.effective(
-            {'vqos:dd_billing': 'account', 'vqos:quantum_class': 'io'}, 2,
+            {'vqos:dd_billing': 'account', 'vqos:quantum_class': 'io',
+             'resources:CUSTOM_VQOS_CPU_UNIT': '40',
+             'vqos:guarantee': 'required'}, 2,
             policy_override.of_flavor('small', 2, {}))
-        assert policy == policies.ServerPolicy(2)
+        assert policy == policies.ServerPolicy(2, 40)
 
-    def test_what_a_server_without_units_cannot_pay(self):
-        with pytest.raises(policies.PolicyError, match='dd_billing'):
-            policy_override.effective({}, 2, ONE)
+    @pytest.mark.parametrize('override, key', [
+        (ONE, 'dd_billing'), (ONE._replace(dd_billing='off'), 'guarantee')])
+    def test_what_a_server_without_units_cannot_have(self, override, key):
+        with pytest.raises(policies.PolicyError, match=key):
+            policy_override.effective({}, 2, override)
 
 
 def test_a_flavor_that_cannot_be_honoured_is_not_pushed():

@@ -165,7 +165,8 @@ def test_its_pushes_are_read_again(tmp_path):
         push_receiver=receiver.Receiver(
             held, world.loop.follow_pushed, world.loop.pushed_report, 'here'))
     flavors = {'f1': {'name': 'small', 'vcpus': 2, 'units': 60,
-                      'quantum_class': 'io', 'dd_billing': 'off'}}
+                      'quantum_class': 'io', 'dd_billing': 'off',
+                      'guarantee': 'off'}}
     for kind, ask in (
             (messages.PushResult, lambda: endpoint.push_policies(
                 {}, generation=store.now_us(), flavors=flavors)),

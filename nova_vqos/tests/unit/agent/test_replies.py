@@ -66,7 +66,8 @@ class TestServer:
             'policy_source': dict.fromkeys(
                 ('units', 'cap', 'guarantee', 'quantum_class', 'dd_billing'),
                 'flavor'),
-            'booted': {'quantum_class': 'io', 'dd_billing': 'account'},
+            'booted': {'quantum_class': 'io', 'dd_billing': 'account',
+                       'guarantee': 'off'},
             'pushed': None, 'push_error': '',
             'entitled_cu': 60, 'quantum_class': 'io',
             'dd_billing': 'account', 'right': False, 'problem': '',

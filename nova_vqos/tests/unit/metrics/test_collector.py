@@ -233,8 +233,11 @@ class TestServer:
     def test_one_that_is_not_guaranteed(self, agent):
         agent.servers[0]['guarantee'].update(since=None, problem='full')
         assert values(agent.scrape(), 'server_guaranteed') == [0]
-        agent.servers[0]['guarantee'] = None
+        agent.servers[0]['guarantee'].update(ends=True)
         assert values(agent.scrape(), 'server_guaranteed') == []
+        assert values(agent.scrape(), 'server_reserved_pcpus') == [0.65]
+        agent.servers[0]['guarantee'] = None
+        assert values(agent.scrape(), 'server_reserved_pcpus') == []
 
     def test_texts_are_escaped(self, agent):
         name = 'a "b"\\ \n{c="d"} 1'

@@ -6,7 +6,9 @@ from fractions import Fraction
 import pytest
 
 from nova_vqos import agent_state
+from nova_vqos import policy_override
 from nova_vqos import units
+from nova_vqos.agent.overrides import store
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
@@ -17,7 +19,8 @@ from nova_vqos.tests.fixtures import make_profiles
 # Of 60 CU on two vCPUs, on pCPUs of 100 CU, for each vCPU and I/O thread.
 VCPU = units.CpuCap(15_000, 50_000)
 IO = units.CpuCap(400, 8_000)
-COST = Fraction(7, 10)
+# Of class io, with runtimes of two ticks at least.
+SHORT = units.CpuCap(8_000, 26_667)
 
 
 class World(agent.World):
@@ -36,6 +39,17 @@ class World(agent.World):
         return self.report(uuid)['guarantee']
 
 
+def push(world, overrides, guarantee, quantum_class='default',
+         dd_billing='off'):
+    """:returns: how the servers of a world follow"""
+    overrides.merge({'f1': policy_override.Override(
+        policy_override.generation_of(overrides.overrides) + 1, 'small', 2, 60,
+        quantum_class, dd_billing, guarantee)})
+    _changed, following = world.ask(world.loop.follow_pushed)
+    world.settle()
+    return following
+
+
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path)
@@ -44,13 +58,13 @@ def world(tmp_path):
 def test_what_is_promised_is_reserved(world):
     world.run()
     world.tick()
-    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
     assert world.host.reclaims == {fakes.UUID: False}
     found = world.guarantee()
     assert found.pop('since').startswith('20')
     assert found.pop('reserved_pcpus') == pytest.approx(0.65)
     assert found == {'vcpus': 2, 'runtime_us': 15_000, 'period_us': 50_000,
-                     'problem': ''}
+                     'problem': '', 'ends': False}
 
 
 @pytest.mark.parametrize('guarantee', ['off', None])
@@ -61,6 +75,16 @@ def test_others_are_left_alone(world, guarantee):
     world.tick(3)
     assert world.host.reserves == 0
     assert world.guarantee() is None
+
+
+def test_a_reservation_of_others_is_left_alone(world):
+    world.boot(specs=None)
+    world.host.reservations[fakes.UUID] = VCPU, IO
+    world.start()
+    world.tick(3)
+    assert world.host.reserves == 0
+    assert world.guarantee() is None
+    assert world.host_report()['alarms'] == []
 
 
 def test_nothing_is_reserved_where_that_is_off(tmp_path):
@@ -83,7 +107,7 @@ def test_it_comes_right_after_the_cap(world):
     world.host.event(base.EventKind.STARTED, detail='booted')
     world.settle()
     assert world.limits() == {agent.RIGHT}
-    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
 
 
 def test_one_that_is_right_is_looked_at_now_and_then(world):
@@ -100,7 +124,7 @@ def test_a_vcpu_that_is_plugged_in_has_its_part(world):
     world.host.plug_vcpu(2)
     world.host.event(base.EventKind.CHANGED)
     world.tick(2)
-    vcpu, _io = world.host.reserved[fakes.UUID]
+    vcpu, _io = world.host.reservations[fakes.UUID]
     # The units are shared by three by now.
     assert vcpu == units.CpuCap(10_000, 50_000)
     assert world.guarantee()['vcpus'] == 3
@@ -112,7 +136,7 @@ def test_one_that_pays_for_its_io_has_less_reserved(tmp_path):
                                       dd_billing='charge'))
     world.start()
     world.busy(60)
-    vcpu, io = world.host.reserved[fakes.UUID]
+    vcpu, io = world.host.reservations[fakes.UUID]
     limit = world.domain()
     assert vcpu.share < VCPU.share
     assert float(vcpu.share) == pytest.approx(
@@ -125,7 +149,7 @@ def test_a_floor_may_use_more(world):
     world.run(specs=fakes.make_specs(guarantee='required', cap='floor'))
     world.tick(11)
     assert world.limits() == {base.Limit(None, 100_000)}
-    assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+    assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
     assert world.host.reclaims == {fakes.UUID: True}
     assert world.guarantee()['problem'] == ''
     assert world.host_report()['guarantee'][
@@ -339,7 +363,7 @@ class TestShare:
         world.tick(11)
         world.boot(fakes.OTHER_UUID)
         world.tick(2)
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
         assert world.limits(fakes.OTHER_UUID) == {agent.RIGHT}
         problem = world.guarantee(fakes.OTHER_UUID)['problem']
         for text in ('[vqos_agent] guaranteed_share is 0.4', '0.150 pCPUs',
@@ -350,7 +374,7 @@ class TestShare:
         assert world.guarantee()['problem'] == ''
         world.host.runs.pop(fakes.UUID)
         world.tick(2)
-        assert world.host.reserved[fakes.OTHER_UUID] == (VCPU, IO)
+        assert world.host.reservations[fakes.OTHER_UUID] == (VCPU, IO)
         assert world.host_report()['alarms'] == []
 
     def test_of_two_that_come_at_once_one_has_room(self, tmp_path):
@@ -360,7 +384,7 @@ class TestShare:
         world.boot()
         world.boot(fakes.OTHER_UUID)
         world.tick()
-        assert len(world.host.reserved) == 1
+        assert len(world.host.reservations) == 1
 
     def test_one_that_just_has_room(self, tmp_path):
         world = self.make(tmp_path, 0.35)
@@ -369,7 +393,7 @@ class TestShare:
         assert world.state().guarantee_pcpus == pytest.approx(0.7)
         world.boot()
         world.tick()
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
 
     def test_what_the_kernel_refused_takes_nothing(self, tmp_path):
         world = self.make(tmp_path, 0.5)
@@ -391,7 +415,7 @@ class TestShare:
         assert world.state().guarantee_pcpus == pytest.approx(1.0)
         world.host.reserve = real
         world.tick()
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
 
     def fail(self, *_arguments, **_options):
         raise base.HypervisorError('not understood')
@@ -424,7 +448,7 @@ class TestClock:
     def test_what_is_reserved_lasts_for_the_share(self, world):
         world.run()
         world.tick(11)
-        assert world.host.reserved[fakes.UUID] == (
+        assert world.host.reservations[fakes.UUID] == (
             units.CpuCap(12_000, 50_000), IO)
         # Of the time that the host has at that clock it takes as much.
         assert world.guarantee()['reserved_pcpus'] == pytest.approx(0.65)
@@ -436,7 +460,7 @@ class TestClock:
     def test_that_of_one_that_may_use_more_is_not(self, world):
         world.run(specs=fakes.make_specs(guarantee='required', cap='floor'))
         world.tick(11)
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
         assert world.guarantee()['reserved_pcpus'] == pytest.approx(0.65)
 
     def test_nothing_is_guaranteed_where_the_scale_is_not_known(
@@ -452,7 +476,7 @@ class TestClock:
         # Turbo is switched off.
         world.host.clock_counts = False
         world.tick(610)
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
         assert world.guarantee()['problem'] == ''
         assert world.state().guarantee_total_pcpus == pytest.approx(1.746)
 
@@ -461,7 +485,7 @@ class TestClock:
         world.tick(11)
         world.host.clock_counts = False
         world.tick(610)
-        assert world.host.reserved == {fakes.UUID: (VCPU, IO)}
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
         assert world.host_report()['guarantee'][
             'free_pcpus'] == pytest.approx(1.096)
 
@@ -483,10 +507,132 @@ def test_without_a_profile_nothing_is_known(tmp_path):
     assert world.guarantee()['since']
 
 
-def test_a_server_in_no_pool(tmp_path):
-    """The kernel reserves nothing for a thread that may not run on all."""
-    world = World(tmp_path)
-    world.run()
-    target = world.loop._quantum._target(
-        world.loop._servers[fakes.UUID], fakes.make_profile())
-    assert target.pcpus is None
+class TestPush:
+    @pytest.fixture
+    def overrides(self, tmp_path):
+        return store.OverrideStore(str(tmp_path / 'pushed.json'))
+
+    @pytest.fixture
+    def world(self, tmp_path, overrides):
+        return World(tmp_path, store=overrides)
+
+    @pytest.fixture
+    def kept(self, world, overrides):
+        """A server whose guarantee was taken away by a push."""
+        world.run()
+        world.tick(11)
+        push(world, overrides, 'off')
+        return world
+
+    @pytest.mark.parametrize('guarantee', ['required', 'preferred'])
+    def test_it_is_reserved_at_once(self, world, overrides, guarantee):
+        world.run(guarantee='off')
+        world.tick()
+        assert world.host.reserves == 0
+        push(world, overrides, guarantee)
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
+        assert world.guarantee()['since']
+
+    def test_what_is_taken_away_is_kept_until_it_stops(
+            self, world, overrides, caplog):
+        world.run()
+        world.tick(11)
+        following = push(world, overrides, 'off')
+        assert following.keep_reservation == 1
+        world.tick(30)
+        assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
+        found = world.guarantee()
+        assert (found['ends'], found['problem']) == (True, '')
+        assert found['reserved_pcpus'] == pytest.approx(0.65)
+        assert world.host_report()['guarantee'][
+            'reserved_pcpus'] == pytest.approx(0.65)
+        assert world.host_report()['alarms'] == []
+        assert caplog.text.count('until it stops') == 1
+        # It was started again.
+        world.boot(run_id=2)
+        world.tick(3)
+        assert world.host.reservations == {}
+        assert world.guarantee() is None
+        assert world.host_report()['guarantee']['reserved_pcpus'] == 0
+
+    def test_it_follows_the_cap_as_long(self, kept, overrides):
+        push(kept, overrides, 'off', quantum_class='io')
+        assert kept.host.reservations[fakes.UUID][0] == SHORT
+        kept.host.plug_vcpu(2)
+        kept.host.event(base.EventKind.CHANGED)
+        kept.tick()
+        assert kept.host.reservations[fakes.UUID][0].share == Fraction(1, 5)
+
+    def test_one_that_pays_for_its_io_has_less(self, tmp_path, overrides):
+        world = billing.World(tmp_path, overrides, guarantees_speed=True)
+        world.boot(specs=fakes.make_specs(guarantee='required',
+                                          dd_billing='charge'))
+        world.start()
+        push(world, overrides, 'off', dd_billing='charge')
+        world.busy(60)
+        vcpu, _io = world.host.reservations[fakes.UUID]
+        limit = world.domain()
+        assert limit.quota_us < billing.WHOLE.quota_us
+        assert float(vcpu.share) == pytest.approx(
+            limit.quota_us / limit.period_us / 2, rel=0.01)
+
+    def test_a_new_agent_finds_what_is_kept(self, kept, overrides, tmp_path):
+        (tmp_path / 'again').mkdir()
+        again = World(tmp_path / 'again', hypervisor=kept.host,
+                      store=overrides)
+        again.start()
+        again.tick(11)
+        assert again.guarantee()['ends']
+        found = again.host_report()['guarantee']
+        assert found['total_pcpus'] == pytest.approx(1.746)
+        assert found['reserved_pcpus'] == pytest.approx(0.65)
+        push(again, overrides, 'off', quantum_class='io')
+        assert again.host.reservations[fakes.UUID][0] == SHORT
+
+    def test_so_does_one_that_is_to_reserve_no_more(self, world, tmp_path):
+        world.run()
+        world.tick()
+        (tmp_path / 'again').mkdir()
+        again = World(tmp_path / 'again', hypervisor=world.host,
+                      guarantees_speed=False)
+        again.start()
+        again.host.plug_vcpu(2)
+        again.host.event(base.EventKind.CHANGED)
+        again.tick(2)
+        assert again.host.reservations[fakes.UUID][0] == units.CpuCap(
+            10_000, 50_000)
+        assert again.host_report()['guarantee'] is None
+        assert again.state().guarantee_total_pcpus == 0.0
+
+    def test_it_can_be_given_back(self, kept, overrides):
+        push(kept, overrides, 'required')
+        found = kept.guarantee()
+        assert (found['ends'], found['problem']) == (False, '')
+        assert found['since']
+
+    def test_an_alarm_ends_with_what_was_not_to_be_had(self, world,
+                                                       overrides):
+        world.host.free_pcpus = Fraction(1, 2)
+        world.run()
+        world.tick(3)
+        assert world.host_report()['alarms']
+        push(world, overrides, 'off')
+        world.tick()
+        assert world.guarantee() is None
+        assert world.host_report()['alarms'] == []
+
+    @pytest.mark.parametrize('guarantee, is_alarm', [
+        ('required', True), ('preferred', False)])
+    def test_a_host_that_guarantees_nothing(self, tmp_path, overrides,
+                                            guarantee, is_alarm):
+        world = World(tmp_path, store=overrides, guarantees_speed=False)
+        world.run(guarantee='off')
+        push(world, overrides, guarantee)
+        world.tick()
+        assert world.host.reservations == {}
+        assert world.limits() == {agent.RIGHT}
+        found = world.guarantee()
+        assert found['since'] is None
+        assert 'guarantees_speed' in found['problem']
+        assert any(fakes.UUID in alarm and 'guarantees_speed' in alarm
+                   for alarm in world.host_report()['alarms']) == is_alarm

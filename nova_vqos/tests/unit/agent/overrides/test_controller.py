@@ -31,12 +31,14 @@ class World(billing.World):
         self.generation = NOW_US
 
     def push(self, flavor_id='f1', *, generation=None, name='small', vcpus=2,
-             units=60, quantum_class='default', dd_billing='off'):
+             units=60, quantum_class='default', dd_billing='off',
+             guarantee='off'):
         if generation is None:
             self.generation = generation = self.generation + 1
         flavors = {flavor_id: {
             'name': name, 'vcpus': vcpus, 'units': units,
-            'quantum_class': quantum_class, 'dd_billing': dd_billing}}
+            'quantum_class': quantum_class, 'dd_billing': dd_billing,
+            'guarantee': guarantee}}
         answer = self.ask(lambda: self.pushing.push(generation, flavors))
         self.settle()
         return primitives.to_primitives(answer)
@@ -75,7 +77,7 @@ class TestBilling:
         report = world.report()
         assert report['tamperings'] == []
         assert report['policy_source'] == {
-            'units': 'flavor', 'cap': 'flavor', 'guarantee': 'flavor',
+            'units': 'flavor', 'cap': 'flavor', 'guarantee': 'pushed',
             'quantum_class': 'pushed', 'dd_billing': 'pushed'}
         assert report['booted']['dd_billing'] == 'off'
         assert report['pushed']['dd_billing'] == 'charge'
@@ -139,7 +141,7 @@ class TestClass:
         world.store.merge({'f1': policy_override.Override(
             policy_override.generation_of(world.store.overrides) + 1,
             'small', 2, 60,
-            quantum_class, 'off')})
+            quantum_class, 'off', 'off')})
         world.ask(world.loop.follow_pushed)
 
     def test_slices_follow(self, world):
@@ -307,10 +309,11 @@ class TestGenerations:
         assert primitives.to_primitives(world.ask(world.pushing.report)) == {
             'host': 'here', 'generation': 0, 'pushed_at': '', 'flavors': {},
             'problem': '', 'following': 0, 'other_units': 0, 'refused': 0,
-            'unmatched': 0, 'not_following': []}
+            'unmatched': 0, 'not_following': [], 'keep_reservation': 0}
         world.push(quantum_class='io')
         report = primitives.to_primitives(world.ask(world.pushing.report))
         assert report['generation'] == world.generation
         assert report['flavors'] == {'f1': {
             'generation': world.generation, 'name': 'small', 'vcpus': 2,
-            'units': 60, 'quantum_class': 'io', 'dd_billing': 'off'}}
+            'units': 60, 'quantum_class': 'io', 'dd_billing': 'off',
+            'guarantee': 'off'}}

@@ -92,7 +92,8 @@ def test_a_push_is_applied_and_answered(add, api):
     assert primitives.to_primitives(answer) == {
         'host': 'a', 'generation': generation, 'state': 'applied',
         'stored': True, 'problem': '', 'servers': 1, 'following': 1,
-        'other_units': 0, 'refused': 0, 'unmatched': 0, 'not_following': []}
+        'other_units': 0, 'refused': 0, 'unmatched': 0, 'not_following': [],
+        'keep_reservation': 0}
     server = show(api, 'a')
     assert server.policy.dd_billing == 'account'
     assert server.policy_source['dd_billing'] == 'pushed'

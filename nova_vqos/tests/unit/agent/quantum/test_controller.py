@@ -5,6 +5,8 @@ import uuid as uuids
 
 import pytest
 
+from nova_vqos import policy_override
+from nova_vqos.agent.overrides import store
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.quantum import model
@@ -13,6 +15,7 @@ from nova_vqos.tests.fixtures import quantum_world
 
 UUID = fakes.UUID
 OTHER_UUID = fakes.OTHER_UUID
+THIRD_UUID = '33333333-2222-4333-8444-555555555555'
 CACHE_US = quantum_world.CACHE_US
 
 
@@ -179,6 +182,36 @@ class TestPools:
         assert UUID not in world.host.pins
         assert world.slice_us() == CACHE_US
         assert 'pinned' in world.report()['quantum']['left_alone']
+
+    @pytest.mark.parametrize('guarantees_speed', [True, False])
+    def test_one_that_is_to_be_guaranteed_leaves_its_pool_at_once(
+            self, tmp_path, monkeypatch, guarantees_speed):
+        overrides = store.OverrideStore(str(tmp_path / 'pushed.json'))
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch, overrides,
+                                           guarantees_speed)
+
+        def push(generation, guarantee):
+            overrides.merge({'f1': policy_override.Override(
+                generation, 'small', 2, 40, 'cache', 'off', guarantee)})
+            world.ask(world.loop.follow_pushed)
+        for uuid, quantum_class in ((UUID, 'cache'), (OTHER_UUID, 'default')):
+            world.boot(uuid, quantum_class, vcpus=2, flavor=('large', 'f2'))
+        world.run(THIRD_UUID, vcpus=2)
+        assert len(world.host.pins[THIRD_UUID][0]) == 1
+        push(1, 'preferred')
+        world.tick(2)
+        pins = world.host.pins[THIRD_UUID]
+        if not guarantees_speed:
+            assert len(pins[0]) == 1
+            return
+        assert pins == dict.fromkeys((0, 1), {0, 1})
+        assert 'guaranteed' in world.report(THIRD_UUID)['quantum'][
+            'left_alone']
+        assert THIRD_UUID in world.host.reservations
+        # It is in none as long as it has a reservation.
+        push(2, 'off')
+        world.tick(60)
+        assert pins == dict.fromkeys((0, 1), {0, 1})
 
     def test_a_server_that_migrates_is_placed_after(self, world):
         real, busy = world.host.place, [True]

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from nova_vqos import policy_override
+from nova_vqos import units
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.overrides import store
@@ -23,6 +24,8 @@ from nova_vqos.tests.unit.agent.overrides import test_gossip
 Service = collections.namedtuple('Service', 'host')
 FLAVOR = {'id': 'f1', 'name': 'small', 'vcpus': 2, 'ram': 256,
           'extra_specs': {}}
+# For each vCPU, and for its I/O.
+RESERVED = units.CpuCap(10_000, 50_000), units.CpuCap(4_000, 200_000)
 
 
 def answer(body, status_code=200):
@@ -117,10 +120,9 @@ class TestFlavors:
     def test_without_our_keys_it_is_the_defaults(self, nova):
         found = policy_push.overrides(cloud.Cloud(nova).flavors())
         assert found['f2'] == policy_override.Override(
-            0, 'stock', 2, None, 'default',
-                                                       'off')
-        assert found['f1'] == policy_override.Override(0, 'small', 2, 60, 'io',
-                                                       'charge')
+            0, 'stock', 2, None, 'default', 'off', 'off')
+        assert found['f1'] == policy_override.Override(
+            0, 'small', 2, 60, 'io', 'charge', 'off')
 
     def test_they_are_selected_by_name_or_id(self, nova):
         found = cloud.Cloud(nova).flavors()
@@ -205,7 +207,8 @@ class TestPush:
         found = {row['flavor']: row for row in ran.json}
         assert found['small'] == {
             'flavor': 'small', 'id': 'f1', 'vcpus': 2, 'units_cu': 60,
-            'quantum_class': 'io', 'dd_billing': 'charge', 'hosts_behind': 1}
+            'quantum_class': 'io', 'dd_billing': 'charge',
+            'guarantee': 'off', 'hosts_behind': 1}
         assert found['dear']['hosts_behind'] == 2
         assert run('policy', 'push', '--dry-run').out
 
@@ -320,7 +323,7 @@ class TestShow:
         assert ran.status == 0
         found = {(row['host'], row['server'], row['field']): row
                  for row in ran.json}
-        assert len(found) == 6
+        assert len(found) == 3 * len(policy_override.FOLLOWED)
         row = found['a', fakes.UUID, 'dd_billing']
         assert (row['in_force'], row['source'], row['booted'],
                 row['pushed']) == ('charge', 'pushed', 'off', 'charge')
@@ -328,6 +331,25 @@ class TestShow:
         assert (row['in_force'], row['source'], row['booted'],
                 row['pushed']) == ('account', 'flavor', 'account', 'charge')
         assert 'without resources:CUSTOM_VQOS_CPU_UNIT' in row['reason']
+        assert found['a', fakes.UUID, 'guarantee']['in_force'] == 'off'
+
+    def test_one_that_keeps_its_reservation(self, run, made, nova):
+        world = made['a'].world
+        for guarantee in ('required', 'off'):
+            nova.add('f1', 'small', resources__CUSTOM_VQOS_CPU_UNIT='60',
+                     vqos__guarantee=guarantee)
+            ran = run('policy', 'push', '-f', 'json')
+            # It was reserved meanwhile, and the agent looks at it or not.
+            world.host.reservations[fakes.UUID] = RESERVED
+            world.loop._servers[fakes.UUID].record_reserved(
+                world.host.reserved(fakes.UUID))
+        assert [row['keep_reservation'] for row in ran.json] == [1, 0]
+        ran = run('policy', 'status', '-f', 'json')
+        assert [row['keep_reservation'] for row in ran.json] == [1, 0]
+        ran = run('policy', 'show', '--host', 'a', '-f', 'json')
+        row = next(row for row in ran.json if row['field'] == 'guarantee')
+        assert (row['in_force'], row['source']) == ('off', 'pushed')
+        assert 'until it stops' in row['reason']
         assert run('policy', 'show').out
 
     def test_of_one_server(self, run):

@@ -101,6 +101,14 @@ def test_fields_of_unknown_values_are_empty():
     assert plain(found['bill']) is None
 
 
+def test_a_guarantee_that_was_taken_away():
+    found = {**BRIEF, 'guarantee': {**BRIEF['guarantee'], 'ends': True}}
+    assert row(found)['guaranteed'] is None
+    shown = dict(servers.fields('a', parse(found)))['guarantee']
+    assert str(shown) == ('off, reserved until it stops: 12000 of 50000 us '
+                          'for each vCPU, 0.53 pCPUs with its I/O')
+
+
 def test_a_migrating_server_is_shown_as_arriving():
     shown = servers.SHORT['host'](servers.Placed(
         'b', parse({**BRIEF, 'arriving': True})))
@@ -112,7 +120,12 @@ def test_a_migrating_server_is_shown_as_arriving():
     ({'right': False}, True), ({'right': True, 'problem': 'x'}, True),
     ({'guarantee': parse(BRIEF).guarantee}, False),
     ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, since=None)},
-     True)])
+     True),
+    # One that was taken away is missing to nobody.
+    ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, since=None,
+                                       ends=True)}, False),
+    ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, ends=True,
+                                       problem='full')}, True)])
 def test_what_is_wrong(brief, wrong):
     assert servers.is_wrong(servers.Placed(
         'a', messages.Server(server_uuid='x', **brief))) is wrong

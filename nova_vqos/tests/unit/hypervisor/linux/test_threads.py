@@ -258,6 +258,23 @@ class TestReserve:
         assert found.refusal
         assert found.vcpus == {0: VCPU, 1: VCPU}
 
+    def test_it_is_read(self, cache, kernel):
+        assert threads.reserved(cache, UUID) == base.Reserved({}, Fraction(0))
+        made = threads.reserve(cache, UUID, VCPU, IO)
+        kernel.writes.clear()
+        assert threads.reserved(cache, UUID) == made
+        assert kernel.writes == []
+
+    def test_what_is_there_changes_and_no_more_comes(self, cache, kernel,
+                                                     host):
+        assert threads.reserve(cache, UUID, VCPU, IO, anew=False).pcpus == 0
+        threads.reserve(cache, UUID, VCPU, IO)
+        host.group('vcpu2', 52)
+        kernel.add(52)
+        less = units.CpuCap(10_000, 50_000)
+        found = threads.reserve(cache, UUID, less, IO, anew=False)
+        assert found == base.Reserved({0: less, 1: less}, Fraction(1, 2))
+
     def test_a_vcpu_that_ends_meanwhile(self, cache, kernel):
         del kernel.threads[51]
         found = threads.reserve(cache, UUID, VCPU, IO)
