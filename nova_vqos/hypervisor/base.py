@@ -385,6 +385,9 @@ class ThreadDriver(abc.ABC):
 
         Cheap where nothing has to be changed. What is reserved can be changed,
         and ends with the thread. A thread with a reservation has no slice.
+        First, a vCPU with one is let run on all pCPUs again where the
+        hypervisor has left it confined by a pin that the kernel refused. That
+        may block for tens of seconds.
 
         :param vcpu: of each vCPU
         :param io: of each thread that serves its I/O, which may use more while

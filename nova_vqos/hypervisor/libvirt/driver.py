@@ -2,6 +2,7 @@
 """The driver of a host of QEMU domains under libvirt."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+import contextlib
 import logging
 import os
 import typing as ty
@@ -58,6 +59,7 @@ class LibvirtHypervisor(base.Hypervisor):
         :param partition_path: of the file with what was measured there
         """
         self._root = root
+        self._guaranteed_pcpus = guaranteed_pcpus
         self._partition = partition.Partition(
             guaranteed_pcpus, partition_path,
             root) if guaranteed_pcpus else None
@@ -165,6 +167,12 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def reserve(self, uuid: str, vcpu: units.CpuCap, io: units.CpuCap, *,
                 reclaims: bool = False, anew: bool = True) -> base.Reserved:
+        pcpus = self._reserving_pcpus()
+        confined = threads.confined(self._domains, uuid, pcpus)
+        if confined:
+            # What the kernel reserves stays as it is until the next call.
+            with contextlib.suppress(base.DomainBusy):
+                pins.restore(self._session, uuid, confined, pcpus)
         return threads.reserve(self._domains, uuid, vcpu, io,
                                reclaims=reclaims, anew=anew)
 
@@ -173,7 +181,7 @@ class LibvirtHypervisor(base.Hypervisor):
             return base.Bandwidth(
                 self._partition.total_pcpus(), is_total=True,
                 number=len(self._partition.pcpus))
-        number = len(os.sched_getaffinity(0))
+        number = len(self._reserving_pcpus())
         return base.Bandwidth(deadline.free_bandwidth(number),
                               is_total=False, number=number)
 
@@ -193,6 +201,10 @@ class LibvirtHypervisor(base.Hypervisor):
     def place(self, uuid: str,
               pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:
         return pins.place(self._session, uuid, pcpus_by_vcpu)
+
+    def _reserving_pcpus(self) -> Set[int]:
+        """Those that a thread may run on for which time is reserved."""
+        return self._guaranteed_pcpus or os.sched_getaffinity(0)
 
     def _find_emulator(self, uuid: str) -> domain_files.Emulator:
         domain = self._session.lookup(uuid)

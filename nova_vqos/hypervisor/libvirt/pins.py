@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The affinity of the vCPUs of libvirt's domains."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
+import logging
 import typing as ty
 
 import libvirt  # type: ignore[import-untyped]
 
+from nova_vqos import cpuset
 from nova_vqos import domain_xml
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
+
+LOG = logging.getLogger(__name__)
 
 
 def pin(session: libvirt_session.Session, uuid: str,
@@ -41,16 +45,52 @@ def place(session: libvirt_session.Session, uuid: str,
     return True
 
 
+def restore(session: libvirt_session.Session, uuid: str,
+            vcpus: Collection[int], pcpus: Set[int]) -> None:
+    """Pin vCPUs again as libvirt has it on record, where that is not so.
+
+    NOTE: libvirt (seen with 9.0) writes the cpuset of a vCPU before it sets
+    the affinity of the thread, which the kernel refuses for one with a
+    reservation. It reports the error, records no pin, and leaves the cpuset.
+
+    :param vcpus: numbers of those that may not run on all of these pCPUs;
+        one that libvirt has pinned so is left alone
+    :raises base.DomainBusy: when the domain takes no writes now
+    """
+    domain = session.lookup(uuid)
+    recorded = _recorded(session, domain)
+    left = [vcpu for vcpu in sorted(vcpus)
+            if pcpus <= recorded.get(vcpu, set())]
+    if not left:
+        return
+    session.check_writable(domain)
+    if not domain_xml.read(session.call(domain.XMLDesc, 0)).pinned:
+        _mark(session, domain, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    for vcpu in left:
+        session.call(domain.pinVcpuFlags, vcpu, _cpumap(recorded[vcpu]),
+                     libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        LOG.warning(
+            'vCPU %d of server %s may run on pCPUs %s again: the kernel '
+            'refused a pin, and libvirt had applied half of it', vcpu, uuid,
+            cpuset.format_pcpus(recorded[vcpu]))
+
+
 def _changes(session: libvirt_session.Session, domain: ty.Any,
              wanted: Mapping[int, Set[int]]) -> dict[int, Set[int]]:
     """The wanted pins that are not in force."""
+    now = _recorded(session, domain)
+    return {vcpu: pcpus for vcpu, pcpus in sorted(wanted.items())
+            if now.get(vcpu) != pcpus}
+
+
+def _recorded(session: libvirt_session.Session,
+              domain: ty.Any) -> dict[int, Set[int]]:
+    """The pCPUs that each vCPU may run on, as libvirt has it on record."""
     # NOTE: needs no job of the domain, so that a migration does not block it.
     # An offline vCPU is not in it.
     found = session.call(domain.vcpuPinInfo, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    now = {vcpu: {pcpu for pcpu, allowed in enumerate(cpumap) if allowed}
-           for vcpu, cpumap in enumerate(found)}
-    return {vcpu: pcpus for vcpu, pcpus in sorted(wanted.items())
-            if now.get(vcpu) != pcpus}
+    return {vcpu: {pcpu for pcpu, allowed in enumerate(cpumap) if allowed}
+            for vcpu, cpumap in enumerate(found)}
 
 
 def _is_marked(session: libvirt_session.Session, domain: ty.Any) -> bool:

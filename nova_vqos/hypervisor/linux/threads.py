@@ -6,7 +6,8 @@ thread, ``iothreadN``. All other threads of its QEMU are in ``emulator``: its
 main one, helpers that come and go, and vhost's workers.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
+import contextlib
 import dataclasses
 from fractions import Fraction
 import logging
@@ -160,6 +161,22 @@ def reserved(cache: domain_files.Cache, uuid: str) -> base.Reserved:
             if number is not None:
                 vcpus[number] = has
     return base.Reserved(vcpus, pcpus)
+
+
+def confined(cache: domain_files.Cache, uuid: str,
+             pcpus: Set[int]) -> Set[int]:
+    """Find vCPUs with a reservation that may not run on all of some pCPUs.
+
+    :returns: their numbers
+    """
+    found = set()
+    for number, tid in read(cache, uuid).vcpus.items():
+        # The next look finds the thread that comes after it.
+        with contextlib.suppress(ProcessLookupError):
+            if (deadline.reservation(tid) is not None
+                    and not pcpus <= os.sched_getaffinity(tid)):
+                found.add(number)
+    return found
 
 
 def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,

@@ -290,6 +290,25 @@ def test_a_pinned_guest_is_not_guaranteed(agent, whole):
     assert reservations(guest)[0] is None
 
 
+def test_half_of_a_refused_pin_is_undone(agent, whole):
+    guest = boot(whole, spare_vcpus=1)
+    wait_reserved(guest)
+    with pytest.raises(libvirt.libvirtError):
+        guest.domain().pinVcpu(0, (True, *[False] * max(whole.pcpus)))
+    process.wait_until(lambda: 'refused a pin' in agent.log(), LIMIT_S,
+                       'the agent to see what libvirt left of it')
+    process.wait_until(
+        lambda: os.sched_getaffinity(guest.thread(0)) == set(whole.pcpus),
+        LIMIT_S, 'its vCPU to run on all pCPUs')
+    # What is reserved can be changed again.
+    guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    half = units.CpuCap(10_000, 50_000)
+    process.wait_until(
+        lambda: [deadline.reservation(guest.thread(vcpu))
+                 for vcpu in (0, 1)] == [half, half],
+        LIMIT_S, 'the reservations of both vCPUs')
+
+
 def start_again(guest):
     """Stop a guest, and start it as the same server."""
     connection = guests.connect(guest.host)

@@ -18,7 +18,7 @@ from nova_vqos.tests.fixtures import make_profiles
 
 # Of 60 CU on two vCPUs, on pCPUs of 100 CU, for each vCPU and I/O thread.
 VCPU = units.CpuCap(15_000, 50_000)
-IO = units.CpuCap(400, 8_000)
+IO = units.CpuCap(4_000, 80_000)
 # Of class io, with runtimes of two ticks at least.
 SHORT = units.CpuCap(8_000, 26_667)
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pins, on the driver that libvirt itself brings for tests."""
 
+import re
+
 import libvirt
 import pytest
 
 from nova_vqos import domain_xml
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.libvirt import pins
 from nova_vqos.tests.fixtures import fakes
 
 LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -148,3 +151,47 @@ class TestPlace:
     def test_an_absent_vcpu(self, hypervisor, domain):
         with pytest.raises(base.HypervisorError):
             hypervisor.place(fakes.UUID, {70: {1}})
+
+
+class TestRestore:
+    """vCPUs that libvirt has confined without a record of it."""
+
+    ALL = frozenset({0, 1, 2, 3})
+
+    @pytest.fixture
+    def restore(self, hypervisor, domain):
+        def restore(*vcpus):
+            pins.restore(hypervisor._session, fakes.UUID, vcpus, self.ALL)
+            return domain.pinned
+        return restore
+
+    def test_what_is_on_record_is_applied_again(self, restore, caplog):
+        assert restore(1) == [(1, LIVE)]
+        assert 'pCPUs 0-3' in caplog.text
+
+    def test_a_pin_on_record_is_left_alone(self, restore, domain):
+        domain.pinVcpu(0, (True, False, False, False))
+        assert restore(0) == []
+
+    def test_pins_of_others_are_not_marked(self, restore, domain):
+        domain.pinVcpu(0, (True, False, False, False))
+        assert restore(1) == [(1, LIVE)]
+        assert domain.marked == []
+
+    def test_one_without_pins_leaves_the_new_one_behind(self, restore, domain,
+                                                        monkeypatch):
+        # The test driver keeps pins that are as wide as the host.
+        xml = domain.XMLDesc(0)
+        monkeypatch.setattr(
+            domain, 'XMLDesc', lambda _flags: re.sub(
+                '<vcpupin [^>]*>', '', xml), raising=False)
+        assert restore(0, 1) == [(0, LIVE), (1, LIVE)]
+        assert domain.marked == [LIVE]
+
+    def test_one_that_migrates_waits(self, restore, domain, monkeypatch):
+        monkeypatch.setattr(domain, 'jobStats', lambda: {
+            'type': libvirt.VIR_DOMAIN_JOB_UNBOUNDED,
+            'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
+        with pytest.raises(base.DomainBusy):
+            restore(0)
+        assert domain.pinned == []

@@ -275,6 +275,19 @@ class TestReserve:
         found = threads.reserve(cache, UUID, less, IO, anew=False)
         assert found == base.Reserved({0: less, 1: less}, Fraction(1, 2))
 
+    def test_vcpus_that_a_refused_pin_confines(self, cache, kernel,
+                                               monkeypatch):
+        affinity = {tid: {0, 1} for tid in kernel.threads}
+        monkeypatch.setattr(os, 'sched_getaffinity', affinity.__getitem__)
+        affinity[50] = {0}
+        # Without a reservation a pin is not refused.
+        assert threads.confined(cache, UUID, {0, 1}) == set()
+        threads.reserve(cache, UUID, VCPU, IO)
+        assert threads.confined(cache, UUID, {0, 1}) == {0}
+        assert threads.confined(cache, UUID, {0}) == set()
+        affinity[51] = {1, 2}
+        assert threads.confined(cache, UUID, {0, 1}) == {0, 1}
+
     def test_a_vcpu_that_ends_meanwhile(self, cache, kernel):
         del kernel.threads[51]
         found = threads.reserve(cache, UUID, VCPU, IO)
