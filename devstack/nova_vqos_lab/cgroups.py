@@ -143,6 +143,8 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
     with _explained(hierarchy):
         for mount in hierarchy.roots():
             _make(hierarchy, mount, machine)
+        # See weigh_equally().
+        set_shares(hierarchy, os.path.dirname(group), _LAB_SHARES)
         set_shares(hierarchy, machine, _MACHINE_SHARES)
         set_shares(hierarchy, os.path.join(group, SERVICES),
                     _SERVICES_SHARES)
@@ -152,10 +154,14 @@ def divide(hierarchy: Hierarchy, group: str, pcpus: Iterable[int]) -> None:
 def weigh_equally(hierarchy: Hierarchy, group: str) -> None:
     """Give a host's services and its guests the weights of a stock host.
 
+    And the whole lab that of anything else on the machine: when its hosts are
+    busy, what controls them is to go on.
+
     :param group: of the host, after :func:`divide`
     """
-    for name in (MACHINE, SERVICES):
-        set_shares(hierarchy, os.path.join(group, name), _DEFAULT_SHARES)
+    for name in (os.path.dirname(group), os.path.join(group, MACHINE),
+                 os.path.join(group, SERVICES)):
+        set_shares(hierarchy, name, _DEFAULT_SHARES)
 
 
 def create_least(hierarchy: Hierarchy, group: str) -> None:

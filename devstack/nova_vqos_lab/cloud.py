@@ -4,12 +4,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import fcntl
+import math
 import os
 import shutil
 import time
 import types
 
 from nova_vqos import cpuset
+from nova_vqos import host_stats
 from nova_vqos.calibration import guest
 from nova_vqos.profile import cpu
 from nova_vqos.profile import document
@@ -39,6 +41,10 @@ _CALIBRATION_ROUNDS = 200
 _CALIBRATION_S = 75
 # By default, nova_vqos has no use for a profile that is less certain.
 WIDEST_INTERVAL = 0.05
+_PROFILE = 'etc/nova-vqos/profile.yaml'
+# The rest is for what a cloud and its hosts do beside servers: all of the lab
+# is on these pCPUs.
+_GUARANTEED_SHARE = 0.75
 # Of the lab's directory: what `down` removes there, and nothing else.
 _CONTENT = ('data', 'etc', 'hosts', 'log', 'nova', 'run', 'openrc', 'tempest')
 
@@ -141,7 +147,7 @@ class Lab:
     def deploy(self, servers_without_units: str = 'refuse') -> None:
         """Put nova_vqos on the cloud, as its operator would.
 
-        :param servers_without_units: what hosts do with those
+        :param servers_without_units: what the scheduler does with those
         :raises process.LabError: when a step fails
         """
         if self.is_deployed:
@@ -150,29 +156,19 @@ class Lab:
         config.write_ini(paths.MANAGE_CONF, config.manage())
         with stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
-                for_agent, for_hook = config.agent_and_hook(
-                    name, host.address, self._widest_interval(name))
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
-                                 for_hook)
+                                 config.hook())
                 host.run([f'{services.BIN}/nova-vqos-libvirt-hook',
                           '--install'])
                 # libvirt looks for hooks when it starts.
                 host.stop_libvirtd()
                 host.start_libvirtd()
-                path = host.path('etc/nova-vqos/nova-vqos.conf')
-                config.write_ini(path, for_agent)
-                # The password of the bus is in it.
-                os.chmod(path, 0o640)
                 self.start_agent(name)
         with stage('the filter in nova-scheduler, the driver in each '
                    'nova-compute'):
-            with self._controller_network():
-                services.SCHEDULER.stop()
-                config.write_scheduler(config.scheduler_with_units())
-                services.start_scheduler()
+            self._restart_scheduler(servers_without_units)
             openstack.together(*(
-                lambda name=name: self.sell_units(
-                    name, servers_without_units=servers_without_units)
+                lambda name=name: self.sell_units(name)
                 for name in self.hosts))
             self.wait_for_units()
         _touch(self._deployed_mark)
@@ -217,17 +213,14 @@ class Lab:
         config.write_ini(f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
                          config.merge(settings, more or {}))
 
-    def sell_units(self, name: str, allocation_ratio: float = 1.0,
-                   servers_without_units: str = 'refuse') -> None:
+    def sell_units(self, name: str, allocation_ratio: float = 1.0) -> None:
         """Let a host have CPU units: its nova-compute starts anew.
 
         :param allocation_ratio: how many times over it sells them
-        :param servers_without_units: what it does with those
         """
         self.write_compute(
             name, config.compute_with_units(
-                allocation_ratio, self._widest_interval(name),
-                servers_without_units))
+                allocation_ratio, self._widest_interval(name)))
         self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:
@@ -241,14 +234,70 @@ class Lab:
         self.stop_on(name, 'nova-compute')
         self.start_compute(name)
 
-    def start_agent(self, name: str) -> None:
-        """Start nova-vqos-agent on a host, and wait for its heartbeat."""
+    def start_agent(self, name: str,
+                    more: config.Settings | None = None) -> None:
+        """Start nova-vqos-agent on a host, and wait for its heartbeat.
+
+        :param more: laid over its usual settings
+        """
+        host = self.hosts[name]
+        path = host.path('etc/nova-vqos/nova-vqos.conf')
+        config.write_ini(path, config.merge(config.agent(
+            name, host.address, self._widest_interval(name)), more or {}))
+        # The password of the bus is in it.
+        os.chmod(path, 0o640)
         agent = self._start_on(name, 'nova-vqos-agent', [
             '--config-file', '/etc/nova-vqos/nova-vqos.conf'])
-        state = self.hosts[name].path('run/nova-vqos/agent.json')
+        state = host.path('run/nova-vqos/agent.json')
         process.wait_until(lambda: os.path.exists(state), 60,
                            f'the agent of host {name}', log=agent.log,
                            alive=agent.alive)
+
+    @contextlib.contextmanager
+    def guaranteeing(self, name: str) -> Iterator[None]:
+        """Let a host reserve CPU time for servers meanwhile.
+
+        The kernel does that only for threads that may run on all pCPUs. So the
+        host has all of the machine's, which are equal; another one is to do
+        nothing. Its services weigh as much as its guests, as on a stock host,
+        and it takes servers without units, too.
+
+        :raises process.LabError: when a step fails
+        """
+        host = self.hosts[name]
+        usual, profile = host.pcpus, self.profile(name)
+        (cpu_class,) = profile.cpu_classes
+        try:
+            host.pcpus = frozenset(os.sched_getaffinity(0))
+            document.store(profile._replace(cpu_classes=(
+                cpu_class._replace(pcpus=host.pcpus),)),
+                host.path(_PROFILE))
+            self._restart_host(name, {'vqos_agent': {
+                'guarantees_speed': 'true',
+                'guaranteed_share': str(_GUARANTEED_SHARE)}})
+            cgroups.weigh_equally(host.hierarchy, host.cgroup)
+            self._restart_scheduler('allow')
+            with self.cloud() as cloud:
+                process.wait_until(
+                    lambda: host_stats.TRAIT_GUARANTEE in cloud.traits(name),
+                    120, f'the guarantee of host {name}', interval_s=0.5,
+                    log=f'{paths.LOGS}/nova-vqos-agent-{name}.log')
+            yield
+        finally:
+            host.pcpus = usual
+            document.store(profile, host.path(_PROFILE))
+            self._restart_host(name)
+            self._restart_scheduler('refuse')
+
+    def _restart_host(self, name: str,
+                      for_agent: config.Settings | None = None) -> None:
+        """Have nova_vqos on a host look at its pCPUs and settings again."""
+        host = self.hosts[name]
+        cgroups.divide(host.hierarchy, host.cgroup, host.pcpus)
+        self.stop_on(name, 'nova-vqos-agent')
+        self.start_agent(name, for_agent)
+        self.sell_units(name)
+        self.wait_for_units()
 
     def process_on(self, name: str, program: str) -> process.Process | None:
         """:returns: the process of a program that was started on a host."""
@@ -262,8 +311,7 @@ class Lab:
 
     def profile(self, name: str) -> model.Profile:
         """:returns: the profile of a host."""
-        return document.load(
-            self.hosts[name].path('etc/nova-vqos/profile.yaml'))
+        return document.load(self.hosts[name].path(_PROFILE))
 
     def pcpu_cu(self, name: str) -> float:
         """:returns: the speed of a host's pCPU, in CU."""
@@ -394,6 +442,13 @@ class Lab:
                 alive=lambda: all(self._compute_alive(name)
                                   for name in self.hosts))
 
+    def _restart_scheduler(self, servers_without_units: str) -> None:
+        with self._controller_network():
+            services.SCHEDULER.stop()
+            config.write_scheduler(
+                config.scheduler_with_units(servers_without_units))
+            services.start_scheduler()
+
     def _compute_alive(self, name: str) -> bool:
         running = self.process_on(name, 'nova-compute')
         return running is not None and running.alive()
@@ -409,6 +464,9 @@ class Lab:
                 def sold(name: str = name) -> bool:
                     units = cloud.inventory(name).get(UNITS)
                     return (bool(units) and units['reserved'] < units['total']
+                            # Of the pCPUs that it has now.
+                            and units['total'] // len(self.hosts[name].pcpus)
+                            == math.floor(self.pcpu_cu(name))
                             and units['allocation_ratio']
                             == allocation_ratios.get(name, 1))
 

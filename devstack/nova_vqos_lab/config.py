@@ -218,9 +218,11 @@ def nova_controller(name: str) -> Settings:
     })
 
 
-def scheduler_with_units() -> Settings:
+def scheduler_with_units(servers_without_units: str) -> Settings:
     """:returns: what an operator adds to nova-scheduler's settings."""
-    return {'filter_scheduler': {
+    return {'vqos': {
+        'servers_without_units': servers_without_units,
+    }, 'filter_scheduler': {
         'available_filters': [
             'nova.scheduler.filters.all_filters',
             'nova_vqos.scheduler.filter.VqosFilter',
@@ -295,25 +297,28 @@ def period_us() -> int:
     return int(text)
 
 
-def agent_and_hook(host: str, address: str, profile_max_interval: float
-                   ) -> tuple[Settings, Settings]:
-    """The settings of nova_vqos on a host.
+def agent(host: str, address: str, profile_max_interval: float) -> Settings:
+    """The settings of the agent on a host.
 
     :param host: its name
     :param address: its address in the lab's network
     :param profile_max_interval: as nova-compute's
-    :returns: nova-vqos.conf and hook.conf
     """
-    period = {'period_us': str(period_us())}
     return {
         'DEFAULT': {
             'host': host, 'transport_url': transport_url(),
             'log_file': paths.log(f'nova-vqos-agent-{host}')},
         'vqos': {'compute_state_path': _COMPUTE_STATE,
-                 'profile_max_interval': str(profile_max_interval), **period},
+                 'profile_max_interval': str(profile_max_interval),
+                 'period_us': str(period_us())},
         # For a Prometheus on the controller.
         'vqos_agent': {'metrics_address': address},
-    }, {'hook': period}
+    }
+
+
+def hook() -> Settings:
+    """The settings of libvirt's hook on a host."""
+    return {'hook': {'period_us': str(period_us())}}
 
 
 def manage() -> Settings:
@@ -321,14 +326,13 @@ def manage() -> Settings:
     return {'DEFAULT': {'transport_url': transport_url()}}
 
 
-def compute_with_units(allocation_ratio: float, profile_max_interval: float,
-                       servers_without_units: str) -> Settings:
+def compute_with_units(allocation_ratio: float, profile_max_interval: float
+                       ) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""
     return {
         'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'},
         'vqos': {'allocation_ratio': str(allocation_ratio),
                  'profile_max_interval': str(profile_max_interval),
-                 'servers_without_units': servers_without_units,
                  'compute_state_path': _COMPUTE_STATE,
                  'period_us': str(period_us())},
     }

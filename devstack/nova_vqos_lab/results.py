@@ -14,11 +14,13 @@ from nova_vqos_lab import process
 class Measurement:
     """How fast a server was, measured inside of it.
 
-    :ivar story: ``stock`` or ``units``
+    :ivar story: ``stock``, ``units`` or ``guarantee``: what the server's
+        flavor has
     :ivar host: where it ran
     :ivar moment: ``boot``: since it booted there; ``migrated``: since it was
-        migrated there live
-    :ivar work: kind of work
+        migrated there live; ``sold out`` and ``noise``: while the host was
+        sold out, and other processes spun besides
+    :ivar work: kind of work, or ``CPU time``
     :ivar promised_cu: what its flavor promises, or was meant to
     :ivar delivered_cu: work per wall second, in terms of the reference's,
         had the machine been as fast as when it was calibrated

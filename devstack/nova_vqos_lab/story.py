@@ -22,6 +22,12 @@ each of them twice.
 
 A server of stock Nova promises nothing. Its operator chose a quota that makes
 60 CU on ``fast``: that is counted as its promise.
+
+In the end ``fast`` has both pCPUs of the machine and guarantees speed. It is
+sold out, and its own processes spin beside: a server of stock Nova, one with a
+cap and one with a guarantee, 60 CU each, show what that leaves them. Here CPU
+time is measured, at the calibrated speed of the pCPU: the machine's pace would
+have to be measured on a pCPU of which nothing is left.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,11 +35,14 @@ import contextlib
 import math
 import time
 
+from nova_vqos import host_stats
 from nova_vqos import units
 from nova_vqos.calibration import guest
+from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
+from nova_vqos_lab import noise
 from nova_vqos_lab import pace
 from nova_vqos_lab import process
 from nova_vqos_lab import results
@@ -48,6 +57,12 @@ TOLERANCE = 0.03
 # A single round spans ten periods of the cap or more: up to one more or less
 # of them may fall into it.
 FIRST_ROUND_TOLERANCE = 0.10
+# Instead of a kind of work.
+CPU_TIME = 'CPU time'
+_CPU_TIME_S = 10.0
+_SPINNERS = 8
+# At a quarter of a pCPU, and with all others that begin.
+_FIRST_WORK_LIMIT_S = 180
 # Of the hosts' paces, as each changes by itself.
 CALIBRATION_TOLERANCE = 0.05
 _UNITS_KEY = f'resources:{clouds.UNITS}'
@@ -74,6 +89,8 @@ CHECKS = (
     'forced-migration-claims-units', 'forced-migration-2.30',
     'forced-migration-2.67', 'too-fast-stays',
     'what-fits-boots', 'what-does-not-fit-is-refused', 'hosts-still-differ',
+    'sold-out-host-takes-no-more', 'guarantee-holds-sold-out',
+    'guarantee-holds-beside-noise', 'cap-alone-yields-to-noise',
     *(f'bad-value-{number}-from-2.86' for number in range(len(_BAD_VALUES))),
     *(f'bad-value-{number}-before-2.86'
       for number in range(len(_BAD_FLAVORS))),
@@ -209,6 +226,9 @@ class Story:
         self._compare_paces()
         with self._chapter('flavors with a bad value'):
             self._bad_values(cloud)
+        with self._chapter('a host that is sold out, and noise beside'), \
+                self._lab.guaranteeing('fast'):
+            self._sold_out(cloud)
 
     def _same_speed(self, cloud: client.Cloud) -> None:
         one = cloud.boot('one', 'units', self._images['work'], 'fast')
@@ -383,6 +403,92 @@ class Story:
                 and 'No valid host' in reason,
                 f'{shown}: {answer.status}, then: {reason or "it booted"}')
             server.delete()
+
+    def _sold_out(self, cloud: client.Cloud) -> None:
+        sure = {'vqos:guarantee': 'required',
+                f'trait:{host_stats.TRAIT_GUARANTEE}': 'required'}
+        sold = cloud.inventory('fast')[clouds.UNITS]
+        sold_cu = sold['total'] - sold['reserved']
+        # With their I/O, which Placement does not count.
+        filler_cu = (sold_cu - 2 * PROMISED_CU) * 95 // 200
+        cloud.make_flavor('sure', {_UNITS_KEY: str(PROMISED_CU), **sure})
+        cloud.make_flavor('filler', {_UNITS_KEY: str(filler_cu), **sure})
+        with noise.spinners(self._lab.hosts['fast'], _SPINNERS) as spinning:
+            compared = self._boot_working(cloud, {
+                'stock': 'stock-quota', 'units': 'units', 'guarantee': 'sure'})
+            # From now on all of the machine has to wait for the gaps.
+            fillers = self._boot_working(cloud, {
+                'busy-0': 'filler', 'busy-1': 'filler'})
+            one_more = cloud.boot('one-too-many', 'units',
+                                  self._images['idle'], 'fast')
+            reason = one_more.wait_settled()
+            used_cu = cloud.usages('fast')[clouds.UNITS]
+            self._check(
+                'sold-out-host-takes-no-more', 'No valid host' in reason,
+                f'{used_cu} of {sold_cu} CU are sold: '
+                f'{reason or "one more booted"}')
+            quiet = self._cpu_time_cu(compared, 'sold out')
+            with spinning():
+                noisy = self._cpu_time_cu(compared, 'noise')
+        for server in (*fillers.values(), *compared.values(), one_more):
+            server.delete()
+        for name, found in (('guarantee-holds-sold-out', quiet),
+                            ('guarantee-holds-beside-noise', noisy)):
+            error = found['guarantee'] / PROMISED_CU - 1
+            self._check(name, abs(error) <= TOLERANCE,
+                        f'{found["guarantee"]:.1f} of {PROMISED_CU} CU, '
+                        f'{error:+.1%}, wanted: within {TOLERANCE:.0%}')
+        self._check(
+            'cap-alone-yields-to-noise',
+            noisy['units'] + noisy['stock'] < 2 * PROMISED_CU * 0.9,
+            f'with a cap {noisy["units"]:.1f}, by stock Nova '
+            f'{noisy["stock"]:.1f} of {PROMISED_CU} CU: without that, this '
+            'would show nothing')
+
+    def _boot_working(self, cloud: client.Cloud, flavors: Mapping[str, str]
+                      ) -> dict[str, client.Server]:
+        """Boot servers on ``fast``, and wait until they work.
+
+        :param flavors: by name of the server
+        """
+        made = {name: cloud.boot(name, flavor, self._images['work'], 'fast')
+                for name, flavor in flavors.items()}
+        for server in made.values():
+            server.wait_active()
+        for server in made.values():
+            process.wait_until(
+                lambda server=server: guest.rounds(
+                    server.console().splitlines()), _FIRST_WORK_LIMIT_S,
+                f'the first work of {server.name}', interval_s=0.5)
+        return made
+
+    def _cpu_time_cu(self, compared: Mapping[str, client.Server],
+                     moment: str) -> dict[str, float]:
+        """What servers on ``fast`` get, by their vCPUs' CPU time.
+
+        :param compared: by the part of the story that they stand for
+        """
+        host = self._lab.hosts['fast']
+        groups = {story: host.vcpu_cgroup(server.domain)
+                  for story, server in compared.items()}
+
+        def used_ns() -> dict[str, int]:
+            return {story: cgroups.cpu_time_ns(host.hierarchy, group)
+                    for story, group in groups.items() if group}
+
+        before, began_ns = used_ns(), time.monotonic_ns()
+        # The length of the measurement.
+        time.sleep(_CPU_TIME_S)
+        after, wall_ns = used_ns(), time.monotonic_ns() - began_ns
+        found = {story: (after[story] - before[story]) / wall_ns
+                 * self._pcpu_cu['fast'] for story in before}
+        for story, cu in found.items():
+            self._found.measurements.append(results.Measurement(
+                story, host.name, moment, CPU_TIME, PROMISED_CU,
+                round(cu, 2), round(cu, 2), 1.0))
+            process.say(f'          {story}: {cu:.1f} of {PROMISED_CU} CU, '
+                        f'{moment}')
+        return found
 
     # Tools of the story.
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lab is made ready for tempest."""
 
+from collections.abc import Iterator
+import contextlib
 import os
 
 from nova_vqos.calibration import guest
@@ -15,6 +17,7 @@ UNITS = 60
 _TOO_FAST_UNITS = 150
 # As fast as the machine is at the moment, see pace.py, is good enough there.
 _TOLERANCE = 0.35
+_PATH = os.path.join(paths.TEMPEST, 'tempest.conf')
 
 
 def prepare(lab: cloud.Lab) -> None:
@@ -22,8 +25,7 @@ def prepare(lab: cloud.Lab) -> None:
 
     :raises process.LabError: when a step fails
     """
-    path = os.path.join(paths.TEMPEST, 'tempest.conf')
-    if os.path.exists(path):
+    if os.path.exists(_PATH):
         return
     with cloud.stage('images, flavor, zone and configuration for tempest'):
         calibrated = lab.benchmark()
@@ -41,9 +43,26 @@ def prepare(lab: cloud.Lab) -> None:
             made.make_zone(f'only-{cloud.REFERENCE}', cloud.REFERENCE)
         config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                      config.STESTR_CONF)
-        config.write_ini(path, config.tempest(
+        config.write_ini(_PATH, config.tempest(
             *images, 'tempest', units=UNITS,
             reference_score=calibrated.score,
             speed_tolerance=_TOLERANCE,
             too_fast_units=_TOO_FAST_UNITS, slow_host=cloud.REFERENCE,
             single_host_zone=f'only-{cloud.REFERENCE}'))
+
+
+@contextlib.contextmanager
+def guaranteeing(lab: cloud.Lab) -> Iterator[None]:
+    """Have a host guarantee speed meanwhile, and tempest know it.
+
+    :raises process.LabError: when a step fails
+    """
+    with open(_PATH, encoding='utf-8') as stream:
+        usual = stream.read()
+    try:
+        config.write(_PATH, usual.replace(
+            '[nova_vqos]\n', '[nova_vqos]\nguarantees_speed = true\n'))
+        with lab.guaranteeing('fast'):
+            yield
+    finally:
+        config.write(_PATH, usual)

@@ -15,8 +15,6 @@ import contextlib
 import dataclasses
 from fractions import Fraction
 import os
-import signal
-import sys
 import time
 
 import lab_host
@@ -28,6 +26,7 @@ from nova_vqos import guarantee
 from nova_vqos import policy
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos_lab import cgroups
+from nova_vqos_lab import noise
 from nova_vqos_lab import process
 
 # vCPUs of each part of a pCPU, on two pCPUs. What a case sells is made smaller
@@ -41,9 +40,6 @@ _STEP = Fraction(99, 100)
 # Of the server whose requests take 20 % of a pCPU, and of that which reads its
 # disk.
 _SERVING_CU = _READING_CU = 30
-# Waits for a signal before and after it is started.
-_SPINNER = ('import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n'
-            'while True: pass')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,34 +88,6 @@ def sold_cu(case: str, pcpus: int, *beside_cu: int) -> list[int]:
             parts.pop()
         else:
             scale *= _STEP
-
-
-@contextlib.contextmanager
-def noise(bench: lab_host.BenchHost, spinners: int):
-    """Processes of the host that can spin, beside the group of all guests.
-
-    They are started before the guests, after which it would take long. Both
-    groups have the same weight, as on a host with systemd. Gives a context in
-    which they spin.
-    """
-    started = [bench.host.popen([sys.executable, '-c', _SPINNER], log='noise')
-               for _ in range(spinners)]
-
-    @contextlib.contextmanager
-    def running():
-        for one in started:
-            one.signal(signal.SIGCONT)
-        try:
-            time.sleep(_SETTLE_S)
-            yield
-        finally:
-            for one in started:
-                one.signal(signal.SIGSTOP)
-    try:
-        yield running
-    finally:
-        for one in started:
-            one.signal(signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -255,7 +223,7 @@ def main():
         print(f'{"case":10} {"sold CU":>8} {"by":10} {"beside":>7} '
               f'{"least":>7} {"most":>7} {"p99 ms":>8} {"disk p50":>9} '
               f'{"disk p99":>9}')
-        with noise(bench, options.noise) as running:
+        with noise.spinners(bench.host, options.noise) as running:
             for one in run(bench, running, options):
                 found.append(dataclasses.asdict(one))
                 print(f'{one.case:10} {sum(one.sold):8} {one.enforcement:10} '

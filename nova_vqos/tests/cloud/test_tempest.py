@@ -55,3 +55,12 @@ def test_none_was_skipped(ran):
     count = dict(re.findall(r'^ - (\w+): +(\d+)$', ran.stdout, re.MULTILINE))
     assert int(count['Passed']) >= 25, count
     assert int(count['Skipped']) == 0, count
+
+
+def test_where_a_host_guarantees_speed(lab, ran):
+    """Its own test boots a server there; without, it is refused."""
+    del ran
+    with tempest.guaranteeing(lab):
+        found = run(r'nova_vqos_tempest_plugin\.tests\.api\.test_guarantee')
+    assert found.returncode == 0, found.stdout[-8000:]
+    assert len(re.findall(r'\.\.\. ok$', found.stdout, re.MULTILINE)) == 2
