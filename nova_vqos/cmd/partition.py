@@ -21,6 +21,10 @@ _OPTS = [
     cfg.BoolOpt(
         'release', default=False,
         help='Give the pCPUs back to the rest of the host.'),
+    cfg.BoolOpt(
+        'rebuild', default=False,
+        help='Make the partition anew: the kernel then finds the time again '
+             'that it lost. Servers keep their reservations.'),
     cfg.StrOpt(
         'record', metavar='FILE', default=default_path.PARTITION,
         help='Where the agent finds what was measured.'),
@@ -64,7 +68,7 @@ def _run(argv: list[str]) -> int:
         partition.release()
         return 0
     arguments.check_writable(conf.record, '--record')
-    is_new = partition.make()
+    is_new = partition.make(rebuild=conf.rebuild)
     found = partition.measure()
     partition.store(found)
     _print(conf.format, {

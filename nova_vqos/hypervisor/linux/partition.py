@@ -108,9 +108,11 @@ class Partition:
                     f'{cpuset.format_pcpus(self.pcpus)}')
         return ''
 
-    def make(self) -> bool:
+    def make(self, rebuild: bool = False) -> bool:
         """Make it, unless it is there.
 
+        :param rebuild: make it anew if it is: the kernel then adds up again
+            what threads in it have reserved, and finds what it lost
         :returns: whether anything was written
         :raises PartitionError: when this host or the kernel refuses
         """
@@ -118,7 +120,11 @@ class Partition:
             raise PartitionError('cpuset partitions need cgroups of version '
                                  '2, and this host has version 1')
         if not self.problem():
-            return False
+            if not rebuild:
+                return False
+            # NOTE: its threads keep their reservations.
+            with _errors():
+                cgroup.write(os.path.join(self.path, _STATE), _MEMBER)
         with _errors():
             cgroup.write(os.path.join(os.path.dirname(self.path),
                                       'cgroup.subtree_control'), '+cpuset')

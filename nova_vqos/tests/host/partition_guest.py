@@ -21,6 +21,7 @@ import libvirt
 from nova_vqos import cputune
 from nova_vqos import policy
 from nova_vqos import primitives
+from nova_vqos import units
 from nova_vqos.agent import heartbeat
 from nova_vqos.agent import loop as loops
 from nova_vqos.agent import process
@@ -38,6 +39,7 @@ CONFIG = cgroup_v2_machine.RUN / 'nova-vqos.conf'
 RECORD = cgroup_v2_machine.RUN / 'partition.json'
 WINDOW_S = 5
 NOISE = 4
+LOST = units.CpuCap(10_000, 50_000)
 PARTITION = partition.Partition(PCPUS, str(RECORD))
 
 # Of its two vCPUs the first one spins.
@@ -57,7 +59,7 @@ def main():
         with cgroup_v2_machine.daemon():
             connected = connect()
             for step in (observe_none, observe_made, observe_guarantee,
-                         observe_others, observe_released):
+                         observe_others, observe_rebuilt, observe_released):
                 print(time.monotonic(), step.__name__, file=sys.stderr,
                       flush=True)
                 step(connected, seen)
@@ -148,23 +150,33 @@ def observe_made(_connected, seen):
 
 
 @contextlib.contextmanager
+def group_of_others():
+    """A group of processes in the partition."""
+    group = pathlib.Path(PARTITION.path, 'others')
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        poll(lambda: attempt_rmdir(group), bool)
+
+
+@contextlib.contextmanager
 def noise():
     """Processes that spin in the partition."""
-    group = pathlib.Path(PARTITION.path, 'noise')
-    group.mkdir()
-    # By weights alone they would leave next to nothing.
-    (group / 'cpu.weight').write_text('10000')
-    spinning = [subprocess.Popen([sys.executable, '-c', 'while True: pass'])
-                for _ in range(NOISE)]
-    try:
-        for one in spinning:
-            (group / 'cgroup.procs').write_text(str(one.pid))
-        yield
-    finally:
-        for one in spinning:
-            one.kill()
-            one.wait()
-        poll(lambda: attempt_rmdir(group), bool)
+    with group_of_others() as group:
+        # By weights alone they would leave next to nothing.
+        (group / 'cpu.weight').write_text('10000')
+        spinning = [subprocess.Popen([sys.executable, '-c',
+                                      'while True: pass'])
+                    for _ in range(NOISE)]
+        try:
+            for one in spinning:
+                (group / 'cgroup.procs').write_text(str(one.pid))
+            yield
+        finally:
+            for one in spinning:
+                one.kill()
+                one.wait()
 
 
 def attempt_rmdir(path):
@@ -214,6 +226,24 @@ def observe_others(connected, seen):
     domain.destroy()
     seen['after'] = poll(run_program,
                          lambda found: found['reserved_pcpus'] == 0)
+
+
+def observe_rebuilt(_connected, seen):
+    """The kernel loses time, and finds it again."""
+    with group_of_others() as group:
+        leaving = subprocess.Popen(
+            ['sleep', '1000'], preexec_fn=lambda: (
+                group / 'cgroup.procs').write_text('0'))
+        poll(lambda: pathlib.Path(f'/proc/{leaving.pid}/stat').read_text(),
+             lambda stat: ' (sleep) S ' in stat)
+        deadline.reserve(leaving.pid, LOST)
+        # While it sleeps, which is what loses its time.
+        os.sched_setscheduler(leaving.pid, os.SCHED_OTHER, os.sched_param(0))
+        leaving.kill()
+        leaving.wait()
+    time.sleep(1)
+    seen['lost'] = run_program()
+    seen['rebuilt'] = run_program('--rebuild')
 
 
 def observe_released(_connected, seen):

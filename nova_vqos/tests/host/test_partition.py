@@ -87,6 +87,16 @@ def test_all_comes_back_when_the_server_ends(seen):
         seen['made']['total_pcpus'], abs=0.01)
 
 
+def test_what_the_kernel_lost_is_found_again(seen):
+    lost, rebuilt = seen['lost'], seen['rebuilt']
+    assert not lost['made_now']
+    assert lost['total_pcpus'] == pytest.approx(
+        seen['made']['total_pcpus'] - 0.2, abs=0.01)
+    assert rebuilt['made_now']
+    assert rebuilt['total_pcpus'] == pytest.approx(
+        seen['made']['total_pcpus'], abs=0.01)
+
+
 def test_it_is_released(seen):
     assert seen['release']['status'] == 0
     assert (seen['state'], seen['record']) == ('member', False)

@@ -18,7 +18,7 @@ def config(tmp_path):
 @pytest.fixture
 def refused(monkeypatch):
     """A host on which no partition can be made."""
-    def make(_self):
+    def make(_self, rebuild=False):
         raise partitions.PartitionError('no cgroups')
     monkeypatch.setattr(partitions.Partition, 'make', make)
 

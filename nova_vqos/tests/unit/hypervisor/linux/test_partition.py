@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from fractions import Fraction
 import json
+import os
 
 import pytest
 
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import partition as partitions
 
 PCPUS = frozenset({4, 5, 6, 7})
@@ -50,6 +52,21 @@ def test_it_is_made_once(host):
     assert host.read('machine/cpuset.cpus.partition') == 'root'
     assert host.partition().problem() == ''
     assert not host.partition().make()
+
+
+def test_it_is_made_anew_where_that_is_asked_for(host, monkeypatch):
+    host.partition().make()
+    written, write = [], cgroup.write
+
+    def spy(path, value):
+        written.append((os.path.basename(path), value))
+        # As cgroupfs does it.
+        os.truncate(path, 0)
+        write(path, value)
+    monkeypatch.setattr(cgroup, 'write', spy)
+    assert host.partition().make(rebuild=True)
+    assert [value for name, value in written
+            if name == 'cpuset.cpus.partition'] == ['member', 'root']
 
 
 def test_with_systemd_it_is_the_slice_of_machines(host):
