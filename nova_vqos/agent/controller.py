@@ -68,8 +68,7 @@ class Controller(abc.ABC):
         """
 
     def expire(self) -> None:
-        """Be due in the next tick: a server was described, or follows a push.
-        """
+        """Be due in the next tick: a server is new, or follows a push."""
         self.due_at_s = float('-inf')
 
     @abc.abstractmethod

@@ -143,9 +143,9 @@ class VqosPackingWeigher(_FitWeigher):
     """Hosts whose free pieces of pCPUs a server's vCPUs fill best.
 
     With a positive ``[vqos] packing_weight_multiplier`` (or that of an
-    aggregate) it prefers the host on which the fewest CPU units are left of
-    the pieces that the vCPUs take: what is left of a piece may be too small
-    for any vCPU, and is stranded. 0 switches it off.
+    aggregate) it prefers the host where the vCPUs leave the fewest CPU units
+    of the pieces that they take. Such a rest may be too small for any other
+    vCPU: it is stranded. 0 switches the weigher off.
 
     Only hosts with ``[vqos] packing = exact`` report pieces. The weight is 0
     for a server without units.

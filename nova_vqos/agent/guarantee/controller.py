@@ -233,7 +233,9 @@ class GuaranteeController(controller.Controller):
         # NOTE: the kernel would not notice. One that has a reservation keeps
         # it, whatever the bound was when it came.
         if not state.taken_pcpus:
-            needed_pcpus = self._cost_pcpus(wanted)
+            needed_pcpus = self._time_pcpus(
+                wanted.vcpu.share * len(wanted.vcpus),
+                wanted.io.share * guarantee.IO_THREADS, wanted.reclaims)
             problem = self._above_bound(needed_pcpus)
             if problem:
                 self._record(server, problem)
@@ -346,13 +348,17 @@ class GuaranteeController(controller.Controller):
             guarantee.io_reservation(entitled, vcpus),
             frozenset(cap.in_force.vcpus), reclaims)
 
-    def _cost_pcpus(self, wanted: _Wanted) -> float:
-        """What a reservation will take of the pCPUs' time."""
-        vcpus = wanted.vcpu.share * len(wanted.vcpus)
-        may_not = Fraction(0) if wanted.reclaims else vcpus
+    def _time_pcpus(self, vcpus: Fraction, io: Fraction,
+                    reclaims: bool) -> float:
+        """What reservations take of the pCPUs' time.
+
+        :param vcpus: of all vCPUs of a server, as the kernel counts it
+        :param io: likewise, of the threads that serve its I/O
+        :param reclaims: whether its vCPUs may use more, as these threads may
+        """
+        may_not = Fraction(0) if reclaims else vcpus
         return float(guarantee.taken_pcpus(
-            may_not, vcpus - may_not + guarantee.IO_THREADS * wanted.io.share,
-            self._scale or Fraction(1)))
+            may_not, vcpus - may_not + io, self._scale or Fraction(1)))
 
     def _above_bound(self, needed_pcpus: float) -> str:
         """Why no more is to be reserved, though the kernel might; '': it is.
@@ -392,11 +398,10 @@ class GuaranteeController(controller.Controller):
     def _record_reserved(self, server: servers.Server,
                          reserved: base.Reserved) -> None:
         server.record_reserved(reserved)
-        # Without those that may use more.
-        vcpus = sum((one.share for one in reserved.vcpus.values()
-                     if not _reclaims(server)), start=Fraction(0))
-        self._states[server].taken_pcpus = float(guarantee.taken_pcpus(
-            vcpus, reserved.pcpus - vcpus, self._scale or Fraction(1)))
+        vcpus = sum((one.share for one in reserved.vcpus.values()),
+                    start=Fraction(0))
+        self._states[server].taken_pcpus = self._time_pcpus(
+            vcpus, reserved.pcpus - vcpus, _reclaims(server))
 
     def _fail(self, server: servers.Server, error: Exception) -> None:
         if not server.has_reservation:

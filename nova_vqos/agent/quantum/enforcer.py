@@ -295,8 +295,8 @@ class Enforcer:
 
         :param vcpus: their numbers
         """
-        placement, interval_s = (self._plan.placements.get(target.uuid),
-                                 self.options.pool_interval_s)
+        placement = self._plan.placements.get(target.uuid)
+        interval_s = self.options.pool_interval_s
         if (target.pcpus is None or interval_s is None
                 or placement is None and not target.is_guaranteed):
             return

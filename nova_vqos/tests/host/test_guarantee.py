@@ -228,15 +228,20 @@ def test_one_that_is_started_anew_is_guaranteed_anew(agent, whole):
         assert reservations(guest)[1].quota_us == IO_US
 
 
-def test_a_vcpu_that_is_plugged_in_gets_its_part(agent, whole):
-    guest = boot(whole, spare_vcpus=1)
-    wait_reserved(guest)
+def plug_in(guest):
+    """Plug in its second vCPU, and wait until both have their half."""
     guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     half = units.CpuCap(10_000, 50_000)
     process.wait_until(
         lambda: [deadline.reservation(guest.thread(vcpu))
                  for vcpu in (0, 1)] == [half, half],
         LIMIT_S, 'the reservations of both vCPUs')
+
+
+def test_a_vcpu_that_is_plugged_in_gets_its_part(agent, whole):
+    guest = boot(whole, spare_vcpus=1)
+    wait_reserved(guest)
+    plug_in(guest)
 
 
 def test_what_does_not_fit_keeps_its_cap(agent, whole):
@@ -301,12 +306,7 @@ def test_half_of_a_refused_pin_is_undone(agent, whole):
         lambda: os.sched_getaffinity(guest.thread(0)) == set(whole.pcpus),
         LIMIT_S, 'its vCPU to run on all pCPUs')
     # What is reserved can be changed again.
-    guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    half = units.CpuCap(10_000, 50_000)
-    process.wait_until(
-        lambda: [deadline.reservation(guest.thread(vcpu))
-                 for vcpu in (0, 1)] == [half, half],
-        LIMIT_S, 'the reservations of both vCPUs')
+    plug_in(guest)
 
 
 def start_again(guest):

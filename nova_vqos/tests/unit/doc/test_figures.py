@@ -96,7 +96,7 @@ KEPT_PCPUS = {'mid': 2, 'new': 4}
 
 
 class Partition:
-    """The pCPUs of a host that guarantees speed, and what is left of them."""
+    """The partition of a host that guarantees speed, and its free time."""
 
     def __init__(self, name):
         kind = FLEET[name]

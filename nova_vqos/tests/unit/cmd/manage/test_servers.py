@@ -121,7 +121,7 @@ def test_a_migrating_server_is_shown_as_arriving():
     ({'guarantee': parse(BRIEF).guarantee}, False),
     ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, since=None)},
      True),
-    # One that was taken away is missing to nobody.
+    # Its flavor does not ask for a guarantee any more.
     ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, since=None,
                                        ends=True)}, False),
     ({'guarantee': dataclasses.replace(parse(BRIEF).guarantee, ends=True,
