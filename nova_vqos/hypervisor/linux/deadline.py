@@ -36,9 +36,11 @@ _US_NS = 1000
 _LEAST_RUNTIME_US = 100
 _LEAST_SHARE = Fraction(1, 500)
 
-# Of the threads that measure what is left. A period later it is free again.
+# Of the processes that measure what is left. A few periods after their end it
+# is free again.
 _PROBE_PERIOD_US = 10_000
 _PROBE_STEPS = 10
+_HALF = Fraction(1, 2)
 _PROBE_PROGRAM = ('sleep', '60')
 # More than that many processes at once are not started.
 _MOST_PROBES = 1024
@@ -97,8 +99,9 @@ def reservation(tid: int) -> units.CpuCap | None:
 def free_bandwidth(pcpus: int, group: str | None = None) -> Fraction:
     """Measure how much CPU time the kernel would still reserve.
 
-    Processes that sleep ask for all of it, from large parts to small ones, and
-    end. For some milliseconds the kernel refuses all other reservations.
+    Processes that sleep reserve half a pCPU each until the kernel refuses,
+    then the first one adds smaller and smaller parts, and all end. For some
+    milliseconds the kernel refuses all other reservations.
 
     :param pcpus: how many there are
     :param group: directory of the cgroup in which it measures, for a process
@@ -109,21 +112,27 @@ def free_bandwidth(pcpus: int, group: str | None = None) -> Fraction:
     :raises OSError: when no process can be started
     :raises subprocess.SubprocessError: when none can enter the cgroup
     """
-    free = Fraction(0)
+    halves = 0
     with _sleepers(group) as start:
-        sleeper = start()
-        for step in range(1, _PROBE_STEPS + 1):
+        first = sleeper = start()
+        while _is_admitted(sleeper, _probe(_HALF)):
+            halves += 1
+            if halves == min(2 * pcpus, _MOST_PROBES):
+                return halves * _HALF
+            sleeper = start()
+        # NOTE: no process has a small part alone. It would pay back the CPU
+        # time that its end takes at that rate, and what it had would be free
+        # seconds later.
+        share = min(halves, 1) * _HALF
+        for step in range(2, _PROBE_STEPS + 1):
             part = Fraction(1, 2 ** step)
-            # Half a pCPU may be free many times, smaller parts but once.
-            for _ in range(_MOST_PROBES if step == 1 else 1):
-                if not _is_admitted(sleeper, units.CpuCap(
-                        round(part * _PROBE_PERIOD_US), _PROBE_PERIOD_US)):
-                    break
-                free += part
-                if free >= pcpus:
-                    return free
-                sleeper = start()
-    return free
+            if _is_admitted(first, _probe(share + part)):
+                share += part
+    return max(halves - 1, 0) * _HALF + share
+
+
+def _probe(share: Fraction) -> units.CpuCap:
+    return units.CpuCap(round(share * _PROBE_PERIOD_US), _PROBE_PERIOD_US)
 
 
 def _attributes(wanted: units.CpuCap, flags: int = 0) -> sched_attr.Attributes:
