@@ -25,10 +25,24 @@ MOST_SHARE = Fraction(9, 10)
 _IO_PART = Fraction(1, 12)
 _LEAST_IO_SHARE = Fraction(2, 100)
 _MOST_IO_SHARE = Fraction(8, 100)
-# A tick of the scheduler, on kernels with 250 a second: most kernels see at a
-# tick only that a runtime is used up. A thread with a shorter one would be
-# stopped for many periods whenever it ran on for a whole tick.
-_IO_RUNTIME_US = 4000
+# NOTE: less than a tick of the scheduler, at which most kernels see that it is
+# used up: what runs on is paid back later. But these threads run for some
+# tenths of a millisecond at a time, and a short period is an early deadline:
+# they wait for vCPUs less.
+_IO_RUNTIME_US = 1000
+# Each of them has up to so much where they use it and vCPUs leave it.
+_MOST_FOLLOWED_IO_SHARE = Fraction(25, 100)
+# I/O comes in bursts, and one that a reservation cuts short waits for the next
+# period. So each gets three times what it uses, when more or less than these
+# parts of what it has is used.
+_RAISED_ABOVE, _LOWERED_BELOW = 0.4, 0.2
+_IO_HEADROOM = 3
+# vCPUs leave what is above so much of their use, at most the last part of what
+# they are to have: all of it is back only at the next look, once they use all
+# but so little of what they kept.
+_VCPU_HEADROOM = Fraction(5, 4)
+_MOST_LEFT = Fraction(1, 4)
+_BUSY_ABOVE = 0.95
 #: The emulator's main thread, and one I/O thread, which Nova gives each guest.
 IO_THREADS = 2
 
@@ -38,11 +52,13 @@ UNSOLD_PART = Fraction(3, 100)
 
 
 def vcpu_reservation(share: Fraction, quantum_class: str, *, tick_us: int,
-                     scale: Fraction = Fraction(1)) -> units.CpuCap:
+                     scale: Fraction = Fraction(1),
+                     kept: Fraction = Fraction(1)) -> units.CpuCap:
     """What is reserved for each vCPU of a server.
 
-    No runtime is below two ticks of the scheduler: a thread that overran one
-    would be stopped for many periods.
+    No runtime of the whole share is below two ticks of the scheduler: a thread
+    that overran one would be stopped for many periods. A part of it has a
+    shorter runtime, but no longer period, which would be a later deadline.
 
     Some kernels count a runtime in seconds at full clock: at 0.8 of it a
     second counts as 0.8. A server's share is one of the time at the clock at
@@ -54,21 +70,71 @@ def vcpu_reservation(share: Fraction, quantum_class: str, *, tick_us: int,
     :param quantum_class: of the server
     :param tick_us: length of the scheduler's tick
     :param scale: what of a second the kernel counts at that clock, up to 1
+    :param kept: the part of its share that it has while threads of I/O have
+        the rest; three quarters at least
     """
-    return units.cap_of_share(
+    whole = units.cap_of_share(
         share * scale, tick_us=tick_us, period_us=(
             _IO_CLASS_PERIOD_US if quantum_class == 'io' else _PERIOD_US))
+    return whole._replace(quota_us=round(whole.quota_us * kept))
 
 
-def io_reservation(share: Fraction, vcpus: int) -> units.CpuCap:
-    """What is reserved for each thread that serves a server's I/O.
+def io_share(share: Fraction, vcpus: int) -> Fraction:
+    """Of a pCPU's time, for each thread that serves a server's I/O, at least.
 
-    :param share: of a pCPU's time, of each vCPU
+    :param share: of each vCPU
     :param vcpus: how many it has
     """
-    io_share = min(max(share * vcpus * _IO_PART, _LEAST_IO_SHARE),
-                   _MOST_IO_SHARE)
-    return units.CpuCap(_IO_RUNTIME_US, round(_IO_RUNTIME_US / io_share))
+    return min(max(share * vcpus * _IO_PART, _LEAST_IO_SHARE), _MOST_IO_SHARE)
+
+
+def io_reservation(share: Fraction) -> units.CpuCap:
+    """What is reserved for a thread that serves I/O, for its share."""
+    return units.CpuCap(_IO_RUNTIME_US, round(_IO_RUNTIME_US / share))
+
+
+def unused_pcpus(share: Fraction, vcpus: int, has_share: Fraction,
+                 used_share: float) -> Fraction:
+    """What threads of I/O may have of the time of a server's vCPUs.
+
+    :param share: what each vCPU is to have at least when it needs it
+    :param has_share: what is reserved for each of them now
+    :param used_share: what the busiest used lately
+    """
+    if used_share > _BUSY_ABOVE * has_share:
+        return Fraction(0)
+    left = share - _fraction(used_share) * _VCPU_HEADROOM
+    return min(max(Fraction(0), left), share * _MOST_LEFT) * vcpus
+
+
+def is_io_short(has_share: Fraction, used_share: float) -> bool:
+    """Whether threads that serve I/O are to have more."""
+    return used_share > _RAISED_ABOVE * has_share
+
+
+def followed_io_share(least_share: Fraction, has_share: Fraction,
+                      used_share: float, unused: Fraction) -> Fraction:
+    """What a thread that serves I/O is to have, after what it used.
+
+    What is above the least is taken from the server's own vCPUs, so that the
+    server as a whole has what it had.
+
+    :param least_share: see :func:`io_share`
+    :param has_share: what it has now
+    :param used_share: what the busiest such thread used lately
+    :param unused: see :func:`unused_pcpus`
+    """
+    wanted = has_share
+    if (is_io_short(has_share, used_share)
+            or used_share < _LOWERED_BELOW * has_share):
+        wanted = _fraction(used_share * _IO_HEADROOM)
+    return max(least_share, min(wanted, _MOST_FOLLOWED_IO_SHARE,
+                                least_share + unused / IO_THREADS))
+
+
+def _fraction(share: float) -> Fraction:
+    """To the next 1/1000: fractions grow with each sum otherwise."""
+    return Fraction(round(share * 1000), 1000)
 
 
 def sellable_pcpus(reservable_pcpus: Fraction,
@@ -106,7 +172,7 @@ def cost_pcpus(share: Fraction, vcpus: int) -> Fraction:
     :param share: of a pCPU's time, of each vCPU
     :param vcpus: how many it has
     """
-    return share * vcpus + IO_THREADS * io_reservation(share, vcpus).share
+    return share * vcpus + IO_THREADS * io_share(share, vcpus)
 
 
 def unsold_cu(capacity_cu: int, total_pcpus: float,

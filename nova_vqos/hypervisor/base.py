@@ -391,7 +391,8 @@ class ThreadDriver(abc.ABC):
 
         :param vcpu: of each vCPU
         :param io: of each thread that serves its I/O, which may use more while
-            others leave theirs unused
+            others leave theirs unused. What one thread loses another one may
+            have: a sum that stays needs no time that is free
         :param reclaims: whether vCPUs may use more, too
         :param anew: whether threads without a reservation get one
         :raises ValueError: when a reservation is out of bounds
@@ -427,6 +428,14 @@ class ThreadDriver(abc.ABC):
 
         :returns: by UUID and number of the vCPU; a domain that cannot be read
             now is left out
+        """
+
+    @abc.abstractmethod
+    def io_runs(self, uuids: Collection[str]
+                ) -> Mapping[str, Mapping[int, ThreadRun]]:
+        """As :meth:`vcpu_runs`, of the threads that serve a domain's I/O.
+
+        :returns: by UUID and id of the thread
         """
 
     @abc.abstractmethod

@@ -23,6 +23,7 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.caps import desired
+from nova_vqos.agent.guarantee import io_share
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _CHECK_INTERVAL_S = 10.0
 # Between two measurements of what the kernel would still reserve, and between
 # two looks at how it counts.
 _PROBE_INTERVAL_S = 600.0
+# Between two looks at what threads of I/O use.
+_IO_INTERVAL_S = 2.0
 # As long as it would reserve nothing.
 _RETRY_INTERVAL_S = 30.0
 # For how long the first is put off for servers that have a reservation by an
@@ -58,12 +61,14 @@ class _Wanted(ty.NamedTuple):
     :ivar io: for each thread that serves its I/O
     :ivar vcpus: numbers of those that are online
     :ivar reclaims: whether they may use what others leave unused
+    :ivar split: what that follows from
     """
 
     vcpu: units.CpuCap
     io: units.CpuCap
     vcpus: frozenset[int]
     reclaims: bool
+    split: io_share.Split
 
 
 class _Seen(ty.NamedTuple):
@@ -71,12 +76,14 @@ class _Seen(ty.NamedTuple):
 
     :ivar revision: of the server: its threads may be others
     :ivar scale: of the host
+    :ivar io_share: see :class:`io_share.IoShare`
     """
 
     cap: desired.Desired | None
     in_force: base.InForce | None
     revision: int
     scale: Fraction | None
+    io_share: Fraction | None
 
 
 class GuaranteeState:
@@ -92,6 +99,7 @@ class GuaranteeState:
     :ivar said_kept: whether it was logged that it keeps its reservation
     :ivar reserving: whether a try is under way
     :ivar check_at_s: when it is looked at again, on the monotonic clock
+    :ivar io: what its threads of I/O are to have
     """
 
     def __init__(self, _server: servers.Server) -> None:
@@ -103,6 +111,7 @@ class GuaranteeState:
         self.said_kept = False
         self.reserving = False
         self.check_at_s = float('-inf')
+        self.io = io_share.IoShare()
 
     def message(self, server: servers.Server) -> messages.Guarantee | None:
         """What of it others are to know; None: there is nothing."""
@@ -158,6 +167,7 @@ class GuaranteeController(controller.Controller):
         self._on_change = on_change
         self._states = known.states(GuaranteeState)
         self._probe_at_s = self._scale_at_s = float('-inf')
+        self._io_at_s = float('-inf')
         # What the kernel counts of a second; None: not known.
         self._scale: Fraction | None = None
         self._find_until_s: float | None = None
@@ -195,6 +205,9 @@ class GuaranteeController(controller.Controller):
             self._probe_at_s = now_s + _PROBE_INTERVAL_S
             self._probe.begin(
                 functools.partial(_measure, self._hypervisor), self._measured)
+        if now_s >= self._io_at_s:
+            self._io_at_s = now_s + _IO_INTERVAL_S
+            self._follow_io(now_s)
         for server in self._servers.values():
             self.reconcile(server, now_s, terms)
         # Servers have gone, too.
@@ -215,7 +228,8 @@ class GuaranteeController(controller.Controller):
             state.since_s = None
             return
         self._log_kept(server)
-        seen = _Seen(cap.desired, cap.in_force, server.revision, self._scale)
+        seen = _Seen(cap.desired, cap.in_force, server.revision, self._scale,
+                     state.io.share)
         # At each tick, for each server: no fractions where all is as it was.
         if seen == state.seen and now_s < state.check_at_s:
             return
@@ -315,6 +329,25 @@ class GuaranteeController(controller.Controller):
                 'any more', server.uuid, server.name, state.taken_pcpus)
         state.said_kept = server.keeps_reservation
 
+    def _follow_io(self, now_s: float) -> None:
+        """Divide anew what servers have reserved, after what they use."""
+        splits = {server.uuid: (self._states[server].io, wanted.split)
+                  for server in self._servers.values()
+                  if server.has_reservation
+                  and (wanted := self._states[server].wanted) is not None}
+        if not splits:
+            return
+        try:
+            io = self._hypervisor.io_runs(splits)
+            vcpus = self._hypervisor.vcpu_runs(
+                [uuid for uuid, (one, _) in splits.items()
+                 if one.needs_vcpus])
+        except base.HypervisorError as error:
+            LOG.debug('What threads of I/O use cannot be read: %s', error)
+            return
+        for uuid, (one, split) in splits.items():
+            one.follow(now_s, split, io.get(uuid, {}), vcpus.get(uuid, {}))
+
     def _wanted(self, server: servers.Server,
                 terms: controller.HostTerms) -> _Wanted | str:
         """What is to be reserved; or why nothing is."""
@@ -340,13 +373,16 @@ class GuaranteeController(controller.Controller):
             return (f'a vCPU needs {float(share):.0%} of a pCPU, more than '
                     'can be guaranteed')
         reclaims = _reclaims(server)
+        split = io_share.Split.make(entitled, share, vcpus,
+                                    self._states[server].io.share)
         return _Wanted(
             guarantee.vcpu_reservation(share, server.quantum_class,
                                        tick_us=terms.profile.tick_us,
                                        scale=(Fraction(1) if reclaims
-                                              else self._scale)),
-            guarantee.io_reservation(entitled, vcpus),
-            frozenset(cap.in_force.vcpus), reclaims)
+                                              else self._scale),
+                                       kept=split.kept),
+            guarantee.io_reservation(split.io),
+            frozenset(cap.in_force.vcpus), reclaims, split)
 
     def _time_pcpus(self, vcpus: Fraction, io: Fraction,
                     reclaims: bool) -> float:

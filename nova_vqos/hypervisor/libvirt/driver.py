@@ -195,6 +195,10 @@ class LibvirtHypervisor(base.Hypervisor):
                   ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
         return threads.read_runs(self._domains, uuids)
 
+    def io_runs(self, uuids: Collection[str]
+                ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
+        return threads.read_io_runs(self._domains, uuids)
+
     def topology(self) -> tuple[model.Socket, ...]:
         return self._topology.read()
 

@@ -6,7 +6,7 @@ thread, ``iothreadN``. All other threads of its QEMU are in ``emulator``: its
 main one, helpers that come and go, and vhost's workers.
 """
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 import contextlib
 import dataclasses
 from fractions import Fraction
@@ -36,6 +36,7 @@ class ThreadReader:
         self._incomplete = False
         self._vcpus: dict[int, int] = {}
         self._iothreads: tuple[int, ...] = ()
+        # By the id of the thread.
         self._runs: dict[int, domain_files.File] = {}
 
     def read(self) -> base.Threads:
@@ -57,14 +58,23 @@ class ThreadReader:
         :raises ValueError: when counters are not understood
         """
         self._find()
+        return self._read_runs(self._vcpus)
+
+    def read_io_runs(self) -> dict[int, base.ThreadRun]:
+        """As :meth:`read_runs`, of threads of I/O by their id."""
+        self._find()
+        return self._read_runs({tid: tid for tid in (
+            self._domain.emulator.pid, *self._iothreads)})
+
+    def _read_runs(self, tids: Mapping[int, int]) -> dict[int, base.ThreadRun]:
         found = {}
-        for number, tid in self._vcpus.items():
+        for key, tid in tids.items():
             try:
-                file = self._runs.get(number)
+                file = self._runs.get(tid)
                 if file is None:
-                    file = self._runs[number] = domain_files.File(
+                    file = self._runs[tid] = domain_files.File(
                         self._files, procfs.run_path(self._proc_path, tid))
-                found[number] = procfs.parse_run(file.read())
+                found[key] = procfs.parse_run(file.read())
             except OSError as error:
                 self._check_gone(error)
         return found
@@ -116,14 +126,26 @@ def read(cache: domain_files.Cache, uuid: str) -> base.Threads:
 def read_runs(cache: domain_files.Cache, uuids: Collection[str]
               ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
     """As :meth:`base.ThreadDriver.vcpu_runs`."""
+    return _read_all(cache, uuids, ThreadReader.read_runs)
+
+
+def read_io_runs(cache: domain_files.Cache, uuids: Collection[str]
+                 ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
+    """As :meth:`base.ThreadDriver.io_runs`."""
+    return _read_all(cache, uuids, ThreadReader.read_io_runs)
+
+
+def _read_all(cache: domain_files.Cache, uuids: Collection[str],
+              read_runs: Callable[[ThreadReader], dict[int, base.ThreadRun]]
+              ) -> dict[str, dict[int, base.ThreadRun]]:
     found = {}
     for uuid in uuids:
         try:
-            found[uuid] = cache.use(uuid, ThreadReader, ThreadReader.read_runs)
+            found[uuid] = cache.use(uuid, ThreadReader, read_runs)
         except base.Unavailable:
             raise
         except base.HypervisorError as error:
-            LOG.debug('Runs of the vCPUs of domain %s cannot be read: %s',
+            LOG.debug('Runs of threads of domain %s cannot be read: %s',
                       uuid, error)
     return found
 
@@ -147,20 +169,11 @@ def set_slices(cache: domain_files.Cache, uuid: str,
 def reserved(cache: domain_files.Cache, uuid: str) -> base.Reserved:
     """As :meth:`base.ThreadDriver.reserved`."""
     found = read(cache, uuid)
-    vcpus: dict[int, units.CpuCap] = {}
-    pcpus = Fraction(0)
-    for number, tid in (*((None, tid) for tid in found.io),
-                        *found.vcpus.items()):
-        try:
-            has = deadline.reservation(tid)
-        except ProcessLookupError:
-            cache.use(uuid, ThreadReader, ThreadReader.expire)
-            continue
-        if has is not None:
-            pcpus += has.share
-            if number is not None:
-                vcpus[number] = has
-    return base.Reserved(vcpus, pcpus)
+    has = _reservations(cache, uuid, (*found.io, *found.vcpus.values()))
+    return base.Reserved(
+        {number: has[tid] for number, tid in found.vcpus.items()
+         if tid in has},
+        sum((one.share for one in has.values()), start=Fraction(0)))
 
 
 def confined(cache: domain_files.Cache, uuid: str,
@@ -184,19 +197,36 @@ def reserve(cache: domain_files.Cache, uuid: str, vcpu: units.CpuCap,
             anew: bool = True) -> base.Reserved:
     """As :meth:`base.ThreadDriver.reserve`.
 
-    Threads of I/O come first: beside vCPUs with reservations they would starve
-    without one.
+    Threads that lose time come first, since others may get it; then those of
+    I/O: beside vCPUs with reservations they would starve without one.
     """
     found, refusal = read(cache, uuid), ''
-    for tid in (*found.io, *found.vcpus.values()):
-        is_io = tid in found.io
+    wanted = {**dict.fromkeys(found.io, io),
+              **dict.fromkeys(found.vcpus.values(), vcpu)}
+    has = _reservations(cache, uuid, wanted)
+    for tid in sorted(wanted if anew else has, key=lambda tid: (
+            tid not in has or has[tid].share <= wanted[tid].share)):
         try:
-            if anew or deadline.reservation(tid) is not None:
-                deadline.reserve(tid, io if is_io else vcpu,
-                                 reclaims=reclaims or is_io)
+            deadline.reserve(tid, wanted[tid],
+                             reclaims=reclaims or tid in found.io)
         except ProcessLookupError:
             cache.use(uuid, ThreadReader, ThreadReader.expire)
         except base.ReservationRefused as error:
             refusal = str(error)
             break
     return dataclasses.replace(reserved(cache, uuid), refusal=refusal)
+
+
+def _reservations(cache: domain_files.Cache, uuid: str,
+                  tids: Iterable[int]) -> dict[int, units.CpuCap]:
+    """What is reserved for those threads of a domain that have any."""
+    found = {}
+    for tid in tids:
+        try:
+            has = deadline.reservation(tid)
+        except ProcessLookupError:
+            cache.use(uuid, ThreadReader, ThreadReader.expire)
+            continue
+        if has is not None:
+            found[tid] = has
+    return found

@@ -32,7 +32,7 @@ WINDOW_S = 4.0
 SPINNERS = 6
 # Of 40 CU on one vCPU, on pCPUs of 100 CU.
 VCPU = units.CpuCap(20_000, 50_000)
-IO_US = 4_000
+IO_US = 1_000
 ADDRESSES = {'whole': '198.18.0.13', 'target': '198.18.0.14'}
 # Of its CPU time, before all of it is reserved at the target.
 MOST_UNRESERVED_NS = 20_000_000
@@ -190,6 +190,30 @@ def test_one_that_is_reset_or_paused_keeps_it(agent, whole):
     assert reservations(guest)[0] == VCPU
     guest.domain().resume()
     assert reservations(guest)[0] == VCPU
+
+
+def test_io_has_what_its_vcpu_leaves(agent, whole):
+    guest = boot(whole)
+    wait_reserved(guest)
+    before = reservations(guest)
+
+    def is_raised():
+        # Work for its main thread.
+        for _ in range(50):
+            guest.domain().memoryPeek(0, 4096, libvirt.VIR_MEMORY_PHYSICAL)
+        vcpu, io = reservations(guest)
+        return vcpu.share < before[0].share and io.share > before[1].share
+    guest.domain().suspend()
+    process.wait_until(is_raised, LIMIT_S, 'more for its I/O')
+    vcpu, io = reservations(guest)
+    assert io.quota_us == IO_US
+    # It has two threads of I/O, and as a whole what it had.
+    assert float(vcpu.share + 2 * io.share) == pytest.approx(
+        float(before[0].share + 2 * before[1].share), rel=0.01)
+    # It spins.
+    guest.domain().resume()
+    process.wait_until(lambda: reservations(guest) == before, LIMIT_S,
+                       'all for its vCPU again')
 
 
 def test_one_that_its_guest_reboots_keeps_it(agent, whole):

@@ -25,6 +25,18 @@ def test_a_vcpu_gets_its_share_in_runtimes_of_two_ticks_at_least(share, name):
     assert float(found.share) == pytest.approx(float(share), rel=1e-3)
 
 
+@given(SHARES, st.sampled_from(['default', 'io']),
+       st.fractions(Fraction(3, 4), Fraction(1)))
+def test_what_a_vcpu_leaves_makes_no_period_longer(share, name, kept):
+    whole = guarantee.vcpu_reservation(share, name, tick_us=TICK_US)
+    found = guarantee.vcpu_reservation(share, name, tick_us=TICK_US, kept=kept)
+    assert found.period_us == whole.period_us
+    assert float(found.share) == pytest.approx(float(whole.share * kept),
+                                               rel=1e-3)
+    # A tick's overrun can be paid back.
+    assert found.quota_us > TICK_US
+
+
 @given(st.lists(st.tuples(LARGE_SHARES, LARGE_SHARES)), SCALES, SCALES)
 def test_a_clock_that_is_counted(shares, scale, clock):
     """At no clock from the least on servers take more than the kernel admits.
@@ -64,20 +76,39 @@ def test_the_period_follows_the_class(name, period_us):
 
 @given(SHARES, st.integers(1, 64))
 def test_io_gets_a_small_part_within_bounds(share, vcpus):
-    found = guarantee.io_reservation(share, vcpus)
-    # A tick on kernels with 250 a second.
-    assert found.quota_us >= 4000
+    found = guarantee.io_reservation(guarantee.io_share(share, vcpus))
+    assert found.quota_us == 1000
     assert Fraction(19, 1000) < found.share < Fraction(81, 1000)
     if Fraction(24, 100) < share * vcpus < Fraction(96, 100):
         assert float(found.share) == pytest.approx(
             float(share * vcpus) / 12, rel=1e-3)
 
 
+@given(SHARES, SHARES, st.floats(0, 1), st.fractions(0, 8))
+def test_io_follows_its_use_within_what_is_unused(least, has, used, unused):
+    found = guarantee.followed_io_share(least, has, used, unused)
+    assert found >= least
+    assert found <= max(least, min(Fraction(25, 100), least + unused / 2))
+    if guarantee.is_io_short(has, used):
+        # More than it has, as far as that can be had.
+        assert found >= min(has, Fraction(25, 100), least + unused / 2)
+
+
+@given(SHARES, st.integers(1, 64), SHARES, st.floats(0, 1))
+def test_vcpus_leave_what_they_do_not_use(share, vcpus, has, used):
+    found = guarantee.unused_pcpus(share, vcpus, has, used) / vcpus
+    assert 0 <= found <= share / 4
+    if used > has:
+        assert found == 0
+    if found:
+        assert float(share - found) >= used
+
+
 @given(SHARES, st.integers(1, 64))
 def test_a_server_costs_what_is_reserved_for_it(share, vcpus):
     reserved = (vcpus * guarantee.vcpu_reservation(
         share, 'default', tick_us=TICK_US).share
-        + 2 * guarantee.io_reservation(share, vcpus).share)
+        + 2 * guarantee.io_share(share, vcpus))
     assert float(guarantee.cost_pcpus(share, vcpus)) == pytest.approx(
         float(reserved), rel=1e-3)
 

@@ -18,7 +18,7 @@ from nova_vqos.tests.fixtures import make_profiles
 
 # Of 60 CU on two vCPUs, on pCPUs of 100 CU, for each vCPU and I/O thread.
 VCPU = units.CpuCap(15_000, 50_000)
-IO = units.CpuCap(4_000, 80_000)
+IO = units.CpuCap(1_000, 20_000)
 # Of class io, with runtimes of two ticks at least.
 SHORT = units.CpuCap(8_000, 26_667)
 
@@ -143,6 +143,51 @@ def test_one_that_pays_for_its_io_has_less_reserved(tmp_path):
         limit.quota_us / limit.period_us / 2, rel=0.01)
     # What serves its I/O keeps its part.
     assert io == IO
+
+
+class TestIoThatNeedsMore:
+    """Busy threads of I/O, for servers whose vCPUs leave some of theirs."""
+
+    def busy(self, world, io, vcpu, ticks=12):
+        """Use so much of a pCPU."""
+        for _ in range(ticks):
+            for runs, share in ((world.host.io_ran, io),
+                                (world.host.ran, vcpu)):
+                before = runs.get(fakes.UUID, {0: base.ThreadRun(0, 0, 0)})
+                runs[fakes.UUID] = {
+                    number: run._replace(
+                        run_ns=run.run_ns + int(share * 1e9))
+                    for number, run in before.items()}
+            world.tick()
+        return world.host.reservations[fakes.UUID]
+
+    def test_has_it_and_gives_it_back(self, world):
+        world.run()
+        world.tick()
+        vcpu, io = self.busy(world, io=0.03, vcpu=0.05)
+        assert float(io.share) == pytest.approx(0.09, rel=0.01)
+        # The server as a whole has what it had.
+        assert float(2 * (vcpu.share + io.share)) == pytest.approx(0.7,
+                                                                   rel=0.01)
+        assert self.busy(world, io=0.03, vcpu=float(vcpu.share)) == (VCPU, IO)
+
+    def test_has_the_least_where_use_is_not_known(self, world, monkeypatch):
+        world.run()
+        world.tick()
+
+        def fail(_uuids):
+            raise base.HypervisorError('of this test')
+        monkeypatch.setattr(world.host, 'vcpu_runs', fail)
+        assert self.busy(world, io=0.03, vcpu=0.05) == (VCPU, IO)
+
+    def test_is_not_looked_at_without_a_guarantee(self, world, monkeypatch):
+        asked = []
+        monkeypatch.setattr(world.host, 'io_runs', lambda uuids: (
+            asked.append(uuids) or {}))
+        world.boot(specs=fakes.make_specs(guarantee='off'))
+        world.start()
+        world.tick(12)
+        assert asked == []
 
 
 def test_a_floor_may_use_more(world):

@@ -25,7 +25,7 @@ Service = collections.namedtuple('Service', 'host')
 FLAVOR = {'id': 'f1', 'name': 'small', 'vcpus': 2, 'ram': 256,
           'extra_specs': {}}
 # For each vCPU, and for its I/O.
-RESERVED = units.CpuCap(10_000, 50_000), units.CpuCap(4_000, 200_000)
+RESERVED = units.CpuCap(10_000, 50_000), units.CpuCap(1_000, 50_000)
 
 
 def answer(body, status_code=200):

@@ -211,6 +211,15 @@ class TestRuns:
         with pytest.raises(base.Unavailable):
             threads.read_runs(cache, [UUID])
 
+    def test_each_thread_of_io(self, cache, host):
+        host.thread(PID, 'qemu-system-x86', 4)
+        host.thread(70, 'IO iothread1', 5)
+        # One that comes and goes, and is no I/O thread.
+        host.thread(60, 'worker', 6)
+        assert threads.read_io_runs(cache, [UUID]) == {UUID: {
+            PID: base.ThreadRun(4_000_000, 5000, 7),
+            70: base.ThreadRun(5_000_000, 5000, 7)}}
+
     def test_no_file_stays_open(self, cache, host, budget):
         threads.read_runs(cache, [UUID])
         # The domain's directory, and one file of each vCPU.
@@ -257,6 +266,16 @@ class TestReserve:
         found = threads.reserve(cache, UUID, units.CpuCap(30_000, 50_000), IO)
         assert found.refusal
         assert found.vcpus == {0: VCPU, 1: VCPU}
+
+    def test_threads_that_lose_some_leave_it_to_the_others(self, cache,
+                                                           kernel):
+        """No time is free, and none is needed."""
+        threads.reserve(cache, UUID, VCPU, IO)
+        kernel.free = Fraction(0)
+        less, more = units.CpuCap(22_500, 50_000), units.CpuCap(800, 8_000)
+        for vcpu, io in ((less, more), (VCPU, IO)):
+            assert threads.reserve(cache, UUID, vcpu, io) == base.Reserved(
+                {0: vcpu, 1: vcpu}, Fraction(110, 100))
 
     def test_it_is_read(self, cache, kernel):
         assert threads.reserved(cache, UUID) == base.Reserved({}, Fraction(0))
