@@ -43,11 +43,13 @@ class Admission(ty.NamedTuple):
     tune: cputune.CpuTune | None = None
 
 
-def admit(candidate, report, tracker, *, periods):
+def admit(candidate, report, tracker, *, sold_cu, periods):
     """What a server gets on a host that does not have it yet.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param tracker: its CoreTypeTracker
+    :param sold_cu: CU that the host sells; None: the sum of its servers is
+        not counted
     :raises CannotServe: when the host cannot keep its promise
     """
     policy = candidate.policy
@@ -75,11 +77,13 @@ def admit(candidate, report, tracker, *, periods):
     try:
         if candidate.is_pinned:
             pcpus = None
-            tracker.check_pinned(candidate, report)
+            tracker.check_pinned(candidate, report, sold_cu)
         else:
-            pcpus = tracker.choose(candidate, report)
+            pcpus = tracker.choose(candidate, report, sold_cu)
         return Admission(pcpus, _tune(candidate, report, pcpus, periods))
     except (units.UnitsError, files.FileError) as error:
+        # It may be too slow here, where there is room.
+        tracker.forget_choice(candidate.uuid)
         raise CannotServe(str(error)) from error
 
 

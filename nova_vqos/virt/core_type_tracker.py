@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which core type each server of a host runs on, and whether there is room.
 
-Where all pCPUs are equal, room is Placement's business, unless vCPUs have to
-pack ([vqos] packing = exact). What servers use is read from all domains of
-the host, stopped ones included, since these still hold what they claimed.
+Placement counts the units of a host first. Under concurrent requests it may
+sell more than there are (doc/source/contributor/oversold.rst), so that the
+sum is counted here again. What servers use is read from all domains of the
+host, stopped ones included, since these still hold what they claimed.
 """
 
 import time
 import typing as ty
 
 import nova.conf
+from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from nova_vqos import core_types
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies
+from nova_vqos import units
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
+
+# NOTE: of oslo.concurrency, as Nova's own: it works on threads and on
+# eventlet, which nova-compute of Nova 33 runs on by default.
+_LOCK = 'nova_vqos_room'
 
 # From the check of a live migration to the guest's arrival disks may have to
 # be fetched. A choice whose guest never came, and was never cleaned up, holds
@@ -30,13 +37,26 @@ class _Choice(ty.NamedTuple):
     made_at_s: float
 
 
-class CoreTypeTracker:
-    """Chooses a core type for each server of a host.
+class HostFull(units.UnitsError):
+    """The servers of a host leave too few of its units for another one."""
 
-    NOTE: no locks, see :mod:`nova_vqos.virt.driver`. Between reading all
-    choices and making the new one nothing waits, so that under eventlet no
-    two servers get the same room. Where Nova runs on threads two of them may,
-    within microseconds of each other; both are still capped right.
+    def __init__(self, cu, used_cu, sold_cu):
+        """
+        :param cu: CU of the server that is refused
+        :param used_cu: CU of all servers of the host
+        :param sold_cu: CU that the host sells
+        """
+        super().__init__(
+            f'the servers of this host have {used_cu} of the '
+            f'{units.format_cu(sold_cu)} CU that it sells, {cu} CU more do '
+            'not fit')
+
+
+class CoreTypeTracker:
+    """Chooses a core type for each server of a host, while there is room.
+
+    From reading all domains and choices to recording the new choice it holds
+    a lock, so that no two servers get the same room.
     """
 
     def __init__(self, host):
@@ -49,6 +69,7 @@ class CoreTypeTracker:
         # By UUID, servers whose guests are being made anew.
         self._last = {}
 
+    @lockutils.synchronized(_LOCK)
     def left_for_stats(self, report):
         """All core types with the room that servers leave, be it one alone.
 
@@ -66,47 +87,49 @@ class CoreTypeTracker:
                         'scheduler prefers other hosts: %s', error)
             return ()
 
-    def counts(self, report):
-        """Whether the servers of a host count for the admission of others.
-
-        :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        """
-        return bool(_counted(report))
-
-    def choose(self, candidate, report):
+    @lockutils.synchronized(_LOCK)
+    def choose(self, candidate, report, sold_cu):
         """The pCPUs for a server that is new to the host.
 
         :param candidate: nova_vqos.virt.admission.Candidate with units
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        :param sold_cu: CU that the host sells; None: the sum is not counted
         :returns: None where all pCPUs are equal
+        :raises HostFull: when all servers have more than the host sells
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
-        left = self._left(_counted(report), but=candidate.uuid)
-        if not left:
-            return None
+        servers = self._all_servers(but=candidate.uuid)
+        _check_sum(candidate.policy, servers, sold_cu)
+        left = _with_servers(_counted(report), servers)
         return self._record(candidate, left, core_types.choose(
-            candidate.policy, left, tick_us=report.profile.tick_us))
+            candidate.policy, left, tick_us=report.profile.tick_us)
+            if left else None)
 
-    def check_pinned(self, candidate, report):
-        """Refuse a new server, with pins of Nova's, whose vCPUs do not pack.
-
-        It holds no room before its domain is there.
+    @lockutils.synchronized(_LOCK)
+    def check_pinned(self, candidate, report, sold_cu):
+        """Refuse a new server, with pins of Nova's, that does not fit.
 
         :param candidate: nova_vqos.virt.admission.Candidate with units
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :raises nova_vqos.core_types.NoCoreTypeFits: when they do not
+        :param sold_cu: CU that the host sells; None: the sum is not counted
+        :raises HostFull: when all servers have more than the host sells
+        :raises nova_vqos.core_types.NoCoreTypeFits: when its vCPUs do not
+            pack
         """
-        if not _is_exact():
-            return
-        servers = self._all_servers(report.pcpus, but=candidate.uuid)
+        servers = self._all_servers(but=candidate.uuid)
+        _check_sum(candidate.policy, servers, sold_cu)
         server = _server(candidate.policy, candidate.pcpus)
-        if not all(one.packed.packs() for one in _with_servers(
+        if _is_exact() and not all(one.packed.packs() for one in _with_servers(
                 report.all_core_types, [*servers, server])
                 if one.pcpus & candidate.pcpus):
             raise core_types.NoCoreTypeFits(
                 candidate.policy, _with_servers(report.all_core_types,
                                                 servers))
+        # Before a live migration its pins are not known yet.
+        self._hold(candidate, None if candidate.pcpus == report.pcpus
+                   else candidate.pcpus)
 
+    @lockutils.synchronized(_LOCK)
     def choose_again(self, candidate, report):
         """The pCPUs for a server that has been on the host before.
 
@@ -114,9 +137,10 @@ class CoreTypeTracker:
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
         :returns: None where all pCPUs are equal, or no core type fits
         """
-        left = self._left(_counted(report), but=candidate.uuid)
+        left = _with_servers(_counted(report),
+                             self._all_servers(but=candidate.uuid))
         if not left:
-            return None
+            return self._record(candidate, left, None)
         last = self._last.get(candidate.uuid)
         chosen = left[0] if len(left) == 1 else core_types.choose_again(
             candidate.policy, left, last and last.server.pcpus,
@@ -125,7 +149,6 @@ class CoreTypeTracker:
             LOG.warning('Server %(uuid)s runs on all core types: %(error)s', {
                 'uuid': candidate.uuid,
                 'error': core_types.NoCoreTypeFits(candidate.policy, left)})
-            return None
         return self._record(candidate, left, chosen)
 
     def record_last(self, uuid, guest):
@@ -147,54 +170,65 @@ class CoreTypeTracker:
 
     def _record(self, candidate, left, chosen):
         """:returns: the pCPUs of the one chosen; None: there is no other"""
-        self._chosen[candidate.uuid] = _Choice(
-            _server(candidate.policy, chosen.pcpus), time.monotonic())
-        return chosen.pcpus if len(left) > 1 else None
+        pcpus = chosen.pcpus if chosen and len(left) > 1 else None
+        self._hold(candidate, pcpus)
+        return pcpus
 
-    def _left(self, all_core_types, but=None):
-        """Core types with the room that servers leave.
+    def _hold(self, candidate, pcpus):
+        """Hold a server's room until its domain is there.
 
-        :param all_core_types: without any server; none: nothing is counted
-        :param but: UUID of a server that is not counted
+        :param pcpus: that its domain will have; None: any
         """
-        if not all_core_types:
-            return ()
-        shared = frozenset().union(*(one.pcpus for one in all_core_types))
-        return _with_servers(all_core_types, self._all_servers(shared, but))
+        self._chosen[candidate.uuid] = _Choice(
+            _server(candidate.policy, pcpus), time.monotonic())
 
-    def _all_servers(self, shared, but):
+    def _left(self, all_core_types):
+        """Core types, given without any server, with the room that is left."""
+        return (_with_servers(all_core_types, self._all_servers())
+                if all_core_types else ())
+
+    def _all_servers(self, but=None):
         """The servers with units, also those whose domain is still to come.
 
-        :param shared: pCPUs of a server that may run on all
         :param but: UUID of a server that is left out; None: all count
         """
         oldest_s = time.monotonic() - _CHOICE_LIFE_S
         _drop(self._chosen, lambda _, choice: choice.made_at_s < oldest_s)
         # Servers that failed before there was a guest again.
         _drop(self._last, lambda _, last: last.made_at_s < oldest_s)
-        # NOTE: before, since while domains are read, a choice may become one
-        # that was not there to be read yet.
-        choices = dict(self._chosen)
-        servers = self._servers(shared)
+        servers = self._servers()
         _drop(self._chosen,
-              lambda uuid, choice: servers.get(uuid) == choice.server)
-        choices |= self._chosen
+              lambda uuid, choice: _has_come(servers.get(uuid), choice))
         # Servers that have no domain for a moment hold their room.
         servers = {uuid: last.server for uuid, last
                    in list(self._last.items())} | servers
-        servers |= {uuid: choice.server for uuid, choice in choices.items()}
+        servers |= {uuid: choice.server for uuid, choice
+                    in list(self._chosen.items())}
         servers.pop(but, None)
         return list(servers.values())
 
-    def _servers(self, shared):
-        """{UUID: server with units} of all domains.
-
-        :param shared: pCPUs of a server that may run on all
-        """
+    def _servers(self):
+        """{UUID: server with units} of all domains."""
         found = {guest.uuid: _server_of(guest)
                  for guest in self._host.list_guests(only_running=False)}
-        return {uuid: server._replace(pcpus=server.pcpus or shared)
-                for uuid, server in found.items() if server is not None}
+        return {uuid: server for uuid, server in found.items()
+                if server is not None}
+
+
+def _check_sum(policy, servers, sold_cu):
+    """Refuse a server as Placement would, where the host sells too little."""
+    used_cu = sum(server.units for server in servers)
+    if sold_cu is not None and used_cu + policy.units > sold_cu:
+        raise HostFull(policy.units, used_cu, sold_cu)
+
+
+def _has_come(server, choice):
+    """Whether a domain is that of a choice, not the one before it.
+
+    :param server: the server of the domain; None: there is no domain
+    """
+    return server is not None and choice.server in (
+        server, server._replace(pcpus=None))
 
 
 def _is_exact():

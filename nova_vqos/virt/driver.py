@@ -5,8 +5,9 @@ Everything here is an addition around the stock method of the same name, in
 the few places where it has to be: Nova 33 and 34 have the same ones. Servers
 without units, and hosts without a profile, keep stock behaviour.
 
-NOTE: no threads and no locks: nova-compute of Nova 33 runs on eventlet by
-default. State is changed by single operations.
+NOTE: no threads: nova-compute of Nova 33 runs on eventlet by default. State is
+changed by single operations, or under the lock of
+:mod:`nova_vqos.virt.core_type_tracker`.
 """
 
 from nova.compute import task_states
@@ -51,9 +52,13 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             CONF.vqos.guaranteed_pcpus)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
+        # Of CPU units, as Nova was last given it; None: not yet, or none.
+        self._vqos_inventory = None
         self._vqos_agent = agent_client.AgentClient()
         # UUIDs of servers whose guest is being made anew on this host.
         self._vqos_returning = set()
+        # Likewise, of servers that have come by a cold migration or a resize.
+        self._vqos_moved = set()
         self._vqos_core_types = core_type_tracker.CoreTypeTracker(self._host)
         self._vqos_state_file = compute_state.Writer(
             CONF.vqos.compute_state_path)
@@ -70,10 +75,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, allocations)
         try:
             report = self._vqos_report()
-            mine = inventory.cpu_units(
-                report, last, reserved_cu=CONF.vqos.reserved_cu,
-                allocation_ratio=CONF.vqos.allocation_ratio,
-                guarantees=guarantees)
+            mine = _cpu_units(report, last, guarantees)
             traits = report.traits()
             if guarantees and report.valid and report.unsold_cu is None:
                 # As the inventory does.
@@ -87,6 +89,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             traits = set()
         inventory.merge(provider_tree, nodename, mine)
         inventory.set_traits(provider_tree, nodename, traits)
+        self._vqos_inventory = mine
         self._vqos_sells_units = mine is not None
 
     def get_available_resource(self, nodename):
@@ -168,23 +171,25 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
     def _get_existing_guest_config(self, instance):
         """Remember where a guest may run, before it is undone."""
-        if self._vqos_core_types.counts(self._vqos_report()):
-            try:
-                self._vqos_core_types.record_last(
-                    instance.uuid, self._host.get_guest(instance))
-            except exception.InstanceNotFound:
-                pass
+        try:
+            self._vqos_core_types.record_last(
+                instance.uuid, self._host.get_guest(instance))
+        except exception.InstanceNotFound:
+            pass
         return super()._get_existing_guest_config(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         """Remember whether the server is new here, for its guest's tuning."""
         if _is_arriving(instance):
             _parse_or_invalid(instance.flavor, instance.numa_topology)
-            return super()._get_guest_config(instance, *args, **kwargs)
-        self._vqos_returning.add(instance.uuid)
+            if instance.task_state == task_states.RESIZE_FINISH:
+                self._vqos_moved.add(instance.uuid)
+        else:
+            self._vqos_returning.add(instance.uuid)
         try:
             return super()._get_guest_config(instance, *args, **kwargs)
         finally:
+            self._vqos_moved.discard(instance.uuid)
             self._vqos_returning.discard(instance.uuid)
             self._vqos_core_types.forget_last(instance.uuid)
 
@@ -205,12 +210,20 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if policy.units is not None and self._vqos_obstacle():
             raise exception.UnsupportedHostCPUControlPolicy()
         report = self._vqos_report()
-        admit = (admission.readmit if guest.uuid in self._vqos_returning
-                 else admission.admit)
+        candidate = guest_cputune.candidate(guest, policy, report.pcpus)
+        periods = vqos.periods(CONF)
         try:
-            admitted = admit(
-                guest_cputune.candidate(guest, policy, report.pcpus), report,
-                self._vqos_core_types, periods=vqos.periods(CONF))
+            if guest.uuid in self._vqos_returning:
+                admitted = admission.readmit(
+                    candidate, report, self._vqos_core_types, periods=periods)
+            else:
+                # NOTE: Nova has no other host for a server that moved here
+                # cold: it is off, and a refusal would set it to ERROR.
+                sold_cu = (None if guest.uuid in self._vqos_moved
+                           else self._vqos_sold_cu(report))
+                admitted = admission.admit(
+                    candidate, report, self._vqos_core_types, sold_cu=sold_cu,
+                    periods=periods)
         except admission.CannotServe as error:
             raise exception.ComputeResourcesUnavailable(
                 reason=str(error)) from error
@@ -225,6 +238,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def _vqos_report(self):
         return self._vqos_reporter.report(self._get_vcpu_available(),
                                           self._vqos_obstacle())
+
+    def _vqos_sold_cu(self, report):
+        """CU that this host sells; None: it has nothing to sell."""
+        sold = self._vqos_inventory or _cpu_units(report)
+        return None if sold is None else inventory.sold_cu(sold)
 
     def _vqos_obstacle(self):
         """Why this host can cap no guest, '' if it can."""
@@ -246,6 +264,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 admission.Candidate(instance.uuid, policy, report.pcpus,
                                     instance.numa_topology is not None),
                 report, self._vqos_core_types,
+                sold_cu=self._vqos_sold_cu(report),
                 periods=vqos.periods(CONF)).pcpus
         except (admission.CannotServe, policies.PolicyError) as error:
             reason = str(error)
@@ -256,6 +275,12 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                  instance=instance)
         raise exception.MigrationPreCheckError(
             reason=f'host {CONF.host}: {reason}')
+
+
+def _cpu_units(report, last=None, guarantees=False):
+    return inventory.cpu_units(
+        report, last, reserved_cu=CONF.vqos.reserved_cu,
+        allocation_ratio=CONF.vqos.allocation_ratio, guarantees=guarantees)
 
 
 def _parse(flavor, numa_topology=None):

@@ -40,6 +40,12 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     }
 
 
+def sold_cu(inventory):
+    """CU that servers may claim of an inventory, as Placement computes it."""
+    return ((inventory['total'] - inventory['reserved'])
+            * inventory['allocation_ratio'])
+
+
 def closed(last):
     """An inventory that holds what is claimed, and accepts no more.
 

@@ -188,11 +188,14 @@ class Tracker:
     def __init__(self, left):
         self._left = left
 
-    def choose(self, candidate, report):
+    def choose(self, candidate, report, sold_cu):
         if len(self._left) < 2 and not self._left[0].packed:
             return None
         return core_types.choose(candidate.policy, self._left,
                                  tick_us=report.profile.tick_us).pcpus
+
+    def forget_choice(self, uuid):
+        pass
 
 
 def driver_accepts(policy, report, left):
@@ -200,7 +203,7 @@ def driver_accepts(policy, report, left):
     try:
         admission.admit(
             admission.Candidate('uuid', policy, report.pcpus, False), report,
-            Tracker(left), periods=cputune.DEFAULT_PERIODS)
+            Tracker(left), sold_cu=None, periods=cputune.DEFAULT_PERIODS)
     except admission.CannotServe:
         return False
     return True
