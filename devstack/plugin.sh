@@ -10,6 +10,7 @@
 #
 # any of Nova (n-api, ...)  the package, and with it the API's validators
 # n-sch                     the scheduler's filter
+# placement-api             no repetition of claims within Placement
 # n-cpu                     compute driver, hook, profile and agent
 
 # shellcheck source=devstack/lib/nova_vqos

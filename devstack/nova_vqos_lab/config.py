@@ -147,6 +147,8 @@ def placement() -> Settings:
     return {
         'DEFAULT': _log('placement'),
         'api': {'auth_strategy': 'keystone'},
+        # NOTE: with more, concurrent boots are sold more than a host has.
+        'placement': {'allocation_conflict_retry_count': 1},
         'placement_database': _database('placement'),
         'keystone_authtoken': _auth_token('placement'),
     }

@@ -42,6 +42,7 @@ PROGRAM = 'nova-vqos-status'
 _NOVA_DIRECTORY = '/etc/nova'
 # Devstack's, the only file that its nova-compute reads.
 _DEVSTACK_CONFIG = f'{_NOVA_DIRECTORY}/nova-cpu.conf'
+_PLACEMENT_CONFIG = '/etc/placement/placement.conf'
 _OPTS = [
     cfg.MultiOpt(
         'role', item_type=types.String(choices=list(machine.ROLES)),
@@ -51,6 +52,11 @@ _OPTS = [
         'nova-config', metavar='PATH', default=[],
         help="Configuration file of Nova's services on this machine; may be "
              'repeated. Without it the program reads those in /etc/nova.'),
+    cfg.MultiStrOpt(
+        'placement-config', metavar='PATH', default=[],
+        help='Configuration file of Placement on this machine; may be '
+             'repeated. Without it the program reads those in '
+             '/etc/placement.'),
 ]
 
 
@@ -71,19 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf = cfg.ConfigOpts()
     conf.register_cli_opts(_OPTS)
     commands = catalogue.Commands(lambda: this_machine(
-        conf.role or (), conf.nova_config, given.config_file or []))
+        conf.role or (), conf.nova_config, given.config_file or [],
+        conf.placement_config))
     return upgradecheck.main(
         conf, 'nova-vqos', commands, argv=rest, default_config_files=[])
 
 
 def this_machine(roles: Sequence[str], nova_files: Sequence[str],
-                 own_files: Sequence[str], root: str = '/'
+                 own_files: Sequence[str],
+                 placement_files: Sequence[str] = (), root: str = '/'
                  ) -> machine.Machine:
     """Make the machine that the program runs on.
 
     :param roles: of the command line
     :param nova_files: of Nova's services, if not the usual ones
     :param own_files: of the agent, if not the usual one
+    :param placement_files: of Placement, if not the usual ones
     :param root: directory of its files, for tests
     """
     compute, controller = (
@@ -94,9 +103,13 @@ def this_machine(roles: Sequence[str], nova_files: Sequence[str],
     own = config_files.ConfigFiles(
         own_files or [machine.below(root, default_path.CONFIG)],
         'nova-vqos.conf', config_files.own_opts())
+    placement = config_files.ConfigFiles(
+        placement_files or _with_fragments([
+            machine.below(root, _PLACEMENT_CONFIG)]), 'placement.conf',
+        config_files.PLACEMENT_OPTS)
     return machine.Machine(
         root=root, given_roles=roles, compute=compute, controller=controller,
-        own=own, now=datetime.datetime.now(datetime.UTC),
+        own=own, placement=placement, now=datetime.datetime.now(datetime.UTC),
         kernel=platform.release(), ask_nova=_once(importing.ask),
         ask_agent=functools.partial(agent.ask, own),
         ask_libvirt=host.ask_libvirt)
@@ -121,8 +134,12 @@ def _nova_files(root: str, program: str) -> list[str]:
     devstack = machine.below(root, _DEVSTACK_CONFIG)
     if program == 'nova-compute' and os.path.exists(devstack):
         return [devstack]
-    paths = [machine.below(root, f'{_NOVA_DIRECTORY}/{name}.conf')
-             for name in ('nova', program)]
+    return _with_fragments([
+        machine.below(root, f'{_NOVA_DIRECTORY}/{name}.conf')
+        for name in ('nova', program)])
+
+
+def _with_fragments(paths: list[str]) -> list[str]:
     return paths + [fragment for path in paths
                     for fragment in sorted(glob.glob(f'{path}.d/*.conf'))]
 

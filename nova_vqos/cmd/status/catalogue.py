@@ -47,6 +47,7 @@ CHECKS = (
           importing.check_scheduler),
     Check('Filter', _CONTROLLER, nova_config.check_filter),
     Check('Weighers', _CONTROLLER, nova_config.check_weighers),
+    Check('Placement', _CONTROLLER, nova_config.check_placement),
     Check('Extra specs', _CONTROLLER, importing.check_validators),
     Check('Compute driver, import', _COMPUTE, importing.check_driver),
     Check('Compute driver', _COMPUTE, nova_config.check_driver),

@@ -20,6 +20,10 @@ _NOVA_OPTS: Mapping[str | None, Sequence[cfg.Opt]] = {
                          cfg.ListOpt('weight_classes', default=[])],
     'libvirt': [cfg.StrOpt('virt_type', default='kvm')],
 }
+#: The options of placement.conf that the checks read.
+PLACEMENT_OPTS: Mapping[str | None, Sequence[cfg.Opt]] = {
+    'placement': [cfg.IntOpt('allocation_conflict_retry_count', default=10)],
+}
 _OWN_PREFIX = 'vqos'
 
 

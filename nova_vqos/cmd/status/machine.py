@@ -44,6 +44,7 @@ class Machine:
     :ivar compute: configuration of nova-compute
     :ivar controller: configuration of nova-scheduler
     :ivar own: configuration of the agent
+    :ivar placement: configuration of Placement; no files: it runs elsewhere
     :ivar now: the time
     :ivar kernel: release of the kernel
     :ivar ask_nova: imports our parts into Nova, and returns the error of
@@ -58,6 +59,7 @@ class Machine:
     compute: config_files.ConfigFiles
     controller: config_files.ConfigFiles
     own: config_files.ConfigFiles
+    placement: config_files.ConfigFiles
     now: datetime.datetime
     kernel: str
     ask_nova: Callable[[], Mapping[str, str]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the configuration of Nova, the agent and the hook."""
+"""Checks of the configuration of Nova, Placement, the agent and the hook."""
 
 from collections.abc import Callable, Iterator
 import typing as ty
@@ -25,6 +25,11 @@ _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 # Nova looks below nova.virt first, and for the whole name then.
 _DRIVERS = (DRIVER, f'nova.virt.{DRIVER}')
 _VIRT_TYPES = ('kvm', 'qemu')
+
+_RETRIES = ('placement', 'allocation_conflict_retry_count')
+_RETRIES_LABEL = config_files.label(*_RETRIES)
+# One attempt. Nova repeats a request that meets another one.
+_RIGHT_RETRIES = 1
 
 # Where these differ, agent and nova-compute write different caps, or miss
 # each other.
@@ -106,6 +111,26 @@ def check_weighers(machine: machines.Machine) -> Iterator[findings.Finding]:
             'quantum_weight_multiplier, units_weight_multiplier and '
             'packing_weight_multiplier to 0')
     yield findings.fact('our weighers are in use')
+
+
+def check_placement(machine: machines.Machine) -> Iterator[findings.Finding]:
+    """Whether Placement is configured to sell no more than there is."""
+    config = machine.placement
+    if not config.files:
+        yield findings.fact(
+            f'Not known here: there is no {config}, check {_RETRIES_LABEL} '
+            'where Placement runs')
+        return
+    value = config.get(*_RETRIES)
+    if value != _RIGHT_RETRIES:
+        consequence = ('accepts no claim at all' if value == 0 else
+                       'sells more units of a host than it has, when requests '
+                       'come at the same time')
+        yield findings.warning(
+            f'{_RETRIES_LABEL} of {config} is {value}: Placement '
+            f'{consequence}',
+            f'set it to {_RIGHT_RETRIES}, and restart Placement')
+    yield findings.fact(f'{_RETRIES_LABEL} is {value}')
 
 
 def check_options(machine: machines.Machine) -> Iterator[findings.Finding]:

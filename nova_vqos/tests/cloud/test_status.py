@@ -26,6 +26,7 @@ def look(where, role, service):
     done = subprocess.run(
         [LAB, *where, f'{services.BIN}/nova-vqos-status', '--role', role,
          '--nova-config', f'{paths.etc(service)}/nova.conf',
+         '--placement-config', f'{paths.etc("placement")}/placement.conf',
          'upgrade', 'check', '--json'],
         capture_output=True, text=True, timeout=LIMIT_S, check=False)
     print(done.stdout, done.stderr)
@@ -54,5 +55,6 @@ def test_the_controller(lab, told):
     assert lab.is_deployed, told.checks[-1]
     status, found = look(['exec'], 'controller', 'nova-scheduler')
     assert (status, wrong(found)) == (SUCCESS, {})
+    assert found['Placement'][1].endswith('retry_count is 1.')
     assert found['Profile'][1] == (
         'Does not apply: this machine is no compute host.')

@@ -23,6 +23,7 @@ from nova.conf import scheduler as nova_scheduler_conf
 from nova.scheduler import filters as nova_filters
 from nova.scheduler import weights as nova_weights
 from oslo_config import cfg
+from placement.conf import placement as placement_conf
 import pytest
 
 import nova
@@ -74,6 +75,7 @@ class Machine:
         self.root = root
         self.nova_conf = root / 'etc/nova/nova.conf'
         self.nova_cpu_conf = root / 'etc/nova/nova-cpu.conf'
+        self.placement_conf = root / 'etc/placement/placement.conf'
         self.conf_dir = root / 'etc/nova-vqos'
         self.agent_conf = self.conf_dir / 'nova-vqos.conf'
         self.profile = self.conf_dir / 'profile.yaml'
@@ -141,6 +143,7 @@ class Machine:
         nova_scheduler_conf.register_opts(conf)
         vqos.register_opts(conf)
         agent.register_opts(conf)
+        placement_conf.register_opts(conf)
         conf.register_opt(cfg.StrOpt('transport_url'))
         if path == self.agent_conf:
             agent.register_host_opts(conf)
@@ -253,13 +256,15 @@ def check_clean(host, before):
     after = host.tree()
     files = {str(path.relative_to(host.root))
              for path in (host.nova_conf, host.nova_cpu_conf,
-                          host.tempest_conf)}
+                          host.placement_conf, host.tempest_conf)}
     assert {name: each for name, each in after.items()
             if name not in files} == {
         name: each for name, each in before.items() if name not in files}
     assert after.keys() == before.keys()
     for name in files & after.keys():
-        assert 'vqos' not in (host.root / name).read_text().lower()
+        text = (host.root / name).read_text()
+        assert 'vqos' not in text.lower()
+        assert 'allocation_conflict' not in text
         assert set(after[name][2].split(b'\n')) >= set(
             before[name][2].split(b'\n')), name
     assert not (host.root / 'run/nova-vqos').exists()

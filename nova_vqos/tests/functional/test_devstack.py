@@ -41,6 +41,8 @@ def test_all_in_one(machine):
         host, [*stock_filters, devstack_machine.FILTER])
     devstack_machine.check_weighers(
         host, [devstack_machine.ALL_WEIGHERS, devstack_machine.WEIGHERS])
+    placement = host.options(host.placement_conf).placement
+    assert placement.allocation_conflict_retry_count == 1
     devstack_machine.check_agent(host)
     devstack_machine.check_hook(host)
     assert host.link.resolve() == devstack_machine.TOP / 'nova/virt/vqos'

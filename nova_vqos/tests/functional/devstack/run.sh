@@ -32,6 +32,7 @@ NOVA_BIN_DIR=$ROOT/usr/local/bin
 NOVA_CONF=$ROOT/etc/nova/nova.conf
 NOVA_CPU_CONF=$ROOT/etc/nova/nova-cpu.conf
 NOVA_STATE_PATH=$ROOT/data/nova
+PLACEMENT_CONF=$ROOT/etc/placement/placement.conf
 VIRT_DRIVER=${VIRT_DRIVER:-libvirt}
 LIBVIRT_TYPE=${LIBVIRT_TYPE:-kvm}
 LIBVIRT_DAEMON=libvirtd
@@ -74,6 +75,14 @@ function configure_nova {
     fi
 }
 
+# configure_placement: its file, likewise.
+function configure_placement {
+    if is_service_enabled placement-api; then
+        rm -f "$PLACEMENT_CONF"
+        iniset "$PLACEMENT_CONF" api auth_strategy keystone
+    fi
+}
+
 # configure_nova_cpu: the bus of nova-compute is its cell's.
 function configure_nova_cpu {
     if is_service_enabled n-cpu && [[ -z "${CELLSV2_SETUP:-}" ]]; then
@@ -108,6 +117,7 @@ function stack {
     plugin stack pre-install
     plugin stack install
     if [[ $make_files == yes ]]; then
+        configure_placement
         configure_nova
     fi
     plugin stack post-config
@@ -123,7 +133,7 @@ function stack {
 function prepare {
     local name modules=() drivers=()
     mkdir -p "$ROOT"/{harness,run,var/lib,etc/nova,etc/systemd/system} \
-        "$ROOT"/{etc/libvirt/hooks,usr/local/bin,var/cache} \
+        "$ROOT"/{etc/placement,etc/libvirt/hooks,usr/local/bin,var/cache} \
         "$NOVA_DIR/nova/virt" "$(dirname "$TEMPEST_CONFIG")"
     # Nova's tree: that which is tested with, but a directory of its own for
     # drivers.
@@ -137,6 +147,7 @@ function prepare {
     ln -s "${drivers[@]}" "$NOVA_DIR/nova/virt"
     printf '#!/bin/sh\nexec "%s" "$@"\n' "$PYTHON" >"$NOVA_BIN_DIR/python3"
     chmod 755 "$NOVA_BIN_DIR/python3"
+    configure_placement
     configure_nova
     if is_service_enabled tempest; then
         iniset "$TEMPEST_CONFIG" compute-feature-enabled \

@@ -124,6 +124,15 @@ WRONG = [
     ('Weighers', change(at.NOVA_CONF, FILTERS, weight_classes=None), 1,
      'weight_classes of .* nova_vqos.scheduler.weigher.all_weighers'),
 
+    ('Placement', write(at.PLACEMENT_CONF, ''), 1,
+     '[placement] allocation_conflict_retry_count of .* is 10.*to 1'),
+    ('Placement', change(at.PLACEMENT_CONF, 'placement',
+                         allocation_conflict_retry_count='0'), 1,
+     'is 0: .* no claim.*to 1'),
+    ('Placement', change(at.PLACEMENT_CONF, 'placement',
+                         allocation_conflict_retry_count='some'), 2,
+     'allocation_conflict_retry_count of .* is invalid'),
+
     ('Same options', change(at.NOVA_CONF, 'vqos', period_us='20000'), 2,
      '[vqos] period_us is 20000 in .* and 50000 in'),
     ('Same options', change(at.OWN_CONF, 'DEFAULT', host='compute2'), 2,

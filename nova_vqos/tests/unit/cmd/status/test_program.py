@@ -29,9 +29,9 @@ def host(tmp_path):
 
 GARBAGE = (b'', b'\0', b'\xff\xfe', b'[', b'{}', b'[[]]', b'[vqos]\nx',
            b'schema: 2\n', b'9' * 5000, b'{"outcomes": ' + b'[' * 50_000)
-FILES = (at.NOVA_CONF, at.OWN_CONF, at.HOOK_CONF, at.HOOK, at.PROFILE,
-         at.STATE, at.PROOF, at.LEDGER, at.UNIT, at.HALT_POLL, at.BOOT_CONFIG,
-         f'{at.SCX}/state', 'proc/cpuinfo', 'proc/stat',
+FILES = (at.NOVA_CONF, at.OWN_CONF, at.PLACEMENT_CONF, at.HOOK_CONF, at.HOOK,
+         at.PROFILE, at.STATE, at.PROOF, at.LEDGER, at.UNIT, at.HALT_POLL,
+         at.BOOT_CONFIG, f'{at.SCX}/state', 'proc/cpuinfo', 'proc/stat',
          'sys/fs/cgroup/cgroup.controllers',
          f'{at.CPU}/cpufreq/policy0/scaling_governor')
 
@@ -131,6 +131,16 @@ def test_fragments_are_read(host):
     assert '20000' in host.check('Same options').details
 
 
+def test_a_placement_elsewhere(host):
+    """What is not known is no problem of this machine."""
+    host.remove(at.PLACEMENT_CONF)
+    result = host.check('Placement')
+    assert result.code == at.Code.SUCCESS
+    assert result.details.startswith('Not known here')
+    host.write('etc/placement/placement.conf.d/90.conf', '[placement]\n')
+    assert '90.conf' in host.check('Placement').details
+
+
 @pytest.fixture
 def global_conf():
     """oslo.config's, reset after the test."""
@@ -177,7 +187,7 @@ def test_a_nova_that_hangs_is_asked_once(tmp_path, monkeypatch):
         asked.append(1)
         raise subprocess.TimeoutExpired('python', 60)
     monkeypatch.setattr(importing.subprocess, 'run', run)
-    machine_now = app.this_machine((), (), (), str(tmp_path))
+    machine_now = app.this_machine((), (), (), root=str(tmp_path))
     for check in importing.check_version, importing.check_driver:
         assert next(check(machine_now)).code == findings.Code.FAILURE
     assert len(asked) == 1
@@ -214,12 +224,13 @@ def test_the_program(host, monkeypatch, capsys):
     assert '| Check: sched_ext ' in capsys.readouterr().out
     host.beat(31)
     assert app.main(['--role', 'compute', '--nova-config', 'n',
-                     '--config-file', 'o', 'upgrade', 'check',
+                     '--config-file', 'o', '--placement-config', 'p',
+                     'upgrade', 'check',
                      '--json']) == 1
     found = json.loads(capsys.readouterr().out)
     assert [one['check'] for one in found['checks']] == [
         check.name for check in catalogue.CHECKS]
-    assert given[-1] == (['compute'], ['n'], ['o'])
+    assert given[-1] == (['compute'], ['n'], ['o'], ['p'])
     host.remove(at.HOOK)
     assert app.main(['upgrade', 'check']) == 2
 
