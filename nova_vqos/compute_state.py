@@ -20,6 +20,9 @@ LOG = logging.getLogger(__name__)
 _VERSION = 1
 _MAX_BYTES = 64 * 1024
 
+#: The driver writes the state each minute, and at each claim of a server.
+MAX_AGE_S = 300
+
 
 class ComputeState(ty.NamedTuple):
     """The last report of a compute service.

@@ -18,8 +18,11 @@ from nova_vqos.agent import rpcapi
 
 #: The cell of a host whose cell is unknown: it is asked for in all of them.
 ANY_CELL = ''
+# The version whose answers the command line reads. Agents that lack what came
+# later are asked, so that it serves clouds that are being upgraded.
+_LEAST_VERSION = '1.2'
 #: Errors of answers.
-TOO_OLD = f'the agent is older than {rpcapi.VERSION}: upgrade it'
+TOO_OLD = f'the agent is older than {_LEAST_VERSION}: upgrade it'
 NO_AGENT = 'the bus knows no agent by this name'
 
 # NOTE: oslo.messaging waits for a bus that is down without a limit when it
@@ -80,7 +83,7 @@ class Fleet:
         """Ask hosts all at once.
 
         However many do not answer cost one timeout altogether. Agents older
-        than :data:`nova_vqos.agent.rpcapi.VERSION` are not asked.
+        than 1.2 are not asked.
 
         :param hosts: cell by host; one of ANY_CELL is asked in each
         :param arguments: of the method
@@ -133,7 +136,7 @@ class Fleet:
             return Answer(host, cell, None, dead[cell])
         try:
             value = self._apis[cell].call(
-                host, method, timeout=self._timeout_s, version=rpcapi.VERSION,
+                host, method, timeout=self._timeout_s, version=_LEAST_VERSION,
                 at_least_once=True, **arguments)
         except Exception as error:
             return Answer(host, cell, None, self._reason(error))

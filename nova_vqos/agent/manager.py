@@ -13,6 +13,7 @@ import uuid
 import oslo_messaging
 
 from nova_vqos import compute_state
+from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import primitives
@@ -26,6 +27,7 @@ from nova_vqos.agent.billing import transfer
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.billing import account
 from nova_vqos.profile import document as documents
+from nova_vqos.scheduler import fitness
 
 # How long a migration may take to begin once its server's limit is gone.
 _LIFT_S = 30.0
@@ -66,7 +68,7 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.2."""
+    """The RPC endpoint of a host's agent, version 1.3."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
@@ -163,6 +165,46 @@ class AgentManager:
         if policy is not None:
             policies.ServerPolicy.from_dict(policy)
         self._loop.wake(checked)
+
+    @_checked
+    def check_server(self, _context: object, policy: object,
+                     is_pinned: object) -> messages.Refusal:
+        """Why this host cannot take a server that is to move here.
+
+        It is judged by what the compute service reported last, which is no
+        older than its claim for that server.
+
+        :param policy: of the server, as ServerPolicy.to_dict()
+        :param is_pinned: whether its vCPUs have pins here, which are those of
+            a NUMA topology
+        :raises InvalidArgument: when an argument is not what it has to be
+        :raises AgentError: when what the service reported cannot be used
+        """
+        checked = policies.ServerPolicy.from_dict(policy)
+        if not isinstance(is_pinned, bool):
+            raise rpcapi.InvalidArgument(
+                f'is_pinned is {repr(is_pinned)[:80]}, it must be True or '
+                'False')
+        # The age of the agent, which answers, does not count.
+        return messages.Refusal(fitness.Judge(
+            checked, agent_max_age_s=0, in_one_type=not is_pinned).refusal(
+                self._recent_stats()))
+
+    def _recent_stats(self) -> host_stats.HostStats:
+        """
+        :raises AgentError: when they cannot be used
+        """
+        path = self._compute_state_path
+        try:
+            found = compute_state.load(path)
+            if found is None:
+                raise ValueError(f'the compute service has left no {path}')
+            age = datetime.datetime.now(datetime.UTC) - utc.parse(found.at)
+            if age.total_seconds() > compute_state.MAX_AGE_S:
+                raise ValueError(f'{path} is of {found.at}')
+            return host_stats.decode(host_stats.texts_of(found.stats))
+        except ValueError as error:
+            raise rpcapi.AgentError(str(error)) from error
 
     @_checked
     def lift_limits(self, _context: object,

@@ -620,3 +620,13 @@ class Lifted:
     """The answer to ``lift_limits``."""
 
     lifted: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to ``check_server``.
+
+    :ivar reason: why the host cannot take it; '': it can
+    """
+
+    reason: str

@@ -24,10 +24,12 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.2'
+VERSION = '1.3'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
+#: A move waits for so long for an agent that may be gone.
+CHECK_TIMEOUT_S = 3.0
 
 _Reply = ty.TypeVar('_Reply')
 
@@ -60,6 +62,7 @@ class Method(ty.Generic[_Reply]):
     since: str
 
 
+CHECK_SERVER = Method('check_server', messages.Refusal, '1.3')
 COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
 GET_HOST = Method('get_host', messages.Host, '1.0')
 GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
@@ -132,6 +135,30 @@ class AgentAPI:
             LOG.warning('The vqos agent of host %s did not lift the limit on '
                         'the I/O of server %s: %s', host, server_uuid, error)
             return False
+
+    def check_server(self, host: str, policy: policies.ServerPolicy, *,
+                     is_pinned: bool) -> str:
+        """Ask why a host cannot take a server that is to move there.
+
+        Never raises.
+
+        :param host: CONF.host of the agent
+        :param is_pinned: whether its vCPUs have pins there, which are those
+            of a NUMA topology
+        :returns: '' when it can, and when the agent does not know
+        """
+        try:
+            return self.call(
+                host, CHECK_SERVER, timeout=CHECK_TIMEOUT_S,
+                at_least_once=True, policy=policy.to_dict(),
+                is_pinned=is_pinned).reason
+        except Exception as error:
+            # The scheduler found the host good, and the host's driver has the
+            # last word.
+            LOG.warning('The vqos agent of host %s did not say whether the '
+                        'host can take a server, the server moves there: %s',
+                        host, error)
+            return ''
 
     def claim_ledger(self, server_uuid: str, host: str,
                      claimed_at: float) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the driver to the agent of its host."""
+"""The messages of the driver to the agents of its host and of others."""
 
 import time
 
@@ -21,7 +21,7 @@ _PAUSE_S = 60.0
 
 
 class AgentClient:
-    """Sends to the agent; a failure never reaches the caller."""
+    """Sends to agents; a failure never reaches the caller."""
 
     def __init__(self):
         self._silent_until_s = 0.0
@@ -41,6 +41,19 @@ class AgentClient:
             LOG.warning('The vqos agent cannot be asked to lift the limits of '
                         'a server: they may slow its migration',
                         instance=instance, exc_info=True)
+
+    def refusal(self, host, policy, is_pinned):
+        """Ask the agent of another host why that cannot take a server.
+
+        Waits for the answer, for seconds at most.
+
+        :param is_pinned: whether its vCPUs have pins there, which are those
+            of a NUMA topology
+        :returns: '' when it can, and when it is not known
+        """
+        if self._is_silent():
+            return ''
+        return _api().check_server(host, policy, is_pinned=is_pinned)
 
     def wake(self, instance):
         """Have the agent inspect a server now, not at its next tick."""

@@ -16,6 +16,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_log import log as logging
 
 from nova import exception
+from nova import objects
 from nova_vqos import compute_state
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
@@ -34,6 +35,10 @@ LOG = logging.getLogger(__name__)
 # NOTE: in these a server is new to the host; in all others in which a guest
 # is made (reboot, start, rescue, revert, host boot) it has been here.
 _ARRIVING = (task_states.SPAWNING, task_states.RESIZE_FINISH)
+
+# In the system metadata of a server, which Nova keeps: the host that it was
+# moved to, and that refused it. What Nova has by then cannot be undone.
+_REFUSED_BY_KEY = 'vqos_refused_by'
 
 # Nova has <quota> for lxc as well, but there it is one for all vCPUs.
 _VIRT_TYPES = ('kvm', 'qemu')
@@ -91,29 +96,14 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         inventory.set_traits(provider_tree, nodename, traits)
         self._vqos_inventory = mine
         self._vqos_sells_units = mine is not None
+        # NOTE: Nova calls this for each claim, and then the source of a move
+        # asks this host's agent whether the server may come.
+        self._vqos_stats()
 
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler's filter and weighers read."""
         resources = super().get_available_resource(nodename)
-        try:
-            report = self._vqos_report()
-            stats = report.stats(self._vqos_core_types.left_for_stats(report))
-            # Without a profile the host is stock Nova's, unless servers with
-            # units may have been sold on it before the profile was lost.
-            texts = host_stats.encode(stats._replace(
-                sells_units=report.present or bool(self._vqos_sells_units)))
-            terms = ({} if report.profile is None else
-                     {'tick_us': report.profile.tick_us,
-                      **vqos.periods(CONF)._asdict()})
-        except Exception as error:
-            LOG.exception('The stats of CPU units cannot be made: this host '
-                          'accepts no new servers with units')
-            texts = host_stats.encode(host_stats.HostStats(
-                profile=f'its stats cannot be made: {error}',
-                sells_units=self._vqos_sells_units is not False))
-            terms = {}
-        resources.setdefault('stats', {}).update(texts)
-        self._vqos_state_file.write(texts, terms)
+        resources.setdefault('stats', {}).update(self._vqos_stats())
         return resources
 
     def check_can_live_migrate_destination(
@@ -143,6 +133,24 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             data.dst_cpu_shared_set_info = set(pcpus)
         return data
 
+    def migrate_disk_and_power_off(
+            self, context, instance, dest, flavor, network_info,
+            block_device_info=None, timeout=0, retry_interval=0):
+        """Ask the destination before the server is powered off.
+
+        :raises nova.exception.InstanceFaultRollback: when the destination
+            refuses: the server stays as it is
+        """
+        reason = self._vqos_refusal_of_move(context, instance, flavor)
+        if reason:
+            LOG.warning('The server stays on this host: %s', reason,
+                        instance=instance)
+            raise exception.InstanceFaultRollback(
+                exception.MigrationPreCheckError(reason=reason))
+        return super().migrate_disk_and_power_off(
+            context, instance, dest, flavor, network_info, block_device_info,
+            timeout, retry_interval)
+
     def live_migration(self, context, instance, dest, post_method,
                        recover_method, block_migration=False,
                        migrate_data=None):
@@ -158,6 +166,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().post_live_migration_at_destination(
             context, instance, network_info, block_migration,
             block_device_info)
+        # It was admitted; Nova saves the server later on.
+        instance.system_metadata.pop(_REFUSED_BY_KEY, None)
         self._vqos_agent.wake(instance)
 
     def cleanup(self, context, instance, network_info,
@@ -181,15 +191,23 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def _get_guest_config(self, instance, *args, **kwargs):
         """Remember whether the server is new here, for its guest's tuning."""
         if _is_arriving(instance):
-            _parse_or_invalid(instance.flavor, instance.numa_topology)
             if instance.task_state == task_states.RESIZE_FINISH:
                 self._vqos_moved.add(instance.uuid)
-        else:
-            self._vqos_returning.add(instance.uuid)
+            try:
+                _parse_or_invalid(instance.flavor, instance.numa_topology)
+                config = super()._get_guest_config(instance, *args, **kwargs)
+            except Exception:
+                _record_refusal(instance)
+                raise
+            finally:
+                self._vqos_moved.discard(instance.uuid)
+            # Nova saves the server later on.
+            instance.system_metadata.pop(_REFUSED_BY_KEY, None)
+            return config
+        self._vqos_returning.add(instance.uuid)
         try:
             return super()._get_guest_config(instance, *args, **kwargs)
         finally:
-            self._vqos_moved.discard(instance.uuid)
             self._vqos_returning.discard(instance.uuid)
             self._vqos_core_types.forget_last(instance.uuid)
 
@@ -235,6 +253,28 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_agent.wake(instance)
         return guest
 
+    def _vqos_stats(self):
+        """Our stats, which the agent gets as well. Never raises."""
+        try:
+            report = self._vqos_report()
+            stats = report.stats(self._vqos_core_types.left_for_stats(report))
+            # Without a profile the host is stock Nova's, unless servers with
+            # units may have been sold on it before the profile was lost.
+            texts = host_stats.encode(stats._replace(
+                sells_units=report.present or bool(self._vqos_sells_units)))
+            terms = ({} if report.profile is None else
+                     {'tick_us': report.profile.tick_us,
+                      **vqos.periods(CONF)._asdict()})
+        except Exception as error:
+            LOG.exception('The stats of CPU units cannot be made: this host '
+                          'accepts no new servers with units')
+            texts = host_stats.encode(host_stats.HostStats(
+                profile=f'its stats cannot be made: {error}',
+                sells_units=self._vqos_sells_units is not False))
+            terms = {}
+        self._vqos_state_file.write(texts, terms)
+        return texts
+
     def _vqos_report(self):
         return self._vqos_reporter.report(self._get_vcpu_available(),
                                           self._vqos_obstacle())
@@ -252,6 +292,39 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if not self._host.is_cpu_control_policy_capable():
             return 'this host has no cgroup controller for CPU time'
         return ''
+
+    def _vqos_refusal_of_move(self, context, instance, flavor):
+        """Why the destination cannot take a server; '': nothing is known.
+
+        :param flavor: that the server is to have there
+        """
+        try:
+            move = instance.migration_context
+            topology = move.new_numa_topology
+            policy = _parse(flavor, topology)
+            if policy is None:
+                return ''
+            is_pinned = topology is not None
+            migration = objects.Migration.get_by_id(context,
+                                                    move.migration_id)
+            host = migration.dest_compute
+            if host == migration.source_compute:
+                report = self._vqos_report()
+                admission.admit(
+                    admission.Candidate(instance.uuid, policy, report.pcpus,
+                                        is_pinned),
+                    report, self._vqos_core_types, sold_cu=None,
+                    periods=vqos.periods(CONF))
+                return ''
+            reason = self._vqos_agent.refusal(host, policy, is_pinned)
+            return f'host {host}: {reason}' if reason else ''
+        except (admission.CannotServe, policies.PolicyError) as error:
+            return str(error)
+        except Exception:
+            LOG.exception('The check of CPU units failed before the server '
+                          'moves: it moves, and its destination may refuse it',
+                          instance=instance)
+            return ''
 
     def _vqos_check_migration(self, instance):
         """:returns: the pCPUs for its guest; None: stock Nova knows them"""
@@ -294,8 +367,30 @@ def _parse_or_invalid(*args):
         raise exception.InvalidInput(reason=str(error)) from error
 
 
+def _record_refusal(instance):
+    """Remember that a server that was moved here may not start here.
+
+    Its owner may reboot it, and it would start as one that has been here
+    before: in any case, with no cap where there can be none.
+    """
+    if instance.task_state != task_states.RESIZE_FINISH:
+        # Nova takes it away again, or leaves it where it was.
+        return
+    LOG.error('Server %s was moved to this host, which cannot take it: it '
+              'stays off until the host can, or it is moved on',
+              instance.uuid, instance=instance)
+    instance.system_metadata[_REFUSED_BY_KEY] = instance.host
+    try:
+        instance.save()
+    except Exception:
+        LOG.exception('It cannot be recorded that the server was refused',
+                      instance=instance)
+
+
 def _is_arriving(instance):
     """Whether a server whose guest is made is new to this host."""
+    if instance.system_metadata.get(_REFUSED_BY_KEY) == instance.host:
+        return True
     if instance.task_state == task_states.REBUILD_SPAWNING:
         # NOTE: of a rebuild in place and an evacuation alike, but only the
         # latter is a move, with a claim and its migration context.

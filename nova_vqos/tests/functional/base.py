@@ -14,13 +14,17 @@ from lxml import etree
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
+import oslo_messaging
 
 from nova import conf
 from nova import context
 from nova import objects
+from nova import rpc
 from nova import utils
 from nova_vqos import files as documents
 from nova_vqos import policy
+from nova_vqos.agent import manager
+from nova_vqos.agent import rpcapi
 from nova_vqos.conf import vqos
 from nova_vqos.hooks import rewrite
 from nova_vqos.tests import functional
@@ -105,10 +109,12 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         # Whatever this machine has: weights are of cgroup v1.
         self.useFixture(fixtures.MonkeyPatch(
             'nova_vqos.cputune.host_cgroup_version', lambda: 1))
-        # There are no disks to move.
+        # There are no disks to move: this is the stock driver's part only.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
             _power_off_without_disks))
+        # No agent answers unless a test starts one.
+        self._wait_for_agents(0.01)
 
     def _setup_compute_service(self):
         self.flags(compute_driver=self.COMPUTE_DRIVER)
@@ -157,6 +163,29 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
                    verification_path=files.verification_path,
                    compute_state_path=files.compute_state_path, group='vqos')
         return super().start_compute(hostname, *args, **kwargs)
+
+    def start_agent(self, hostname):
+        """Answer the messages to a host's agent that ask for no server.
+
+        The agent's own endpoint, without a hypervisor behind it.
+        """
+        self._wait_for_agents(30)
+        server = oslo_messaging.get_rpc_server(
+            rpc.TRANSPORT,
+            oslo_messaging.Target(exchange=rpcapi.EXCHANGE,
+                                  topic=rpcapi.TOPIC, server=hostname),
+            [manager.AgentManager(
+                _NoHypervisor(), hostname, compute_state_path=self.host_files[
+                    hostname].compute_state_path)],
+            executor='threading',
+            serializer=oslo_messaging.NoOpSerializer())
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+
+    def _wait_for_agents(self, limit_s):
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.agent.rpcapi.CHECK_TIMEOUT_S', limit_s))
 
     def hook(self, hostname, xml):
         """What nova_vqos's libvirt hook on a host makes of an incoming XML.
@@ -267,6 +296,13 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
 
     def log(self):
         return self.stdlog.logger.output
+
+
+class _NoHypervisor:
+    """The loop of an agent that looks after no server."""
+
+    def wake(self, server_uuid):
+        pass
 
 
 def _power_off_without_disks(driver, context, instance, *args, **kwargs):

@@ -155,3 +155,121 @@ class SameHostTestCase(RefusalMixin, base.VqosTestCase):
         self._assert_refused(self.server, 'resize',
                              {'flavorRef': self.make_flavor(51)})
         self.assertEqual(270, self.used('slow'))
+
+
+class RefusalAtDestinationTestCase(base.VqosTestCase):
+    """The scheduler did not know that the destination cannot take it."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('fast', 2.0)
+        self.start_host('other', 2.0)
+        self.server = self.boot(self.make_flavor(60), 'fast')
+
+    def _act(self, action, body=None):
+        self.api.post_server_action(self.server['id'], {action: body})
+
+    def _assert_stayed(self, action, reason):
+        event = self._wait_for_action_fail_completion(
+            self.server, action, 'compute_resize_instance')
+        self.assertIn(reason, event['details'])
+        self._wait_for_server_parameter(
+            self.server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None,
+                          'OS-EXT-STS:power_state': 1})
+        self.assertEqual('fast', self.host_of(self.server))
+        self.assertTrue(self.domain(self.server, 'fast').isActive())
+        self.assertEqual(CAPS['fast', 60], self.tunables(self.server))
+        self.wait_until_used('other', 0)
+        self.wait_until_used('fast', 60)
+        self.assertEqual({'fast': 60}, self.allocated(self.server['id']))
+
+    def test_cold_migration(self):
+        self.start_agent('other')
+        self.host_files['other'].lose_profile()
+        self._act('migrate')
+        self._assert_stayed('migrate', 'profile')
+        # And once more, when it works.
+        self.host_files['other'].calibrate({'0-3': 2.0})
+        self._run_periodics()
+        self._migrate_server(self.server)
+        self.assertEqual(CAPS['fast', 60], self.tunables(self.server, 'other'))
+
+    def test_resize(self):
+        self.start_agent('other')
+        self.host_files['other'].calibrate({'0-3': 0.5})
+        self._act('resize', {'flavorRef': self.make_flavor(80)})
+        self._assert_stayed('resize', '50 CU')
+
+    def test_resize_of_a_stopped_server(self):
+        self.start_agent('other')
+        self._stop_server(self.server)
+        self.host_files['other'].lose_profile()
+        self._act('resize', {'flavorRef': self.make_flavor(80)})
+        self._wait_for_action_fail_completion(
+            self.server, 'resize', 'compute_resize_instance')
+        self._wait_for_server_parameter(
+            self.server, {'status': 'SHUTOFF', 'OS-EXT-STS:task_state': None})
+        self.wait_until_used('other', 0)
+
+    def _arrive_refused(self):
+        """Without an agent that answers the destination's driver refuses."""
+        self.host_files['other'].lose_profile()
+        self._act('migrate')
+        self._wait_for_server_parameter(
+            self.server, {'status': 'ERROR', 'OS-EXT-STS:task_state': None})
+        self.assertEqual('other', self.host_of(self.server))
+
+    def _reboot_hard(self, status):
+        self._act('reboot', {'type': 'HARD'})
+        return self._wait_for_server_parameter(
+            self.server, {'status': status, 'OS-EXT-STS:task_state': None})
+
+    def test_what_was_refused_is_no_returning_server(self):
+        self._arrive_refused()
+        self._act('reboot', {'type': 'HARD'})
+        self._wait_for_action_fail_completion(
+            self.server, 'reboot', 'compute_reboot_instance')
+        shown = self._wait_for_server_parameter(
+            self.server, {'status': 'ERROR', 'OS-EXT-STS:task_state': None})
+        self.assertIn('profile', shown['fault']['message'])
+        connection = self.computes['other'].driver._host.get_connection()
+        self.assertEqual([], connection.listAllDomains(0))
+
+        # Also by a service that was not there then.
+        self.restart_compute_service('other')
+        self._act('reboot', {'type': 'HARD'})
+        self.wait_for(lambda: self.log().count('Cannot reboot instance') >= 2,
+                      self.log)
+        self._wait_for_server_parameter(
+            self.server, {'status': 'ERROR', 'OS-EXT-STS:task_state': None})
+        connection = self.computes['other'].driver._host.get_connection()
+        self.assertEqual([], connection.listAllDomains(0))
+
+    def test_and_starts_once_the_host_can_take_it(self):
+        self._arrive_refused()
+        self.host_files['other'].calibrate({'0-3': 2.0})
+        self._reboot_hard('ACTIVE')
+        self.assertEqual(CAPS['fast', 60], self.tunables(self.server, 'other'))
+        # From here on it is a server of this host.
+        self.host_files['other'].calibrate({'0-3': 0.5})
+        self._reboot_hard('ACTIVE')
+        self.assertEqual((None, None, 614),
+                         self.tunables(self.server, 'other'))
+
+
+class RefusalOnSameHostTestCase(base.VqosTestCase):
+
+    def test_resize(self):
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host('fast', 2.0)
+        server = self.boot(self.make_flavor(60), 'fast')
+        self.host_files['fast'].calibrate({'0-3': 0.7})
+        self.api.post_server_action(server['id'], {'resize': {
+            'flavorRef': self.make_flavor(80)}})
+        self._wait_for_action_fail_completion(
+            server, 'resize', 'compute_resize_instance')
+        self._wait_for_server_parameter(
+            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None,
+                     'OS-EXT-STS:power_state': 1})
+        self.assertTrue(self.domain(server, 'fast').isActive())
+        self.wait_until_used('fast', 60)

@@ -236,3 +236,26 @@ class LiveMigrationTestCase(UnlikeCpusTestCase):
         self.assertEqual('equal', self.host_of(server))
         self.assertIn('70 CU left', self.log())
         self.assertEqual([], self.migrations.arrived)
+
+
+class ColdMigrationTestCase(UnlikeCpusTestCase):
+
+    def test_into_core_types_that_filled_since(self):
+        self.start_host('equal', 1.0)
+        self.start_agent('hybrid')
+        self.start_agent('equal')
+        server = self.boot(self.make_flavor(140, vcpus=2), 'equal')
+        self.boot(self.make_flavor(250, vcpus=4), 'hybrid')
+        self.boot(self.make_flavor(320, vcpus=2), 'hybrid')
+        # The scheduler's stats are from before.
+        self.assertEqual('80:320:0.64 200:400:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+        self.api.post_server_action(server['id'], {'migrate': None})
+        event = self._wait_for_action_fail_completion(
+            server, 'migrate', 'compute_resize_instance')
+        self.assertIn('70 CU left', event['details'])
+        self._wait_for_server_parameter(
+            server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.assertEqual('equal', self.host_of(server))
+        self.assertTrue(self.domain(server, 'equal').isActive())
+        self.wait_until_used('hybrid', 570)

@@ -27,7 +27,7 @@ BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
 FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration'}, BESIDE, {'metrics'},
           {'cmd'})
 # All that BESIDE import of each other, and metrics of them.
-SHARED = {'agent.rpcapi', 'agent.messages', 'hooks'}
+SHARED = {'agent.rpcapi', 'agent.messages', 'hooks', 'scheduler.fitness'}
 
 BREACHES = set()
 IMPURE = {('billing.ledger', 'threading')}

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's RPC: real calls over oslo.messaging's in-memory transport."""
 
+import dataclasses
+from decimal import Decimal
 import functools
+import pathlib
+import time
 
 import oslo_messaging
 import pytest
 
 from nova_vqos import compute_state
+from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
@@ -28,6 +33,14 @@ def agent(tmp_path):
         world.call = functools.partial(world.api.call, 'host',
                                        timeout=manage.LIMIT_S)
         yield world
+
+
+def write_stats(path, **changes):
+    """What a compute service reports of pCPUs of 80 CU."""
+    stats = host_stats.HostStats(
+        profile=host_stats.VALID, slowest_cu=Decimal(80),
+        fastest_cu=Decimal(80), least_cu=Decimal(1))._replace(**changes)
+    compute_state.Writer(path).write(host_stats.encode(stats), {})
 
 
 class TestRpc:
@@ -104,6 +117,61 @@ class TestRpc:
     def test_lifting_limits_of_no_server_is_harmless(self, agent):
         assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
 
+    @pytest.mark.parametrize('units, vcpus, refused', [
+        (80, 1, False), (81, 1, True), (160, 2, False), (None, 1, False)])
+    def test_a_host_says_what_it_cannot_take(self, agent, units, vcpus,
+                                             refused):
+        write_stats(agent.compute_state_path)
+        reason = agent.api.check_server(
+            'host', policy.ServerPolicy(vcpus, units), is_pinned=False)
+        assert bool(reason) is refused
+
+    def test_where_cores_are_unlike_it_says_what_each_type_has(self, agent):
+        write_stats(agent.compute_state_path, core_types=(
+            host_stats.CoreTypeRoom(Decimal(80), 50, Decimal(1)),
+            host_stats.CoreTypeRoom(Decimal(200), 100, Decimal(2))))
+        for units, pinned, refused in (
+                (100, False, False), (101, False, True), (60, True, False)):
+            assert bool(agent.api.check_server(
+                'host', policy.ServerPolicy(1, units), is_pinned=pinned)
+            ) is refused, units
+
+    def test_the_speed_of_an_agent_that_just_answered_counts(self, agent):
+        # Whenever it left its last heartbeat.
+        write_stats(agent.compute_state_path, agent_seen_at=None)
+        assert agent.call(rpcapi.CHECK_SERVER, is_pinned=False,
+                          policy={'vcpus': 1, 'units': 80}).reason == ''
+
+    @pytest.mark.parametrize('content', [
+        None, 'x', '{"version": 1, "at": "x", "stats": {}, "terms": {}}',
+        '{"version": 1, "at": "2026-01-01T00:00:00+00:00", "stats": {}, '
+        '"terms": {}}'])
+    def test_what_it_does_not_know_stops_no_move(self, agent, content):
+        path = pathlib.Path(agent.compute_state_path)
+        if content is not None:
+            path.write_text(content)
+        asked = policy.ServerPolicy(1, 80)
+        with pytest.raises(rpcapi.AgentError):
+            agent.call(rpcapi.CHECK_SERVER, is_pinned=False,
+                       policy=asked.to_dict())
+        assert agent.api.check_server('host', asked, is_pinned=False) == ''
+
+    def test_an_older_agent_stops_no_move(self, agent, monkeypatch):
+        monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', manage.LIMIT_S)
+        monkeypatch.setattr(rpcapi, 'CHECK_SERVER', dataclasses.replace(
+            rpcapi.CHECK_SERVER, since='1.99'))
+        with pytest.raises(oslo_messaging.UnsupportedVersion):
+            agent.call(rpcapi.CHECK_SERVER, is_pinned=False, policy={})
+        assert agent.api.check_server('host', policy.ServerPolicy(1, 999),
+                                      is_pinned=False) == ''
+
+    def test_no_agent_stops_no_move(self, agent, monkeypatch):
+        monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', 0.1)
+        began_s = time.monotonic()
+        assert agent.api.check_server('gone', policy.ServerPolicy(1, 999),
+                                      is_pinned=False) == ''
+        assert time.monotonic() - began_s < manage.LIMIT_S / 2
+
     def test_accounts_are_asked_for_and_handed_over(self, agent):
         taken = []
 
@@ -147,6 +215,14 @@ class TestRpc:
                           'policy': {'vcpus': 'x', 'units': {}}}),
         ('apply_policy', {'server_uuid': fakes.UUID,
                           'policy': {'vcpus': 1, 'units': 6, 'x': 1}}),
+        ('check_server', {'policy': {'vcpus': 1, 'units': 60}}),
+        ('check_server', {'policy': {'vcpus': 1, 'units': 60},
+                          'is_pinned': 0}),
+        ('check_server', {'policy': None, 'is_pinned': False}),
+        ('check_server', {'policy': {'vcpus': 1, 'units': '6_0'},
+                          'is_pinned': False}),
+        ('check_server', {'policy': {'vcpus': 1, 'units': 60},
+                          'is_pinned': False, 'host': 'there'}),
         ('lift_limits', {'server_uuid': 'x'}),
         ('lift_limits', {}),
         ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there'}),

@@ -120,6 +120,19 @@ class WakeTestCase(driver.DriverTestCase):
         self.driver._vqos_agent.wake(self.instance)
         self.assert_woken()
 
+    def test_another_agent_is_not_asked_by_a_bus_in_trouble(self):
+        asked = []
+        self.stub_out(
+            'nova_vqos.agent.rpcapi.AgentAPI.check_server',
+            lambda api, host, policy, is_pinned: asked.append(host) or 'no')
+        client = self.driver._vqos_agent
+        self.assertEqual('no', client.refusal('there', None, False))
+        with fixtures.MonkeyPatch('nova_vqos.agent.rpcapi.AgentAPI.wake',
+                                  lambda *args: False):
+            client.wake(self.instance)
+        self.assertEqual('', client.refusal('there', None, False))
+        self.assertEqual(['there'], asked)
+
     def test_a_migration_waits_for_the_limit_to_go(self):
         calls = []
         self.stub_out(

@@ -24,8 +24,10 @@ class SignaturesTestCase(nova_case.NovaTestCase):
     def test_overridden_methods(self):
         self.assertEqual({
             'update_provider_tree', 'get_available_resource',
-            'check_can_live_migrate_destination', 'live_migration',
+            'check_can_live_migrate_destination',
+            'live_migration',
             'post_live_migration_at_destination', 'cleanup',
+            'migrate_disk_and_power_off',
             '_get_existing_guest_config', '_get_guest_config',
             '_update_guest_cputune', '_create_guest'}, self.overridden())
 

@@ -123,6 +123,13 @@ def test_an_old_agent_is_reported_as_old(agents, run, monkeypatch):
     assert ran.status == 1
 
 
+def test_an_agent_of_before_the_last_version_is_asked(agents, run):
+    agents.add('older').manager.target = rpcapi.oslo_messaging.Target(
+        version='1.2')
+    ran = run('host', 'list', '-f', 'json', '--host', 'older')
+    assert ran.json[0]['agent'] == 'alive'
+
+
 @pytest.mark.parametrize('answer', [None, {}, {'host': 'odd'}, ['odd'], {
     'host': 'odd', 'version': 10**400}])
 def test_an_answer_that_is_none_costs_its_host_alone(agents, run, answer):
