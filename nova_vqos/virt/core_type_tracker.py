@@ -26,10 +26,12 @@ LOG = logging.getLogger(__name__)
 # eventlet, which nova-compute of Nova 33 runs on by default.
 _LOCK = 'nova_vqos_room'
 
-# From the check of a live migration to the guest's arrival disks may have to
-# be fetched. A choice whose guest never came, and was never cleaned up, holds
-# its room for so long.
-_CHOICE_LIFE_S = 600.0
+# A choice whose guest never came, and was never cleaned up, holds its room for
+# so long: longer only while the server moves, since disks may be fetched from
+# the check of a live migration to the guest's arrival.
+_CHOICE_LIFE_S = 60.0
+# Likewise the room of a server that failed before there was a guest again.
+_LAST_LIFE_S = 600.0
 
 
 class _Choice(ty.NamedTuple):
@@ -168,6 +170,15 @@ class CoreTypeTracker:
         """The guest does not come."""
         self._chosen.pop(uuid, None)
 
+    def drop_old_choices(self, is_moving):
+        """Free the room of servers that were to come, and did not.
+
+        :param is_moving: is_moving(uuid) tells whether a server still may
+        """
+        oldest_s = time.monotonic() - _CHOICE_LIFE_S
+        _drop(self._chosen, lambda uuid, choice: (
+            choice.made_at_s < oldest_s and not is_moving(uuid)))
+
     def _record(self, candidate, left, chosen):
         """:returns: the pCPUs of the one chosen; None: there is no other"""
         pcpus = chosen.pcpus if chosen and len(left) > 1 else None
@@ -192,9 +203,7 @@ class CoreTypeTracker:
 
         :param but: UUID of a server that is left out; None: all count
         """
-        oldest_s = time.monotonic() - _CHOICE_LIFE_S
-        _drop(self._chosen, lambda _, choice: choice.made_at_s < oldest_s)
-        # Servers that failed before there was a guest again.
+        oldest_s = time.monotonic() - _LAST_LIFE_S
         _drop(self._last, lambda _, last: last.made_at_s < oldest_s)
         servers = self._servers()
         _drop(self._chosen,

@@ -15,6 +15,7 @@ import nova.conf
 from nova.virt.libvirt import driver as libvirt_driver
 from oslo_log import log as logging
 
+from nova import context as nova_context
 from nova import exception
 from nova import objects
 from nova_vqos import compute_state
@@ -39,6 +40,10 @@ _ARRIVING = (task_states.SPAWNING, task_states.RESIZE_FINISH)
 # In the system metadata of a server, which Nova keeps: the host that it was
 # moved to, and that refused it. What Nova has by then cannot be undone.
 _REFUSED_BY_KEY = 'vqos_refused_by'
+
+# The status of migrations after which no server comes any more.
+_OVER = ('cancelled', 'completed', 'confirmed', 'done', 'error', 'failed',
+         'finished', 'reverted')
 
 # Nova has <quota> for lxc as well, but there it is one for all vCPUs.
 _VIRT_TYPES = ('kvm', 'qemu')
@@ -65,6 +70,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # Likewise, of servers that have come by a cold migration or a resize.
         self._vqos_moved = set()
         self._vqos_core_types = core_type_tracker.CoreTypeTracker(self._host)
+        # By UUID of a server whose live migration the source has still to
+        # agree to: the file that the check made.
+        self._vqos_unchecked = {}
         self._vqos_state_file = compute_state.Writer(
             CONF.vqos.compute_state_path)
 
@@ -103,6 +111,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler's filter and weighers read."""
         resources = super().get_available_resource(nodename)
+        try:
+            self._vqos_core_types.drop_old_choices(_is_moving)
+        except Exception as error:
+            LOG.warning('It is not known which servers still move to this '
+                        'host, their CPU units stay counted: %s', error)
         resources.setdefault('stats', {}).update(self._vqos_stats())
         return resources
 
@@ -131,7 +144,26 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             # NOTE: stock Nova's own way to a <vcpu cpuset> of this host, by
             # which libvirt's hook then caps (nova/virt/libvirt/migration.py).
             data.dst_cpu_shared_set_info = set(pcpus)
+        self._vqos_unchecked[instance.uuid] = data.filename
         return data
+
+    def check_source_migrate_data_at_dest(
+            self, ctxt, instance, migrate_data, migration, limits, allocs):
+        """Keep the room of a server: both hosts agree, so it comes."""
+        data = super().check_source_migrate_data_at_dest(
+            ctxt, instance, migrate_data, migration, limits, allocs)
+        self._vqos_unchecked.pop(instance.uuid, None)
+        return data
+
+    def cleanup_live_migration_destination_check(self, context,
+                                                 dest_check_data):
+        """Free the room of a server that its source did not let go."""
+        for uuid, filename in list(self._vqos_unchecked.items()):
+            if filename == dest_check_data.filename:
+                self._vqos_unchecked.pop(uuid, None)
+                self._vqos_core_types.forget_choice(uuid)
+        super().cleanup_live_migration_destination_check(context,
+                                                         dest_check_data)
 
     def migrate_disk_and_power_off(
             self, context, instance, dest, flavor, network_info,
@@ -365,6 +397,14 @@ def _parse_or_invalid(*args):
         return _parse(*args)
     except policies.PolicyError as error:
         raise exception.InvalidInput(reason=str(error)) from error
+
+
+def _is_moving(uuid):
+    """Whether a server has a migration that is not over."""
+    return any(migration.status not in _OVER
+               for migration in objects.MigrationList.get_by_filters(
+                   nova_context.get_admin_context(),
+                   {'instance_uuid': uuid}))
 
 
 def _record_refusal(instance):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host of unlike pCPUs: each server in one class, capped by its speed."""
 
+import fixtures
 from lxml import etree
 import testtools.matchers
 
+from nova import exception
 from nova_vqos.tests.functional import base
 
 FAST = '0-1'
@@ -259,3 +261,57 @@ class ColdMigrationTestCase(UnlikeCpusTestCase):
         self.assertEqual('equal', self.host_of(server))
         self.assertTrue(self.domain(server, 'equal').isActive())
         self.wait_until_used('hybrid', 570)
+
+
+class FailedMigrationTestCase(UnlikeCpusTestCase):
+    """A migration that failed holds no room."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_host('equal', 1.0)
+        self.migrations.hook = self.hook
+        self.server = self.boot(self.make_flavor(60), 'equal')
+
+    def _migrate(self):
+        self.api.post_server_action(self.server['id'], {'os-migrateLive': {
+            'host': 'hybrid', 'block_migration': 'auto'}})
+        self._wait_for_migration_status(self.server, ['error'])
+
+    def _room(self):
+        self._run_periodics()
+        return self.stats('hybrid')['vqos_classes']
+
+    def test_the_source_disagrees(self):
+        def disagree(*args, **kwargs):
+            raise exception.MigrationPreCheckError(reason='not this one')
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.LibvirtDriver.check_can_live_migrate_source',
+            disagree))
+        self._migrate()
+        self.assertEqual('80:320:0.64 200:400:1.6', self._room())
+
+    def test_the_destination_is_not_told(self):
+        # As where the disks are shared.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.compute.manager.ComputeManager.'
+            '_live_migration_cleanup_flags',
+            lambda *args, **kwargs: (False, False)))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.virt.core_type_tracker._CHOICE_LIFE_S', 0.0))
+        during = []
+
+        def hook(hostname, xml):
+            # NOTE: not by a run of all periodic tasks: Nova's fixture would
+            # wait for the thread that this is, and this one for the fixture.
+            found = self.computes['hybrid'].driver.get_available_resource(
+                'hybrid')
+            during.append(found['stats']['vqos_classes'])
+            return self.hook(hostname, xml)
+
+        self.migrations.hook = hook
+        self.migrations.fail = True
+        self._migrate()
+        # While it moves its room is its own, for however long.
+        self.assertEqual(['80:260:0.64 200:400:1.6'], during)
+        self.assertEqual('80:320:0.64 200:400:1.6', self._room())

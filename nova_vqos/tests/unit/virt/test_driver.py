@@ -25,6 +25,8 @@ class SignaturesTestCase(nova_case.NovaTestCase):
         self.assertEqual({
             'update_provider_tree', 'get_available_resource',
             'check_can_live_migrate_destination',
+            'check_source_migrate_data_at_dest',
+            'cleanup_live_migration_destination_check',
             'live_migration',
             'post_live_migration_at_destination', 'cleanup',
             'migrate_disk_and_power_off',

@@ -192,10 +192,21 @@ class ChoicesTestCase(ClassesTestCase):
         self.assertEqual([400, 320], self.room())
 
     def test_nothing_was_ever_heard_of_it_again(self):
+        moving = {OTHER}
+
+        def drop():
+            self.driver._vqos_core_types.drop_old_choices(moving.__contains__)
+            return self.room()
+
+        self.now_s += core_type_tracker._CHOICE_LIFE_S + 1
+        self.assertEqual([400, 240], drop())
+        moving.clear()
+        self.assertEqual([400, 320], drop())
+        # One that is young does not ask.
+        self.tune(80, uuid=OTHER)
         self.now_s += core_type_tracker._CHOICE_LIFE_S
+        self.driver._vqos_core_types.drop_old_choices(lambda uuid: 1 / 0)
         self.assertEqual([400, 240], self.room())
-        self.now_s += 1
-        self.assertEqual([400, 320], self.room())
 
     def test_a_clean_up_gives_the_room_up(self):
         passed = []
@@ -338,7 +349,8 @@ class LiveMigrationTestCase(ClassesTestCase):
     def _check(self, driver, *args):
         if self.fails:
             raise exception.MigrationPreCheckError(reason='by Nova')
-        return objects.LibvirtLiveMigrateData(dst_cpu_shared_set_info={7, 8})
+        return objects.LibvirtLiveMigrateData(
+            filename='tmp1', dst_cpu_shared_set_info={7, 8})
 
     def check(self, units, **changes):
         return self.driver.check_can_live_migrate_destination(
@@ -373,6 +385,24 @@ class LiveMigrationTestCase(ClassesTestCase):
         self.fails = True
         self.assertRaises(exception.MigrationPreCheckError, self.check, 60)
         self.assertEqual({}, self.driver._vqos_core_types._chosen)
+
+    def test_a_refusal_of_the_source_gives_the_room_up(self):
+        self.stub_driver('cleanup_live_migration_destination_check',
+                         lambda *args: None)
+        data = objects.LibvirtLiveMigrateData(filename='tmp1')
+        for agrees, room in ((False, '80:320:0.64 200:400:1.6'),
+                             (True, '80:260:0.64 200:400:1.6')):
+            self.check(60)
+            if agrees:
+                self.assertIs(data, (
+                    self.driver.check_source_migrate_data_at_dest(
+                        self.context, self.make_instance(), data, None, None,
+                        {})))
+            for _again in range(2):
+                self.driver.cleanup_live_migration_destination_check(
+                    self.context, data)
+            self.assertEqual(room, self.driver.get_available_resource(
+                driver_case.NODE)['stats']['vqos_classes'])
 
     def test_nothing_else_is_ever_raised(self):
         with fixtures.MonkeyPatch('nova.virt.libvirt.host.Host.list_guests',

@@ -17,7 +17,8 @@ class LiveMigrationCheckTestCase(driver.DriverTestCase):
         self.stock_calls = []
         self.stub_driver(
             'check_can_live_migrate_destination',
-            lambda this, *args: self.stock_calls.append(args) or 'data')
+            lambda this, *args: self.stock_calls.append(args) or self.data)
+        self.data = objects.LibvirtLiveMigrateData(filename='tmp1')
 
     def check(self, instance):
         return self.driver.check_can_live_migrate_destination(
@@ -34,7 +35,7 @@ class LiveMigrationCheckTestCase(driver.DriverTestCase):
     def test_passed_on_as_given(self):
         for specs in ({policy.UNITS_KEY: '150'}, {}):
             instance = self.make_instance(specs)
-            self.assertEqual('data', self.check(instance))
+            self.assertIs(self.data, self.check(instance))
             self.assertEqual((self.context, instance, {'src': 1},
                               {'dst': 1}, True, False),
                              self.stock_calls.pop())

@@ -184,7 +184,8 @@ class LiveMigrationTestCase(PackingTestCase):
         super().setUp()
         self.stub_driver(
             'check_can_live_migrate_destination', lambda *args:
-            objects.LibvirtLiveMigrateData(dst_cpu_shared_set_info={7, 8}))
+            objects.LibvirtLiveMigrateData(
+                filename='tmp1', dst_cpu_shared_set_info={7, 8}))
 
     def check(self, uuid, **changes):
         instance = self.make_instance({policy.UNITS_KEY: '60'}, **changes)

@@ -184,7 +184,7 @@ class LiveMigrationTestCase(RoomTestCase):
         super().setUp()
         self.stub_driver(
             'check_can_live_migrate_destination',
-            lambda *args: objects.LibvirtLiveMigrateData())
+            lambda *args: objects.LibvirtLiveMigrateData(filename='tmp1'))
 
     def check(self, units, uuid=driver.UUID, **changes):
         instance = self.make_instance({policy.UNITS_KEY: str(units)},
