@@ -13,6 +13,7 @@ changed by single operations, or under the lock of
 from nova.compute import task_states
 import nova.conf
 from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
 from nova import context as nova_context
@@ -29,6 +30,7 @@ from nova_vqos.virt import core_type_tracker
 from nova_vqos.virt import guest_cputune
 from nova_vqos.virt import host_state
 from nova_vqos.virt import inventory
+from nova_vqos.virt import nova_contract
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             CONF.vqos.profile_path, CONF.vqos.agent_state_path,
             CONF.vqos.profile_max_interval, CONF.vqos.verification_path,
             CONF.vqos.guaranteed_pcpus)
+        # Why this Nova would start servers without a cap; '': it would not.
+        self._vqos_unknown_nova = nova_contract.difference(
+            type(self), libvirt_driver.LibvirtDriver, libvirt_host.Host)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
         # Of CPU units, as Nova was last given it; None: not yet, or none.
@@ -280,7 +285,19 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         guest_cputune.apply(admitted, guest, policy)
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
-        """Have the agent inspect the new guest: every guest is made here."""
+        """Have the agent inspect the new guest: every guest is made here.
+
+        :raises nova.exception.ComputeResourcesUnavailable: when Nova made it
+            without the tuning of its flavor
+        """
+        if (policies.UNITS_KEY in instance.flavor.extra_specs
+                and _is_arriving(instance)):
+            try:
+                guest_cputune.check(xml)
+            except guest_cputune.NotTuned as error:
+                _record_refusal(instance)
+                raise exception.ComputeResourcesUnavailable(
+                    reason=str(error)) from error
         guest = super()._create_guest(context, xml, instance, *args, **kwargs)
         self._vqos_agent.wake(instance)
         return guest
@@ -308,8 +325,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         return texts
 
     def _vqos_report(self):
-        return self._vqos_reporter.report(self._get_vcpu_available(),
-                                          self._vqos_obstacle())
+        return self._vqos_reporter.report(
+            self._get_vcpu_available(),
+            self._vqos_obstacle() or self._vqos_unknown_nova)
 
     def _vqos_sold_cu(self, report):
         """CU that this host sells; None: it has nothing to sell."""

@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU tuning in a guest's XML."""
 
+from lxml import etree
 from nova.virt.libvirt import config as vconfig
 from oslo_log import log as logging
 
+from nova_vqos import domain_xml
+from nova_vqos import policy as policies
 from nova_vqos.virt import admission
 
 LOG = logging.getLogger(__name__)
+
+
+class NotTuned(Exception):
+    """A guest was made without its tuning."""
 
 
 def candidate(guest, policy, shared_pcpus):
@@ -24,6 +31,28 @@ def candidate(guest, policy, shared_pcpus):
     pcpus = (frozenset().union(*(pin.cpuset for pin in pins)) if pins
              else frozenset(guest.cpuset or shared_pcpus))
     return admission.Candidate(guest.uuid, policy, pcpus, bool(pins))
+
+
+def check(xml):
+    """Check that a new guest has what its flavor promises.
+
+    :param xml: of its domain, made by Nova for a server that is new here
+    :raises NotTuned: when it has no cap, or no weight
+    """
+    found = domain_xml.read(xml)
+    policy = (None if found.extra_specs is None else
+              policies.parse(found.extra_specs, found.vcpus))
+    if policy is None or policy.units is None:
+        return
+    cputune = etree.fromstring(xml).find('./cputune')
+    missing = [name for name in (
+        ('shares', 'quota', 'period') if policy.cap == 'hard'
+        else ('shares',)) if cputune is None or cputune.find(name) is None]
+    if missing:
+        raise NotTuned(
+            f'the guest of {policy.units} CPU units was made without '
+            f'{", ".join(missing)}: this release of Nova makes guests in '
+            'another way than nova_vqos knows')
 
 
 def apply(admitted, guest, policy):

@@ -50,6 +50,7 @@ CHECKS = (
     Check('Placement', _CONTROLLER, nova_config.check_placement),
     Check('Extra specs', _CONTROLLER, importing.check_validators),
     Check('Compute driver, import', _COMPUTE, importing.check_driver),
+    Check("Nova's driver", _COMPUTE, importing.check_contract),
     Check('Compute driver', _COMPUTE, nova_config.check_driver),
     Check('Same options', _COMPUTE, nova_config.check_options),
     Check('Profile', _COMPUTE, profile.check),

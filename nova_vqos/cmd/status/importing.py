@@ -74,6 +74,10 @@ check_driver = functools.partial(
     _check_part, 'driver', 'Nova does not import the compute driver',
     'install nova_vqos into the environment of Nova; after an editable '
     'install, link nova/virt/vqos into the directory nova/virt of Nova')
+check_contract = functools.partial(
+    _check_part, 'contract', 'This host sells no CPU units, since servers '
+    'could start without a cap',
+    'use releases of Nova and of nova_vqos that were tested together')
 check_scheduler = functools.partial(
     _check_part, 'scheduler', 'Nova does not import filter and weighers',
     'install nova_vqos into the environment of nova-scheduler')

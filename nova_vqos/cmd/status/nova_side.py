@@ -20,6 +20,22 @@ def driver() -> None:
     vqos.VqosLibvirtDriver  # noqa: B018
 
 
+def contract() -> None:
+    """Compare Nova's libvirt driver with what ours builds upon.
+
+    :raises Exception: of any kind, when they differ
+    """
+    from nova.virt.libvirt import driver as stock
+    from nova.virt.libvirt import host
+
+    from nova.virt import vqos
+    from nova_vqos.virt import nova_contract
+    difference = nova_contract.difference(
+        vqos.VqosLibvirtDriver, stock.LibvirtDriver, host.Host)
+    if difference:
+        raise NotImplementedError(difference)
+
+
 def scheduler() -> None:
     """Import what nova-scheduler imports.
 
@@ -50,7 +66,7 @@ def main() -> None:
     answer, sys.stdout = sys.stdout, sys.stderr
     os.environ.setdefault('OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')
     found = {'version': importlib.metadata.version('nova')}
-    for part in driver, scheduler, validators:
+    for part in driver, contract, scheduler, validators:
         try:
             part()
             found[part.__name__] = ''

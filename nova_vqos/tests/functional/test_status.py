@@ -7,7 +7,8 @@ from nova_vqos.cmd.status import importing
 def test_nova_imports_all_of_it():
     found = dict(importing.ask())
     assert int(found.pop('version').partition('.')[0]) in importing.RELEASES
-    assert found == {'driver': '', 'scheduler': '', 'validators': ''}
+    assert found == {'driver': '', 'contract': '', 'scheduler': '',
+                     'validators': ''}
 
 
 def test_a_nova_that_is_broken(tmp_path, monkeypatch):

@@ -43,16 +43,6 @@ class SignaturesTestCase(nova_case.NovaTestCase):
                 inspect.getfullargspec(
                     getattr(driver.VqosLibvirtDriver, name)), name)
 
-    def test_private_signatures_begin_as_passed_on(self):
-        for name, first in (
-                ('_get_existing_guest_config', ['self', 'instance']),
-                ('_get_guest_config', ['self', 'instance']),
-                ('_update_guest_cputune', ['self', 'guest', 'flavor']),
-                ('_create_guest', ['self', 'context', 'xml', 'instance'])):
-            stock = inspect.getfullargspec(
-                getattr(libvirt_driver.LibvirtDriver, name)).args
-            self.assertEqual(first, stock[:len(first)])
-
     def test_names_of_ours_do_not_meet_those_of_nova(self):
         ours = set(vars(driver.VqosLibvirtDriver)) - self.overridden()
         self.assertEqual(set(), {

@@ -102,6 +102,8 @@ WRONG = [
     ('Nova', answer('nova', {'version': '32.0.1'}), 1, 'Nova 32.0.1'),
     ('Filter and weighers, import', answer('nova', {'scheduler': 'Oops'}), 2,
      'Oops'),
+    ("Nova's driver", answer('nova', {'contract': 'it has no _create_guest'}),
+     2, '_create_guest'),
     ('Extra specs', answer('nova', {'validators': 'LookupError: none'}), 2,
      'LookupError: none'),
     ('Compute driver, import', answer('nova', {'driver': 'ImportError: x'}),
