@@ -114,6 +114,17 @@ class NoCoreTypeFits(units.UnitsError):
             f'CU each: {", ".join(map(_describe, core_types))}')
 
 
+class SpansCoreTypes(units.UnitsError):
+    """The cells of a server's NUMA topology share no core type."""
+
+    def __init__(self, policy: policies.ServerPolicy,
+                 core_types: Sequence[CoreType]) -> None:
+        super().__init__(
+            f'{policies.CAP_KEY} is {policy.cap}, and the NUMA cells of the '
+            'server have no core type in common, so that one cap does not '
+            f'hold in all: {", ".join(map(_describe, core_types))}')
+
+
 def of_host(profile: model.Profile,
             pcpus: Iterable[int]) -> tuple[CoreType, ...]:
     """The core types of the pCPUs that servers share, without any server.
@@ -217,6 +228,17 @@ def choose_again(policy: policies.ServerPolicy,
                                                          tick_us=tick_us):
             return previous
         return None
+
+
+def in_one_type(policy: policies.ServerPolicy, *, is_pinned: bool) -> bool:
+    """Whether a server has to run on one core type.
+
+    The slowest pCPU that it may run on defines its cap. On all faster ones a
+    hard cap would be exceeded; a floor gives no server less than its promise.
+
+    :param is_pinned: whether its vCPUs have pins, those of a NUMA topology
+    """
+    return not is_pinned or policy.cap == 'hard'
 
 
 def restricted(core_types: Iterable[CoreType],

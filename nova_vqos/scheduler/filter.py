@@ -15,6 +15,7 @@ from nova.scheduler import filters
 from nova.scheduler import utils
 from oslo_log import log as logging
 
+from nova_vqos import core_types
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos.conf import vqos
@@ -75,13 +76,14 @@ class VqosFilter(filters.BaseHostFilter):
             return []
         if fitness.asks_for_nothing(policy):
             return self._without_units(filter_obj_list, spec_obj)
-        in_one_type = (policy.units is not None
-                       and spec_obj.numa_topology is None)
+        is_pinned = spec_obj.numa_topology is not None
         judge = fitness.Judge(
             policy, agent_max_age_s=CONF.vqos.agent_max_age_s,
-            in_one_type=in_one_type)
+            in_one_type=not is_pinned)
         left = None
-        if (in_one_type and 'num_instances' in spec_obj
+        if (policy.units is not None
+                and core_types.in_one_type(policy, is_pinned=is_pinned)
+                and 'num_instances' in spec_obj
                 and spec_obj.num_instances > 1):
             left = _CoreTypesLeft(policy, self._left.get(spec_obj, {}))
         if policy.units is None:

@@ -13,6 +13,7 @@ import functools
 import operator
 import typing as ty
 
+from nova_vqos import core_types
 from nova_vqos import guarantee
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
@@ -62,12 +63,13 @@ class Judge:
                  in_one_type: bool = True) -> None:
         """
         :param agent_max_age_s: see [vqos] agent_max_age_s
-        :param in_one_type: whether a server runs on one core type, not where
-            Nova finds it pCPUs by its NUMA topology
+        :param in_one_type: whether a server runs on one core type whatever
+            its cap, since it has no NUMA topology
         """
         self.asked = describe(policy)
         self._policy = policy
-        self._in_one_type = in_one_type
+        self._in_one_type = core_types.in_one_type(
+            policy, is_pinned=not in_one_type)
         self._agent_max_age_s = agent_max_age_s
         # NOTE: a check is asked of each of ten thousand hosts, so that those
         # that could not refuse any are left out here.

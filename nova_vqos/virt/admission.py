@@ -5,6 +5,7 @@ import typing as ty
 
 from oslo_log import log as logging
 
+from nova_vqos import core_types
 from nova_vqos import cputune
 from nova_vqos import files
 from nova_vqos import guarantee
@@ -23,13 +24,20 @@ class Candidate(ty.NamedTuple):
 
     :ivar pcpus: where Nova would have its vCPUs run
     :ivar is_pinned: whether they have pins, which are those of a NUMA
-        topology, and Nova's business
+        topology
+    :ivar pins: these, of all vCPUs; none: they are not yet known
     """
 
     uuid: str
     policy: policies.ServerPolicy
     pcpus: frozenset[int]
     is_pinned: bool
+    pins: frozenset[frozenset[int]] = frozenset()
+
+    @property
+    def in_one_type(self):
+        """See :func:`nova_vqos.core_types.in_one_type`."""
+        return core_types.in_one_type(self.policy, is_pinned=self.is_pinned)
 
 
 class Admission(ty.NamedTuple):
@@ -75,11 +83,11 @@ def admit(candidate, report, tracker, *, sold_cu, periods):
             raise CannotServe(
                 f'{policies.GUARANTEE_KEY} is required: {refusal}')
     try:
-        if candidate.is_pinned:
+        if candidate.in_one_type:
+            pcpus = tracker.choose(candidate, report, sold_cu)
+        else:
             pcpus = None
             tracker.check_pinned(candidate, report, sold_cu)
-        else:
-            pcpus = tracker.choose(candidate, report, sold_cu)
         return Admission(pcpus, _tune(candidate, report, pcpus, periods))
     except (units.UnitsError, files.FileError) as error:
         # It may be too slow here, where there is room.
@@ -99,8 +107,8 @@ def readmit(candidate, report, tracker, *, periods):
     cu = candidate.policy.units
     if cu is None:
         return Admission()
-    pcpus = (None if candidate.is_pinned
-             else tracker.choose_again(candidate, report))
+    pcpus = (tracker.choose_again(candidate, report)
+             if candidate.in_one_type else None)
     names = {'uuid': candidate.uuid, 'units': cu, 'problem': report.problem}
     try:
         if report.profile is None:

@@ -103,9 +103,13 @@ class CoreTypeTracker:
         servers = self._all_servers(but=candidate.uuid)
         _check_sum(candidate.policy, servers, sold_cu)
         left = _with_servers(_counted(report), servers)
+        if not left:
+            return self._record(candidate, left, None)
+        mine = _of_pins(left, candidate.pins)
+        if not mine:
+            raise core_types.SpansCoreTypes(candidate.policy, left)
         return self._record(candidate, left, core_types.choose(
-            candidate.policy, left, tick_us=report.profile.tick_us)
-            if left else None)
+            candidate.policy, mine, tick_us=report.profile.tick_us))
 
     @lockutils.synchronized(_LOCK)
     def check_pinned(self, candidate, report, sold_cu):
@@ -143,10 +147,12 @@ class CoreTypeTracker:
                              self._all_servers(but=candidate.uuid))
         if not left:
             return self._record(candidate, left, None)
+        mine = _of_pins(left, candidate.pins)
         last = self._last.get(candidate.uuid)
-        chosen = left[0] if len(left) == 1 else core_types.choose_again(
-            candidate.policy, left, last and last.server.pcpus,
-            tick_us=report.profile.tick_us)
+        chosen = (mine[0] if len(left) == 1 and mine
+                  else core_types.choose_again(
+                      candidate.policy, mine, last and last.server.pcpus,
+                      tick_us=report.profile.tick_us))
         if chosen is None:
             LOG.warning('Server %(uuid)s runs on all core types: %(error)s', {
                 'uuid': candidate.uuid,
@@ -249,6 +255,19 @@ def _counted(report):
     """The core types whose servers count for the admission of others."""
     return (report.all_core_types if _is_exact()
             else report.unlike_core_types)
+
+
+def _of_pins(all_core_types, pins):
+    """The parts of core types on which each vCPU has a pCPU.
+
+    :param pins: of all vCPUs; none: they may run on all
+    """
+    if not pins:
+        return all_core_types
+    return core_types.restricted(
+        [one for one in all_core_types
+         if all(one.pcpus & pin for pin in pins)],
+        frozenset().union(*pins))
 
 
 def _with_servers(all_core_types, servers):

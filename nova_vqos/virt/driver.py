@@ -152,6 +152,22 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_unchecked[instance.uuid] = data.filename
         return data
 
+    def post_claim_migrate_data(self, context, instance, migrate_data, claim):
+        """Keep a server with pins on one core type of its cells.
+
+        :raises nova.exception.MigrationPreCheckError: when none fits
+        """
+        data = super().post_claim_migrate_data(context, instance,
+                                               migrate_data, claim)
+        info = data.dst_numa_info
+        if 'cpu_pins' in info and info.cpu_pins:
+            pcpus = self._vqos_check_migration(
+                instance, frozenset(map(frozenset, info.cpu_pins.values())))
+            if pcpus is not None:
+                info.cpu_pins = {vcpu: pins & pcpus for vcpu, pins
+                                 in info.cpu_pins.items()}
+        return data
+
     def check_source_migrate_data_at_dest(
             self, ctxt, instance, migrate_data, migration, limits, allocs):
         """Keep the room of a server: both hosts agree, so it comes."""
@@ -376,19 +392,27 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                           instance=instance)
             return ''
 
-    def _vqos_check_migration(self, instance):
-        """:returns: the pCPUs for its guest; None: stock Nova knows them"""
+    def _vqos_check_migration(self, instance, pins=frozenset()):
+        """
+        :param pins: of its vCPUs, those of a NUMA topology; none: there are
+            none, or they are not yet known
+        :returns: the pCPUs for its guest; None: stock Nova knows them
+        """
         try:
             policy = _parse(instance.flavor, instance.numa_topology)
             if policy is None:
                 return None
             report = self._vqos_report()
-            return admission.admit(
-                admission.Candidate(instance.uuid, policy, report.pcpus,
-                                    instance.numa_topology is not None),
+            is_pinned = instance.numa_topology is not None
+            pcpus = admission.admit(
+                admission.Candidate(
+                    instance.uuid, policy,
+                    frozenset().union(*pins) or report.pcpus, is_pinned, pins),
                 report, self._vqos_core_types,
                 sold_cu=self._vqos_sold_cu(report),
                 periods=vqos.periods(CONF)).pcpus
+            # Its pins are known once Nova has claimed its cells.
+            return None if is_pinned and not pins else pcpus
         except (admission.CannotServe, policies.PolicyError) as error:
             reason = str(error)
         except Exception as error:

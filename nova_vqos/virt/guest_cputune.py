@@ -30,7 +30,9 @@ def candidate(guest, policy, shared_pcpus):
     pins = guest.cputune.vcpupin if guest.cputune is not None else []
     pcpus = (frozenset().union(*(pin.cpuset for pin in pins)) if pins
              else frozenset(guest.cpuset or shared_pcpus))
-    return admission.Candidate(guest.uuid, policy, pcpus, bool(pins))
+    return admission.Candidate(
+        guest.uuid, policy, pcpus, bool(pins),
+        frozenset(frozenset(pin.cpuset) for pin in pins))
 
 
 def check(xml):
@@ -63,7 +65,11 @@ def apply(admitted, guest, policy):
     :param policy: of the server
     """
     if admitted.pcpus is not None:
-        guest.cpuset = set(admitted.pcpus)
+        pins = guest.cputune.vcpupin if guest.cputune is not None else []
+        for pin in pins:
+            pin.cpuset = set(pin.cpuset) & admitted.pcpus
+        if not pins:
+            guest.cpuset = set(admitted.pcpus)
     tune = admitted.tune
     if tune is None:
         return

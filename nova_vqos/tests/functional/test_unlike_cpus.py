@@ -113,13 +113,6 @@ class BootTestCase(UnlikeCpusTestCase):
             sorted(self.host_of(server) for server in servers))
         self.assertNotIn('was re-scheduled', self.log())
 
-    def test_a_numa_topology_is_novas(self):
-        server = self.boot(self.make_flavor(60, specs={'hw:numa_nodes': '1'}))
-        self.assertEqual(ON_SLOW, self.tunables(server))
-        xml = etree.fromstring(self.domain(server).XMLDesc(0))
-        self.assertEqual(['0-5'], [
-            pin.get('cpuset') for pin in xml.findall('./cputune/vcpupin')])
-
 
 class StatsOfBeforeTestCase(UnlikeCpusTestCase):
     HOST_WEIGHTS = {'hybrid': 2, 'equal': 1}
@@ -315,3 +308,59 @@ class FailedMigrationTestCase(UnlikeCpusTestCase):
         # While it moves its room is its own, for however long.
         self.assertEqual(['80:260:0.64 200:400:1.6'], during)
         self.assertEqual('80:320:0.64 200:400:1.6', self._room())
+
+
+class NumaTestCase(UnlikeCpusTestCase):
+    """Nova pins the vCPUs of a cell to all of its pCPUs."""
+
+    def _pins(self, server):
+        xml = etree.fromstring(self.domain(server).XMLDesc(0))
+        return [pin.get('cpuset') for pin in xml.findall('./cputune/vcpupin')]
+
+    def _flavor(self, units, vcpus=1, **specs):
+        return self.make_flavor(units, vcpus, {
+            'hw:numa_nodes': '1',
+            **{f'vqos:{key}': value for key, value in specs.items()}})
+
+    def test_a_hard_cap_is_hard(self):
+        server = self.boot(self._flavor(120, 2))
+        self.assertEqual(([SLOW] * 2, (37500, 50000, 1229)),
+                         (self._pins(server), self.tunables(server)))
+        self._run_periodics()
+        self.assertEqual('80:200:0.64 200:400:1.6',
+                         self.stats('hybrid')['vqos_classes'])
+        self._reboot_server(server, hard=True)
+        self.assertEqual([SLOW] * 2, self._pins(server))
+
+    def test_one_that_only_the_fast_cores_serve(self):
+        server = self.boot(self._flavor(120))
+        self.assertEqual(([FAST], (30000, 50000, 1229)),
+                         (self._pins(server), self.tunables(server)))
+
+    def test_a_floor_keeps_all_of_its_cell(self):
+        server = self.boot(self._flavor(60, cap='floor'))
+        self.assertEqual((['0-5'], (None, None, 614)),
+                         (self._pins(server), self.tunables(server)))
+
+    def test_live_migration(self):
+        self.start_host('equal', 1.0)
+        self.migrations.hook = self.hook
+        server = self.boot(self._flavor(120, 2), 'equal')
+        self.assertEqual((30000, 50000, 1229), self.tunables(server))
+        self._live_migrate(server, host='hybrid')
+        _host, _sent, received = self.migrations.arrived[-1]
+        self.assertEqual([SLOW] * 2, [
+            pin.get('cpuset') for pin in etree.fromstring(
+                received).findall('./cputune/vcpupin')])
+        self.assertEqual((37500, 50000, 1229), base.tunables_of(received))
+
+    def test_a_cold_move_into_core_types_that_filled_since(self):
+        self.start_host('equal', 1.0)
+        self.start_agent('hybrid')
+        server = self.boot(self._flavor(140, 2), 'equal')
+        self.boot(self.make_flavor(250, vcpus=4), 'hybrid')
+        self.boot(self.make_flavor(320, vcpus=2), 'hybrid')
+        self.api.post_server_action(server['id'], {'migrate': None})
+        self._wait_for_action_fail_completion(
+            server, 'migrate', 'compute_resize_instance')
+        self.assertTrue(self.domain(server, 'equal').isActive())

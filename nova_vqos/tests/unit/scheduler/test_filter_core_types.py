@@ -4,6 +4,7 @@
 import gc
 
 from nova import objects
+from nova_vqos import policy
 from nova_vqos.scheduler import filter as vqos_filter
 from nova_vqos.tests.fixtures import nova_case
 from nova_vqos.tests.unit.scheduler import test_filter
@@ -54,12 +55,17 @@ class CoreTypesTestCase(nova_case.NovaTestCase):
                      '80 CU, 400 CU left on pCPUs of 200 CU'):
             self.assertIn(text, line)
 
-    def test_a_numa_topology_may_be_on_the_slowest_pcpus(self):
+    def test_a_numa_topology_has_one_for_a_hard_cap_only(self):
         topology = objects.InstanceNUMATopology(cells=[
             objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(),
                                      memory=512)])
-        for cu, passes in ((80, True), (81, False)):
-            spec = test_filter.with_units(cu, numa_topology=topology)
+        for cu, cap, passes in (
+                (80, 'floor', True), (81, 'floor', False),
+                (80, 'hard', True), (200, 'hard', True), (201, 'hard', False),
+                (1, 'hard', False)):
+            spec = test_filter.make_spec(
+                {policy.UNITS_KEY: str(cu), policy.CAP_KEY: cap},
+                numa_topology=topology)
             self.assertEqual(passes, self.filter.host_passes(
                 make_host(core_types='80:0:0.64 200:400:1.6'), spec))
 

@@ -136,12 +136,16 @@ def test_defaults_ask_for_nothing(policy, asked):
     assert judge_of(policy).asked == asked
 
 
-@pytest.mark.parametrize(('core_types', 'units', 'in_one_type', 'speed_cu'), [
-    ((), 50, True, 60), (UNLIKE, 50, True, 80), (UNLIKE, 81, True, 200),
-    (UNLIKE, 50, False, 60), (UNLIKE, None, True, 60),
-    (make_types((80, 10, '0.1'), (200, 10, 1)), 50, True, None)])
-def test_the_speed_that_counts(core_types, units, in_one_type, speed_cu):
-    judge = judge_of(policies.ServerPolicy(1, units=units),
+@pytest.mark.parametrize(
+    ('core_types', 'units', 'cap', 'in_one_type', 'speed_cu'), [
+        ((), 50, 'hard', True, 60), (UNLIKE, 50, 'hard', True, 80),
+        (UNLIKE, 81, 'hard', True, 200), (UNLIKE, None, 'hard', True, 60),
+        (UNLIKE, 81, 'floor', True, 200),
+        # With a NUMA topology.
+        (UNLIKE, 50, 'hard', False, 80), (UNLIKE, 50, 'floor', False, 60),
+        (make_types((80, 10, '0.1'), (200, 10, 1)), 50, 'hard', True, None)])
+def test_the_speed_that_counts(core_types, units, cap, in_one_type, speed_cu):
+    judge = judge_of(policies.ServerPolicy(1, units=units, cap=cap),
                      in_one_type=in_one_type)
     assert judge.speed_cu(make_stats(core_types=core_types)) == speed_cu
     assert judge.speed_cu(host_stats.HostStats()) is None

@@ -27,7 +27,7 @@ class SignaturesTestCase(nova_case.NovaTestCase):
             'check_can_live_migrate_destination',
             'check_source_migrate_data_at_dest',
             'cleanup_live_migration_destination_check',
-            'live_migration',
+            'post_claim_migrate_data', 'live_migration',
             'post_live_migration_at_destination', 'cleanup',
             'migrate_disk_and_power_off',
             '_get_existing_guest_config', '_get_guest_config',

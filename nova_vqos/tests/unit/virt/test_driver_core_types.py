@@ -121,14 +121,59 @@ class ArrivingTestCase(ClassesTestCase):
         self.stub_driver('_get_vcpu_available', lambda this: {2, 3})
         self.assert_runs(None, ON_SLOW, self.tune(60))
 
-    def test_a_guest_with_pins_is_novas(self):
+    def pinned(self, *cpusets):
         guest = vconfig.LibvirtConfigGuest()
         guest.cputune = vconfig.LibvirtConfigGuestCPUTune()
-        pin = vconfig.LibvirtConfigGuestCPUTuneVCPUPin()
-        pin.id, pin.cpuset = 0, {1, 2}
-        guest.cputune.vcpupin.append(pin)
-        self.tune(60, guest=guest)
-        self.assert_runs(None, ON_SLOW, guest)
+        for number, cpuset in enumerate(cpusets):
+            pin = vconfig.LibvirtConfigGuestCPUTuneVCPUPin()
+            pin.id, pin.cpuset = number, cpuset
+            guest.cputune.vcpupin.append(pin)
+        return guest
+
+    def pins(self, units, *cpusets):
+        """Of a guest that comes with these, and its cap."""
+        guest = self.tune(units, len(cpusets), guest=self.pinned(*cpusets))
+        self.assertIsNone(guest.cpuset)
+        return ([pin.cpuset for pin in guest.cputune.vcpupin],
+                guest.cputune.quota)
+
+    def test_pins_are_narrowed_to_one_core_type(self):
+        self.assertEqual(([{2, 3}], 37_500), self.pins(60, {0, 1, 2, 3}))
+        # All vCPUs on one, be they of several cells.
+        self.assertEqual(([{2}, {3, 4}], 37_500),
+                         self.pins(120, {1, 2}, {0, 3, 4}))
+        self.assertEqual(([{1}], 30_000), self.pins(120, {1, 2}))
+        # Nothing to do within one.
+        self.assertEqual(([{0}], 15_000), self.pins(60, {0}))
+
+    def test_room_within_the_cell(self):
+        self.has(50, '2', OTHER)
+        self.assertEqual(([{1}], 25_000), self.pins(100, {1, 2}))
+        self.assertRaises(exception.ComputeResourcesUnavailable, self.pins,
+                          161, {2}, {2})
+
+    def test_cells_that_share_no_core_type(self):
+        error = self.assertRaises(exception.ComputeResourcesUnavailable,
+                                  self.pins, 120, {0}, {2})
+        self.assertIn('vqos:cap', str(error))
+
+    def test_pins_of_a_server_that_returns(self):
+        self.driver._vqos_returning.add(driver_case.UUID)
+        self.assertEqual(([{2}], 37_500), self.pins(60, {1, 2}))
+        # It starts in any case: by the slowest.
+        self.assertEqual(([{0}, {2}], 37_500), self.pins(120, {0}, {2}))
+        self.flags(packing='exact', group='vqos')
+        self.files.calibrate({'0-5': 0.8})
+        self.assertEqual(([{1, 2}], 37_500), self.pins(60, {1, 2}))
+        self.assertEqual(([{7}], None), self.pins(60, {7}))
+
+    def test_the_pins_of_a_floor_stay(self):
+        guest = self.pinned({1, 2})
+        guest.uuid = OTHER
+        self.driver._update_guest_cputune(guest, self.make_flavor(
+            {policy.UNITS_KEY: '60', policy.CAP_KEY: 'floor'}))
+        self.assertEqual({1, 2}, guest.cputune.vcpupin[0].cpuset)
+        self.assertEqual((None, None, 614), self.tunables(guest))
 
     def test_a_server_without_units_is_stock_novas(self):
         guest = vconfig.LibvirtConfigGuest()
@@ -403,6 +448,37 @@ class LiveMigrationTestCase(ClassesTestCase):
                     self.context, data)
             self.assertEqual(room, self.driver.get_available_resource(
                 driver_case.NODE)['stats']['vqos_classes'])
+
+    def claim(self, units, pins):
+        """The pins after Nova has claimed cells."""
+        self.stub_driver(
+            'post_claim_migrate_data', lambda driver, context, instance, data,
+            claim: data)
+        info = objects.LibvirtLiveMigrateNUMAInfo()
+        if pins is not None:
+            info.cpu_pins = pins
+        data = objects.LibvirtLiveMigrateData(dst_numa_info=info)
+        topology = objects.InstanceNUMATopology(cells=[
+            objects.InstanceNUMACell(id=0, cpuset={0}, pcpuset=set(),
+                                     memory=512)])
+        found = self.driver.post_claim_migrate_data(
+            self.context, self.make_instance(
+                {policy.UNITS_KEY: str(units)} if units else {},
+                vcpus=2, numa_topology=topology),
+            data, None).dst_numa_info
+        return found.cpu_pins if 'cpu_pins' in found else None
+
+    def test_pins_at_the_destination(self):
+        everywhere = set(range(6))
+        self.assertEqual({'0': SLOW, '1': {3}}, self.claim(
+            60, {'0': everywhere, '1': {0, 3}}))
+        both = {'0': {0}, '1': {2}}
+        self.assertRaises(exception.MigrationPreCheckError, self.claim, 60,
+                          both)
+        self.assertEqual(both, self.claim(None, both))
+        self.assertIsNone(self.claim(60, None))
+        self.files.calibrate({'0-5': 1.0})
+        self.assertEqual(both, self.claim(60, both))
 
     def test_nothing_else_is_ever_raised(self):
         with fixtures.MonkeyPatch('nova.virt.libvirt.host.Host.list_guests',
