@@ -217,6 +217,8 @@ class ThreadRun(ty.NamedTuple):
 
 #: The detail of a CHANGED event: a migration or another job has ended.
 JOB_COMPLETED = 'job completed'
+#: Likewise: what it starts from the next time was changed.
+DEFINED = 'defined'
 
 
 class EventKind(enum.Enum):
@@ -292,6 +294,21 @@ class CapDriver(abc.ABC):
     def write(self, uuid: str, changes: Sequence[Change]) -> None:
         """Write values, in their order. May block for tens of seconds.
 
+        :raises DomainBusy: when the domain takes no writes now
+        """
+
+    @abc.abstractmethod
+    def persist(self, uuid: str, cap: units.CpuCap | None,
+                shares: int) -> bool:
+        """Have a domain start with this cap and weight the next time.
+
+        Nothing that is in force changes. Limits on its I/O, and pins that the
+        agent of another host made, are removed from what the hypervisor keeps.
+        One that it keeps nothing of is left alone. May block for tens of
+        seconds.
+
+        :param cap: of each vCPU; None: no limit
+        :returns: whether anything had to be changed
         :raises DomainBusy: when the domain takes no writes now
         """
 

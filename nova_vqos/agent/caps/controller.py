@@ -83,6 +83,8 @@ class CapsController(controller.Controller):
         if event.kind is base.EventKind.TUNED:
             state.tampering.observe(
                 event, None if state.desired is None else state.desired.tune)
+        elif event.detail == base.DEFINED:
+            state.persisted = None
         elif event.detail == base.JOB_COMPLETED:
             # A migration that failed, or another job: no need to know which.
             state.lifted_until_s = None
@@ -156,6 +158,7 @@ class CapsController(controller.Controller):
         if (not self._servers.unmark(server) and state.right
                 and in_force is state.in_force):
             state.confirm_right(now_s)
+            self._begin_persisting(server, now_s)
             return
         self._compare(server, in_force, now_s, terms)
 
@@ -267,6 +270,34 @@ class CapsController(controller.Controller):
             server.set_problem('')
         self._states[server].record_released()
         self._servers.mark(server)
+
+    # What a server starts with the next time.
+
+    def _begin_persisting(self, server: servers.Server,
+                          now_s: float) -> None:
+        """Have a server that is right be so after its next start as well.
+
+        One that came in by a live migration would start as its source had it,
+        and one of a host that was calibrated anew as it was before.
+        """
+        state = self._states[server]
+        tune = state.to_persist(now_s)
+        # The definition of an arriving server comes last.
+        if tune is None or server.is_arriving:
+            return
+        self._jobs.begin(
+            server, functools.partial(self._hypervisor.persist, server.uuid,
+                                      tune.cap, tune.shares),
+            functools.partial(state.record_persisted, server, tune),
+            functools.partial(self._fail_persisting, server))
+
+    def _fail_persisting(self, server: servers.Server,
+                         error: Exception) -> None:
+        if isinstance(error, (base.DomainGone, base.Unavailable)):
+            self._jobs.fail(server, error)
+            return
+        self._states[server].record_not_persisted(server, error,
+                                                  self._clock())
 
     # Core types.
 

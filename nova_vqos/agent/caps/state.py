@@ -5,6 +5,7 @@ import logging
 import time
 import typing as ty
 
+from nova_vqos import cputune
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.caps import desired
@@ -24,6 +25,9 @@ _LOGGED_REASONS = ('flavor', 'profile', 'pcpus', 'vcpus')
 # on at every tick.
 _WRITES_AT_ONCE = 5
 _WRITE_INTERVAL_S = 10.0
+# Its cap, which is in force, does not wait for what only its next start needs.
+_FIRST_PERSIST_RETRY_S = 1.0
+_LONGEST_PERSIST_RETRY_S = 60.0
 
 
 class LastChange(ty.NamedTuple):
@@ -71,6 +75,7 @@ class CapState:
         None: it was not
     :ivar pinned_revision: of the server, when it was
     :ivar choose_at_s: when a core type is looked for again
+    :ivar persisted: what it starts with the next time; None: not yet known
     """
 
     def __init__(self, _server: servers.Server) -> None:
@@ -90,6 +95,10 @@ class CapState:
         self.pinned_to: frozenset[int] | None = None
         self.pinned_revision = 0
         self.choose_at_s = float('-inf')
+        self.persisted: cputune.CpuTune | None = None
+        self._persist_backoff = retry.Backoff(
+            _FIRST_PERSIST_RETRY_S, _LONGEST_PERSIST_RETRY_S)
+        self._persist_error = ''
         self._enforced: desired.Desired | None = None
         self._last_right_at_s = 0.0
         self._wrong: _Wrong | None = None
@@ -171,6 +180,44 @@ class CapState:
     def record_released(self) -> None:
         """Record that the limit on its I/O was ended, and no more."""
         self.last_change = LastChange(time.time(), RELEASED, None)
+
+    def to_persist(self, now_s: float) -> cputune.CpuTune | None:
+        """What it is to start with the next time; None: nothing to be done.
+
+        Without the limit on its I/O, which only an agent can end.
+        """
+        if (self.desired is None or self.desired.entitled == self.persisted
+                or now_s < self._persist_backoff.next_at_s):
+            return None
+        return self.desired.entitled
+
+    def record_persisted(self, server: servers.Server, tune: cputune.CpuTune,
+                         changed: bool) -> None:
+        """Record what it starts with the next time.
+
+        :param changed: whether it would have started with anything else
+        """
+        self.persisted = tune
+        self._persist_backoff.reset()
+        self._persist_error = ''
+        if changed:
+            LOG.info('Server %s (%s) keeps %s, shares %d in a soft reboot: '
+                     'its definition in libvirt was corrected', server.uuid,
+                     server.name, 'no cap' if tune.cap is None else
+                     f'a cap of {tune.cap.quota_us}/{tune.cap.period_us} us',
+                     tune.shares)
+
+    def record_not_persisted(self, server: servers.Server, error: Exception,
+                             now_s: float) -> None:
+        """Record that this failed; an error is logged once."""
+        delay_s = self._persist_backoff.fail(now_s)
+        if str(error) != self._persist_error:
+            self._persist_error = str(error)
+            LOG.log(logging.DEBUG if isinstance(error, base.DomainBusy)
+                    else logging.WARNING,
+                    'Server %s (%s) may have another cap after a soft reboot: '
+                    'its definition in libvirt cannot be corrected, next try '
+                    'in %.0f s: %s', server.uuid, server.name, delay_s, error)
 
     def record_floating(self, server: servers.Server, reason: str) -> None:
         """Log once that a server is kept on no core type.

@@ -13,6 +13,7 @@ from nova_vqos import units
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import activity as libvirt_activity
+from nova_vqos.hypervisor.libvirt import definition
 from nova_vqos.hypervisor.libvirt import domain as libvirt_domain
 from nova_vqos.hypervisor.libvirt import events
 from nova_vqos.hypervisor.libvirt import pins
@@ -140,6 +141,10 @@ class LibvirtHypervisor(base.Hypervisor):
             self._set(domain, {
                 field: cgroup.UNLIMITED_QUOTA_US if value == -1 else value
                 for field, value in values.items()})
+
+    def persist(self, uuid: str, cap: units.CpuCap | None,
+                shares: int) -> bool:
+        return definition.mend(self._session, uuid, cap, shares)
 
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         pins.pin(self._session, uuid, pcpus)

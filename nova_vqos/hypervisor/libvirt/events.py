@@ -100,7 +100,7 @@ class Events:
                        libvirt.VIR_DOMAIN_EVENT_CRASHED):
             self._emit(base.EventKind.STOPPED, domain, str(detail))
         elif event == libvirt.VIR_DOMAIN_EVENT_DEFINED:
-            self._emit(base.EventKind.CHANGED, domain, 'defined')
+            self._emit(base.EventKind.CHANGED, domain, base.DEFINED)
 
     def _on_tunable(self, _connection: ty.Any, domain: ty.Any,
                     params: Mapping[str, ty.Any], _opaque: object) -> None:

@@ -37,7 +37,7 @@ def place(session: libvirt_session.Session, uuid: str,
     if not changes:
         return False
     session.check_writable(domain)
-    if not _is_marked(session, domain):
+    if not is_marked(session, domain, libvirt.VIR_DOMAIN_AFFECT_LIVE):
         _mark(session, domain, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     for vcpu, pcpus in changes.items():
         session.call(domain.pinVcpuFlags, vcpu, _cpumap(pcpus),
@@ -58,45 +58,54 @@ def restore(session: libvirt_session.Session, uuid: str,
     :raises base.DomainBusy: when the domain takes no writes now
     """
     domain = session.lookup(uuid)
-    recorded = _recorded(session, domain)
+    known = recorded(session, domain)
     left = [vcpu for vcpu in sorted(vcpus)
-            if pcpus <= recorded.get(vcpu, set())]
+            if pcpus <= known.get(vcpu, set())]
     if not left:
         return
     session.check_writable(domain)
     if not domain_xml.read(session.call(domain.XMLDesc, 0)).pinned:
         _mark(session, domain, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     for vcpu in left:
-        session.call(domain.pinVcpuFlags, vcpu, _cpumap(recorded[vcpu]),
+        session.call(domain.pinVcpuFlags, vcpu, _cpumap(known[vcpu]),
                      libvirt.VIR_DOMAIN_AFFECT_LIVE)
         LOG.warning(
             'vCPU %d of server %s may run on pCPUs %s again: the kernel '
             'refused a pin, and libvirt had applied half of it', vcpu, uuid,
-            cpuset.format_pcpus(recorded[vcpu]))
+            cpuset.format_pcpus(known[vcpu]))
 
 
 def _changes(session: libvirt_session.Session, domain: ty.Any,
              wanted: Mapping[int, Set[int]]) -> dict[int, Set[int]]:
     """The wanted pins that are not in force."""
-    now = _recorded(session, domain)
+    now = recorded(session, domain)
     return {vcpu: pcpus for vcpu, pcpus in sorted(wanted.items())
             if now.get(vcpu) != pcpus}
 
 
-def _recorded(session: libvirt_session.Session,
-              domain: ty.Any) -> dict[int, Set[int]]:
-    """The pCPUs that each vCPU may run on, as libvirt has it on record."""
+def recorded(session: libvirt_session.Session, domain: ty.Any,
+             affected: int = libvirt.VIR_DOMAIN_AFFECT_LIVE
+             ) -> dict[int, Set[int]]:
+    """The pCPUs that each vCPU may run on, as libvirt has it on record.
+
+    :param affected: libvirt's flag, of what is in force or of the definition
+    """
     # NOTE: needs no job of the domain, so that a migration does not block it.
     # An offline vCPU is not in it.
-    found = session.call(domain.vcpuPinInfo, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    found = session.call(domain.vcpuPinInfo, affected)
     return {vcpu: {pcpu for pcpu, allowed in enumerate(cpumap) if allowed}
             for vcpu, cpumap in enumerate(found)}
 
 
-def _is_marked(session: libvirt_session.Session, domain: ty.Any) -> bool:
+def is_marked(session: libvirt_session.Session, domain: ty.Any,
+              affected: int) -> bool:
+    """Whether an agent made the pins of a domain.
+
+    :param affected: libvirt's flag, of what is in force or of the definition
+    """
     try:
         session.call(domain.metadata, libvirt.VIR_DOMAIN_METADATA_ELEMENT,
-                     domain_xml.MARK_NS, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+                     domain_xml.MARK_NS, affected)
     except base.HypervisorError as error:
         cause = error.__cause__
         if (isinstance(cause, libvirt.libvirtError) and cause.get_error_code()

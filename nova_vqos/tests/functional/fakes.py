@@ -4,7 +4,8 @@
 Nova's fake libvirt writes a domain's XML from the few things that it knows,
 and forgets quota, period, shares and metadata. Here a domain keeps them, as
 libvirt does, and a live migration carries the XML to the other host, through
-a hook where a test gives one.
+a hook where a test gives one. What the domain is started from there the next
+time is the other XML that Nova sends, which no hook sees.
 """
 
 import collections.abc
@@ -28,24 +29,39 @@ class MigrationRefused(Exception):
 
 
 class KeptXMLFixture(fixtures.Fixture):
-    """Domains keep tunables and metadata of the XML that defined them."""
+    """Domains keep tunables and metadata of the XML that defined them.
+
+    One that came in runs with those of the XML that it came with.
+    """
 
     def setUp(self):
         super().setUp()
         stock_init = fakelibvirt.Domain.__init__
+        stock_create = fakelibvirt.Domain.createWithFlags
         stock_desc = fakelibvirt.Domain.XMLDesc
 
         def init(domain, connection, xml, *args, **kwargs):
             domain.defined_xml = xml
+            domain.incoming_xml = None
             stock_init(domain, connection, xml, *args, **kwargs)
+
+        def create(domain, flags):
+            domain.incoming_xml = None
+            stock_create(domain, flags)
 
         def xml_desc(domain, flags):
             described = etree.fromstring(stock_desc(domain, flags))
-            _carry(etree.fromstring(domain.defined_xml), described)
+            xml = domain.defined_xml
+            if domain.isActive() and not (
+                    flags & fakelibvirt.VIR_DOMAIN_XML_INACTIVE):
+                xml = domain.incoming_xml or xml
+            _carry(etree.fromstring(xml), described)
             return etree.tostring(described, encoding='unicode')
 
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.__init__', init))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.createWithFlags', create))
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.XMLDesc', xml_desc))
 
@@ -123,7 +139,9 @@ class LiveMigrationFixture(fixtures.Fixture):
                 error_domain=fakelibvirt.VIR_FROM_QEMU)
         connection = self._computes[hostname].driver._host.get_connection()
         # As libvirt does by VIR_MIGRATE_PERSIST_DEST, which Nova sets.
-        connection.defineXML(received).create()
+        arrived = connection.defineXML(params['persistent_xml'])
+        arrived.create()
+        arrived.incoming_xml = received
 
 
 class ExecutorShutdownFixture(fixtures.Fixture):

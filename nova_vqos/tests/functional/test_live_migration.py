@@ -6,6 +6,7 @@ answer, is shown by the host tests. Here the hook's own function is applied
 where libvirt would.
 """
 
+from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client as api_client
 
 from nova import utils
@@ -70,6 +71,20 @@ class RecapTestCase(LiveMigrationTestCase):
         # What Nova writes anew on this host is the same.
         self._reboot_server(server, hard=True)
         self.assertEqual(ON_FAST, self.tunables(server))
+
+    def test_a_soft_reboot_starts_from_what_nova_sent(self):
+        # No driver and no hook sees it: the agent puts it right (host tests).
+        server = self.boot(self.make_flavor(60), 'fast')
+        self._live_migrate(server, host='slow')
+        domain = self.domain(server)
+        kept = domain.XMLDesc(fakelibvirt.VIR_DOMAIN_XML_INACTIVE)
+        self.assertEqual((15000, 50000, None), base.tunables_of(kept))
+        self.assertEqual(ON_SLOW, self.tunables(server))
+        domain.destroy()
+        domain.create()
+        self.assertEqual((15000, 50000, None), self.tunables(server))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(ON_SLOW, self.tunables(server))
 
     def test_units_are_claimed_on_both_hosts_meanwhile(self):
         server = self.boot(self.make_flavor(60), 'fast')
