@@ -78,8 +78,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
-        self._vqos_state_file = compute_state.Writer(
-            CONF.vqos.compute_state_path)
+        self._vqos_state_path = CONF.vqos.compute_state_path
+        self._vqos_state_file = compute_state.Writer(self._vqos_state_path)
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
         """Add inventory of CPU units and traits to what the host has.
@@ -321,6 +321,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def _vqos_stats(self):
         """Our stats, which the agent gets as well. Never raises."""
         try:
+            if self._vqos_sells_units is None:
+                # The first report comes before the inventory: what was
+                # reported before this start counts.
+                self._vqos_sells_units = _sold_units(self._vqos_state_path)
             report = self._vqos_report()
             stats = report.stats(self._vqos_core_types.left_for_stats(report))
             # Without a profile the host is stock Nova's, unless servers with
@@ -467,6 +471,20 @@ def _record_refusal(instance):
     except Exception:
         LOG.exception('It cannot be recorded that the server was refused',
                       instance=instance)
+
+
+def _sold_units(path):
+    """Whether the last report before this start was that of units to sell.
+
+    :param path: see :mod:`nova_vqos.compute_state`
+    :returns: None where that is not known
+    """
+    try:
+        last = compute_state.load(path)
+    except ValueError as error:
+        LOG.warning('The last stats of this host cannot be read: %s', error)
+        return None
+    return None if last is None else host_stats.sells_units(last.stats)
 
 
 def _is_arriving(instance):

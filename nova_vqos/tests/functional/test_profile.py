@@ -118,6 +118,15 @@ class LaterTestCase(base.VqosTestCase):
                 self.tunables(self.server), name)
             self._calibrate_anew(2.0, total=800)
 
+    def test_a_restart_of_the_compute_service(self):
+        # Its first report comes before it asks Placement.
+        stock = self.make_flavor()
+        self.files.lose_profile()
+        self._run_periodics()
+        self.restart_compute_service('fast')
+        refused = self.boot(stock, 'fast', expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+
     def _calibrate_anew(self, coefficient, total):
         self.files.calibrate({'0-3': coefficient})
         self._run_periodics()

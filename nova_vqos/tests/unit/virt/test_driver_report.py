@@ -195,3 +195,28 @@ class StatsTestCase(driver_case.DriverTestCase):
         self.lose_profile()
         # Servers with units may be here.
         self.assertEqual('True', self.stats()['vqos_sells_units'])
+
+    def start_again(self):
+        """nova-compute is restarted: stats come before the inventory."""
+        self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
+        return self.stats()['vqos_sells_units']
+
+    def test_a_restart_without_a_profile_does_not_open_the_host(self):
+        self.assertEqual('True', self.stats()['vqos_sells_units'])
+        self.lose_profile()
+        for _ in range(2):
+            self.assertEqual('True', self.start_again())
+        tree = provider_tree.ProviderTree()
+        tree.new_root(NODE, uuidutils.generate_uuid())
+        # There are no units left.
+        self.driver.update_provider_tree(tree, NODE)
+        for _ in range(2):
+            self.assertEqual('False', self.stats()['vqos_sells_units'])
+            self.assertEqual('False', self.start_again())
+
+    def test_a_file_of_the_last_report_that_cannot_be_read(self):
+        self.lose_profile()
+        with open(self.files.compute_state_path, 'w') as file:
+            file.write('{')
+        self.assertEqual('False', self.start_again())
+        self.assertIn('is no JSON', self.stdlog.logger.output)
