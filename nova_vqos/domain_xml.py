@@ -103,6 +103,9 @@ class Domain(ty.NamedTuple):
         flavor, it is not a server of Nova
     :ivar flavor_name: of the flavor in Nova's metadata; '': it has none
     :ivar flavor_id: of Nova's API, likewise
+    :ivar shares: weight of the domain; None: the default
+    :ivar period_us: of the quota of each vCPU; None: the default
+    :ivar quota_us: of each vCPU; None: no limit
     :ivar vcpus: of the flavor; of the domain where the flavor has none
     :ivar vcpus_online: of the domain at its start
     :ivar pcpus: those that the vCPUs may run on; None: all of libvirt's
@@ -130,6 +133,9 @@ class Domain(ty.NamedTuple):
     project_id: str
     flavor_name: str
     flavor_id: str
+    shares: int | None
+    period_us: int | None
+    quota_us: int | None
 
 
 def read(xml: bytes | str) -> Domain:
@@ -161,7 +167,10 @@ def read(xml: bytes | str) -> Domain:
                for element in document.all(_DISK)},
         project_id=_text_of(project, 'uuid'),
         flavor_name=_text_of(flavor, 'name'),
-        flavor_id=_text_of(flavor, 'id'))
+        flavor_id=_text_of(flavor, 'id'),
+        shares=_number(document.first((*_CPUTUNE, 'shares'))),
+        period_us=_number(document.first((*_CPUTUNE, 'period'))),
+        quota_us=_number(document.first((*_CPUTUNE, 'quota'))))
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,

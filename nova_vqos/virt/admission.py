@@ -40,6 +40,19 @@ class Candidate(ty.NamedTuple):
         return core_types.in_one_type(self.policy, is_pinned=self.is_pinned)
 
 
+class Former(ty.NamedTuple):
+    """What a server had on this host before its guest was undone.
+
+    :ivar cap: of each vCPU; None: it had no limit
+    :ivar shares: its weight; None: the default
+    :ivar pcpus: of vCPUs without pins; None: all that the host shares
+    """
+
+    cap: units.CpuCap | None
+    shares: int | None
+    pcpus: frozenset[int] | None
+
+
 class Admission(ty.NamedTuple):
     """What a server gets on a host.
 
@@ -95,7 +108,7 @@ def admit(candidate, report, tracker, *, sold_cu, periods):
         raise CannotServe(str(error)) from error
 
 
-def readmit(candidate, report, tracker, *, periods):
+def readmit(candidate, report, tracker, *, periods, former=None):
     """What a server gets on a host where it has been before.
 
     It starts in any case: its promise was checked when it came, and its
@@ -103,6 +116,7 @@ def readmit(candidate, report, tracker, *, periods):
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param tracker: its CoreTypeTracker
+    :param former: what the server had before; None: not known
     """
     cu = candidate.policy.units
     if cu is None:
@@ -115,10 +129,20 @@ def readmit(candidate, report, tracker, *, periods):
             raise files.FileInvalid(report.problem)
         tune = _tune(candidate, report, pcpus, periods)
     except (units.UnitsError, files.FileError) as error:
-        LOG.error('Server %(uuid)s starts without the cap for its %(units)d '
-                  'CPU units: this host, where it has been before, cannot '
-                  'give them: %(problem)s', {**names, 'problem': error})
-        tune = cputune.CpuTune(cap=None, shares=units.shares(
+        names['problem'] = error
+        cap = _kept_cap(candidate.policy, former, error)
+        if cap is None:
+            LOG.error('Server %(uuid)s starts without the cap for its '
+                      '%(units)d CPU units: this host, where it has been '
+                      'before, cannot give them: %(problem)s', names)
+        else:
+            LOG.error('Server %(uuid)s starts with its last cap for its '
+                      '%(units)d CPU units: this host cannot compute it: '
+                      '%(problem)s', names)
+            if former.pcpus is not None and not candidate.is_pinned:
+                # The cap is that of the pCPUs that it ran on.
+                pcpus = former.pcpus & candidate.pcpus or pcpus
+        tune = cputune.CpuTune(cap=cap, shares=units.shares(
             cu, cputune.host_cgroup_version()))
     else:
         if not report.valid:
@@ -126,6 +150,17 @@ def readmit(candidate, report, tracker, *, periods):
                         'CPU units by a profile that no longer holds: '
                         '%(problem)s', names)
     return Admission(pcpus, tune)
+
+
+def _kept_cap(policy, former, error):
+    """The cap that a server keeps, since that of now cannot be computed.
+
+    None where a whole pCPU is too slow for it: it would be slower still.
+    """
+    if (former is None or policy.cap != 'hard'
+            or isinstance(error, units.HostTooSlow)):
+        return None
+    return former.cap
 
 
 def _tune(candidate, report, pcpus, periods):

@@ -74,6 +74,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_returning = set()
         # Likewise, of servers that have come by a cold migration or a resize.
         self._vqos_moved = set()
+        # By UUID, admission.Former of guests that are to be made anew.
+        self._vqos_formers = {}
         self._vqos_core_types = core_type_tracker.CoreTypeTracker(self._host)
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
@@ -233,39 +235,45 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             migrate_data, destroy_vifs, destroy_secrets)
 
     def _get_existing_guest_config(self, instance):
-        """Remember where a guest may run, before it is undone."""
+        """Remember what a guest had and where, before it is undone."""
         try:
-            self._vqos_core_types.record_last(
-                instance.uuid, self._host.get_guest(instance))
+            guest = self._host.get_guest(instance)
         except exception.InstanceNotFound:
             pass
+        else:
+            self._vqos_formers[instance.uuid] = guest_cputune.former_of(guest)
+            self._vqos_core_types.record_last(instance.uuid, guest)
         return super()._get_existing_guest_config(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         """Remember whether the server is new here, for its guest's tuning."""
-        if _is_arriving(instance):
-            if instance.task_state == task_states.RESIZE_FINISH:
-                self._vqos_moved.add(instance.uuid)
-            try:
-                _parse_or_invalid(instance.flavor, instance.numa_topology)
-                config = super()._get_guest_config(instance, *args, **kwargs)
-            except Exception:
-                _record_refusal(instance)
-                raise
-            finally:
-                self._vqos_moved.discard(instance.uuid)
-            # Nova saves the server later on.
-            instance.system_metadata.pop(_REFUSED_BY_KEY, None)
-            return config
-        self._vqos_returning.add(instance.uuid)
+        is_arriving = _is_arriving(instance)
+        if not is_arriving:
+            self._vqos_returning.add(instance.uuid)
+        elif instance.task_state == task_states.RESIZE_FINISH:
+            self._vqos_moved.add(instance.uuid)
         try:
-            return super()._get_guest_config(instance, *args, **kwargs)
+            if is_arriving:
+                _parse_or_invalid(instance.flavor, instance.numa_topology)
+            config = super()._get_guest_config(instance, *args, **kwargs)
+        except Exception:
+            if is_arriving:
+                _record_refusal(instance)
+            raise
         finally:
             self._vqos_returning.discard(instance.uuid)
+            self._vqos_moved.discard(instance.uuid)
+            self._vqos_formers.pop(instance.uuid, None)
             self._vqos_core_types.forget_last(instance.uuid)
+        if is_arriving:
+            # Nova saves the server later on.
+            instance.system_metadata.pop(_REFUSED_BY_KEY, None)
+        return config
 
     def _update_guest_cputune(self, guest, flavor):
         """Give the guest the cap and the shares that its flavor promises.
+
+        One that has been here before starts in any case.
 
         :raises nova.exception.InvalidInput: when the flavor is invalid: no
             other host would do
@@ -274,31 +282,57 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         :raises nova.exception.ComputeResourcesUnavailable: when this host
             cannot keep the promise: another is tried
         """
+        if guest.uuid in self._vqos_returning:
+            self._vqos_update_returning(guest, flavor)
+            return
         policy = _parse_or_invalid(flavor)
         super()._update_guest_cputune(guest, flavor)
         if policy is None:
             return
         if policy.units is not None and self._vqos_obstacle():
             raise exception.UnsupportedHostCPUControlPolicy()
-        report = self._vqos_report()
-        candidate = guest_cputune.candidate(guest, policy, report.pcpus)
-        periods = vqos.periods(CONF)
+        # NOTE: Nova has no other host for a server that moved here cold: it is
+        # off, and a refusal would set it to ERROR.
+        sold_cu = (None if guest.uuid in self._vqos_moved
+                   else self._vqos_sold_cu(self._vqos_report()))
         try:
-            if guest.uuid in self._vqos_returning:
-                admitted = admission.readmit(
-                    candidate, report, self._vqos_core_types, periods=periods)
-            else:
-                # NOTE: Nova has no other host for a server that moved here
-                # cold: it is off, and a refusal would set it to ERROR.
-                sold_cu = (None if guest.uuid in self._vqos_moved
-                           else self._vqos_sold_cu(report))
-                admitted = admission.admit(
-                    candidate, report, self._vqos_core_types, sold_cu=sold_cu,
-                    periods=periods)
+            self._vqos_admit(admission.admit, guest, policy, sold_cu=sold_cu)
         except admission.CannotServe as error:
             raise exception.ComputeResourcesUnavailable(
                 reason=str(error)) from error
-        guest_cputune.apply(admitted, guest, policy)
+
+    def _vqos_update_returning(self, guest, flavor):
+        """Do so for a server that has been here before.
+
+        It was powered off already: refused, it would be in ERROR.
+        """
+        former = self._vqos_formers.get(guest.uuid)
+        # NOTE: raises where the flavor has quota:cpu_* and the host no
+        # cgroups, as in stock Nova.
+        super()._update_guest_cputune(guest, flavor)
+        try:
+            policy = _parse(flavor)
+        except policies.PolicyError as error:
+            if not self._vqos_obstacle():
+                guest_cputune.keep(guest, former, flavor, error)
+            return
+        if policy is None:
+            return
+        if policy.units is not None and (obstacle := self._vqos_obstacle()):
+            # NOTE: libvirt starts no guest with a tuning that it cannot apply.
+            LOG.error('Server %(uuid)s starts without cap and shares for its '
+                      '%(units)d CPU units: %(obstacle)s',
+                      {'uuid': guest.uuid, 'units': policy.units,
+                       'obstacle': obstacle})
+            return
+        self._vqos_admit(admission.readmit, guest, policy, former=former)
+
+    def _vqos_admit(self, admit, guest, policy, **options):
+        report = self._vqos_report()
+        guest_cputune.apply(admit(
+            guest_cputune.candidate(guest, policy, report.pcpus), report,
+            self._vqos_core_types, periods=vqos.periods(CONF), **options),
+            guest, policy)
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         """Have the agent inspect the new guest: every guest is made here.

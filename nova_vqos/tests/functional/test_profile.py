@@ -42,9 +42,6 @@ BREAKS = {
     'of another CPU': (other_cpu, 'stale'),
     'too uncertain': (wide_interval, 'stale'),
 }
-#: Of these the speeds are still known: good enough for who runs already.
-STILL_USED = ('of another CPU', 'too uncertain')
-
 
 class AtStartTestCase(base.VqosTestCase):
 
@@ -111,11 +108,9 @@ class LaterTestCase(base.VqosTestCase):
             self._run_periodics()
             self._assert_closed(said)
 
-            # Who runs may start again.
+            # Who runs may start again, and keeps the cap.
             self._reboot_server(self.server, hard=True)
-            self.assertEqual(
-                ON_FAST if name in STILL_USED else (None, None, 614),
-                self.tunables(self.server), name)
+            self.assertEqual(ON_FAST, self.tunables(self.server), name)
             self._calibrate_anew(2.0, total=800)
 
     def test_a_restart_of_the_compute_service(self):

@@ -230,9 +230,14 @@ class GuestTestCase(driver.DriverTestCase):
         self.assertIn('no longer holds', self.stdlog.logger.output)
 
     def test_a_returning_server_that_fails_is_forgotten(self):
+        def fail(*args):
+            raise exception.UnsupportedHostCPUControlPolicy()
+
+        self.stub_driver('_update_guest_cputune', fail)
         self.assertRaises(
-            exception.InvalidInput, self.make_guest, self.make_instance(
-                {policy.UNITS_KEY: '0'}, task_state=task_states.POWERING_ON))
+            exception.UnsupportedHostCPUControlPolicy, self.make_guest,
+            self.make_instance({policy.UNITS_KEY: '60'},
+                               task_state=task_states.POWERING_ON))
         self.assertFalse(self.driver._vqos_returning)
 
     def test_a_returning_server_needs_no_offer_of_its_class(self):
@@ -240,3 +245,120 @@ class GuestTestCase(driver.DriverTestCase):
             {policy.UNITS_KEY: '90', policy.QUANTUM_CLASS_KEY: 'io'},
             task_state=task_states.REBOOT_STARTED_HARD))
         self.assertEqual((30_000, 50_000, 922), self.tunables(guest))
+
+
+class FormerGuest:
+    """The guest of a server before it is made anew."""
+
+    uuid = UUID
+
+    def __init__(self, cputune, cpuset=''):
+        self._xml = (f"<domain type='qemu'><name>a</name><vcpu{cpuset}>1"
+                     f'</vcpu><cputune>{cputune}</cputune></domain>')
+
+    def get_xml_desc(self):
+        return self._xml
+
+
+class ReturningTestCase(driver.DriverTestCase):
+    """A server that was powered off already: it starts in any case."""
+
+    LAST = '<shares>700</shares><period>40000</period><quota>9000</quota>'
+    #: What a release before, or one after this one, may have accepted.
+    INVALID = (
+        {policy.UNITS_KEY: '60', 'vqos:later_key': 'x'},
+        {policy.UNITS_KEY: '60', policy.CAP_KEY: 'later'},
+        {policy.UNITS_KEY: 'sixty'},
+        {'resources1:CUSTOM_VQOS_CPU_UNIT': '60'},
+        {policy.UNITS_KEY: '60', 'hw:cpu_policy': 'mixed'},
+        {policy.CAP_KEY: 'hard'})
+
+    def start_again(self, extra_specs, former=None):
+        instance = self.make_instance(
+            extra_specs, task_state=task_states.REBOOT_STARTED_HARD,
+            vm_state=vm_states.ACTIVE)
+
+        def get_guest(host, instance):
+            if former is None:
+                raise exception.InstanceNotFound(instance_id=instance.uuid)
+            return former
+
+        self.stub_out('nova.virt.libvirt.host.Host.get_guest', get_guest)
+        self.stub_driver('_get_existing_guest_config',
+                         lambda this, instance: None)
+        self.driver._get_existing_guest_config(instance)
+        guest = self.make_guest(instance)
+        self.assertEqual({}, self.driver._vqos_formers)
+        return guest
+
+    def test_an_invalid_flavor_leaves_the_last_cap(self):
+        for specs in self.INVALID:
+            guest = self.start_again(specs, FormerGuest(self.LAST))
+            self.assertEqual((9000, 40000, 700), self.tunables(guest), specs)
+        self.assertIn('later_key', self.stdlog.logger.output)
+
+    def test_an_invalid_flavor_is_no_reason_for_a_cap(self):
+        for specs in self.INVALID:
+            guest = self.start_again(specs, FormerGuest(''))
+            self.assertIsNone(guest.cputune, specs)
+
+    def test_an_invalid_flavor_whose_guest_is_not_known(self):
+        # A weight, where its units can be read.
+        for specs, expected in (
+                (self.INVALID[0], (None, None, 614)),
+                (self.INVALID[2], None), (self.INVALID[3], None)):
+            guest = self.start_again(specs)
+            self.assertEqual(expected, self.tunables(guest), specs)
+
+    def test_what_stock_nova_sets_is_as_it_was(self):
+        specs = {policy.UNITS_KEY: '60', 'quota:cpu_quota': '9000',
+                 'quota:cpu_shares': '7'}
+        guest = self.start_again(specs)
+        self.assertEqual((9000, None, 614), self.tunables(guest))
+        guest = self.start_again(specs, FormerGuest(
+            '<shares>7</shares><quota>9000</quota>'))
+        self.assertEqual((9000, 100_000, 7), self.tunables(guest))
+
+    def test_a_domain_that_cannot_be_read(self):
+        former = FormerGuest('')
+        former._xml = '<domain'
+        guest = self.start_again(self.INVALID[0], former)
+        self.assertEqual((None, None, 614), self.tunables(guest))
+
+    def test_a_host_without_a_profile_leaves_the_last_cap(self):
+        units = {policy.UNITS_KEY: '60'}
+        former = FormerGuest(self.LAST, ' cpuset="1"')
+        self.lose_profile()
+        guest = self.start_again(units, former)
+        self.assertEqual((9000, 40000, 614), self.tunables(guest))
+        # Of the pCPU that it had.
+        self.assertEqual({1}, guest.cpuset)
+        self.assertIn('its last cap', self.stdlog.logger.output)
+        guest = self.start_again({**units, policy.CAP_KEY: 'floor'}, former)
+        self.assertEqual((None, None, 614), self.tunables(guest))
+        # It has none but that of a pCPU that was not measured.
+        self.files.calibrate({'0': 1.5})
+        guest = self.start_again(units, former)
+        self.assertEqual((9000, 40000, 614), self.tunables(guest))
+
+    def test_pcpus_that_nova_has_taken_away(self):
+        self.lose_profile()
+        guest = self.start_again({policy.UNITS_KEY: '60'}, FormerGuest(
+            self.LAST, ' cpuset="7"'))
+        self.assertEqual((9000, 40000, 614), self.tunables(guest))
+        self.assertNotEqual({7}, guest.cpuset)
+
+    def test_too_slow_a_host_caps_no_more(self):
+        # It would be slower still.
+        self.files.calibrate({'0-1': 0.5})
+        guest = self.start_again({policy.UNITS_KEY: '60'},
+                                 FormerGuest(self.LAST))
+        self.assertEqual((None, None, 614), self.tunables(guest))
+
+    def test_a_host_that_can_cap_no_guest(self):
+        # NOTE: with a tuning libvirt would not start it there.
+        self.cgroups.version = 0
+        for specs in ({policy.UNITS_KEY: '60'}, self.INVALID[0]):
+            guest = self.start_again(specs, FormerGuest(self.LAST))
+            self.assertIsNone(guest.cputune)
+        self.assertIn('cgroup controller', self.stdlog.logger.output)
