@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova and Placement: servers, flavors and hosts, as an administrator.
 
+All but the removal of what nova_vqos has left in Placement is read only.
+
 Importing openstacksdk takes a second, which commands with --host need not
 wait for: it is imported where it is used.
 """
@@ -26,6 +28,9 @@ _PAGE = 500
 # No list is longer: Nova would not page.
 _MOST = 20_000
 _AT_ONCE = 8
+# Of a change, while others change the same.
+_TRIES = 5
+_CONFLICT = 409
 _COMPUTE = 'nova-compute'
 _NAMES = {'compute': 'Nova', 'placement': 'Placement'}
 _MIGRATES = ('ACTIVE', 'PAUSED')
@@ -177,6 +182,39 @@ class Cloud:
             return dict(zip(wanted, pool.map(self._provider, wanted),
                             strict=True))
 
+    def remove_inventory(self, provider: str, name: str) -> None:
+        """Remove a resource class from a resource provider.
+
+        :raises ManageError: when servers hold some of it
+        """
+        path = f'/resource_providers/{provider}/inventories/{name}'
+        if not self._change('delete', path):
+            raise errors.ManageError(
+                f'servers hold {name} of resource provider {provider}: '
+                'migrate or delete them first')
+
+    def remove_traits(self, provider: str,
+                      select: Callable[[Iterable[str]], set[str]]
+                      ) -> list[str]:
+        """Remove traits from a resource provider.
+
+        :param select: finds them among all that it has
+        :returns: those that were removed, sorted
+        """
+        path = f'/resource_providers/{provider}/traits'
+        for _ in range(_TRIES):
+            traits, generation = self._get(
+                'placement', path, _PLACEMENT, lambda body: (
+                    set(body['traits']), body['resource_provider_generation']))
+            removed = select(traits)
+            # nova-compute may change its provider at the same time.
+            if not removed or self._change('put', path, json={
+                    'traits': sorted(traits - removed),
+                    'resource_provider_generation': generation}):
+                return sorted(removed)
+        raise errors.ManageError(
+            f'resource provider {provider} is changed all the time: try again')
+
     def _services(self) -> list[ty.Any]:
         """All compute services; at least one."""
         found: list[ty.Any] = _ask('Nova', lambda: list(
@@ -239,6 +277,22 @@ class Cloud:
             exceptions.raise_from_response(answer)
             return read(answer.json())
         return _ask(_NAMES[service], get)
+
+    def _change(self, method: str, path: str, **options: ty.Any) -> bool:
+        """Change something in Placement.
+
+        :param method: of HTTP, in lower case
+        :returns: False: it is in use, or is not any more as it was read
+        """
+        def change() -> bool:
+            from openstack import exceptions
+            answer = getattr(self._connection.placement, method)(
+                path, microversion=_PLACEMENT, **options)
+            if answer.status_code == _CONFLICT:
+                return False
+            exceptions.raise_from_response(answer)
+            return True
+        return _ask(_NAMES['placement'], change)
 
 
 def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:

@@ -101,3 +101,57 @@ def test_a_server_whose_host_is_none_of_novas():
     facts = checks.Facts(cloud.Compute('gone', '', True, ()), False, None,
                          fanout.Answer('gone', '', None, 'silent'))
     assert check._obstacles(server, facts) == [reason]
+
+
+class ChangingPlacement:
+    """One provider, which others change so many times while it is read."""
+
+    def __init__(self, changes=0):
+        self.traits = {'CUSTOM_OTHER', 'CUSTOM_VQOS'}
+        self.generation = 1
+        self._changes = changes
+
+    def get(self, path, microversion):
+        assert path == '/resource_providers/1/traits'
+        return Answer({'traits': sorted(self.traits),
+                       'resource_provider_generation': self.generation})
+
+    def put(self, path, microversion, json):
+        answer = Answer({})
+        if self._changes:
+            self._changes -= 1
+            self.generation += 1
+            self.traits.add(f'CUSTOM_NEW_{self._changes}')
+        if json['resource_provider_generation'] != self.generation:
+            answer.status_code = 409
+        else:
+            self.traits = set(json['traits'])
+        return answer
+
+    def delete(self, path, microversion):
+        answer = Answer({})
+        answer.status_code = 409
+        return answer
+
+
+class TestRemoval:
+    def remove(self, placement):
+        return make_cloud(placement=placement).remove_traits(
+            '1', lambda traits: {'CUSTOM_VQOS'} & set(traits))
+
+    @pytest.mark.parametrize('changes', [0, 2])
+    def test_traits_that_others_change_meanwhile_stay(self, changes):
+        placement = ChangingPlacement(changes)
+        assert self.remove(placement) == ['CUSTOM_VQOS']
+        assert placement.traits == {'CUSTOM_OTHER', *(
+            f'CUSTOM_NEW_{number}' for number in range(changes))}
+        assert self.remove(placement) == []
+
+    def test_a_provider_that_never_rests(self):
+        with pytest.raises(errors.ManageError, match='try again'):
+            self.remove(ChangingPlacement(100))
+
+    def test_units_that_were_claimed_meanwhile(self):
+        with pytest.raises(errors.ManageError, match='servers hold CLASS'):
+            make_cloud(placement=ChangingPlacement()).remove_inventory(
+                '1', 'CLASS')
