@@ -111,7 +111,8 @@ CLOUD = (
               ('sum(increase(nova_vqos_server_written_off_cpu_unit_seconds_'
                'total[1h]))', 'written off in an hour'))),
     Panel('Caps that another writer changed, in an hour',
-          'They were restored; the log of the agent says how', COUNT, (
+          'The log of the agent says how; an alarm, which were not restored',
+          COUNT, (
               ('increase(nova_vqos_agent_tamperings_total[1h])',
                '{{instance}}'),)),
 )

@@ -131,7 +131,10 @@ class LoopReport:
     :ivar ticks: since the agent started, as all numbers below
     :ivar writes: of caps
     :ivar pins: of servers to the pCPUs of one core type
-    :ivar restored: caps that another writer had changed
+    :ivar restored: times that a cap was written since another writer had
+        changed it
+    :ivar tamperings: changes of caps by other writers, restored or not; of
+        several between two readings one is counted
     :ivar policy_errors: flavors that cannot be honoured
     :ivar refused_reservations: tries to reserve CPU time for a server that
         did not succeed
@@ -163,6 +166,7 @@ class LoopReport:
     writes: int
     pins: int = 0
     restored: int
+    tamperings: int = 0
     policy_errors: int = 0
     refused_reservations: int = 0
     errors: int
@@ -460,6 +464,9 @@ class ServerDetail(Server):
         it
     :ivar wrong_ms: for how long it ran here before its cap was right
     :ivar writes: of its cap
+    :ivar tamperings: the last of those that were restored
+    :ivar tampering_count: all that the agent saw in this run of the server,
+        restored or not
     """
 
     rates_10s: Rates | None = None
@@ -471,6 +478,7 @@ class ServerDetail(Server):
     wrong_ms: float | None = None
     writes: int | None = None
     tamperings: tuple[Tampering, ...] | None = None
+    tampering_count: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

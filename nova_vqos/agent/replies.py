@@ -248,4 +248,5 @@ _DETAILS: Mapping[str, _Field] = {
     'wrong_ms': lambda view: view.cap.wrong_ms,
     'writes': lambda view: view.cap.writes,
     'tamperings': lambda view: tuple(view.cap.tampering.past),
+    'tampering_count': lambda view: view.cap.tampering.count,
 }

@@ -79,7 +79,8 @@ PINS = Family(
     'Servers that were pinned to pCPUs of one core type')
 TAMPERINGS = Family(
     'nova_vqos_agent_tamperings_total', COUNTER,
-    'Caps that another writer had changed and the agent restored')
+    'Changes of caps by another writer, restored or not; of several between '
+    'two readings one is counted')
 POLICY_ERRORS = Family(
     'nova_vqos_agent_policy_errors_total', COUNTER,
     'Flavors of running servers that could not be honoured')

@@ -30,7 +30,7 @@ def host_samples(report: messages.LoopReport) -> Iterator[families.Sample]:
     yield _one(families.TICKS, report.ticks)
     yield _one(families.CAP_WRITES, report.writes)
     yield _one(families.PINS, report.pins)
-    yield _one(families.TAMPERINGS, report.restored)
+    yield _one(families.TAMPERINGS, report.tamperings)
     yield _one(families.POLICY_ERRORS, report.policy_errors)
     yield _one(families.ERRORS, report.errors)
     yield _one(families.BILLING_ROUNDS, report.bills)

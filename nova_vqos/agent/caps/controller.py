@@ -50,7 +50,7 @@ class CapsController(controller.Controller):
         self._clock = clock
         self._states = known.states(states.CapState)
         self._terms: controller.HostTerms | None = None
-        self._writes = self._pins = self._restored = 0
+        self._writes = self._pins = self._restored = self._tamperings = 0
 
     # What the loop and other controllers call.
 
@@ -108,8 +108,16 @@ class CapsController(controller.Controller):
         """How caps are; problems of servers are in their own reports."""
         return controller.Status(
             counters={'writes': self._writes, 'pins': self._pins,
-                      'restored': self._restored},
-            errors=self._jobs.errors, busy=self._jobs.any_busy())
+                      'restored': self._restored,
+                      'tamperings': self._tamperings},
+            alarms=self._alarms(), errors=self._jobs.errors,
+            busy=self._jobs.any_busy())
+
+    def _alarms(self) -> tuple[str, ...]:
+        return tuple(
+            f'server {server.uuid} ({server.name}): {problem}'
+            for server in self._servers.values()
+            if (problem := self._states[server].tampering.problem))
 
     def close(self) -> None:
         """Give servers that paid for their I/O all they are entitled to.
@@ -158,6 +166,9 @@ class CapsController(controller.Controller):
         if (not self._servers.unmark(server) and state.right
                 and in_force is state.in_force):
             state.confirm_right(now_s)
+            if (state.tampering.problem
+                    and state.tampering.expire_problem(now_s)):
+                server.set_problem('')
             self._begin_persisting(server, now_s)
             return
         self._compare(server, in_force, now_s, terms)
@@ -179,12 +190,12 @@ class CapsController(controller.Controller):
         if not changes:
             self._record_right(server, in_force, now_s)
             return
-        state.record_wrong(in_force, changes, now_s)
+        self._record_wrong(server, in_force, changes, now_s)
         if self._jobs.is_waiting(server, now_s):
             return
-        if state.tampering.open and not state.write_tokens.acquire(now_s):
-            server.set_problem('another writer changes its cap again and '
-                               'again: it is restored every ten seconds only')
+        if not state.write_tokens.acquire(now_s):
+            if state.tampering.open:
+                self._exceed(server, now_s)
             return
         self._begin_write(server, changes, self._read_back)
 
@@ -203,9 +214,25 @@ class CapsController(controller.Controller):
 
     def _record_right(self, server: servers.Server, in_force: base.InForce,
                       now_s: float) -> None:
+        state = self._states[server]
         self._jobs.retry_now(server)
-        server.set_problem('')
-        self._states[server].record_right(server, in_force, now_s)
+        server.set_problem(state.tampering.problem)
+        state.record_right(server, in_force, now_s)
+
+    def _record_wrong(self, server: servers.Server, in_force: base.InForce,
+                      left: tuple[base.Change, ...], now_s: float) -> None:
+        state = self._states[server]
+        before = state.tampering.count
+        state.record_wrong(in_force, left, now_s)
+        self._tamperings += state.tampering.count - before
+
+    def _exceed(self, server: servers.Server, now_s: float) -> None:
+        """Leave a cap wrong for now: it was written too often."""
+        tampering = self._states[server].tampering
+        tampering.exceed('another writer changes its cap faster than the '
+                         f'{states.WRITES_PER_S} times a second for which it '
+                         'is restored', now_s)
+        server.set_problem(tampering.problem)
 
     def _release(self, server: servers.Server, in_force: base.InForce,
                  now_s: float, terms: controller.HostTerms) -> None:
@@ -219,7 +246,7 @@ class CapsController(controller.Controller):
                              or state.desired is None
                              else state.desired.without_limit)
         elif (not self._jobs.is_waiting(server, now_s)
-                and state.write_tokens.acquire(now_s)):
+                and state.release_tokens.acquire(now_s)):
             self._begin_write(server, changes, self._finish_release)
 
     # Writes.
@@ -256,14 +283,15 @@ class CapsController(controller.Controller):
         if not left:
             self._record_right(server, in_force, now_s)
             return
-        if state.has_same_vcpus(in_force):
+        if in_force == state.in_force:
             server.set_problem(
                 f'its cap was written, and is not in force: {left}')
             self._jobs.back_off(server)
         else:
-            # Another vCPU was plugged in meanwhile.
+            # Another vCPU was plugged in meanwhile, or another writer was
+            # faster than this reading.
             self._servers.mark(server)
-        state.record_wrong(in_force, left, now_s)
+        self._record_wrong(server, in_force, left, now_s)
 
     def _finish_release(self, server: servers.Server) -> None:
         if server.policy is None:

@@ -11,6 +11,8 @@ from nova_vqos.agent import messages
 from nova_vqos.hypervisor import base
 
 _REMEMBERED = 10
+# What an operator should look at must not come and go with each restoration.
+_ALARM_S = 60.0
 
 
 class TamperWatch:
@@ -18,12 +20,18 @@ class TamperWatch:
 
     :ivar open: the change that has yet to be restored; None: there is none
     :ivar past: the last of those that were
+    :ivar count: changes that were seen; of several between two readings one is
+    :ivar problem: other writers are, or were lately, too fast to be restored
+        each time; '': they are not
     """
 
     def __init__(self) -> None:
         self.open: messages.Tampering | None = None
         self.past: collections.deque[messages.Tampering] = collections.deque(
             maxlen=_REMEMBERED)
+        self.count = 0
+        self.problem = ''
+        self._problem_until_s = float('-inf')
         self._found: base.InForce | None = None
         self._last_event: base.Event | None = None
 
@@ -43,9 +51,35 @@ class TamperWatch:
         :param right_ago_s: when that was last seen
         """
         self._found = found
+        self.count += 1
         self.open = messages.Tampering(
             seen_at=utc.text(), found=str(found), expected=str(expected),
             channel='', last_right_at=utc.text(time.time() - right_ago_s))
+
+    def continue_with(self, found: base.InForce) -> None:
+        """Another change was made before the last was restored."""
+        self._found = found
+        self.count += 1
+
+    def exceed(self, problem: str, now_s: float) -> None:
+        """Record that a change is not restored, since there are too many.
+
+        :param problem: what an operator should know
+        """
+        if not self.problem:
+            # With the values of one change: they may differ in each.
+            self.problem = f'{problem}, last seen {self._last_channel()}'
+        self._problem_until_s = now_s + _ALARM_S
+
+    def expire_problem(self, now_s: float) -> bool:
+        """End the problem when it has been over for a while.
+
+        :returns: whether it ended now
+        """
+        if now_s < self._problem_until_s:
+            return False
+        self.problem = ''
+        return True
 
     def end(self) -> messages.Tampering | None:
         """Record that the right tuning is in force again.
@@ -59,6 +93,9 @@ class TamperWatch:
         self.past.append(ended)
         self.open = None
         return ended
+
+    def _last_channel(self) -> str:
+        return self.past[-1].channel if self.past else 'in an unknown way'
 
     def _channel(self) -> str:
         """How the last foreign change was made, as far as known."""

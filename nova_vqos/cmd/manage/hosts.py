@@ -104,6 +104,7 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
                                 '\n'.join(host.alarms) or 'none')),
         ('ticks', host.ticks), ('last_tick_ms', host.last_tick_ms),
         ('writes', host.writes), ('restored', host.restored),
+        ('tamperings', host.tamperings),
         ('errors', host.errors),
     ]
 

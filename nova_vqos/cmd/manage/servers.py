@@ -126,6 +126,13 @@ def recap(last: messages.Recap | None) -> output.Shown:
            else f'wrong for {last.wrong_ms:.0f} ms'))
 
 
+def _last_tampering(tamperings: Sequence[messages.Tampering] | None) -> str:
+    if not tamperings:
+        return ''
+    last = tamperings[-1]
+    return f'{last.seen_at}: {last.found}, {last.channel}'
+
+
 def fields(host: str, server: messages.ServerDetail
            ) -> list[tuple[str, ty.Any]]:
     """Names and values of one server."""
@@ -152,8 +159,9 @@ def fields(host: str, server: messages.ServerDetail
         ('class', quantum_class(one)),
         ('slices', _slices(server.quantum)),
         ('writes', server.writes),
+        ('tampering_count', server.tampering_count),
         ('tamperings', output.Shown(
-            server.tamperings, str(len(server.tamperings or ())))),
+            server.tamperings, _last_tampering(server.tamperings))),
         ('problem', server.problem),
         ('policy_error', server.policy_error),
     ]

@@ -2,6 +2,7 @@
 """The agent and the caps of real guests on one host."""
 
 import signal
+import time
 
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
@@ -66,6 +67,28 @@ def test_a_changed_cap_is_restored(lab, server_on, agent_of, client):
     assert report['wrong'] == []
     assert f'Cap of server {guest.uuid}' in \
         agent.log()
+
+
+def test_two_changes_a_second_are_restored_at_once(
+        lab, server_on, agent_of, client):
+    agent_of(lab.fast)
+    guest = server_on(lab.fast)
+    client.wait_right(guest)
+    changes = 20
+    looks = wrong = 0
+    for number in range(changes):
+        guest.meddle(45_000 + 1_000 * (number % 2))
+        until_s = time.monotonic() + 0.5
+        while time.monotonic() < until_s:
+            looks += 1
+            wrong += guest.cap() != guests.CAP
+            time.sleep(0.002)
+    # Measured on two pCPUs: 2 %; 75 % with one restoration in ten seconds.
+    assert wrong / looks < 0.2, (wrong, looks)
+    guest.wait_cap(guests.CAP)
+    report = client.get_server(lab.fast, guest)
+    assert report['tampering_count'] == changes, report
+    assert client.get_host(lab.fast)['alarms'] == []
 
 
 def test_nothing_is_written_without_a_change(lab, guest_on, agent_of, client):

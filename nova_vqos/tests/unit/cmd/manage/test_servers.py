@@ -101,6 +101,18 @@ def test_fields_of_unknown_values_are_empty():
     assert plain(found['bill']) is None
 
 
+def test_fields_have_the_last_tampering_and_the_number_of_all():
+    tampering = {'seen_at': '2026-01-01T00:00:00+00:00', 'found': '9/10 us',
+                 'expected': '1/10 us', 'last_right_at': '',
+                 'channel': 'in the cgroup itself', 'restored_at': None}
+    found = dict(servers.fields('a', parse({
+        **BRIEF, 'tamperings': [tampering] * 10, 'tampering_count': 120})))
+    assert found['tampering_count'] == 120
+    assert '9/10 us' in str(found['tamperings'])
+    assert len(plain(found['tamperings'])) == 10
+    assert str(dict(servers.fields('a', parse(BRIEF)))['tamperings']) == '-'
+
+
 def test_a_guarantee_that_was_taken_away():
     found = {**BRIEF, 'guarantee': {**BRIEF['guarantee'], 'ends': True}}
     assert row(found)['guaranteed'] is None
