@@ -32,11 +32,16 @@ class ComputeState(ty.NamedTuple):
     :ivar terms: what the caps of the host depend on besides its pCPUs: tick_us
         and the fields of :class:`nova_vqos.cputune.Periods`; empty where the
         host has no profile
+    :ivar stock_servers: how many servers without units are on the host; None:
+        not counted yet
+    :ivar stock_cu: CU that are reserved for them; None: none are
     """
 
     at: str
     stats: Mapping[str, str]
     terms: Mapping[str, int]
+    stock_servers: int | None = None
+    stock_cu: int | None = None
 
 
 class Writer:
@@ -48,17 +53,22 @@ class Writer:
         self._failed = False
 
     def write(self, stats: Mapping[str, str],
-              terms: Mapping[str, int]) -> None:
+              terms: Mapping[str, int],
+              stock_load: tuple[int, int | None] | None = None) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
         :param terms: likewise
+        :param stock_load: stock_servers and stock_cu, likewise; None: they
+            were not counted yet
         """
+        servers, cu = stock_load or (None, None)
         try:
             # Not durable: it is written again each minute.
             files.write(json.dumps({
                 'version': _VERSION, 'at': utc.text(),
-                'stats': dict(stats), 'terms': dict(terms)}),
+                'stats': dict(stats), 'terms': dict(terms),
+                'stock_servers': servers, 'stock_cu': cu}),
                 self._path, durable=False)
         except Exception as error:
             if not self._failed:

@@ -147,7 +147,7 @@ class Lab:
     def deploy(self, servers_without_units: str = 'refuse') -> None:
         """Put nova_vqos on the cloud, as its operator would.
 
-        :param servers_without_units: what the scheduler does with those
+        :param servers_without_units: what scheduler and hosts do with those
         :raises process.LabError: when a step fails
         """
         if self.is_deployed:
@@ -168,7 +168,8 @@ class Lab:
                    'nova-compute'):
             self._restart_scheduler(servers_without_units)
             openstack.together(*(
-                lambda name=name: self.sell_units(name)
+                lambda name=name: self.sell_units(
+                    name, servers_without_units=servers_without_units)
                 for name in self.hosts))
             self.wait_for_units()
         _touch(self._deployed_mark)
@@ -213,14 +214,17 @@ class Lab:
         config.write_ini(f'{paths.etc(f"nova-compute-{name}")}/nova.conf',
                          config.merge(settings, more or {}))
 
-    def sell_units(self, name: str, allocation_ratio: float = 1.0) -> None:
+    def sell_units(self, name: str, allocation_ratio: float = 1.0,
+                   servers_without_units: str = 'refuse') -> None:
         """Let a host have CPU units: its nova-compute starts anew.
 
         :param allocation_ratio: how many times over it sells them
+        :param servers_without_units: 'refuse': it reserves units for them
         """
         self.write_compute(
             name, config.compute_with_units(
-                allocation_ratio, self._widest_interval(name)))
+                allocation_ratio, self._widest_interval(name),
+                servers_without_units))
         self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:

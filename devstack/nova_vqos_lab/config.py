@@ -328,12 +328,13 @@ def manage() -> Settings:
     return {'DEFAULT': {'transport_url': transport_url()}}
 
 
-def compute_with_units(allocation_ratio: float, profile_max_interval: float
-                       ) -> Settings:
+def compute_with_units(allocation_ratio: float, profile_max_interval: float,
+                       servers_without_units: str) -> Settings:
     """:returns: what an operator adds to nova-compute's settings."""
     return {
         'DEFAULT': {'compute_driver': 'vqos.VqosLibvirtDriver'},
         'vqos': {'allocation_ratio': str(allocation_ratio),
+                 'servers_without_units': servers_without_units,
                  'profile_max_interval': str(profile_max_interval),
                  'compute_state_path': _COMPUTE_STATE,
                  'period_us': str(period_us())},

@@ -178,16 +178,20 @@ enlarges each pCPU.
         'servers_without_units',
         default='refuse',
         choices=[
-            ('refuse', 'hosts with units take only servers with units'),
-            ('allow', 'they take both; count the usage of servers without '
-                      'units in reserved_cu'),
+            ('refuse', 'hosts with units take only servers with units, and '
+                       'reserve units for the others that they have'),
+            ('allow', 'they take both and reserve nothing; count the usage '
+                      'of servers without units in reserved_cu'),
         ],
         help="""
 Whether the scheduler filter accepts hosts with units for a server without
-units.
+units, and whether the compute driver reserves units for those on its host.
 
 Servers without units claim VCPU but no CPU units: on a host that takes both,
-Placement does not see that they use the same pCPUs.
+Placement does not see that they use the same pCPUs. With ``refuse`` the driver
+adds what they can use to ``reserved_cu``: a whole pCPU for each vCPU, or the
+part that its ``quota:cpu_quota`` allows, stopped servers included. Set it to
+the same value for the scheduler and all compute hosts.
 """),
     cfg.IntOpt(
         'agent_max_age_s',

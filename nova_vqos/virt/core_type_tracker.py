@@ -18,6 +18,7 @@ from nova_vqos import core_types
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies
 from nova_vqos import units
+from nova_vqos.virt import stock_servers
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -37,6 +38,22 @@ _LAST_LIFE_S = 600.0
 class _Choice(ty.NamedTuple):
     server: core_types.Server
     made_at_s: float
+
+
+class _LastStock(ty.NamedTuple):
+    server: stock_servers.StockServer
+    made_at_s: float
+
+
+class _Used(ty.NamedTuple):
+    """What is used of a host.
+
+    :ivar servers: those with units
+    :ivar reserved_cu: for the host itself, and for servers without units
+    """
+
+    servers: list
+    reserved_cu: int
 
 
 class HostFull(units.UnitsError):
@@ -70,6 +87,12 @@ class CoreTypeTracker:
         self._chosen = {}
         # By UUID, servers whose guests are being made anew.
         self._last = {}
+        # Likewise, without units.
+        self._last_stock = {}
+        # By UUID, the XML of a domain as last parsed, and what it is.
+        self._parsed = {}
+        #: What :meth:`stock_load` last returned; None: it was not called yet.
+        self.last_stock_load = None
 
     @lockutils.synchronized(_LOCK)
     def left_for_stats(self, report):
@@ -81,13 +104,28 @@ class CoreTypeTracker:
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
         """
         try:
-            return self._left(report.all_core_types)
+            return self._left(report)
         except Exception as error:
             if report.unlike_core_types:
                 raise
             LOG.warning('CPU units that are left cannot be counted, and the '
                         'scheduler prefers other hosts: %s', error)
             return ()
+
+    @lockutils.synchronized(_LOCK)
+    def stock_load(self, report):
+        """What servers without units take of the host.
+
+        :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        :returns: nova_vqos.virt.stock_servers.Load
+        """
+        load, last = self._load(self._domains(), report), self.last_stock_load
+        if (load.cu or 0) != (0 if last is None else last.cu or 0):
+            LOG.warning('Servers without CPU units on this host: %(servers)d. '
+                        'CPU units reserved for them: %(cu)d', {
+                            'servers': load.servers, 'cu': load.cu or 0})
+        self.last_stock_load = load
+        return load
 
     @lockutils.synchronized(_LOCK)
     def choose(self, candidate, report, sold_cu):
@@ -100,9 +138,9 @@ class CoreTypeTracker:
         :raises HostFull: when all servers have more than the host sells
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
-        servers = self._all_servers(but=candidate.uuid)
-        _check_sum(candidate.policy, servers, sold_cu)
-        left = _with_servers(_counted(report), servers)
+        used = self._used(report, but=candidate.uuid)
+        _check_sum(candidate.policy, used, sold_cu)
+        left = _with_servers(_counted(report), used)
         if not left:
             return self._record(candidate, left, None)
         mine = _of_pins(left, candidate.pins)
@@ -122,15 +160,16 @@ class CoreTypeTracker:
         :raises nova_vqos.core_types.NoCoreTypeFits: when its vCPUs do not
             pack
         """
-        servers = self._all_servers(but=candidate.uuid)
-        _check_sum(candidate.policy, servers, sold_cu)
+        used = self._used(report, but=candidate.uuid)
+        _check_sum(candidate.policy, used, sold_cu)
         server = _server(candidate.policy, candidate.pcpus)
-        if _is_exact() and not all(one.packed.packs() for one in _with_servers(
-                report.all_core_types, [*servers, server])
+        with_it = used._replace(servers=[*used.servers, server])
+        if _is_exact() and not all(
+                one.packed.packs() for one in _with_servers(
+                    report.all_core_types, with_it)
                 if one.pcpus & candidate.pcpus):
             raise core_types.NoCoreTypeFits(
-                candidate.policy, _with_servers(report.all_core_types,
-                                                servers))
+                candidate.policy, _with_servers(report.all_core_types, used))
         # Before a live migration its pins are not known yet.
         self._hold(candidate, None if candidate.pcpus == report.pcpus
                    else candidate.pcpus)
@@ -144,7 +183,7 @@ class CoreTypeTracker:
         :returns: None where all pCPUs are equal, or no core type fits
         """
         left = _with_servers(_counted(report),
-                             self._all_servers(but=candidate.uuid))
+                             self._used(report, but=candidate.uuid))
         if not left:
             return self._record(candidate, left, None)
         mine = _of_pins(left, candidate.pins)
@@ -164,13 +203,16 @@ class CoreTypeTracker:
 
         :param guest: nova.virt.libvirt.guest.Guest
         """
-        server = _server_of(guest)
-        if server is not None:
+        server = _server_of(guest, {})
+        if isinstance(server, core_types.Server):
             self._last[uuid] = _Choice(server, time.monotonic())
+        elif server is not None:
+            self._last_stock[uuid] = _LastStock(server, time.monotonic())
 
     def forget_last(self, uuid):
         """The guest was made anew."""
         self._last.pop(uuid, None)
+        self._last_stock.pop(uuid, None)
 
     def forget_choice(self, uuid):
         """The guest does not come."""
@@ -199,19 +241,46 @@ class CoreTypeTracker:
         self._chosen[candidate.uuid] = _Choice(
             _server(candidate.policy, pcpus), time.monotonic())
 
-    def _left(self, all_core_types):
-        """Core types, given without any server, with the room that is left."""
-        return (_with_servers(all_core_types, self._all_servers())
-                if all_core_types else ())
+    def _left(self, report):
+        """All core types with the room that is left."""
+        return (_with_servers(report.all_core_types, self._used(report))
+                if report.all_core_types else ())
 
-    def _all_servers(self, but=None):
-        """The servers with units, also those whose domain is still to come.
+    def _used(self, report, but=None):
+        """What is used, also by servers whose domain is still to come.
 
         :param but: UUID of a server that is left out; None: all count
         """
-        oldest_s = time.monotonic() - _LAST_LIFE_S
-        _drop(self._last, lambda _, last: last.made_at_s < oldest_s)
-        servers = self._servers()
+        domains = self._domains()
+        load = self._load(domains, report, but)
+        return _Used(self._all_servers(domains, but),
+                     CONF.vqos.reserved_cu + (load.cu or 0))
+
+    def _load(self, domains, report, but=None):
+        """What servers without units take.
+
+        :param domains: see :meth:`_domains`
+        :param but: UUID of a server that is left out; None: all count
+        """
+        stock = {uuid: last.server for uuid, last
+                 in list(self._last_stock.items())}
+        stock |= {uuid: server for uuid, server in domains.items()
+                  if isinstance(server, stock_servers.StockServer)}
+        stock.pop(but, None)
+        profile = report.profile
+        if CONF.vqos.servers_without_units == 'allow' or profile is None:
+            return stock_servers.Load(len(stock), None)
+        return stock_servers.Load(len(stock), stock_servers.cu_of(
+            stock.values(), profile, report.pcpus))
+
+    def _all_servers(self, domains, but):
+        """The servers with units, also those whose domain is still to come.
+
+        :param domains: see :meth:`_domains`
+        :param but: UUID of a server that is left out; None: all count
+        """
+        servers = {uuid: server for uuid, server in domains.items()
+                   if isinstance(server, core_types.Server)}
         _drop(self._chosen,
               lambda uuid, choice: _has_come(servers.get(uuid), choice))
         # Servers that have no domain for a moment hold their room.
@@ -222,17 +291,20 @@ class CoreTypeTracker:
         servers.pop(but, None)
         return list(servers.values())
 
-    def _servers(self):
-        """{UUID: server with units} of all domains."""
-        found = {guest.uuid: _server_of(guest)
+    def _domains(self):
+        """{UUID: server, with units or without; None: neither} of all."""
+        oldest_s = time.monotonic() - _LAST_LIFE_S
+        for last in self._last, self._last_stock:
+            _drop(last, lambda _, one: one.made_at_s < oldest_s)
+        found = {guest.uuid: _server_of(guest, self._parsed)
                  for guest in self._host.list_guests(only_running=False)}
-        return {uuid: server for uuid, server in found.items()
-                if server is not None}
+        _drop(self._parsed, lambda uuid, _: uuid not in found)
+        return found
 
 
-def _check_sum(policy, servers, sold_cu):
+def _check_sum(policy, used, sold_cu):
     """Refuse a server as Placement would, where the host sells too little."""
-    used_cu = sum(server.units for server in servers)
+    used_cu = sum(server.units for server in used.servers)
     if sold_cu is not None and used_cu + policy.units > sold_cu:
         raise HostFull(policy.units, used_cu, sold_cu)
 
@@ -270,9 +342,9 @@ def _of_pins(all_core_types, pins):
         frozenset().union(*pins))
 
 
-def _with_servers(all_core_types, servers):
+def _with_servers(all_core_types, used):
     return core_types.with_servers(
-        all_core_types, servers, reserved_cu=CONF.vqos.reserved_cu,
+        all_core_types, used.servers, reserved_cu=used.reserved_cu,
         allocation_ratio=CONF.vqos.allocation_ratio, exact=_is_exact())
 
 
@@ -283,22 +355,38 @@ def _drop(choices, is_done):
             choices.pop(uuid, None)
 
 
-def _server_of(guest):
-    """A guest as a server with units, None if it is none."""
+def _server_of(guest, parsed):
+    """A guest as a server, with units or without; None: it is neither.
+
+    :param parsed: by UUID, XML and server: to parse another XML only
+    """
+    xml, server = parsed.get(guest.uuid, (None, None))
     try:
-        domain = domain_xml.read(guest.get_xml_desc())
-        policy = (None if domain.extra_specs is None else
-                  policies.parse(domain.extra_specs, domain.vcpus or 0))
-    except policies.PolicyError:
-        # It has no units that could be counted, as the agent says.
-        return None
+        now = guest.get_xml_desc()
+        if now != xml:
+            server = _parse(domain_xml.read(now))
+            parsed[guest.uuid] = now, server
     except Exception as error:
         # It may be gone by now.
         LOG.warning('A domain cannot be read, its CPU units are not counted: '
                     '%s', error)
         return None
+    return server
+
+
+def _parse(domain):
+    """A domain as a server, with units or without; None: it is neither.
+
+    :param domain: :class:`nova_vqos.domain_xml.Domain`
+    """
+    try:
+        policy = (None if domain.extra_specs is None else
+                  policies.parse(domain.extra_specs, domain.vcpus or 0))
+    except policies.PolicyError:
+        # It has no units that could be counted, as the agent says.
+        policy = None
     if policy is None or policy.units is None:
-        return None
+        return stock_servers.of_domain(domain)
     return _server(policy, domain.pcpus)
 
 

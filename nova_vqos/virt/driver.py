@@ -95,7 +95,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, allocations)
         try:
             report = self._vqos_report()
-            mine = _cpu_units(report, last, guarantees)
+            mine = _cpu_units(
+                report, self._vqos_core_types.stock_load(report), last,
+                guarantees)
             traits = report.traits()
             if guarantees and report.valid and report.unsold_cu is None:
                 # As the inventory does.
@@ -375,7 +377,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 profile=f'its stats cannot be made: {error}',
                 sells_units=self._vqos_sells_units is not False))
             terms = {}
-        self._vqos_state_file.write(texts, terms)
+        self._vqos_state_file.write(texts, terms,
+                                    self._vqos_core_types.last_stock_load)
         return texts
 
     def _vqos_report(self):
@@ -385,7 +388,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
     def _vqos_sold_cu(self, report):
         """CU that this host sells; None: it has nothing to sell."""
-        sold = self._vqos_inventory or _cpu_units(report)
+        sold = self._vqos_inventory or _cpu_units(
+            report, self._vqos_core_types.stock_load(report))
         return None if sold is None else inventory.sold_cu(sold)
 
     def _vqos_obstacle(self):
@@ -462,10 +466,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             reason=f'host {CONF.host}: {reason}')
 
 
-def _cpu_units(report, last=None, guarantees=False):
+def _cpu_units(report, stock_load, last=None, guarantees=False):
     return inventory.cpu_units(
         report, last, reserved_cu=CONF.vqos.reserved_cu,
-        allocation_ratio=CONF.vqos.allocation_ratio, guarantees=guarantees)
+        allocation_ratio=CONF.vqos.allocation_ratio,
+        stock_cu=stock_load.cu or 0, guarantees=guarantees)
 
 
 def _parse(flavor, numa_topology=None):

@@ -11,12 +11,13 @@ _ANY_AMOUNT = {'min_unit': 1, 'max_unit': units.MAX_UNITS, 'step_size': 1}
 
 
 def cpu_units(report, last, *, reserved_cu, allocation_ratio,
-              guarantees=False):
+              stock_cu=0, guarantees=False):
     """The inventory of CPU units of a host.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param last: the inventory that Placement has; None if it has none
     :param reserved_cu: CU that are reserved for the host
+    :param stock_cu: CU that servers without units take
     :param allocation_ratio: ratio of sold CU to the rest
     :param guarantees: whether Placement knows it as a host that guarantees
         speed
@@ -31,7 +32,7 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     if unsold_cu is None:
         # Until the agent says it, the inventory stays as it is.
         unsold_cu = last['reserved'] if last and guarantees else 0
-    reserved_cu = max(reserved_cu, unsold_cu)
+    reserved_cu = max(reserved_cu + stock_cu, unsold_cu)
     return {
         **_ANY_AMOUNT,
         'total': total,

@@ -20,6 +20,7 @@ from nova_vqos.cmd.status import machine as machines
 from nova_vqos.cmd.status import nova_config
 from nova_vqos.cmd.status import profile
 from nova_vqos.cmd.status import roles
+from nova_vqos.cmd.status import stock
 
 
 class Check(ty.NamedTuple):
@@ -54,6 +55,7 @@ CHECKS = (
     Check('Compute driver', _COMPUTE, nova_config.check_driver),
     Check('Same options', _COMPUTE, nova_config.check_options),
     Check('Profile', _COMPUTE, profile.check),
+    Check('Servers without units', _COMPUTE, stock.check),
     Check('Hook', _COMPUTE, hook.check),
     Check('Agent', _COMPUTE, agent.check_heartbeat),
     Check("Agent's unit", _COMPUTE, agent.check_unit),

@@ -36,7 +36,7 @@ def test_all_in_one(machine):
         assert options.vqos.profile_path == str(host.profile)
         assert options.vqos.reserved_cu == 50
         assert options.vqos.period_us == 80000
-    assert host.options(host.nova_conf).vqos.servers_without_units == 'allow'
+        assert options.vqos.servers_without_units == 'allow'
     devstack_machine.check_filters(
         host, [*stock_filters, devstack_machine.FILTER])
     devstack_machine.check_weighers(

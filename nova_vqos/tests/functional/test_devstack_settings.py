@@ -58,6 +58,7 @@ def test_changed_settings_take_effect_at_the_next_stack(machine):
                   NOVA_VQOS_HOOK_ON_ERROR='refuse')
     options = host.options(host.nova_cpu_conf)
     assert options.vqos.reserved_cu == 7
+    assert options.vqos.servers_without_units == 'refuse'
     assert host.options(host.nova_conf).vqos.servers_without_units == 'refuse'
     assert rewrite.load_settings(
         str(host.conf_dir / 'hook.conf')).on_error == 'refuse'

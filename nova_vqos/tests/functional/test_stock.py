@@ -103,3 +103,60 @@ class MixedCloudTestCase(base.VqosTestCase):
         self._confirm_resize(server)
         self.assertEqual('one', self.host_of(server))
         self.assertEqual((20000, None, 77), self.tunables(server))
+
+
+class OnboardingTestCase(base.VqosTestCase):
+    """A host gets units while servers without units run on it."""
+
+    def setUp(self):
+        super().setUp()
+        files = self.start_host('old', None)
+        self.large = self.boot(self.make_flavor(vcpus=2), 'old')
+        self.small = self.boot(self.make_flavor(), 'old')
+        files.calibrate({'0-3': 1.0})
+        self._run_periodics()
+
+    def reserved(self):
+        self._run_periodics()
+        inventory = self.inventory('old')
+        self.assertEqual(400, inventory['total'])
+        return inventory['reserved']
+
+    def test_what_they_use_is_not_sold(self):
+        self.assertEqual(300, self.reserved())
+        refused = self.boot(self.make_flavor(150, vcpus=2), 'old',
+                            expected_state='ERROR')
+        self.assertIn('No valid host', refused['fault']['message'])
+        server = self.boot(self.make_flavor(100), 'old')
+        self.assertEqual({'old': 100}, self.allocated(server['id']))
+
+        # As their claims of VCPU, what is reserved stays with them.
+        self._stop_server(self.large)
+        self.assertEqual(300, self.reserved())
+        self._start_server(self.large)
+        self._reboot_server(self.large, hard=True)
+        self.assertEqual(300, self.reserved())
+
+        self._delete_server(self.large)
+        self.assertEqual(100, self.reserved())
+        self.boot(self.make_flavor(200, vcpus=2), 'old')
+        self.assertEqual(300, self.used('old'))
+
+    def test_servers_with_units_stay_where_another_one_comes(self):
+        server = self.boot(self.make_flavor(100), 'old')
+        # Past the scheduler's filters.
+        self.boot(self.make_flavor(vcpus=3), az='nova:old')
+        self.assertEqual(400, self.reserved())
+        self._reboot_server(server, hard=True)
+        self.assertEqual({'old': 100}, self.allocated(server['id']))
+        self.start_host('new', 1.0)
+        self._live_migrate(server)
+        self.assertEqual({'new': 100}, self.allocated(server['id']))
+
+    def test_a_resize_gives_units_to_one_of_them(self):
+        with_units = self.make_flavor(100, vcpus=2)
+        self.flags(allow_resize_to_same_host=True)
+        self._resize_server(self.large, with_units)
+        self._confirm_resize(self.large)
+        self.assertEqual(100, self.reserved())
+        self.assertEqual({'old': 100}, self.allocated(self.large['id']))

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from nova_vqos import compute_state
 from nova_vqos.cmd.status import catalogue
 from nova_vqos.cmd.status import machine
 from nova_vqos.quantum import probe_result
@@ -58,6 +59,12 @@ def agent_says(**fields):
         host, 'answer', dataclasses.replace(host.answer, **fields))
 
 
+def counted(servers, cu):
+    """By nova-compute: servers without units, what is reserved for them."""
+    return lambda host: compute_state.Writer(
+        host.write(at.COMPUTE_STATE, '')).write({}, {}, (servers, cu))
+
+
 def both(*breaks):
     def break_all(host):
         for one in breaks:
@@ -96,6 +103,14 @@ WRONG = [
      '[vqos] perod_us of .* is no option'),
     ('Configuration', change(at.NOVA_CONF, 'vqos_agents', topic='t'), 2,
      'unknown group [vqos_agents]'),
+
+    *(('Servers without units', found, 1, text) for found, text in [
+        (counted(3, 250), '3, counted .* 250 CPU units are reserved'),
+        (counted(1, None), 'once this host has a valid profile'),
+        (both(counted(2, None), change(
+            at.NOVA_CONF, 'vqos', servers_without_units='allow')),
+         'nova-compute reserves nothing'),
+        (write(at.COMPUTE_STATE, '{'), 'cannot be read')]),
 
     ('Nova', answer('nova', machine.Unanswered('no module named nova')), 2,
      'no module named nova'),
