@@ -25,6 +25,9 @@ TRAIT_HOOK = 'CUSTOM_VQOS_HOOK'
 TRAIT_GUARANTEE = 'CUSTOM_VQOS_GUARANTEE'
 #: The host can charge servers for the CPU time of their I/O.
 TRAIT_DD_BILLING = 'CUSTOM_VQOS_DD_BILLING'
+#: The host may be reserved for servers with units, also while its profile is
+#: invalid.
+TRAIT_SELLS_UNITS = 'CUSTOM_VQOS_SELLS_UNITS'
 # Of each quantum class that has a slice of its own, and is enforced.
 _TRAIT_QUANTUM = 'CUSTOM_VQOS_QUANTUM_'
 _TRAIT_SPEED = 'CUSTOM_VQOS_SPEED_'
@@ -34,7 +37,7 @@ SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
                   175, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
 _OWN_TRAIT = re.compile(
     rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{TRAIT_GUARANTEE}|'
-    rf'{_TRAIT_SPEED}[0-9]+|{_TRAIT_QUANTUM}(IO|SPIN|CACHE)')
+    rf'{TRAIT_SELLS_UNITS}|{_TRAIT_SPEED}[0-9]+|{_TRAIT_QUANTUM}(IO|SPIN|CACHE)')
 
 #: The profile of a host that accepts new servers with units.
 VALID = 'valid'
@@ -369,6 +372,8 @@ def traits(stats: HostStats, *, hook: bool) -> set[str]:
     found = {f'{_TRAIT_QUANTUM}{name.upper()}'
              for name in stats.quantum_classes
              if name in classes.DEFAULT_SLICES_US}
+    if stats.sells_units:
+        found.add(TRAIT_SELLS_UNITS)
     if stats.profile != VALID or stats.fastest_cu is None:
         return found
     found |= {TRAIT} | {f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU

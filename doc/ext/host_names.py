@@ -41,7 +41,8 @@ class Traits(described.Described):
     def facts(self):
         return {_TIER.sub(r'\1*', trait): ()
                 for trait in sorted(host_stats.traits(
-                    _whole_report(self).stats(), hook=True))}
+                    _whole_report(self).stats()._replace(sells_units=True),
+                    hook=True))}
 
 
 class SpeedTiers(described.docutils.SphinxDirective):

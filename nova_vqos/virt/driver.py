@@ -98,7 +98,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             mine = _cpu_units(
                 report, self._vqos_core_types.stock_load(report), last,
                 guarantees)
-            traits = report.traits()
+            traits = report.traits(sold_units=mine is not None)
             if guarantees and report.valid and report.unsold_cu is None:
                 # As the inventory does.
                 traits.add(host_stats.TRAIT_GUARANTEE)
@@ -108,7 +108,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             LOG.exception('The inventory of CPU units cannot be made: this '
                           'host accepts no new servers with units')
             mine = None if last is None else inventory.closed(last)
-            traits = set()
+            traits = host_stats.traits(host_stats.HostStats(
+                sells_units=mine is not None), hook=False)
         inventory.merge(provider_tree, nodename, mine)
         inventory.set_traits(provider_tree, nodename, traits)
         self._vqos_inventory = mine
@@ -363,10 +364,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 self._vqos_sells_units = _sold_units(self._vqos_state_path)
             report = self._vqos_report()
             stats = report.stats(self._vqos_core_types.left_for_stats(report))
-            # Without a profile the host is stock Nova's, unless servers with
-            # units may have been sold on it before the profile was lost.
             texts = host_stats.encode(stats._replace(
-                sells_units=report.present or bool(self._vqos_sells_units)))
+                sells_units=report.may_have_sold(
+                    bool(self._vqos_sells_units))))
             terms = ({} if report.profile is None else
                      {'tick_us': report.profile.tick_us,
                       **vqos.periods(CONF)._asdict()})

@@ -138,9 +138,23 @@ class HostReport:
                 for one in left) if len(left) > 1 else (),
             room_cu=sum(one.whole_room_cu for one in left) if left else None)
 
-    def traits(self) -> set[str]:
-        """The traits of ours that the host has."""
-        return host_stats.traits(self.stats(), hook=hooks.is_installed())
+    def traits(self, *, sold_units: bool = False) -> set[str]:
+        """The traits of ours that the host has.
+
+        :param sold_units: see :meth:`may_have_sold`
+        """
+        stats = self.stats()._replace(
+            sells_units=self.may_have_sold(sold_units))
+        return host_stats.traits(stats, hook=hooks.is_installed())
+
+    def may_have_sold(self, sold_units: bool) -> bool:
+        """Whether servers with units may be on the host.
+
+        Without a profile the host is stock Nova's, unless its profile is lost.
+
+        :param sold_units: whether Placement has an inventory of units
+        """
+        return self.present or sold_units
 
 
 class HostReporter:

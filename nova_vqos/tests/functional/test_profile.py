@@ -73,7 +73,10 @@ class AtStartTestCase(base.VqosTestCase):
             spoil(files)
             self.start_host(host, None, files=files)
             self.assertIsNone(self.inventory(host), name)
-            self.assertEqual(set(), self.traits(host), name)
+            sells_units = self.stats(host)['vqos_sells_units'] == 'True'
+            self.assertEqual(name != 'missing', sells_units, name)
+            self.assertEqual({'CUSTOM_VQOS_SELLS_UNITS'} if sells_units
+                             else set(), self.traits(host), name)
             self.assertIn(said, self.stats(host)['vqos_profile'], name)
         self.boot(self.units, expected_state='ERROR')
         self.assertEqual(len(BREAKS), len(self.computes))
@@ -91,7 +94,7 @@ class LaterTestCase(base.VqosTestCase):
         inventory = self.inventory('fast')
         self.assertEqual((800, 800),
                          (inventory['total'], inventory['reserved']))
-        self.assertEqual(set(), self.traits('fast'))
+        self.assertEqual({'CUSTOM_VQOS_SELLS_UNITS'}, self.traits('fast'))
         self.assertIn(said, self.stats('fast')['vqos_profile'])
         self.assertEqual({'fast': 60}, self.allocated(self.server['id']))
 

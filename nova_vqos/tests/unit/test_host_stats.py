@@ -238,11 +238,14 @@ QUANTUM = {'CUSTOM_VQOS_QUANTUM_IO', 'CUSTOM_VQOS_QUANTUM_SPIN',
     ({'profile': 'stale', 'dd_billing': ('charge',)}, set()),
     # Servers without units have classes too: no profile is needed.
     ({'profile': 'stale', 'quantum_classes': (
-        'auto', 'cache', 'spin', 'io', 'neutral', 'gold')}, QUANTUM)])
+        'auto', 'cache', 'spin', 'io', 'neutral', 'gold')}, QUANTUM),
+    ({'profile': 'stale', 'sells_units': True}, {'CUSTOM_VQOS_SELLS_UNITS'}),
+    ])
 def test_traits(changes, expected):
     stats = WHOLE._replace(**{
         'fastest_cu': Decimal('24.9'), 'quantum_classes': ('default',),
-        'dd_billing': ('off', 'account'), 'guarantee_cu': None, **changes})
+        'dd_billing': ('off', 'account'), 'guarantee_cu': None,
+        'sells_units': False, **changes})
     assert host_stats.traits(stats, hook=False) == expected
     with_hook = expected | (
         {'CUSTOM_VQOS_HOOK'} if 'CUSTOM_VQOS' in expected else set())

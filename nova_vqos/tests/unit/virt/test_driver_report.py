@@ -30,6 +30,10 @@ class InventoryTestCase(driver_case.DriverTestCase):
         self.driver.update_provider_tree(self.tree, NODE, **kwargs)
         return self.tree.data(NODE).inventory.get(CLASS)
 
+    def own_traits(self):
+        return {trait for trait in self.tree.data(NODE).traits
+                if trait.startswith('CUSTOM_VQOS')}
+
     def test_inventory_beside_novas_own(self):
         self.flags(reserved_cu=20, allocation_ratio=1.5, group='vqos')
         self.assertEqual({
@@ -80,10 +84,26 @@ class InventoryTestCase(driver_case.DriverTestCase):
         self.lose_profile()
         for _ in range(2):
             self.assertEqual({**first, 'reserved': 300}, self.update())
-            self.assertFalse({trait for trait in self.tree.data(NODE).traits
-                              if trait.startswith('CUSTOM_VQOS')})
+            self.assertEqual({'CUSTOM_VQOS_SELLS_UNITS'}, self.own_traits())
         self.files.calibrate({'0-1': 1.5})
         self.assertEqual(first, self.update())
+
+    def test_stats_and_traits_agree_on_who_sells_units(self):
+        def sells_units():
+            self.update()
+            stats = self.driver.get_available_resource(NODE)['stats']
+            return (stats['vqos_sells_units'],
+                    'CUSTOM_VQOS_SELLS_UNITS' in self.own_traits())
+        self.lose_profile()
+        self.assertEqual(('False', False), sells_units())
+        # The host never had units to sell, and may not get other servers now.
+        self.files.calibrate({'0': 1.5})
+        self.assertEqual(('True', True), sells_units())
+        self.assertIsNone(self.tree.data(NODE).inventory.get(CLASS))
+        self.files.calibrate({'0-1': 1.5})
+        self.assertEqual(('True', True), sells_units())
+        self.lose_profile()
+        self.assertEqual(('True', True), sells_units())
 
     def test_a_restart_with_a_lost_profile_closes_the_inventory(self):
         first = self.update()
@@ -109,10 +129,11 @@ class InventoryTestCase(driver_case.DriverTestCase):
         first = self.update()
         with fixtures.MonkeyPatch('nova_vqos.virt.inventory.cpu_units', fail):
             self.assertEqual({**first, 'reserved': 300}, self.update())
-            self.assertNotIn('CUSTOM_VQOS', self.tree.data(NODE).traits)
+            self.assertEqual({'CUSTOM_VQOS_SELLS_UNITS'}, self.own_traits())
             self.tree = provider_tree.ProviderTree()
             self.tree.new_root(NODE, uuidutils.generate_uuid())
             self.assertIsNone(self.update())
+            self.assertEqual(set(), self.own_traits())
 
     def test_what_the_stock_method_raises_goes_through(self):
         def reshape(*args, **kwargs):
