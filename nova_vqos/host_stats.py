@@ -11,6 +11,7 @@ Pure: standard library only.
 from collections.abc import Callable, Iterable, Mapping
 import datetime
 from decimal import Decimal
+from fractions import Fraction
 import functools
 import operator
 import re
@@ -35,6 +36,11 @@ _TRAIT_SPEED = 'CUSTOM_VQOS_SPEED_'
 #: of which there may be more than [scheduler] max_placement_results.
 SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
                   175, 200, 250, 300, 350, 400, 500, 600, 800, 1000)
+#: All that :func:`traits` gives and a request may ask Placement for.
+ASKED_TRAITS: ty.Final = frozenset((
+    TRAIT, TRAIT_GUARANTEE, TRAIT_DD_BILLING, TRAIT_SELLS_UNITS,
+    *(f'{_TRAIT_QUANTUM}{name.upper()}' for name in classes.DEFAULT_SLICES_US),
+    *(f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU)))
 _OWN_TRAIT = re.compile(
     rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{TRAIT_GUARANTEE}|'
     rf'{TRAIT_SELLS_UNITS}|{_TRAIT_SPEED}[0-9]+|{_TRAIT_QUANTUM}(IO|SPIN|CACHE)')
@@ -369,9 +375,8 @@ def traits(stats: HostStats, *, hook: bool) -> set[str]:
 
     :param hook: whether our hook is installed in libvirt
     """
-    found = {f'{_TRAIT_QUANTUM}{name.upper()}'
-             for name in stats.quantum_classes
-             if name in classes.DEFAULT_SLICES_US}
+    found = {trait for name in stats.quantum_classes
+             if (trait := quantum_trait(name))}
     if stats.sells_units:
         found.add(TRAIT_SELLS_UNITS)
     if stats.profile != VALID or stats.fastest_cu is None:
@@ -385,6 +390,22 @@ def traits(stats: HostStats, *, hook: bool) -> set[str]:
     if stats.guarantee_cu is not None:
         found.add(TRAIT_GUARANTEE)
     return found
+
+
+def quantum_trait(name: str) -> str | None:
+    """The trait of a host that offers a quantum class; None: it has none."""
+    return (f'{_TRAIT_QUANTUM}{name.upper()}'
+            if name in classes.DEFAULT_SLICES_US else None)
+
+
+def speed_trait(cu: Fraction) -> str | None:
+    """The trait of the largest tier that each host of a speed reaches.
+
+    :param cu: of a pCPU
+    :returns: None: no tier is as small
+    """
+    tier = max((tier for tier in SPEED_TIERS_CU if tier <= cu), default=None)
+    return None if tier is None else f'{_TRAIT_SPEED}{tier}'
 
 
 def own_traits(given: Iterable[str]) -> set[str]:

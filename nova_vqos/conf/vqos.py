@@ -193,6 +193,21 @@ adds what they can use to ``reserved_cu``: a whole pCPU for each vCPU, or the
 part that its ``quota:cpu_quota`` allows, stopped servers included. Set it to
 the same value for the scheduler and all compute hosts.
 """),
+    cfg.BoolOpt(
+        'placement_prefilter',
+        default=True,
+        help="""
+Whether nova-scheduler asks Placement only for hosts whose traits suit a
+server.
+
+Placement returns at most ``[scheduler] max_placement_results`` hosts. Without
+these traits a request fails where all of them are hosts that the scheduler
+filter refuses: hosts with units for a server without units, or hosts that are
+too slow, although others fit. With them Placement leaves such hosts out. Has
+no effect without the filter, and on requests that name a host in the
+availability zone. If you switch it off, ``nova-vqos-manage flavor sync``
+writes the same into flavors.
+"""),
     cfg.IntOpt(
         'agent_max_age_s',
         default=300,

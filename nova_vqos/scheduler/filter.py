@@ -20,6 +20,7 @@ from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos.conf import vqos
 from nova_vqos.scheduler import fitness
+from nova_vqos.scheduler import prefilter
 from nova_vqos.scheduler import request
 
 CONF = nova.conf.CONF
@@ -48,6 +49,7 @@ class VqosFilter(filters.BaseHostFilter):
 
     def __init__(self):
         vqos.register_opts(CONF)
+        prefilter.install()
         # Of requests for several servers that met hosts of unlike pCPUs: what
         # the request itself leaves of their core types, see _CoreTypesLeft.
         self._left = weakref.WeakKeyDictionary()

@@ -179,6 +179,36 @@ def asks_for_nothing(policy: policies.ServerPolicy | None) -> bool:
     return policy is None or policy == policies.ServerPolicy(policy.vcpus)
 
 
+def required_traits(policy: policies.ServerPolicy | None) -> frozenset[str]:
+    """Traits of each host that is not refused for a server.
+
+    They say less than :class:`Judge`: a host that has all of them may be
+    refused.
+    """
+    if policy is None:
+        return frozenset()
+    found = [host_stats.quantum_trait(policy.quantum_class)]
+    if policy.units is not None:
+        found += host_stats.TRAIT, host_stats.speed_trait(
+            units.cu_per_vcpu(policy.units, policy.vcpus))
+        if policy.dd_billing == 'charge':
+            found.append(host_stats.TRAIT_DD_BILLING)
+        if policy.guarantee == 'required':
+            found.append(host_stats.TRAIT_GUARANTEE)
+    return frozenset(filter(None, found))
+
+
+def forbidden_traits(policy: policies.ServerPolicy | None, *,
+                     servers_without_units: str) -> frozenset[str]:
+    """Traits of no host that is not refused for a server.
+
+    :param servers_without_units: see [vqos] servers_without_units
+    """
+    has_units = policy is not None and policy.units is not None
+    return frozenset(() if has_units or servers_without_units == 'allow'
+                     else (host_stats.TRAIT_SELLS_UNITS,))
+
+
 def describe(policy: policies.ServerPolicy) -> str:
     """What a server asks of a host, in words; '' when it is nothing."""
     asked = [f'{key} {value}' for key, value in (

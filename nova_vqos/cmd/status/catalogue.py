@@ -47,6 +47,7 @@ CHECKS = (
     Check('Filter and weighers, import', _CONTROLLER,
           importing.check_scheduler),
     Check('Filter', _CONTROLLER, nova_config.check_filter),
+    Check('Pre-filter', _CONTROLLER, importing.check_prefilter),
     Check('Weighers', _CONTROLLER, nova_config.check_weighers),
     Check('Placement', _CONTROLLER, nova_config.check_placement),
     Check('Extra specs', _CONTROLLER, importing.check_validators),

@@ -58,6 +58,26 @@ def check_version(machine: machines.Machine) -> Iterator[findings.Finding]:
     yield findings.fact(f'this is Nova {version}')
 
 
+def check_prefilter(machine: machines.Machine) -> Iterator[findings.Finding]:
+    """Whether the scheduler can ask Placement for hosts that suit."""
+    if not machine.controller.get('vqos', 'placement_prefilter'):
+        yield findings.fact(
+            f'[vqos] placement_prefilter of {machine.controller} is off')
+        return
+    try:
+        problem = machine.ask_nova()['prefilter']
+    except machines.Unanswered:
+        problem = 'Nova does not answer'
+    if problem:
+        yield findings.warning(
+            'nova-scheduler does not ask Placement for hosts that suit a '
+            'server: where [scheduler] max_placement_results hosts do not, '
+            f'servers find no host: {problem}',
+            'write the traits into flavors with nova-vqos-manage flavor sync, '
+            'and set [vqos] placement_prefilter to false')
+    yield findings.fact('nova-scheduler can ask Placement for them')
+
+
 def _check_part(part: str, consequence: str, remedy: str,
                 machine: machines.Machine) -> Iterator[findings.Finding]:
     """Whether Nova imports one of our parts."""

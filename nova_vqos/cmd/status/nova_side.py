@@ -45,6 +45,17 @@ def scheduler() -> None:
     from nova_vqos.scheduler import weigher  # noqa: F401
 
 
+def prefilter() -> None:
+    """Find the list that our pre-filter is added to.
+
+    :raises Exception: of any kind, when there is none
+    """
+    from nova_vqos.scheduler import prefilter
+    if not prefilter.is_supported():
+        raise NotImplementedError(
+            'nova.scheduler.request_filter has no list ALL_REQUEST_FILTERS')
+
+
 def validators() -> None:
     """Find ours among the validators of Nova's API.
 
@@ -66,7 +77,7 @@ def main() -> None:
     answer, sys.stdout = sys.stdout, sys.stderr
     os.environ.setdefault('OS_NOVA_DISABLE_EVENTLET_PATCHING', '1')
     found = {'version': importlib.metadata.version('nova')}
-    for part in driver, contract, scheduler, validators:
+    for part in driver, contract, scheduler, prefilter, validators:
         try:
             part()
             found[part.__name__] = ''

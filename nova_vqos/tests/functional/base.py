@@ -11,6 +11,7 @@ import importlib.metadata
 
 import fixtures
 from lxml import etree
+from nova.scheduler import request_filter
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
@@ -81,6 +82,10 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         ], group='filter_scheduler')
         # A fifth of the time of a test, to check Nova's own answers.
         self.flags(response_validation='ignore', group='api')
+        # Our filter adds to it what lives as long as a scheduler.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.scheduler.request_filter.ALL_REQUEST_FILTERS',
+            list(request_filter.ALL_REQUEST_FILTERS)))
         self.host_files = {}
         # Before Nova's own fixtures, so that they outlast their clean-up.
         self.useFixture(fakes.ExecutorShutdownFixture())

@@ -64,6 +64,11 @@ class BootTestCase(base.VqosTestCase):
         refused = self.boot(flavor, 'slow', expected_state='ERROR')
         self.assertIn('No valid host', refused['fault']['message'])
         self.assertEqual({}, self.allocated(refused['id']))
+        self.assertIn('CUSTOM_VQOS_SPEED_90', self.log())
+        self.assertNotIn('Host slow is refused', self.log())
+        # The filter alone refuses it as well.
+        self.flags(placement_prefilter=False, group='vqos')
+        self.boot(flavor, 'slow', expected_state='ERROR')
         self.assertRegex(self.log(), r'slow.*90.*80')
 
     def test_capacity_by_placement(self):

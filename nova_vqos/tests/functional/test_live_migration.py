@@ -195,6 +195,8 @@ class TooSlowTestCase(LiveMigrationTestCase):
         self._assert_stayed_put()
 
     def test_from_2_68_there_is_no_force(self):
+        # So that the filter says why.
+        self.flags(placement_prefilter=False, group='vqos')
         self.api.post_server_action(self.server['id'], {'os-migrateLive': {
             'host': 'slow', 'block_migration': 'auto'}})
         self._wait_for_migration_status(self.server, ['error'])

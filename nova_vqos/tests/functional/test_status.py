@@ -8,7 +8,7 @@ def test_nova_imports_all_of_it():
     found = dict(importing.ask())
     assert int(found.pop('version').partition('.')[0]) in importing.RELEASES
     assert found == {'driver': '', 'contract': '', 'scheduler': '',
-                     'validators': ''}
+                     'prefilter': '', 'validators': ''}
 
 
 def test_a_nova_that_is_broken(tmp_path, monkeypatch):

@@ -74,6 +74,10 @@ class MixedCloudTestCase(base.VqosTestCase):
         stock = self.make_flavor()
         refused = self.boot(stock, expected_state='ERROR')
         self.assertIn('No valid host', refused['fault']['message'])
+        self.assertNotIn('servers_without_units', self.log())
+        # The filter alone refuses it as well.
+        self.flags(placement_prefilter=False, group='vqos')
+        self.boot(stock, expected_state='ERROR')
         self.assertIn('servers_without_units', self.log())
 
         # Each finds its host.

@@ -165,7 +165,8 @@ def make_report(draw, most_servers=3, *, exact=False):
         present=True, agent=agent_state.AgentState(
             seen_at=ago(1),
             quantum_classes=draw.choice((('default',), ('default', 'io'))),
-            dd_billing=draw.choice((('off',), ('off', 'account'))),
+            dd_billing=draw.choice((
+                ('off',), ('off', 'account'), ('off', 'account', 'charge'))),
             guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0))))
     servers = [core_types.Server(draw.randrange(1, 300), None,
                                  draw.randrange(1, 5))
@@ -226,6 +227,58 @@ def test_the_driver_judges_alike():
         assert accepts == (not reason), (policy, stats, reason)
         answers.append(accepts)
     assert 200 < sum(answers) < 1800
+
+
+def test_traits_exclude_no_host_that_fits():
+    """What Placement leaves out by its traits would be refused anyway."""
+    draw = random.Random(9)
+    answers = collections.Counter()
+    for _ in range(3000):
+        report, rooms = make_report(draw)
+        policy = make_policy(draw, report)._replace(
+            quantum_class=draw.choice(('default', 'auto', 'io')),
+            dd_billing=draw.choice(('off', 'account', 'charge')))
+        if draw.random() < 0.2:
+            policy = policies.ServerPolicy(
+                policy.vcpus, quantum_class=policy.quantum_class)
+        sold_units = draw.random() < 0.5
+        stats = report.stats(rooms)._replace(
+            sells_units=report.may_have_sold(sold_units))
+        accepted = not judge_of(policy).refusal(stats) and (
+            policy.units is not None or not stats.sells_units)
+        traits = host_stats.traits(stats, hook=False)
+        offered = fitness.required_traits(policy) <= traits and not (
+            fitness.forbidden_traits(policy, servers_without_units='refuse')
+            & traits)
+        assert offered or not accepted, (policy, stats, traits)
+        answers[offered, accepted] += 1
+    assert min(answers[True, True], answers[False, False],
+               answers[True, False]) > 100, answers
+
+
+@pytest.mark.parametrize(('policy', 'required', 'forbidden'), [
+    (None, set(), {'SELLS_UNITS'}),
+    (policies.ServerPolicy(1), set(), {'SELLS_UNITS'}),
+    (policies.ServerPolicy(1, quantum_class='cache'), {'QUANTUM_CACHE'},
+     {'SELLS_UNITS'}),
+    (policies.ServerPolicy(2, units=120), {'', 'SPEED_60'}, set()),
+    (policies.ServerPolicy(2, units=119), {'', 'SPEED_50'}, set()),
+    (policies.ServerPolicy(1, units=9, quantum_class='auto',
+                           dd_billing='account', guarantee='preferred'),
+     {''}, set()),
+    (policies.ServerPolicy(1, units=5000, quantum_class='io',
+                           dd_billing='charge', guarantee='required'),
+     {'', 'SPEED_1000', 'QUANTUM_IO', 'DD_BILLING', 'GUARANTEE'}, set()),
+])
+def test_the_traits_that_placement_is_asked_for(policy, required, forbidden):
+    def whole(names):
+        return {f'CUSTOM_VQOS_{name}'.rstrip('_') for name in names}
+    assert fitness.required_traits(policy) == whole(required)
+    assert fitness.forbidden_traits(
+        policy, servers_without_units='refuse') == whole(forbidden)
+    assert not fitness.forbidden_traits(
+        policy, servers_without_units='allow')
+    assert whole(required | forbidden) <= host_stats.ASKED_TRAITS
 
 
 def test_where_vcpus_have_to_pack_the_driver_refuses_more():

@@ -138,6 +138,10 @@ WRONG = [
      2, 'enabled_filters of .* VqosFilter'),
     ('Filter', change(at.NOVA_CONF, FILTERS, available_filters=None), 2,
      'available_filters = nova_vqos'),
+    ('Pre-filter', answer('nova', {'prefilter': 'no list'}), 1,
+     'no list.*flavor sync'),
+    ('Pre-filter', answer('nova', machine.Unanswered('x')), 1,
+     'does not answer'),
     ('Weighers', change(at.NOVA_CONF, FILTERS, weight_classes=None), 1,
      'weight_classes of .* nova_vqos.scheduler.weigher.all_weighers'),
 
