@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova and Placement: servers, flavors and hosts, as an administrator.
 
-All but the removal of what nova_vqos has left in Placement is read only.
+All is read only but the removal of what nova_vqos has left in Placement, and
+the traits of flavors.
 
 Importing openstacksdk takes a second, which commands with --host need not
 wait for: it is imported where it is used.
@@ -13,15 +14,17 @@ import operator
 import typing as ty
 import urllib.parse
 
+from nova_vqos import host_stats
 from nova_vqos.agent import fanout
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
 
 # Of Nova: hypervisors by UUID, without asking each for its uptime; flavors
-# with their extra specs; where a server's vCPUs are. Of Placement: groups of
-# resources in nested providers.
+# with their extra specs; a check of new ones; where a server's vCPUs are. Of
+# Placement: groups of resources in nested providers.
 _HYPERVISORS = '2.53'
 _FLAVORS = '2.61'
+_EXTRA_SPECS = '2.86'
 _TOPOLOGY = '2.78'
 _PLACEMENT = '1.36'
 _PAGE = 500
@@ -215,6 +218,25 @@ class Cloud:
         raise errors.ManageError(
             f'resource provider {provider} is changed all the time: try again')
 
+    def create_traits(self, names: Iterable[str]) -> None:
+        """Have Placement know some traits, which no host needs to have."""
+        known = self._get(
+            'placement', f'/traits?name=startswith:{host_stats.TRAIT}',
+            _PLACEMENT, lambda body: set(body['traits']))
+        for name in sorted(set(names) - known):
+            self._change('put', f'/traits/{name}')
+
+    def change_flavor(self, flavor_id: str, set_specs: Mapping[str, str],
+                      removed: Iterable[str]) -> None:
+        """Change extra specs of a flavor; others stay."""
+        path = f'/flavors/{urllib.parse.quote(flavor_id)}/os-extra_specs'
+        for key in removed:
+            self._change('delete', f'{path}/{urllib.parse.quote(key)}',
+                         'compute', _EXTRA_SPECS)
+        if set_specs:
+            self._change('post', path, 'compute', _EXTRA_SPECS,
+                         json={'extra_specs': dict(set_specs)})
+
     def _services(self) -> list[ty.Any]:
         """All compute services; at least one."""
         found: list[ty.Any] = _ask('Nova', lambda: list(
@@ -278,21 +300,22 @@ class Cloud:
             return read(answer.json())
         return _ask(_NAMES[service], get)
 
-    def _change(self, method: str, path: str, **options: ty.Any) -> bool:
-        """Change something in Placement.
+    def _change(self, method: str, path: str, service: str = 'placement',
+                version: str = _PLACEMENT, **options: ty.Any) -> bool:
+        """Change something.
 
         :param method: of HTTP, in lower case
         :returns: False: it is in use, or is not any more as it was read
         """
         def change() -> bool:
             from openstack import exceptions
-            answer = getattr(self._connection.placement, method)(
-                path, microversion=_PLACEMENT, **options)
+            answer = getattr(getattr(self._connection, service), method)(
+                path, microversion=version, **options)
             if answer.status_code == _CONFLICT:
                 return False
             exceptions.raise_from_response(answer)
             return True
-        return _ask(_NAMES['placement'], change)
+        return _ask(_NAMES[service], change)
 
 
 def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
