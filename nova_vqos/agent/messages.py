@@ -9,6 +9,7 @@ be missing: an agent of another version does not know it. Texts in
 
 from collections.abc import Mapping
 import dataclasses
+import math
 
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
@@ -37,6 +38,12 @@ class Units:
     used_cu: int
     slowest_cu: float
     fastest_cu: float
+
+    @property
+    def sellable_cu(self) -> int:
+        """What of the host may be sold."""
+        return math.floor((self.capacity_cu - self.reserved_cu)
+                          * self.allocation_ratio)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,42 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova and Placement: servers, flavors and hosts, as an administrator.
 
-All is read only but the removal of what nova_vqos has left in Placement, and
-the traits of flavors.
+All is read only but the removal of what nova_vqos has left in Placement, the
+repair of claims, and the traits of flavors.
 
 Importing openstacksdk takes a second, which commands with --host need not
 wait for: it is imported where it is used.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
+import datetime
 import operator
 import typing as ty
 import urllib.parse
 
 from nova_vqos import host_stats
+from nova_vqos import policy
 from nova_vqos.agent import fanout
 from nova_vqos.cmd.manage import demand as demands
+from nova_vqos.cmd.manage import differences
 from nova_vqos.cmd.manage import errors
 
-# Of Nova: hypervisors by UUID, without asking each for its uptime; flavors
-# with their extra specs; a check of new ones; where a server's vCPUs are. Of
-# Placement: groups of resources in nested providers.
+# Of Nova: hypervisors by UUID, without asking each for its uptime; migrations
+# by UUID; flavors with their extra specs; a check of new ones; servers of
+# cells that are down; where a server's vCPUs are. Of Placement: groups of
+# resources in nested providers.
 _HYPERVISORS = '2.53'
+_MIGRATIONS = '2.59'
 _FLAVORS = '2.61'
-_EXTRA_SPECS = '2.86'
+_SERVERS = '2.69'
 _TOPOLOGY = '2.78'
+_EXTRA_SPECS = '2.86'
 _PLACEMENT = '1.36'
 _PAGE = 500
 # No list is longer: Nova would not page.
 _MOST = 20_000
+_MOST_SERVERS = 1_000_000
 _AT_ONCE = 8
 # Of a change, while others change the same.
 _TRIES = 5
 _CONFLICT = 409
+_NOT_FOUND = 404
+_CONCURRENT = 'placement.concurrent_update'
 _COMPUTE = 'nova-compute'
 _NAMES = {'compute': 'Nova', 'placement': 'Placement'}
 _MIGRATES = ('ACTIVE', 'PAUSED')
+# NOTE: states of migrations that nova-manage placement audit regards as in
+# progress; the API selects by one at a time.
+_OPEN = ('accepted', 'queued', 'preparing', 'running', 'running (post-copy)',
+         'pre-migrating', 'migrating', 'post-migrating', 'finished',
+         'confirming', 'reverting')
 
 _Answer = ty.TypeVar('_Answer')
 # What a list of Nova has, its ID first.
@@ -86,6 +100,17 @@ class Server(ty.NamedTuple):
     resources: Mapping[str, int]
     has_topology: bool
     obstacles: tuple[str, ...]
+
+
+class Holdings(ty.NamedTuple):
+    """What is held of a resource provider.
+
+    :ivar inventory: of CPU units; None: it has none
+    :ivar held: resources by class, by consumer
+    """
+
+    inventory: differences.Inventory | None
+    held: Mapping[str, Mapping[str, int]]
 
 
 def connect(os_cloud: str | None) -> 'Cloud':
@@ -162,6 +187,73 @@ class Cloud:
                     bool(one.is_forced_down) or one.state != 'up',
                     _obstacles(one))
             for one in services)
+
+    def all_servers(self) -> list[differences.Server]:
+        """The servers of all projects but those that are soft-deleted."""
+        return self._get_pages(
+            'servers', '/servers/detail?all_tenants=1&', _SERVERS,
+            _placed_server, most=_MOST_SERVERS)
+
+    def server_now(self, uuid: str) -> differences.Server | None:
+        """A server of any kind; None: there is none."""
+        def get() -> differences.Server | None:
+            from openstack import exceptions
+            answer = self._connection.compute.get(
+                f'/servers/{uuid}', microversion=_SERVERS)
+            if answer.status_code == _NOT_FOUND:
+                return None
+            exceptions.raise_from_response(answer)
+            return _placed_server(answer.json()['server'])
+        return _ask(_NAMES['compute'], get)
+
+    def servers_now(self, uuids: Iterable[str]
+                    ) -> Iterator[differences.Server | None]:
+        """The same of many."""
+        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from pool.map(self.server_now, uuids)
+
+    def open_migrations(self) -> tuple[differences.Migration, ...]:
+        """Migrations and resizes that have not come to an end."""
+        return tuple(
+            found for status in _OPEN for found in self._get_pages(
+                'migrations', '/os-migrations?'
+                f'status={urllib.parse.quote(status)}&', _MIGRATIONS,
+                lambda one: differences.Migration(
+                    one['uuid'], one['instance_uuid'],
+                    _time(one['updated_at'] or one['created_at']))))
+
+    def holdings(self, providers: Iterable[str]
+                 ) -> Iterator[tuple[str, Holdings]]:
+        """What is held of resource providers, by UUID."""
+        wanted = list(providers)
+        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from zip(wanted, pool.map(self._holdings, wanted),
+                           strict=True)
+
+    def set_claim(self, consumer: str, provider: str, amount_cu: int,
+                  is_right: Callable[[], bool]) -> str:
+        """Set the CPU units that a server holds of its host.
+
+        What else it holds stays.
+
+        :param is_right: asked once what it holds was read: a change after
+            that is a conflict
+        :returns: why it was not set; '': it was
+        """
+        path = f'/allocations/{consumer}'
+        for _ in range(_TRIES):
+            body = self._get('placement', path, _PLACEMENT, dict)
+            if not is_right():
+                return 'the server has changed meanwhile'
+            changed = self._get_changed(body, provider, amount_cu)
+            if changed is None:
+                return 'it holds nothing of its host any more'
+            refused = self._put(path, changed)
+            if refused is None:
+                return ''
+            if refused != _CONCURRENT:
+                return f'Placement has no room for its {amount_cu} CU'
+        return 'its claim is changed all the time: try again'
 
     def offers(self, demand: demands.Demand
                ) -> dict[str, demands.Provider]:
@@ -268,12 +360,60 @@ class Cloud:
         return self._get('placement', f'/allocations/{server_uuid}',
                          _PLACEMENT, read)
 
+    def _holdings(self, provider: str) -> Holdings:
+        path = f'/resource_providers/{provider}'
+
+        def read(body: Mapping[str, ty.Any]) -> differences.Inventory | None:
+            found = body['inventories'].get(policy.RESOURCE_CLASS)
+            return None if found is None else differences.Inventory(
+                found['total'], found['reserved'], found['allocation_ratio'])
+        return Holdings(
+            self._get('placement', f'{path}/inventories', _PLACEMENT, read),
+            self._get('placement', f'{path}/allocations', _PLACEMENT,
+                      lambda body: {
+                          consumer: one['resources'] for consumer, one
+                          in body['allocations'].items()}))
+
+    @staticmethod
+    def _get_changed(body: Mapping[str, ty.Any], provider: str,
+                     amount_cu: int) -> dict[str, ty.Any] | None:
+        """What a consumer holds, with other units; None: nothing of it."""
+        resources = {uuid: dict(one['resources'])
+                     for uuid, one in body.get('allocations', {}).items()}
+        if provider not in resources:
+            return None
+        resources[provider].pop(policy.RESOURCE_CLASS, None)
+        if amount_cu:
+            resources[provider][policy.RESOURCE_CLASS] = amount_cu
+        return {
+            'allocations': {uuid: {'resources': amounts}
+                            for uuid, amounts in resources.items() if amounts},
+            **{name: body[name] for name in (
+                'project_id', 'user_id', 'consumer_generation')}}
+
+    def _put(self, path: str, body: Mapping[str, ty.Any]) -> str | None:
+        """Write to Placement.
+
+        :returns: the code of a conflict; None: it was written
+        """
+        def put() -> str | None:
+            from openstack import exceptions
+            answer = self._connection.placement.put(
+                path, microversion=_PLACEMENT, json=body)
+            if answer.status_code == _CONFLICT:
+                return str(answer.json()['errors'][0]['code'])
+            exceptions.raise_from_response(answer)
+            return None
+        return _ask(_NAMES['placement'], put)
+
     def _get_pages(self, name: str, path: str, version: str,
-                   read: Callable[[ty.Any], _Entry]) -> list[_Entry]:
+                   read: Callable[[ty.Any], _Entry],
+                   most: int = _MOST) -> list[_Entry]:
         """Read a whole list of Nova.
 
         :param name: of the list in the body
         :param read: reads one entry, which begins with its ID
+        :param most: entries, more than there can be
         """
         found: list[_Entry] = []
         marker = ''
@@ -281,9 +421,9 @@ class Cloud:
                 'compute', f'{path}limit={_PAGE}{marker}', version,
                 lambda body: [read(one) for one in body[name]]):
             found += page
-            if len(found) > _MOST:
+            if len(found) > most:
                 raise errors.ManageError(
-                    f'Nova has more than {_MOST} {name}, or does not page')
+                    f'Nova has more than {most} {name}, or does not page')
             marker = f'&marker={urllib.parse.quote(page[-1][0])}'
         return found
 
@@ -334,12 +474,45 @@ def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
     return found
 
 
-def _flavor(fields: Mapping[str, ty.Any]) -> Flavor:
+def _placed_server(fields: Mapping[str, ty.Any]) -> differences.Server:
+    if 'flavor' not in fields:
+        # NOTE: all that Nova says of servers in a cell that is down.
+        return differences.Server(fields['id'], '', fields['status'], '', None)
+    return differences.Server(
+        fields['id'], fields['OS-EXT-SRV-ATTR:host'] or '', fields['status'],
+        fields['OS-EXT-STS:task_state'] or '', _units_cu(fields['flavor']),
+        _time(fields['updated']))
+
+
+def _units_cu(fields: Mapping[str, ty.Any]) -> int | None:
+    """CU of a server's flavor; 0: it has none; None: it is invalid."""
+    _check_shown(fields, fields['original_name'])
+    try:
+        found = policy.parse(fields['extra_specs'], fields['vcpus'])
+    except policy.PolicyError:
+        return None
+    return (found and found.units) or 0
+
+
+def _time(text: str) -> datetime.datetime:
+    """A time as Nova writes it: UTC, with or without saying so."""
+    return datetime.datetime.fromisoformat(text).replace(
+        tzinfo=datetime.UTC)
+
+
+def _check_shown(fields: Mapping[str, ty.Any], name: str) -> None:
+    """
+    :raises ManageError: when Nova hides extra specs
+    """
     if 'extra_specs' not in fields:
         raise errors.ManageError(
-            f'Nova hides the extra specs of flavor {fields["name"]}: use the '
+            f'Nova hides the extra specs of flavor {name}: use the '
             "credentials of an administrator. Nova's policy "
             'os_compute_api:os-flavor-extra-specs:index must allow that')
+
+
+def _flavor(fields: Mapping[str, ty.Any]) -> Flavor:
+    _check_shown(fields, fields['name'])
     return Flavor(fields['id'], fields['name'], fields['vcpus'],
                   fields['extra_specs'])
 

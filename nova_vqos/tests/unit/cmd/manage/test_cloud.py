@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is made of answers that no test cloud gives; see test_checks."""
 
+import datetime
 import types
 
 from openstack import exceptions
 import pytest
 
+from nova_vqos import policy
 from nova_vqos.agent import fanout
 from nova_vqos.cmd.manage import check
 from nova_vqos.cmd.manage import checks
@@ -155,3 +157,108 @@ class TestRemoval:
         with pytest.raises(errors.ManageError, match='servers hold CLASS'):
             make_cloud(placement=ChangingPlacement()).remove_inventory(
                 '1', 'CLASS')
+
+
+CLASS = policy.RESOURCE_CLASS
+BEFORE = {'rp': {'VCPU': 1, CLASS: 30}, 'disks': {'DISK_GB': 5}}
+
+
+class ClaimingPlacement:
+    """The claim of one server, which others change while it is read."""
+
+    def __init__(self, changes=0, refusal=None, held=None):
+        self.held = BEFORE if held is None else held
+        self.generation = 1
+        self._changes = changes
+        self._refusal = refusal
+
+    def get(self, path, microversion):
+        assert path == '/allocations/s'
+        body = {'allocations': {
+            uuid: {'generation': 7, 'resources': amounts}
+            for uuid, amounts in self.held.items()}}
+        if self.held:
+            body |= {'project_id': 'p', 'user_id': 'u',
+                     'consumer_generation': self.generation}
+        return Answer(body)
+
+    def put(self, path, microversion, json):
+        assert (json['project_id'], json['user_id']) == ('p', 'u')
+        if self._changes:
+            self._changes -= 1
+            self.generation += 1
+        stale = json['consumer_generation'] != self.generation
+        answer = Answer({'errors': [{'code': (
+            'placement.concurrent_update' if stale else self._refusal)}]})
+        if stale or self._refusal:
+            answer.status_code = 409
+        else:
+            self.held = {uuid: one['resources']
+                         for uuid, one in json['allocations'].items()}
+        return answer
+
+
+class TestSetClaim:
+    def set_claim(self, placement, amount_cu=60, is_right=lambda: True):
+        return make_cloud(placement=placement).set_claim(
+            's', 'rp', amount_cu, is_right)
+
+    @pytest.mark.parametrize('changes', [0, 2])
+    def test_all_else_stays(self, changes):
+        placement = ClaimingPlacement(changes)
+        assert self.set_claim(placement) == ''
+        assert placement.held == {'rp': {'VCPU': 1, CLASS: 60},
+                                  'disks': {'DISK_GB': 5}}
+
+    @pytest.mark.parametrize('held, left', [
+        (BEFORE, {'rp': {'VCPU': 1}, 'disks': {'DISK_GB': 5}}),
+        ({'rp': {CLASS: 30}, 'disks': {'DISK_GB': 5}},
+         {'disks': {'DISK_GB': 5}})])
+    def test_none_is_left(self, held, left):
+        placement = ClaimingPlacement(held=held)
+        assert self.set_claim(placement, 0) == ''
+        assert placement.held == left
+
+    @pytest.mark.parametrize('placement, is_right, said', [
+        (ClaimingPlacement(), False, 'the server has changed'),
+        (ClaimingPlacement(100), True, 'try again'),
+        (ClaimingPlacement(refusal='placement.undefined_code'), True,
+         'no room for its 60 CU'),
+        (ClaimingPlacement(held={'other': {CLASS: 5}}), True,
+         'holds nothing of its host'),
+        (ClaimingPlacement(held={}), True, 'holds nothing of its host')])
+    def test_what_is_not_changed(self, placement, is_right, said):
+        before = placement.held
+        assert said in self.set_claim(placement, is_right=lambda: is_right)
+        assert placement.held == before
+
+
+def nova_server(uuid, **flavor):
+    return {'id': uuid, 'status': 'ACTIVE', 'updated': '2026-11-23T12:00:00Z',
+            'OS-EXT-SRV-ATTR:host': None, 'OS-EXT-STS:task_state': None,
+            'flavor': {'vcpus': 1, 'original_name': 'web', **flavor}}
+
+
+class TestServers:
+    def read(self, *servers):
+        path = '/servers/detail?all_tenants=1&limit=500'
+        return make_cloud(compute=Service({
+            path: {'servers': servers},
+            f'{path}&marker={servers[-1]["id"]}': {'servers': []}})
+        ).all_servers()
+
+    @pytest.mark.parametrize('specs, units_cu', [
+        ({}, 0), ({policy.UNITS_KEY: '60'}, 60),
+        ({policy.UNITS_KEY: '6_0'}, None)])
+    def test_units(self, specs, units_cu):
+        (found,) = self.read(nova_server('s', extra_specs=specs))
+        assert found == ('s', '', 'ACTIVE', '', units_cu, datetime.datetime(
+            2026, 11, 23, 12, tzinfo=datetime.UTC))
+
+    def test_in_a_cell_that_is_down(self):
+        (found,) = self.read({'id': 's', 'status': 'UNKNOWN'})
+        assert found == ('s', '', 'UNKNOWN', '', None, None)
+
+    def test_extra_specs_that_nova_hides(self):
+        with pytest.raises(errors.ManageError, match='flavor web'):
+            self.read(nova_server('s'))
