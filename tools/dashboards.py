@@ -96,6 +96,17 @@ CLOUD = (
               '((nova_vqos_host_capacity_cpu_units - '
               'nova_vqos_host_reserved_cpu_units) * '
               'nova_vqos_host_allocation_ratio)', '{{instance}}'),)),
+    Panel('Promised beyond what is for sale',
+          'Units of servers that their hosts do not have', CU, ((
+              'clamp_min(nova_vqos_host_used_cpu_units - '
+              'floor((nova_vqos_host_capacity_cpu_units - '
+              'nova_vqos_host_reserved_cpu_units) * '
+              'nova_vqos_host_allocation_ratio), 0)', '{{instance}}'),)),
+    Panel('Servers on two hosts',
+          'Those that migrate; any other one is to be audited', COUNT, ((
+              'count(count by (server_uuid) '
+              '(nova_vqos_server_entitled_cpu_units) > 1) or vector(0)',
+              'servers'),)),
     Panel('Run lengths by class',
           'For how long vCPUs really run at a time, on average', SECONDS, (
               (by_class('nova_vqos_server_run_length_seconds'),

@@ -414,6 +414,8 @@ class Loop:
         with_units = sorted(
             (server for server in self._servers.values()
              if server.policy is not None), key=lambda server: server.uuid)
+        units = replies.of_units(terms, with_units,
+                                 self._guarantees.total_pcpus or 0.0)
         counters = collections.Counter(
             policy_errors=self._informer.policy_errors)
         for one in self._statuses.values():
@@ -425,10 +427,10 @@ class Loop:
             profile=replies.of_profile(
                 terms.profile, datetime.datetime.now(datetime.UTC)),
             problem=self._profiles.problem,
-            units=replies.of_units(terms, with_units,
-                                   self._guarantees.total_pcpus or 0.0),
+            units=units,
             proof=replies.of_proof(self._quantum.probe_result),
-            alarms=status.alarms, domains=len(self._servers),
+            alarms=(*status.alarms, *replies.oversold(units)),
+            domains=len(self._servers),
             servers=tuple(server.uuid for server in with_units),
             wrong=tuple(server.uuid for server in with_units
                         if not self._caps.state(server).right),

@@ -90,6 +90,15 @@ def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
         fastest_cu=float(units.pcpu_cu(profile.fastest(profile.pcpus))))
 
 
+def oversold(known: messages.Units | None) -> tuple[str, ...]:
+    """The alarm that servers were promised more than the host sells."""
+    if known is None or known.used_cu <= known.sellable_cu:
+        return ()
+    return (f'its servers have {known.used_cu} CU, more than the '
+            f'{known.sellable_cu} CU that it sells: nova-vqos-manage audit '
+            'shows whether their claims are right',)
+
+
 def of_profile(profile: model.Profile | None,
                now: datetime.datetime) -> messages.Profile | None:
     """The profile in use; None: there is none.

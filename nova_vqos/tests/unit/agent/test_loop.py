@@ -54,6 +54,21 @@ class TestProfile:
         assert "tick_us was '1000'" in world.host_report()['alarms'][0]
 
 
+def test_more_units_than_the_host_sells(world):
+    """An alarm: 210 of 200 CU, as where a claim is smaller than the flavor."""
+    world.run(specs=fakes.make_specs('100'))
+    world.boot(fakes.OTHER_UUID, specs=fakes.make_specs('100'))
+    world.tick()
+    assert world.host_report()['alarms'] == []
+    world.boot('third', specs=fakes.make_specs('10'))
+    world.tick()
+    (alarm,) = world.host_report()['alarms']
+    assert '210 CU' in alarm and '200 CU' in alarm
+    del world.host.runs['third']
+    world.tick(2)
+    assert world.host_report()['alarms'] == []
+
+
 class TestConnection:
     def test_it_waits_for_a_daemon_that_is_down(self, world):
         world.host.up = False

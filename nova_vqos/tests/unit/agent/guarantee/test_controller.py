@@ -38,6 +38,11 @@ class World(agent.World):
     def guarantee(self, uuid=fakes.UUID):
         return self.report(uuid)['guarantee']
 
+    def alarms(self, uuid=fakes.UUID):
+        """Those of its host that are about a server."""
+        return [alarm for alarm in self.host_report()['alarms']
+                if uuid in alarm]
+
 
 def push(world, overrides, guarantee, quantum_class='default',
          dd_billing='off'):
@@ -214,8 +219,7 @@ class TestRefusal:
         found = world.guarantee()
         assert (found['since'], found['vcpus']) == (None, 0)
         assert found['problem']
-        assert any(fakes.UUID in alarm
-                   for alarm in world.host_report()['alarms'])
+        assert world.alarms()
         assert world.host_report()['refused_reservations'] > 0
 
     def test_it_is_tried_at_each_tick_until_it_succeeds(self, world):
@@ -226,7 +230,7 @@ class TestRefusal:
         world.tick()
         assert world.guarantee()['problem'] == ''
         assert world.guarantee()['since']
-        assert world.host_report()['alarms'] == []
+        assert world.alarms() == []
 
 
 @pytest.mark.parametrize('error', [
@@ -660,11 +664,11 @@ class TestPush:
         world.host.free_pcpus = Fraction(1, 2)
         world.run()
         world.tick(3)
-        assert world.host_report()['alarms']
+        assert world.alarms()
         push(world, overrides, 'off')
         world.tick()
         assert world.guarantee() is None
-        assert world.host_report()['alarms'] == []
+        assert world.alarms() == []
 
     @pytest.mark.parametrize('guarantee, is_alarm', [
         ('required', True), ('preferred', False)])
