@@ -26,6 +26,7 @@ from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.virt import admission
 from nova_vqos.virt import agent_client
+from nova_vqos.virt import claim
 from nova_vqos.virt import core_type_tracker
 from nova_vqos.virt import guest_cputune
 from nova_vqos.virt import host_state
@@ -67,6 +68,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             type(self), libvirt_driver.LibvirtDriver, libvirt_host.Host)
         # Whether Placement has units of this host; None: not yet known.
         self._vqos_sells_units = None
+        # UUID of this host's resource provider; None: not yet known.
+        self._vqos_provider = None
         # Of CPU units, as Nova was last given it; None: not yet, or none.
         self._vqos_inventory = None
         self._vqos_agent = agent_client.AgentClient()
@@ -93,6 +96,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         last = inventory.last_of(provider_tree, nodename)
         guarantees = inventory.guarantees(provider_tree, nodename)
         super().update_provider_tree(provider_tree, nodename, allocations)
+        self._vqos_provider = provider_tree.data(nodename).uuid
         try:
             report = self._vqos_report()
             mine = _cpu_units(
@@ -144,9 +148,14 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # ERROR (nova/conductor/manager.py).
         pcpus = self._vqos_check_migration(instance)
         try:
+            self._vqos_correct_claim(context, instance)
             data = super().check_can_live_migrate_destination(
                 context, instance, src_compute_info, dst_compute_info,
                 block_migration, disk_over_commit)
+        except admission.CannotServe as error:
+            self._vqos_core_types.forget_choice(instance.uuid)
+            raise exception.MigrationPreCheckError(
+                reason=f'host {CONF.host}: {error}') from error
         except Exception:
             self._vqos_core_types.forget_choice(instance.uuid)
             raise
@@ -208,6 +217,28 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         return super().migrate_disk_and_power_off(
             context, instance, dest, flavor, network_info, block_device_info,
             timeout, retry_interval)
+
+    def spawn(self, context, instance, image_meta, injected_files,
+              admin_password, allocations, network_info=None,
+              block_device_info=None, power_on=True, accel_info=None):
+        """Correct the claim of a server that arrives.
+
+        :raises nova.exception.ComputeResourcesUnavailable: when it is too
+            small, and Placement has no more
+        """
+        try:
+            self._vqos_correct_claim(context, instance, allocations)
+        except admission.CannotServe as error:
+            if (instance.task_state != task_states.RESIZE_FINISH
+                    and _is_arriving(instance)):
+                raise exception.ComputeResourcesUnavailable(
+                    reason=str(error)) from error
+            # NOTE: it has been here before, or is off and has no other host.
+            LOG.error('The server starts all the same: %s', error,
+                      instance=instance)
+        super().spawn(context, instance, image_meta, injected_files,
+                      admin_password, allocations, network_info,
+                      block_device_info, power_on, accel_info)
 
     def live_migration(self, context, instance, dest, post_method,
                        recover_method, block_migration=False,
@@ -400,6 +431,21 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if not self._host.is_cpu_control_policy_capable():
             return 'this host has no cgroup controller for CPU time'
         return ''
+
+    def _vqos_correct_claim(self, context, instance, allocations=None):
+        """
+        :param allocations: of the instance; None: they are read
+        :raises nova_vqos.virt.admission.CannotServe: when there is no room
+        """
+        try:
+            policy = _parse(instance.flavor, instance.numa_topology)
+        except policies.PolicyError:
+            # It is refused, or kept as it is, for that reason.
+            return
+        if self._vqos_provider is None:
+            return
+        claim.correct(context, instance.uuid, self._vqos_provider,
+                      (policy and policy.units) or 0, allocations)
 
     def _vqos_refusal_of_move(self, context, instance, flavor):
         """Why the destination cannot take a server; '': nothing is known.

@@ -7,10 +7,10 @@ What it advises is done here by nova-manage's own code.
 import fixtures
 from nova.cmd import manage as nova_manage
 
-from nova import exception
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.functional import base
 from nova_vqos.tests.functional import manage_case
+from nova_vqos.tests.functional import test_resize
 
 NOBODY = '00000000-0000-4000-8000-000000000001'
 ORPHAN = '00000000-0000-4000-8000-000000000002'
@@ -89,25 +89,14 @@ class AuditTestCase(manage_case.ManageTestCase):
                 in self._get_allocations_by_server_uuid(consumer).items()}
 
 
-class ClaimsTestCase(AuditTestCase):
+class ClaimsTestCase(test_resize.FailedResizeMixin, AuditTestCase):
 
     def setUp(self):
         super().setUp()
+        # As where Placement does not answer the driver.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_vqos.virt.claim.correct', lambda *_args: None))
         self.placement_commands = nova_manage.PlacementCommands()
-
-    def fail_to_resize(self, server, flavor):
-        """As where ssh between the hosts is refused."""
-        def refuse(*_args, **_kwargs):
-            raise exception.InstanceFaultRollback(
-                exception.ResizeError(reason='no ssh'))
-        with fixtures.MonkeyPatch(
-                'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
-                refuse):
-            self.api.post_server_action(
-                server['id'], {'resize': {'flavorRef': flavor}})
-            self._wait_for_migration_status(server, ['error'])
-            self._wait_for_server_parameter(
-                server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
 
     def test_nothing_differs(self):
         self.boot_seen('fast')
@@ -141,16 +130,14 @@ class ClaimsTestCase(AuditTestCase):
         self.assertEqual(before, self.all_held(server['id']))
         self.assertEqual([], self.audit('--repair'))
 
-    def test_the_next_move_after_a_resize_that_failed(self):
-        # Nova keeps the flavor that it failed with, until a resize is
-        # reverted: as the documentation says.
+    def test_what_ends_the_flavor_of_a_resize_that_failed(self):
+        # A cold migration, also one that is reverted: as the guide says.
         server = self.boot_seen('slow')
-        other = self.make_flavor(30)
-        self.fail_to_resize(server, other)
-        self._resize_server(server, other)
+        self.fail_to_resize(server, self.make_flavor(30))
+        self._migrate_server(server)
         self._revert_resize(server)
         self.migrations.hook = self.hook
-        self._live_migrate(server)
+        self._live_migrate(server, host='fast')
         self.assertEqual({'fast': 60}, self.allocated(server['id']))
 
     def test_shelved_after_a_resize_that_failed(self):

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resize, cold migration: units claimed for old and new until confirmed."""
 
+import fixtures
+from oslo_utils.fixture import uuidsentinel
+
+from nova import exception
 from nova_vqos.tests.functional import base
 
 # 60 and 80 CU on a pCPU of 200 and of 80 CU.
@@ -25,6 +29,28 @@ class RefusalMixin:
         self.assertEqual(before, (
             self.host_of(server), self.tunables(server),
             self.allocated(server['id'])))
+
+
+class FailedResizeMixin:
+    """For tests of what Nova keeps of a resize that failed."""
+
+    def fail_to_resize(self, server, flavor):
+        """On the compute host, as where ssh between hosts is refused."""
+        def refuse(*_args, **_kwargs):
+            raise exception.InstanceFaultRollback(
+                exception.ResizeError(reason='no ssh'))
+        with fixtures.MonkeyPatch(
+                'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
+                refuse):
+            self.api.post_server_action(
+                server['id'], {'resize': {'flavorRef': flavor}})
+            self._wait_for_migration_status(server, ['error'])
+            # NOTE: the server is at rest before: its state is set twice, the
+            # second time over that of whatever has begun by then.
+            self.notifier.wait_for_versioned_notifications(
+                'compute.exception')
+            self._wait_for_server_parameter(
+                server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
 
 
 class TwoHostsTestCase(base.VqosTestCase):
@@ -273,3 +299,70 @@ class RefusalOnSameHostTestCase(base.VqosTestCase):
                      'OS-EXT-STS:power_state': 1})
         self.assertTrue(self.domain(server, 'fast').isActive())
         self.wait_until_used('fast', 60)
+
+
+class FailedResizeTestCase(FailedResizeMixin, TwoHostsTestCase):
+    """Nova's next claim is of the flavor that failed: the driver corrects it.
+    """
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.boot(self.make_flavor(60), 'slow')
+        self.smaller = self.make_flavor(30)
+        self.migrations.hook = self.hook
+
+    def test_live_migration(self):
+        self.fail_to_resize(self.server, self.smaller)
+        self._live_migrate(self.server)
+        self._assert_is(self.server, 'fast', 60)
+        self._assert_used(60, 0)
+        self.assertIn('claim was corrected', self.log())
+
+    def test_a_larger_flavor(self):
+        self.fail_to_resize(self.server, self.make_flavor(120))
+        self._live_migrate(self.server)
+        self._assert_is(self.server, 'fast', 60)
+        self._assert_used(60, 0)
+
+    def test_unshelving(self):
+        self.fail_to_resize(self.server, self.smaller)
+        self._shelve_server(self.server, expected_state='SHELVED_OFFLOADED')
+        self._unshelve_server(self.server)
+        host = self.host_of(self.server)
+        self._assert_is(self.server, host, 60)
+
+    def test_evacuation(self):
+        self.fail_to_resize(self.server, self.smaller)
+        self.host_dies('slow')
+        self._evacuate_server(self.server, expected_host='fast')
+        self._assert_used(60, 60)
+
+    def fill(self):
+        """Leave 50 CU of 800 in Placement: for a claim of 30, not of 60."""
+        self.placement.put(f'/allocations/{uuidsentinel.other}', {
+            'allocations': {self.compute_rp_uuids['fast']: {
+                'resources': {base.RESOURCE_CLASS: 750}}},
+            'project_id': 'p', 'user_id': 'u', 'consumer_generation': None},
+            version='1.28')
+        self._assert_used(750, 60)
+
+    def test_live_migration_without_room(self):
+        self.fail_to_resize(self.server, self.smaller)
+        self.fill()
+        self.api.post_server_action(self.server['id'], {'os-migrateLive': {
+            'host': None, 'block_migration': 'auto'}})
+        self._wait_for_migration_status(self.server, ['error'])
+        self._wait_for_server_parameter(
+            self.server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self._assert_is(self.server, 'slow', 60)
+        self._assert_used(750, 60)
+        self.assertIn('its flavor has 60', self.log())
+
+    def test_a_placement_that_fails(self):
+        """It moves all the same, with the claim that Nova made."""
+        self.fail_to_resize(self.server, self.smaller)
+        # Of the driver alone: Nova's own requests succeed.
+        with fixtures.MonkeyPatch('nova_vqos.virt.claim.report', None):
+            self._live_migrate(self.server)
+        self.assertEqual(CAPS['fast', 60], self.tunables(self.server))
+        self.assertEqual({'fast': 30}, self.allocated(self.server['id']))

@@ -29,7 +29,7 @@ class SignaturesTestCase(nova_case.NovaTestCase):
             'cleanup_live_migration_destination_check',
             'post_claim_migrate_data', 'live_migration',
             'post_live_migration_at_destination', 'cleanup',
-            'migrate_disk_and_power_off',
+            'migrate_disk_and_power_off', 'spawn',
             '_get_existing_guest_config', '_get_guest_config',
             '_update_guest_cputune', '_create_guest'}, self.overridden())
 
