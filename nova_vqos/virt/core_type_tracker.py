@@ -214,8 +214,9 @@ class CoreTypeTracker:
         self._last.pop(uuid, None)
         self._last_stock.pop(uuid, None)
 
+    @lockutils.synchronized(_LOCK)
     def forget_choice(self, uuid):
-        """The guest does not come."""
+        """The guest does not come, or its domain is there and counts."""
         self._chosen.pop(uuid, None)
 
     def drop_old_choices(self, is_moving):

@@ -257,6 +257,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             block_device_info)
         # It was admitted; Nova saves the server later on.
         instance.system_metadata.pop(_REFUSED_BY_KEY, None)
+        self._vqos_core_types.forget_choice(instance.uuid)
         self._vqos_agent.wake(instance)
 
     def cleanup(self, context, instance, network_info,
@@ -284,7 +285,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         is_arriving = _is_arriving(instance)
         if not is_arriving:
             self._vqos_returning.add(instance.uuid)
-        elif instance.task_state == task_states.RESIZE_FINISH:
+        elif (instance.task_state == task_states.RESIZE_FINISH
+                or _was_refused(instance)):
             self._vqos_moved.add(instance.uuid)
         try:
             if is_arriving:
@@ -383,6 +385,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
         guest = super()._create_guest(context, xml, instance, *args, **kwargs)
+        self._vqos_core_types.forget_choice(instance.uuid)
         self._vqos_agent.wake(instance)
         return guest
 
@@ -572,9 +575,14 @@ def _sold_units(path):
     return None if last is None else host_stats.sells_units(last.stats)
 
 
+def _was_refused(instance):
+    """Whether a server moved to this host, and has not started here yet."""
+    return instance.system_metadata.get(_REFUSED_BY_KEY) == instance.host
+
+
 def _is_arriving(instance):
     """Whether a server whose guest is made is new to this host."""
-    if instance.system_metadata.get(_REFUSED_BY_KEY) == instance.host:
+    if _was_refused(instance):
         return True
     if instance.task_state == task_states.REBUILD_SPAWNING:
         # NOTE: of a rebuild in place and an evacuation alike, but only the

@@ -105,12 +105,12 @@ class LiveMigrationFixture(fixtures.Fixture):
         this = self
 
         def migrate(domain, destination, params, flags):
-            this._migrate(domain, destination, params)
+            this._migrate(domain, destination, params, flags)
 
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
 
-    def _migrate(self, domain, destination, params):
+    def _migrate(self, domain, destination, params, flags):
         try:
             self._transfer(domain, destination, params)
         except fakelibvirt.libvirtError:
@@ -118,6 +118,9 @@ class LiveMigrationFixture(fixtures.Fixture):
             # Nova sees that it ended, and that the domain still runs here.
             domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_NONE
             raise
+        if flags & fakelibvirt.VIR_MIGRATE_UNDEFINE_SOURCE:
+            domain.destroy()
+            domain.undefine()
         domain.complete_job()
 
     def _transfer(self, domain, destination, params):

@@ -52,6 +52,14 @@ class ArrivingTestCase(RoomTestCase):
         # Stopped servers count, too.
         self.assertEqual({False}, set(self.only_running))
 
+    def test_one_whose_guest_was_made_counts_by_its_domain(self):
+        self.stub_driver('_create_guest', lambda this, *args: 'guest')
+        self.tune(60, uuid=FIRST)
+        instance = self.make_instance({})
+        instance.uuid = FIRST
+        self.driver._create_guest(self.context, '<domain/>', instance)
+        self.tune(41)
+
     def test_those_that_are_still_to_come(self):
         self.tune(60, uuid=FIRST)
         self.assert_refused(41)
@@ -199,6 +207,16 @@ class LiveMigrationTestCase(RoomTestCase):
                                   self.check, 41)
         self.assertIn('60 of the 100 CU', str(error))
         self.check(40)
+
+    def test_one_that_came_and_moved_on_holds_none(self):
+        self.stub_driver('post_live_migration_at_destination',
+                         lambda this, *args: None)
+        self.check(60, FIRST)
+        instance = self.make_instance({})
+        instance.uuid = FIRST
+        self.driver.post_live_migration_at_destination(
+            self.context, instance, [])
+        self.check(41, SECOND)
 
     def test_one_that_is_refused_holds_none(self):
         self.stub_driver('_get_vcpu_available', lambda this: {0, 1})
