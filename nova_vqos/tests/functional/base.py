@@ -16,6 +16,7 @@ from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import oslo_messaging
+from placement.objects import research_context
 
 from nova import conf
 from nova import context
@@ -262,6 +263,24 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
             names[uuid]: allocation['resources'].get(RESOURCE_CLASS, 0)
             for uuid, allocation in self._get_allocations_by_server_uuid(
                 consumer_id).items()}
+
+    def answer_last(self, host):
+        """Have Placement name a host after all others.
+
+        Its own order of hosts is by chance, another one in each process.
+        """
+        uuid = self._get_provider_uuid_by_host(host)
+        stock = research_context.RequestWideSearchContext.limit_results
+
+        def limit(this, requests, summaries):
+            return stock(this, sorted(
+                requests,
+                key=lambda one: one.anchor_root_provider_uuid == uuid),
+                summaries)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'placement.objects.research_context.RequestWideSearchContext.'
+            'limit_results', limit))
 
     def inventory(self, hostname):
         """The host's inventory of CU; None: it has none."""

@@ -62,6 +62,7 @@ class FlavorSyncTestCase(manage_case.ManageTestCase):
         for name in ('units1', 'units2', 'units3'):
             self.start_host(name, 2.0)
         self.start_host('plain', None)
+        self.answer_last('plain')
         stock = self.make_flavor()
         self.boot(stock, expected_state='ERROR')
         self.sync()
@@ -76,6 +77,7 @@ class FlavorSyncTestCase(manage_case.ManageTestCase):
         for name in names:
             self.start_host(name, 2.0)
         self.start_host('plain', None)
+        self.answer_last('plain')
         aggregate = self.api.post_aggregate({'aggregate': {'name': 'units'}})
         for name in names:
             self.api.add_host_to_aggregate(aggregate['id'], name)

@@ -21,6 +21,7 @@ class ManyHostsTestCase(base.VqosTestCase):
         for name in UNITS_HOSTS:
             self.start_host(name, 2.0)
         self.start_host('plain', None)
+        self.answer_last('plain')
         stock = self.make_flavor()
         self.flags(placement_prefilter=False, group='vqos')
         self.refuse(stock)
@@ -36,6 +37,7 @@ class ManyHostsTestCase(base.VqosTestCase):
         for name in UNITS_HOSTS:
             self.start_host(name, 0.8)
         self.start_host('fast', 2.0)
+        self.answer_last('fast')
         flavor = self.make_flavor(180, vcpus=2)
         self.flags(placement_prefilter=False, group='vqos')
         self.refuse(flavor)
