@@ -34,6 +34,9 @@ PARTITION = partition.Partition(frozenset({1, 2}), '/run/nova-vqos/'
 RESERVED = units.CpuCap(30_000, 100_000)
 TIMER_S = 2
 WAIT_S = 90
+# How long systemd may take to write to cgroups after it has answered.
+SETTLE_S = 10
+TAKES_AWAY = ('pcpus unset', 'reload without')
 
 
 def main():
@@ -119,6 +122,12 @@ def procs(name):
     return []
 
 
+def wait_at_most(seconds, fits):
+    limit_s = time.monotonic() + seconds
+    while not fits() and time.monotonic() < limit_s:
+        time.sleep(0.1)
+
+
 def wait_until(fits):
     limit_s = time.monotonic() + WAIT_S
     while not fits():
@@ -151,7 +160,10 @@ def observe_kept(seen):
                     'set-property', '--runtime', SLICE, 'AllowedCPUs='),
                 'reload without': lambda: control('daemon-reload'),
                 }.items():
-            refused, problem = work(), PARTITION.problem()
+            refused = work()
+            if name in TAKES_AWAY:
+                wait_at_most(SETTLE_S, PARTITION.problem)
+            problem = PARTITION.problem()
             # Faster than the service, on an emulated machine.
             PARTITION.make()
             seen['kept'][name] = {

@@ -8,6 +8,7 @@ boot (partition_unit_guest); each test here looks at one part of what was seen.
 import pytest
 
 from nova_vqos.tests.host import newer_machine
+from nova_vqos.tests.host import partition_unit_guest
 from nova_vqos.tests.host import systemd
 
 TIMEOUT_S = 300
@@ -38,7 +39,7 @@ def test_systemd_keeps_it(seen, work):
     assert found['reserved']
 
 
-@pytest.mark.parametrize('work', ['pcpus unset', 'reload without'])
+@pytest.mark.parametrize('work', partition_unit_guest.TAKES_AWAY)
 def test_without_allowed_pcpus_systemd_takes_it_away(seen, work):
     found = seen['kept'][work]
     assert 'is no cpuset partition' in found['problem']
