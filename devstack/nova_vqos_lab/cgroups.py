@@ -14,6 +14,7 @@ import dataclasses
 import errno
 import os
 import signal
+import threading
 import time
 
 from nova_vqos_lab import process
@@ -28,6 +29,9 @@ CONTROLLERS = ('cpu', 'cpuacct', 'cpuset')
 # second host. As much as version 2 has, a weight of 10000: what else runs on
 # the machine is not to be seen in what the guests are promised.
 _LAB_SHARES = 102400
+# Hosts start and stop at the same time: none is to remove the group of the lab
+# while another one makes its own below.
+_LAB_GROUP = threading.Lock()
 _MACHINE_SHARES = 102400
 # A tenth of the guests': no guest with a cap below nine tenths of its pCPU
 # notices, and libvirtd answers though all guests spin and the machine is busy.
@@ -121,7 +125,7 @@ def create(hierarchy: Hierarchy, group: str) -> None:
     :raises NoCgroupsError: when the machine does not let us
     """
     lab = os.path.dirname(group)
-    with _explained(hierarchy):
+    with _LAB_GROUP, _explained(hierarchy):
         for mount in hierarchy.roots():
             _make(hierarchy, mount, lab)
             _make(hierarchy, mount, group)
@@ -210,11 +214,10 @@ def remove(hierarchy: Hierarchy, group: str) -> None:
 
 def remove_if_empty(hierarchy: Hierarchy, group: str) -> None:
     """Remove a group unless something is below it or in it."""
-    for mount in hierarchy.roots():
-        try:
-            os.rmdir(os.path.join(mount.directory, group))
-        except OSError:
-            pass
+    with _LAB_GROUP:
+        for mount in hierarchy.roots():
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(mount.directory, group))
 
 
 def members(hierarchy: Hierarchy, group: str) -> Iterator[int]:

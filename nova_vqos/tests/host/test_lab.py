@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lab's hosts themselves: apart from each other, and gone when removed."""
 
+import concurrent.futures
 import contextlib
 import gc
 import os
@@ -154,6 +155,24 @@ def test_a_lower_clock_slows_all_work_alike(argv, tmp_path):
                                for _ in range(5))
     # The slow emulator is between 1.2 and 2.3.
     assert slower == pytest.approx(100 / slowcpu.SHARE, rel=0.2)
+
+
+def test_hosts_make_and_leave_the_labs_group_at_the_same_time():
+    hierarchy = cgroups.detect()
+    lab = f'{paths.PREFIX}-group'
+
+    def make_and_leave(name):
+        group = f'{lab}/{name}'
+        for _ in range(50):
+            cgroups.create(hierarchy, group)
+            cgroups.remove(hierarchy, group)
+            cgroups.remove_if_empty(hierarchy, lab)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        # An error of any of them is raised.
+        list(pool.map(make_and_leave, ('fast', 'slow', 'other')))
+    for mount in hierarchy.roots():
+        assert not os.path.exists(os.path.join(mount.directory, lab))
 
 
 def test_a_host_that_was_killed_starts_anew_and_leaves_nothing():
