@@ -28,6 +28,7 @@ from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import requirements
 from nova_vqos_lab import services
+from nova_vqos_lab import ssh
 
 # 100 CU are the speed of this host's CPU: what fits on it fits everywhere,
 # and the other host has a speed that only it can give.
@@ -93,8 +94,10 @@ class Lab:
         began = time.monotonic()
         with stage('network, hosts, database and message bus'):
             self.network.create()
+            ssh.make_key()
             openstack.together(
-                *(host.start for host in self.hosts.values()),
+                *(lambda host=host: self._start_host(host)
+                  for host in self.hosts.values()),
                 self._step_inside(services.start_mariadb),
                 self._step_inside(services.start_rabbitmq),
                 self._make_guest)
@@ -269,13 +272,9 @@ class Lab:
         :raises process.LabError: when a step fails
         """
         host = self.hosts[name]
-        usual, profile = host.pcpus, self.profile(name)
-        (cpu_class,) = profile.cpu_classes
+        usual = host.pcpus
         try:
-            host.pcpus = frozenset(os.sched_getaffinity(0))
-            document.store(profile._replace(cpu_classes=(
-                cpu_class._replace(pcpus=host.pcpus),)),
-                host.path(_PROFILE))
+            self._give_pcpus(name, os.sched_getaffinity(0))
             self._restart_host(name, {'vqos_agent': {
                 'guarantees_speed': 'true',
                 'guaranteed_share': str(_GUARANTEED_SHARE)}})
@@ -288,10 +287,44 @@ class Lab:
                     log=f'{paths.LOGS}/nova-vqos-agent-{name}.log')
             yield
         finally:
-            host.pcpus = usual
-            document.store(profile, host.path(_PROFILE))
+            self._give_pcpus(name, usual)
             self._restart_host(name)
             self._restart_scheduler('refuse')
+
+    @contextlib.contextmanager
+    def sharing_pcpus(self) -> Iterator[None]:
+        """Let each host have all of the machine's pCPUs meanwhile.
+
+        So servers can have several vCPUs. They have their caps, but not their
+        speeds: the hosts sell more than the machine has.
+
+        :raises process.LabError: when a step fails
+        """
+        usual = {name: host.pcpus for name, host in self.hosts.items()}
+        every = os.sched_getaffinity(0)
+        try:
+            self._restart_with(dict.fromkeys(self.hosts, every))
+            yield
+        finally:
+            self._restart_with(usual)
+
+    def _restart_with(self, pcpus: Mapping[str, Iterable[int]]) -> None:
+        """Give hosts other pCPUs, all at the same time.
+
+        :param pcpus: by name of the host
+        """
+        for name, given in pcpus.items():
+            self._give_pcpus(name, given)
+        openstack.together(*(lambda name=name: self._restart_host(name)
+                             for name in pcpus))
+
+    def _give_pcpus(self, name: str, pcpus: Iterable[int]) -> None:
+        host = self.hosts[name]
+        host.pcpus = frozenset(pcpus)
+        profile = self.profile(name)
+        (cpu_class,) = profile.cpu_classes
+        document.store(profile._replace(cpu_classes=(
+            cpu_class._replace(pcpus=host.pcpus),)), host.path(_PROFILE))
 
     def _restart_host(self, name: str,
                       for_agent: config.Settings | None = None) -> None:
@@ -417,6 +450,11 @@ class Lab:
             log=f'{program}-{name}')
         running.save(_pid_file(name, program))
         return running
+
+    @staticmethod
+    def _start_host(host: hosts.Host) -> None:
+        host.start()
+        ssh.start(host)
 
     @staticmethod
     def _make_guest() -> None:

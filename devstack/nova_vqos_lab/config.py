@@ -185,7 +185,7 @@ def _nova(name: str) -> Settings:
         'DEFAULT': {**_log(name), 'transport_url': transport_url(),
                     'rpc_response_timeout': 60,
                     'graceful_shutdown_timeout': 5,
-                    # There is no SSH between the hosts to resize over.
+                    # Of two hosts, one may have no room, or be too slow.
                     'allow_resize_to_same_host': True},
         'keystone_authtoken': _auth_token('nova'),
         'service_user': {**_credentials('nova'),
@@ -271,6 +271,8 @@ def nova_compute(host: str, address: str, pcpus: str) -> Settings:
             'live_migration_downtime_steps': 3,
             'live_migration_downtime_delay': 3,
             'live_migration_completion_timeout': 100,
+            # As with the button: they never end by themselves.
+            'wait_soft_reboot_seconds': 3,
         },
         # The lab runs as root and need not become it: no sudo, no rootwrap.
         'nova_sys_admin': {'helper_command': helper},
@@ -397,8 +399,7 @@ def tempest_upstream(image: str, flavor: str, other_flavor: str) -> Settings:
         # that fails: see neutron_stub.py.
         'service_available': {'neutron': True},
         'compute-feature-enabled': {
-            # Nothing carries a disk from host to host: there is no SSH.
-            'resize': False, 'cold_migration': False,
+            'resize': True, 'cold_migration': True,
             'live_migrate_paused_instances': True,
             # These need Neutron, Cinder, or what makes CD images.
             'metadata_service': False, 'config_drive': False,

@@ -2,10 +2,10 @@
 """A host of the lab: a libvirtd of its own, in namespaces, with own cgroups.
 
 A host has its own network, processes, host name, mounts and cgroups, and of
-its own besides: /run, /etc (a copy that vanishes with it, but for /etc/libvirt
-and /etc/nova-vqos, which last), libvirt's directories, nova-compute's state,
-and the UUID by which libvirt distinguishes it. Everything is below
-``ROOT/hosts/NAME``; what it prints, below ``ROOT/log``.
+its own besides: /run, /etc (a copy that vanishes with it, but for
+/etc/libvirt, /etc/nova-vqos and /etc/ssh, which last), libvirt's directories,
+nova-compute's state, and the UUID by which libvirt distinguishes it.
+Everything is below ``ROOT/hosts/NAME``; what it prints, below ``ROOT/log``.
 
     network = netns.Network()
     network.create()
@@ -54,6 +54,7 @@ _OWN = {
     '/var/lib/nova-vqos': 'var/lib/nova-vqos',
     '/etc/libvirt': 'etc/libvirt',
     '/etc/nova-vqos': 'etc/nova-vqos',
+    '/etc/ssh': 'etc/ssh',
     '/etc/hosts': 'etc/hosts',
     '/etc/hostname': 'etc/hostname',
     '/etc/resolv.conf': 'etc/resolv.conf',

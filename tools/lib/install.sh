@@ -92,7 +92,9 @@ GUEST_PACKAGES=(busybox-static cpio sysbench)
 # What draws the diagrams of the documentation.
 DOC_PACKAGES=(graphviz)
 # What the lab's controller runs, and what guests of its command kinds run.
-CLOUD_PACKAGES=(mariadb-server rabbitmq-server perl-base sqlite3)
+CLOUD_PACKAGES=(
+    mariadb-server openssh-client openssh-server perl-base rabbitmq-server sqlite3
+)
 
 # placement_of NOVA-VERSION: the Placement of the same release.
 placement_of() {
