@@ -3,7 +3,9 @@
 
 import argparse
 from collections.abc import Sequence
+import math
 import os
+import random
 import signal
 import sys
 
@@ -14,9 +16,11 @@ from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
+from nova_vqos_lab import soak
 from nova_vqos_lab import story
 from nova_vqos_lab import tempest
 
+_MOST_SEEDS = 10**6
 _EPILOG = f"""\
 Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
 named {paths.PREFIX}-... (NOVA_VQOS_LAB_PREFIX), and gone after 'down'. Logs
@@ -105,6 +109,17 @@ def _parser() -> argparse.ArgumentParser:
                      help='of tempest (default: %(default)s)')
     one.set_defaults(function=_upstream)
     one = commands.add_parser(
+        'soak', help='make what is missing of the cloud, do to it and to its '
+        'servers what chance wants, and look after each step whether all '
+        'that must hold does; exits with 1 where something did not')
+    one.add_argument('--minutes', type=_positive, default=15,
+                     help='how long (default: %(default)s)')
+    one.add_argument('--steps', type=int, metavar='N',
+                     help='end after so many steps, at the latest')
+    one.add_argument('--seed', type=int, metavar='N',
+                     help='of the chance (default: another one each time)')
+    one.set_defaults(function=_soak)
+    one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',
         help="run a command in the cloud's network, logged in as its "
         'administrator')
@@ -125,14 +140,22 @@ def _parser() -> argparse.ArgumentParser:
 def _up(options: argparse.Namespace, _rest: list[str]) -> int:
     with cloud.only_one():
         lab = cloud.Lab()
-        lab.up()
-        if not options.keep_stock and not lab.is_deployed:
-            lab.calibrate()
-            lab.deploy()
+        if options.keep_stock:
+            lab.up()
+        else:
+            _make(lab)
         if lab.is_deployed:
             tempest.prepare(lab)
     _say_usage()
     return 0
+
+
+def _make(lab: cloud.Lab) -> None:
+    """Make what is missing of a cloud with nova_vqos."""
+    lab.up()
+    if not lab.is_deployed:
+        lab.calibrate()
+        lab.deploy()
 
 
 def _down(_options: argparse.Namespace, _rest: list[str]) -> int:
@@ -204,6 +227,21 @@ def _upstream(options: argparse.Namespace, _rest: list[str]) -> int:
             lab.down()
 
 
+def _soak(options: argparse.Namespace, _rest: list[str]) -> int:
+    seed = options.seed
+    if seed is None:
+        seed = random.SystemRandom().randrange(_MOST_SEEDS)
+    process.say(f'seed {seed}')
+    with cloud.only_one():
+        lab = cloud.Lab()
+        _make(lab)
+        done = soak.run(lab, seed, options.minutes, options.steps)
+    process.say(f'again: devstack/lab soak --seed {seed} --steps '
+                f'{done.steps} --minutes {math.ceil(options.minutes * 2)}')
+    process.say(done.summary())
+    return 1 if done.violations else 0
+
+
 def _exec(_options: argparse.Namespace, rest: list[str]) -> int:
     cloud.Lab().execute(rest or [os.environ.get('SHELL', '/bin/sh')])
     return 0
@@ -235,6 +273,13 @@ def _say_usage() -> None:
         '  devstack/lab on slow virsh list\n'
         '  devstack/lab tempest run --serial --regex nova_vqos\n'
         '  devstack/lab down')
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
 
 
 def _interrupt(_number: int, _frame: object) -> None:

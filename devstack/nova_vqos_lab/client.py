@@ -109,6 +109,16 @@ class Cloud:
             os_command_line=command_line, visibility='public', **parts)
         return disk.id
 
+    def has_image(self, name: str) -> bool:
+        """:returns: whether there is an image of a name"""
+        return self._connection.image.find_image(name) is not None
+
+    def delete_images(self, prefix: str) -> None:
+        """Delete all images whose names begin so."""
+        for image in self._connection.image.images():
+            if image.name.startswith(prefix):
+                self._connection.image.delete_image(image.id)
+
     def find_image(self, name: str) -> str:
         """:returns: the id of an image that is there"""
         return self._connection.image.find_image(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The services of the lab: commands, daemons, and the net they run in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import contextlib
 import ctypes
 import os
@@ -16,12 +16,14 @@ _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def run(name: str, argv: Sequence[str], *, limit_s: float = 120) -> None:
+def run(name: str, argv: Sequence[str], *, limit_s: float = 120,
+        statuses: Collection[int] = (0,)) -> None:
     """Run a command to its end, its output appended to a log.
 
     :param name: of the log
     :param argv: command and arguments
     :param limit_s: seconds after which it is killed
+    :param statuses: exit statuses that are no failure
     :raises process.LabError: when it fails or takes too long
     """
     log = paths.log(name)
@@ -29,15 +31,19 @@ def run(name: str, argv: Sequence[str], *, limit_s: float = 120) -> None:
         stream.write(f'$ {" ".join(argv)}\n'.encode())
         stream.flush()
         try:
-            subprocess.run(
+            status = subprocess.run(
                 argv, stdout=stream, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, timeout=limit_s, check=True)
+                stdin=subprocess.DEVNULL, timeout=limit_s, check=False
+            ).returncode
         except subprocess.TimeoutExpired as exc:
             raise process.LabError(
                 f'{argv[0]}: not done within {limit_s:g} s, see {log}'
             ) from exc
-        except (OSError, subprocess.CalledProcessError) as exc:
+        except OSError as exc:
             raise process.LabError(f'{exc}, see {log}') from exc
+    if status not in statuses:
+        raise process.LabError(f'{" ".join(argv)} failed with {status}, '
+                               f'see {log}')
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ each host's, ``PREFIX-NAME``, an ``eth0`` that leads there. Everything here can
 be called again, and remove() also after a crash.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 import contextlib
 import json
 import os
@@ -84,6 +84,31 @@ class Network:
         self._ip(namespace, 'address', 'replace', _with_length(address),
                  'dev', 'eth0')
         self._ip(namespace, 'link', 'set', 'eth0', 'up')
+
+    @contextlib.contextmanager
+    def cut(self, host: str) -> Iterator[None]:
+        """Let nothing reach a host, or leave it, meanwhile."""
+        self._ip(self.controller, 'link', 'set', host, 'down')
+        try:
+            yield
+        finally:
+            self._ip(self.controller, 'link', 'set', host, 'up')
+
+    @contextlib.contextmanager
+    def slowed(self, host: str, kbit_s: int) -> Iterator[None]:
+        """Let a host have a slow link meanwhile, in both directions."""
+        ends = ((self.controller, host), (self.of_host(host), 'eth0'))
+        try:
+            for namespace, link in ends:
+                process.run(['tc', '-netns', namespace, 'qdisc', 'replace',
+                             'dev', link, 'root', 'tbf', 'rate',
+                             f'{kbit_s}kbit', 'burst', '16kb', 'latency',
+                             '400ms'])
+            yield
+        finally:
+            for namespace, link in ends:
+                process.run(['tc', '-netns', namespace, 'qdisc', 'delete',
+                             'dev', link, 'root'], check=False)
 
     def leave(self, host: str) -> None:
         """Remove a host's namespace with its link to the bridge."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that outlive the command that started them, and bounded waits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 import select
 import signal
@@ -60,11 +60,13 @@ def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,
         time.sleep(interval_s)
 
 
-def run(argv: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S,
-        check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None,
+        limit_s: float = COMMAND_LIMIT_S, check: bool = True
+        ) -> subprocess.CompletedProcess[str]:
     """Run a command on the machine and keep its output.
 
     :param argv: command and arguments
+    :param env: variables on top of this process's own
     :param limit_s: seconds after which it is killed
     :param check: whether a failure is an error
     :raises LabError: when it cannot be run, takes too long, or fails
@@ -72,7 +74,8 @@ def run(argv: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S,
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, timeout=limit_s)
+            stdin=subprocess.DEVNULL, timeout=limit_s,
+            env={**os.environ, **(env or {})})
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise LabError(f'{argv[0]} cannot be run: {exc}') from exc
     if check and done.returncode:

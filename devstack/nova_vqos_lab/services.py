@@ -6,6 +6,7 @@ own, whatever the machine already runs, and cannot be reached from outside
 the lab.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -42,8 +43,8 @@ ALL = (MARIADB, RABBITMQ, *APIS.values(), CONDUCTOR, SCHEDULER)
 def start_mariadb() -> None:
     """Start a database server of our own, with one database per service.
 
-    Durability costs seconds here and protects nothing: the data is removed
-    with the lab.
+    What is committed outlives a killed server, not a machine without power:
+    that would cost seconds, and the data is removed with the lab.
     """
     data = paths.data('mysql')
     if not os.path.isdir(os.path.join(data, 'mysql')):
@@ -56,7 +57,7 @@ def start_mariadb() -> None:
         f'--socket={_MYSQL_SOCKET}',
         f'--bind-address={config.CONTROLLER}', f'--port={config.MYSQL_PORT}',
         f'--pid-file={paths.RUN}/mariadbd.pid', '--skip-log-bin',
-        '--innodb-flush-log-at-trx-commit=0', '--innodb-doublewrite=0',
+        '--innodb-flush-log-at-trx-commit=2', '--innodb-doublewrite=0',
         '--innodb-flush-method=nosync', '--performance-schema=OFF',
         '--max-connections=500', '--skip-name-resolve'])
     process.wait_until(_make_databases, 60, 'the database', log=MARIADB.log,
@@ -88,32 +89,50 @@ def start_rabbitmq() -> None:
         'vm_memory_high_watermark.absolute = 512MB',
         'disk_free_limit.absolute = 50MB', '')))
     config.write(f'{etc}/enabled_plugins', '[].\n')
-    RABBITMQ.start([_rabbitmq_program()], env={
-        'HOME': paths.data('rabbitmq'),
-        'RABBITMQ_NODENAME': 'vqos@localhost',
-        'RABBITMQ_MNESIA_BASE': paths.data('rabbitmq'),
-        'RABBITMQ_LOG_BASE': paths.LOGS,
-        'RABBITMQ_PID_FILE': f'{paths.RUN}/rabbitmq-server.pid',
-        'RABBITMQ_CONFIG_FILE': f'{etc}/rabbitmq.conf',
-        'RABBITMQ_CONF_ENV_FILE': '/dev/null',
-        'RABBITMQ_ENABLED_PLUGINS_FILE': f'{etc}/enabled_plugins',
-        'ERL_CRASH_DUMP': f'{paths.LOGS}/erl_crash.dump',
-        'ERL_EPMD_ADDRESS': '127.0.0.1',
-        # One scheduler thread that does not spin: the cores are measured.
-        'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS':
-            '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none',
-    })
+    RABBITMQ.start([_rabbitmq_program('rabbitmq-server')],
+                   env=_rabbitmq_environment())
     process.wait_until(lambda: _listens(config.AMQP_PORT), 90,
                        'the message bus', log=RABBITMQ.log,
                        alive=RABBITMQ.alive)
 
 
-def _rabbitmq_program() -> str:
-    """:returns: the server's script, not Debian's wrapper, which changes
-    to the user and the directories of the machine's own server."""
-    direct = '/usr/lib/rabbitmq/bin/rabbitmq-server'
-    return direct if os.path.exists(direct) else shutil.which(
-        'rabbitmq-server') or 'rabbitmq-server'
+def queued() -> dict[str, int]:
+    """:returns: messages that wait on the bus, by queue
+
+    :raises process.LabError: when the broker does not answer
+    """
+    done = process.run(
+        [_rabbitmq_program('rabbitmqctl'), '--quiet', '--formatter', 'json',
+         'list_queues', 'name', 'messages_ready'],
+        env=_rabbitmq_environment())
+    return {one['name']: one['messages_ready']
+            for one in json.loads(done.stdout)}
+
+
+def _rabbitmq_environment() -> dict[str, str]:
+    return {
+        'HOME': paths.data('rabbitmq'),
+        'RABBITMQ_NODENAME': 'vqos@localhost',
+        'RABBITMQ_MNESIA_BASE': paths.data('rabbitmq'),
+        'RABBITMQ_LOG_BASE': paths.LOGS,
+        'RABBITMQ_PID_FILE': f'{paths.RUN}/rabbitmq-server.pid',
+        'RABBITMQ_CONFIG_FILE': f'{paths.etc("rabbitmq")}/rabbitmq.conf',
+        'RABBITMQ_CONF_ENV_FILE': '/dev/null',
+        'RABBITMQ_ENABLED_PLUGINS_FILE':
+            f'{paths.etc("rabbitmq")}/enabled_plugins',
+        'ERL_CRASH_DUMP': f'{paths.LOGS}/erl_crash.dump',
+        'ERL_EPMD_ADDRESS': '127.0.0.1',
+        # One scheduler thread that does not spin: the cores are measured.
+        'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS':
+            '+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none',
+    }
+
+
+def _rabbitmq_program(name: str) -> str:
+    """:returns: one of the broker's scripts, not Debian's wrapper, which
+    changes to the user and the directories of the machine's own server."""
+    direct = f'/usr/lib/rabbitmq/bin/{name}'
+    return direct if os.path.exists(direct) else shutil.which(name) or name
 
 
 def _listens(port: int) -> bool:
