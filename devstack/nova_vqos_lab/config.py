@@ -183,7 +183,7 @@ def _nova(name: str) -> Settings:
     """:returns: what all of Nova's services have in common."""
     return {
         'DEFAULT': {**_log(name), 'transport_url': transport_url(),
-                    'rpc_response_timeout': 60,
+                    'rpc_response_timeout': 30,
                     'graceful_shutdown_timeout': 5,
                     # Of two hosts, one may have no room, or be too slow.
                     'allow_resize_to_same_host': True},
@@ -217,6 +217,8 @@ def nova_controller(name: str) -> Settings:
         'conductor': {'workers': 1},
         'scheduler': {'workers': 1, 'discover_hosts_in_cells_interval': 3},
         'filter_scheduler': {'track_instance_changes': False},
+        # What limits servers is to be what hosts have.
+        'quota': {'instances': -1, 'cores': -1, 'ram': -1},
     })
 
 

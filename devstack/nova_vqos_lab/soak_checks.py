@@ -107,6 +107,8 @@ class Checks:
         self._lab = lab
         self._cloud = cloud
         self._charged_cu_us: dict[str, int] = {}
+        # An earlier run may have been interrupted.
+        self._left_before = set(self._left_on_hosts())
         self._held_at_first = self._held()
 
     def after_step(self) -> list[Violation]:
@@ -122,7 +124,8 @@ class Checks:
     def at_the_end(self) -> list[Violation]:
         """Look for what is left although there are no servers any more."""
         return _violations({LEFT: itertools.chain(
-            self._left_on_hosts(), self._leaked(), self._left_queues())})
+            sorted(set(self._left_on_hosts()) - self._left_before),
+            self._leaked(), self._left_queues())})
 
     def _wrong_guests(self, known: Mapping[str, Server],
                       guests: Mapping[str, Mapping[str, str]]
@@ -216,10 +219,8 @@ class Checks:
                         os.path.join(mount.directory, host.cgroup)):
                     if 'instance-' in os.path.basename(directory):
                         yield f'{name} has the cgroup {directory}'
-            instances = host.path('nova/instances')
-            for entry in sorted(os.listdir(instances)):
-                if os.path.exists(os.path.join(instances, entry, 'disk')):
-                    yield f'{name} has the disk of {entry}'
+            for directory in disks(host):
+                yield f'{name} has the disk in {directory}'
 
     def _leaked(self) -> Iterator[str]:
         now = self._held()
@@ -272,6 +273,14 @@ def guests(host: hosts.Host) -> dict[str, str]:
                     }
     except libvirt.libvirtError as exc:
         raise process.LabError(f'libvirt of {host.name}: {exc}') from exc
+
+
+def disks(host: hosts.Host) -> list[str]:
+    """:returns: directories of Nova with the disk of a server"""
+    instances = host.path('nova/instances')
+    return [os.path.join(instances, entry)
+            for entry in sorted(os.listdir(instances))
+            if os.path.exists(os.path.join(instances, entry, 'disk'))]
 
 
 def _charged(host: hosts.Host) -> dict[str, int]:

@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import os
 import random
+import shutil
 import subprocess
 import time
 import typing as ty
@@ -306,6 +307,9 @@ class World:
                         with contextlib.suppress(libvirt.libvirtError):
                             guest.destroy()
                         guest.undefine()
+            for directory in soak_checks.disks(host):
+                if os.path.basename(directory) not in known:
+                    shutil.rmtree(directory)
         self.manage('audit', '--repair')
         # NOTE: it deletes the claims of servers that are being moved, too:
         # none is.
