@@ -21,6 +21,7 @@ from nova_vqos_lab import story
 from nova_vqos_lab import tempest
 
 _MOST_SEEDS = 10**6
+_MOST_MINUTES = 24 * 60
 _EPILOG = f"""\
 Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
 named {paths.PREFIX}-... (NOVA_VQOS_LAB_PREFIX), and gone after 'down'. Logs
@@ -112,9 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         'soak', help='make what is missing of the cloud, do to it and to its '
         'servers what chance wants, and look after each step whether all '
         'that must hold does; exits with 1 where something did not')
-    one.add_argument('--minutes', type=_positive, default=15,
+    one.add_argument('--minutes', type=_minutes, default=15,
                      help='how long (default: %(default)s)')
-    one.add_argument('--steps', type=int, metavar='N',
+    one.add_argument('--steps', type=_steps, metavar='N',
                      help='end after so many steps, at the latest')
     one.add_argument('--seed', type=int, metavar='N',
                      help='of the chance (default: another one each time)')
@@ -275,11 +276,22 @@ def _say_usage() -> None:
         '  devstack/lab down')
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError
-    return value
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 < minutes <= _MOST_MINUTES:
+        raise argparse.ArgumentTypeError(
+            f'{text!r}, it must be a number above 0, at most {_MOST_MINUTES}')
+    return minutes
+
+
+def _steps(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}, it must be a whole number above 0')
+    return int(text)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

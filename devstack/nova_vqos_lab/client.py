@@ -65,6 +65,13 @@ class Cloud:
                             _PLACEMENT_VERSION)
         return _expect(answer, 200, f'Placement {path}').body
 
+    def delete_claim(self, consumer: str) -> None:
+        """Delete what a server or a migration has claimed."""
+        _expect(self._send(self._connection.placement, 'DELETE',
+                           f'/allocations/{consumer}', None,
+                           _PLACEMENT_VERSION),
+                204, f'deleting the claim of {consumer}')
+
     @staticmethod
     def _send(api: ty.Any, method: str, path: str, body: ty.Any,
               version: str) -> Answer:

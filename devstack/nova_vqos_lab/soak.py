@@ -67,7 +67,7 @@ def run(lab: clouds.Lab, seed: int, minutes: float,
     with lab.cloud() as cloud:
         if soak_checks.servers(cloud):
             raise process.LabError('the lab has servers: delete them first')
-        _prepare(cloud)
+        prepare(cloud)
     with lab.sharing_pcpus(), lab.cloud() as cloud:
         world = soak_steps.World(lab, cloud)
         with world.small_disks():
@@ -79,7 +79,7 @@ def run(lab: clouds.Lab, seed: int, minutes: float,
     return done
 
 
-def _prepare(cloud: client.Cloud) -> None:
+def prepare(cloud: client.Cloud) -> None:
     """Make flavors and image, unless an earlier run has."""
     known = {one['name'] for one in cloud.compute(
         'GET', '/flavors').body['flavors']}

@@ -3,7 +3,10 @@
 
 import pytest
 
+from nova_vqos_lab import process
 from nova_vqos_lab import soak
+from nova_vqos_lab import soak_checks
+from nova_vqos_lab import soak_steps
 
 SEED = 16
 MINUTES = 3
@@ -12,6 +15,34 @@ FEWEST_STEPS = 10
 
 # The servers' ends, and what Nova leaves, are waited for besides.
 pytestmark = pytest.mark.timeout(900, func_only=True)
+
+
+def test_what_does_not_hold_is_seen(lab, told):
+    """A wrong cap, and a wrong claim, each as what it is."""
+    assert lab.is_deployed, told.checks[-1]
+    with lab.cloud() as cloud:
+        soak.prepare(cloud)
+        checks = soak_checks.Checks(lab, cloud)
+        world = soak_steps.World(lab, cloud)
+        server = cloud.boot('wrong', 'soak-10', cloud.find_image(
+            soak_steps.IMAGE))
+        try:
+            server.wait_active()
+            assert checks.after_step() == []
+            host = server.host
+            lab.stop_on(host, 'nova-vqos-agent')
+            world.tamper(host)
+            assert {one.kind for one in checks.after_step()} == {
+                soak_checks.CAP}
+            lab.start_agent(host)
+            process.wait_until(lambda: not checks.after_step(),
+                               soak.LIMIT_S, 'the right cap')
+            # As in a move that nobody finished.
+            cloud.delete_claim(server.uuid)
+            assert {one.kind for one in checks.after_step()} == {
+                soak_checks.CLAIM}
+        finally:
+            server.delete()
 
 
 def test_what_must_hold_does(lab, told):
