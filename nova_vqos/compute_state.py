@@ -13,6 +13,7 @@ import typing as ty
 
 from nova_vqos import files
 from nova_vqos import primitives
+from nova_vqos import room as rooms
 from nova_vqos import utc
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class ComputeState(ty.NamedTuple):
     :ivar stock_servers: how many servers without units are on the host; None:
         not counted yet
     :ivar stock_cu: CU that are reserved for them; None: none are
+    :ivar room: of the host; its servers are all that are there, stopped or
+        not, and those that are about to come; None: not known
     """
 
     at: str
@@ -42,6 +45,7 @@ class ComputeState(ty.NamedTuple):
     terms: Mapping[str, int]
     stock_servers: int | None = None
     stock_cu: int | None = None
+    room: rooms.Room | None = None
 
 
 class Writer:
@@ -54,13 +58,15 @@ class Writer:
 
     def write(self, stats: Mapping[str, str],
               terms: Mapping[str, int],
-              stock_load: tuple[int, int | None] | None = None) -> None:
+              stock_load: tuple[int, int | None] | None = None,
+              room: rooms.Room | None = None) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
         :param terms: likewise
         :param stock_load: stock_servers and stock_cu, likewise; None: they
             were not counted yet
+        :param room: likewise
         """
         servers, cu = stock_load or (None, None)
         try:
@@ -68,7 +74,8 @@ class Writer:
             files.write(json.dumps({
                 'version': _VERSION, 'at': utc.text(),
                 'stats': dict(stats), 'terms': dict(terms),
-                'stock_servers': servers, 'stock_cu': cu}),
+                'stock_servers': servers, 'stock_cu': cu,
+                'room': primitives.to_primitives(room)}),
                 self._path, durable=False)
         except Exception as error:
             if not self._failed:

@@ -17,6 +17,7 @@ from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import primitives
+from nova_vqos import room
 from nova_vqos import utc
 from nova_vqos import version
 from nova_vqos.agent import loop as loops
@@ -172,7 +173,8 @@ class AgentManager:
         """Why this host cannot take a server that is to move here.
 
         It is judged by what the compute service reported last, which is no
-        older than its claim for that server.
+        older than its claim for that server: as the scheduler does, and by the
+        units of all servers here, that one not included.
 
         :param policy: of the server, as ServerPolicy.to_dict()
         :param is_pinned: whether its vCPUs have pins here, which are those of
@@ -185,14 +187,25 @@ class AgentManager:
             raise rpcapi.InvalidArgument(
                 f'is_pinned is {repr(is_pinned)[:80]}, it must be True or '
                 'False')
+        found, stats = self._recent_report()
         # The age of the agent, which answers, does not count.
-        return messages.Refusal(fitness.Judge(
-            checked, agent_max_age_s=0, in_one_type=not is_pinned).refusal(
-                self._recent_stats()))
+        reason = fitness.Judge(
+            checked, agent_max_age_s=0,
+            in_one_type=not is_pinned).refusal(stats)
+        if not reason and checked.units is not None and found.room is not None:
+            # NOTE: Placement has agreed, but it may have sold more than there
+            # is, or count less than servers here have.
+            try:
+                found.room.check(checked.units)
+            except room.HostFull as error:
+                reason = str(error)
+        return messages.Refusal(reason)
 
-    def _recent_stats(self) -> host_stats.HostStats:
-        """
-        :raises AgentError: when they cannot be used
+    def _recent_report(self) -> tuple[compute_state.ComputeState,
+                                      host_stats.HostStats]:
+        """What the compute service reported, and its stats decoded.
+
+        :raises AgentError: when it cannot be used
         """
         path = self._compute_state_path
         try:
@@ -202,7 +215,7 @@ class AgentManager:
             age = datetime.datetime.now(datetime.UTC) - utc.parse(found.at)
             if age.total_seconds() > compute_state.MAX_AGE_S:
                 raise ValueError(f'{path} is of {found.at}')
-            return host_stats.decode(host_stats.texts_of(found.stats))
+            return found, host_stats.decode(host_stats.texts_of(found.stats))
         except ValueError as error:
             raise rpcapi.AgentError(str(error)) from error
 

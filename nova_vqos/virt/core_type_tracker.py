@@ -17,7 +17,7 @@ from oslo_log import log as logging
 from nova_vqos import core_types
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies
-from nova_vqos import units
+from nova_vqos import room
 from nova_vqos.virt import stock_servers
 
 CONF = nova.conf.CONF
@@ -55,20 +55,22 @@ class _Used(ty.NamedTuple):
     servers: list
     reserved_cu: int
 
+    @property
+    def units_cu(self):
+        """CU of all servers."""
+        return sum(server.units for server in self.servers)
 
-class HostFull(units.UnitsError):
-    """The servers of a host leave too few of its units for another one."""
 
-    def __init__(self, cu, used_cu, sold_cu):
-        """
-        :param cu: CU of the server that is refused
-        :param used_cu: CU of all servers of the host
-        :param sold_cu: CU that the host sells
-        """
-        super().__init__(
-            f'the servers of this host have {used_cu} of the '
-            f'{units.format_cu(sold_cu)} CU that it sells, {cu} CU more do '
-            'not fit')
+class UsageForStats(ty.NamedTuple):
+    """What servers use of a host, and what they leave.
+
+    :ivar left: all core types with the room that is left, be it one alone;
+        empty: not known
+    :ivar used_cu: CU of all servers; None: not known
+    """
+
+    left: tuple = ()
+    used_cu: int | None = None
 
 
 class CoreTypeTracker:
@@ -95,22 +97,27 @@ class CoreTypeTracker:
         self.last_stock_load = None
 
     @lockutils.synchronized(_LOCK)
-    def left_for_stats(self, report):
-        """All core types with the room that servers leave, be it one alone.
+    def usage_for_stats(self, report):
+        """What servers use of the host, and what they leave.
 
-        Of one alone only a weigher reads it: nothing is returned where it is
-        not known.
+        Where it is not known: of unlike pCPUs this raises, of others the
+        scheduler's weighers alone read it, and there is none.
 
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        :returns: UsageForStats
         """
+        if not report.all_core_types:
+            return UsageForStats()
         try:
-            return self._left(report)
+            used = self._used(report)
+            return UsageForStats(_with_servers(report.all_core_types, used),
+                                 used.units_cu)
         except Exception as error:
             if report.unlike_core_types:
                 raise
             LOG.warning('CPU units that are left cannot be counted, and the '
                         'scheduler prefers other hosts: %s', error)
-            return ()
+            return UsageForStats()
 
     @lockutils.synchronized(_LOCK)
     def stock_load(self, report):
@@ -135,7 +142,8 @@ class CoreTypeTracker:
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
         :param sold_cu: CU that the host sells; None: the sum is not counted
         :returns: None where all pCPUs are equal
-        :raises HostFull: when all servers have more than the host sells
+        :raises nova_vqos.room.HostFull: when all servers have more than the
+            host sells
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
         used = self._used(report, but=candidate.uuid)
@@ -156,7 +164,8 @@ class CoreTypeTracker:
         :param candidate: nova_vqos.virt.admission.Candidate with units
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
         :param sold_cu: CU that the host sells; None: the sum is not counted
-        :raises HostFull: when all servers have more than the host sells
+        :raises nova_vqos.room.HostFull: when all servers have more than the
+            host sells
         :raises nova_vqos.core_types.NoCoreTypeFits: when its vCPUs do not
             pack
         """
@@ -242,11 +251,6 @@ class CoreTypeTracker:
         self._chosen[candidate.uuid] = _Choice(
             _server(candidate.policy, pcpus), time.monotonic())
 
-    def _left(self, report):
-        """All core types with the room that is left."""
-        return (_with_servers(report.all_core_types, self._used(report))
-                if report.all_core_types else ())
-
     def _used(self, report, but=None):
         """What is used, also by servers whose domain is still to come.
 
@@ -305,9 +309,8 @@ class CoreTypeTracker:
 
 def _check_sum(policy, used, sold_cu):
     """Refuse a server as Placement would, where the host sells too little."""
-    used_cu = sum(server.units for server in used.servers)
-    if sold_cu is not None and used_cu + policy.units > sold_cu:
-        raise HostFull(policy.units, used_cu, sold_cu)
+    if sold_cu is not None:
+        room.Room(used.units_cu, sold_cu).check(policy.units)
 
 
 def _has_come(server, choice):

@@ -22,6 +22,7 @@ from nova import objects
 from nova_vqos import compute_state
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
+from nova_vqos import room
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.virt import admission
@@ -397,22 +398,27 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 # reported before this start counts.
                 self._vqos_sells_units = _sold_units(self._vqos_state_path)
             report = self._vqos_report()
-            stats = report.stats(self._vqos_core_types.left_for_stats(report))
+            usage = self._vqos_core_types.usage_for_stats(report)
+            stats = report.stats(usage.left)
             texts = host_stats.encode(stats._replace(
                 sells_units=report.may_have_sold(
                     bool(self._vqos_sells_units))))
             terms = ({} if report.profile is None else
                      {'tick_us': report.profile.tick_us,
                       **vqos.periods(CONF)._asdict()})
+            used_cu = usage.used_cu
         except Exception as error:
             LOG.exception('The stats of CPU units cannot be made: this host '
                           'accepts no new servers with units')
             texts = host_stats.encode(host_stats.HostStats(
                 profile=f'its stats cannot be made: {error}',
                 sells_units=self._vqos_sells_units is not False))
-            terms = {}
-        self._vqos_state_file.write(texts, terms,
-                                    self._vqos_core_types.last_stock_load)
+            terms, used_cu = {}, None
+        sold = self._vqos_inventory
+        self._vqos_state_file.write(
+            texts, terms, self._vqos_core_types.last_stock_load,
+            None if used_cu is None or sold is None
+            else room.Room(used_cu, inventory.sold_cu(sold)))
         return texts
 
     def _vqos_report(self):

@@ -3,6 +3,7 @@
 
 from nova_vqos import host_stats
 from nova_vqos import policy
+from nova_vqos import room
 from nova_vqos import units
 
 # NOTE: a server that claims more than a bound here could not be moved, neither
@@ -32,19 +33,20 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     if unsold_cu is None:
         # Until the agent says it, the inventory stays as it is.
         unsold_cu = last['reserved'] if last and guarantees else 0
-    reserved_cu = max(reserved_cu + stock_cu, unsold_cu)
     return {
         **_ANY_AMOUNT,
         'total': total,
-        'reserved': total if capacity_cu < 1 else min(reserved_cu, total),
+        'reserved': total if capacity_cu < 1 else room.reserved_cu(
+            capacity_cu, host_cu=reserved_cu, stock_cu=stock_cu,
+            unsold_cu=unsold_cu),
         'allocation_ratio': allocation_ratio,
     }
 
 
 def sold_cu(inventory):
     """CU that servers may claim of an inventory, as Placement computes it."""
-    return ((inventory['total'] - inventory['reserved'])
-            * inventory['allocation_ratio'])
+    return room.sold_cu(inventory['total'], inventory['reserved'],
+                        inventory['allocation_ratio'])
 
 
 def closed(last):

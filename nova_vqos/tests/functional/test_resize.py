@@ -195,7 +195,7 @@ class RefusalAtDestinationTestCase(base.VqosTestCase):
     def _act(self, action, body=None):
         self.api.post_server_action(self.server['id'], {action: body})
 
-    def _assert_stayed(self, action, reason):
+    def _assert_stayed(self, action, reason, used_there=0):
         event = self._wait_for_action_fail_completion(
             self.server, action, 'compute_resize_instance')
         self.assertIn(reason, event['details'])
@@ -205,9 +205,39 @@ class RefusalAtDestinationTestCase(base.VqosTestCase):
         self.assertEqual('fast', self.host_of(self.server))
         self.assertTrue(self.domain(self.server, 'fast').isActive())
         self.assertEqual(CAPS['fast', 60], self.tunables(self.server))
-        self.wait_until_used('other', 0)
+        self.wait_until_used('other', used_there)
         self.wait_until_used('fast', 60)
         self.assertEqual({'fast': 60}, self.allocated(self.server['id']))
+
+    def _fill(self):
+        """Servers of 750 CU of the 800 CU of other; Placement counts 350."""
+        large = [self.boot(self.make_flavor(units, vcpus=4), 'other')
+                 for units in (400, 350)]
+        self.placement.delete(f'/allocations/{large[0]["id"]}')
+        self.wait_until_used('other', 350)
+        return large
+
+    def test_there_is_less_room_than_placement_counts(self):
+        self.start_agent('other')
+        large = self._fill()
+        self._act('migrate')
+        self._assert_stayed('migrate', '750 of the 800 CU', 350)
+        self._act('resize', {'flavorRef': self.make_flavor(80)})
+        self._assert_stayed('resize', '80 CU', 350)
+        # Those that are stopped have their room all the same.
+        self._stop_server(large[0])
+        self._run_periodics()
+        self._act('migrate')
+        self._assert_stayed('migrate', '750 of the 800 CU', 350)
+        self._delete_server(large[0])
+        self._migrate_server(self.server)
+        self.assertEqual({'other': 60}, self.allocated(self.server['id']))
+
+    def test_what_just_fits(self):
+        self.start_agent('other')
+        self._fill()
+        self._resize_server(self.server, self.make_flavor(50))
+        self.assertEqual({'other': 50}, self.allocated(self.server['id']))
 
     def test_cold_migration(self):
         self.start_agent('other')

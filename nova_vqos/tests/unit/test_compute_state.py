@@ -7,6 +7,7 @@ import os
 import pytest
 
 from nova_vqos import compute_state
+from nova_vqos import room
 
 TERMS = {'tick_us': 4000, 'plain_us': 50000, 'cache_longest_us': 200000,
          'cache_slice_us': 90000}
@@ -26,6 +27,17 @@ def test_the_agent_reads_what_the_driver_wrote(path):
     # An agent without root's right to read all reads it.
     assert os.stat(path).st_mode & 0o777 == 0o644
     assert os.listdir(os.path.dirname(path)) == ['vqos.json']
+
+
+def test_what_the_driver_does_not_know_is_left_out(path):
+    writer = compute_state.Writer(path)
+    writer.write(STATS, TERMS, (2, 150), room.Room(60, 241.5))
+    found = compute_state.load(path)
+    assert (found.stock_servers, found.stock_cu) == (2, 150)
+    assert found.room == (60, 241.5)
+    writer.write(STATS, TERMS)
+    found = compute_state.load(path)
+    assert (found.stock_servers, found.stock_cu, found.room) == (None,) * 3
 
 
 def test_a_directory_that_cannot_be_made_is_logged_once(tmp_path, caplog):
@@ -65,6 +77,7 @@ def test_nothing_was_left(path):
     ('{"version": 1, "at": "", "stats": [], "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {"a": 1}, "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {}, "terms": {"a": true}}', 'terms'),
+    ('{"version": 1, "at": "", "stats": {}, "terms": {}, "room": 7}', 'room'),
     (' ' * 70_000, 'longer')])
 def test_an_invalid_state_is_refused(path, content, problem):
     with open(path, 'w', encoding='utf-8') as file:

@@ -13,6 +13,7 @@ import pytest
 from nova_vqos import compute_state
 from nova_vqos import host_stats
 from nova_vqos import policy
+from nova_vqos import room
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 from nova_vqos.billing import account
@@ -35,12 +36,16 @@ def agent(tmp_path):
         yield world
 
 
-def write_stats(path, **changes):
-    """What a compute service reports of pCPUs of 80 CU."""
+def write_stats(path, used=None, **changes):
+    """What a compute service reports of pCPUs of 80 CU.
+
+    :param used: CU of all servers and CU that the host sells
+    """
     stats = host_stats.HostStats(
         profile=host_stats.VALID, slowest_cu=Decimal(80),
         fastest_cu=Decimal(80), least_cu=Decimal(1))._replace(**changes)
-    compute_state.Writer(path).write(host_stats.encode(stats), {})
+    compute_state.Writer(path).write(host_stats.encode(stats), {},
+                                     room=used and room.Room(*used))
 
 
 class TestRpc:
@@ -125,6 +130,16 @@ class TestRpc:
         reason = agent.api.check_server(
             'host', policy.ServerPolicy(vcpus, units), is_pinned=False)
         assert bool(reason) is refused
+
+    @pytest.mark.parametrize('units, refused', [
+        (40, False), (41, True), (None, False)])
+    def test_a_host_says_what_its_servers_leave_no_room_for(
+            self, agent, units, refused):
+        write_stats(agent.compute_state_path, (60, 100.0))
+        reason = agent.api.check_server(
+            'host', policy.ServerPolicy(1, units), is_pinned=False)
+        assert bool(reason) is refused
+        assert ('60 of the 100 CU' in reason) is refused
 
     def test_where_cores_are_unlike_it_says_what_each_type_has(self, agent):
         write_stats(agent.compute_state_path, core_types=(

@@ -10,6 +10,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova import exception
 from nova import objects
+from nova_vqos import compute_state
 from nova_vqos import policy
 from nova_vqos.tests.fixtures import driver
 from nova_vqos.tests.unit.virt import test_driver_core_types
@@ -156,6 +157,49 @@ class ArrivingTestCase(RoomTestCase):
         error = self.assertRaises(exception.ComputeResourcesUnavailable,
                                   self.tune, 1, uuid=FIRST)
         self.assertIn('120 of the 100 CU', str(error))
+
+
+class ReportTestCase(RoomTestCase):
+    """What the agent learns, which answers the sources of cold moves."""
+
+    def setUp(self):
+        super().setUp()
+        self.stub_driver('get_available_resource',
+                         lambda this, nodename: {'stats': {}})
+        self.stub_driver('update_provider_tree', lambda *args: None)
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root(driver.NODE, FIRST)
+
+    def room(self):
+        return compute_state.load(self.files.compute_state_path).room
+
+    def report(self):
+        self.driver.update_provider_tree(self.tree, driver.NODE)
+        return self.room()
+
+    def test_servers_and_those_that_are_to_come(self):
+        self.flags(reserved_cu=10, allocation_ratio=1.5, group='vqos')
+        self.assertEqual((0, 135.0), self.report())
+        self.has(60)
+        self.tune(20, uuid=SECOND)
+        self.assertEqual((80, 135.0), self.report())
+        self.assertEqual({False}, set(self.only_running))
+
+    def test_what_is_not_known(self):
+        # Placement was not told yet what the host sells.
+        self.driver.get_available_resource(driver.NODE)
+        self.assertIsNone(self.room())
+        self.assertEqual((0, 100.0), self.report())
+        self.stub_out('nova.virt.libvirt.host.Host.list_guests',
+                      lambda *args, **kwargs: 1 / 0)
+        self.driver.get_available_resource(driver.NODE)
+        self.assertIsNone(self.room())
+
+    def test_a_host_that_is_closed(self):
+        self.has(60)
+        self.assertEqual((60, 100.0), self.report())
+        self.files.lose_profile()
+        self.assertIsNone(self.report())
 
 
 class ReturningTestCase(RoomTestCase):

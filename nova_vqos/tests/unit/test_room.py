@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many CPU units a host sells, and whether there is room."""
+
+import pytest
+
+from nova_vqos import room
+
+
+@pytest.mark.parametrize(('used_cu', 'sold_cu', 'asked_cu', 'fits'), [
+    (0, 100.0, 100, True), (0, 100.0, 101, False), (60, 100.0, 40, True),
+    (60, 100.0, 41, False), (120, 100.0, 1, False), (0, 0.0, 1, False),
+    # A ratio may leave a part of a unit, which no server can have.
+    (90, 150.5, 60, True), (90, 150.5, 61, False)])
+def test_as_many_as_the_host_sells(used_cu, sold_cu, asked_cu, fits):
+    found = room.Room(used_cu, sold_cu)
+    if fits:
+        found.check(asked_cu)
+        return
+    with pytest.raises(room.HostFull, match=f'{used_cu} of the .* {asked_cu}'):
+        found.check(asked_cu)
+
+
+@pytest.mark.parametrize(('host_cu', 'stock_cu', 'unsold_cu', 'reserved_cu'), [
+    (0, 0, 0, 0), (20, 0, 0, 20), (20, 100, 0, 120), (20, 0, 26, 26),
+    # The time that the kernel does not reserve serves all others.
+    (20, 5, 26, 26), (20, 100, 26, 120), (0, 0, 999, 200),
+    (150, 150, 0, 200)])
+def test_what_is_not_sold(host_cu, stock_cu, unsold_cu, reserved_cu):
+    assert room.reserved_cu(
+        200, host_cu=host_cu, stock_cu=stock_cu,
+        unsold_cu=unsold_cu) == reserved_cu
+    assert room.sold_cu(200, reserved_cu, 1.5) == (200 - reserved_cu) * 1.5
