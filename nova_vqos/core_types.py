@@ -149,8 +149,8 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
     proportion to the capacity of the pCPUs that it may run on.
 
     :param core_types: see :func:`of_host`
-    :param reserved_cu: CU reserved for the host, of each core type in
-        proportion to its capacity
+    :param reserved_cu: CU reserved for the host and for servers without
+        units, of each core type in proportion to its capacity
     :param allocation_ratio: ratio of sold CU to the rest
     :param exact: whether vCPUs have to pack. The host's own work needs no
         piece of its own: it uses what vCPUs leave. With a ratio above 1 each

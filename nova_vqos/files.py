@@ -53,6 +53,16 @@ def read(path: str) -> bytes:
     return content
 
 
+def identity(path: str) -> tuple[int, ...] | None:
+    """What is another once a file was written again; None: there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns,
+            status.st_size)
+
+
 def write(content: str | bytes, path: str, *,
           check: ty.Callable[[str], None] | None = None,
           durable: bool = True) -> None:

@@ -159,8 +159,10 @@ HOST = (
               '{{component}}'),), stacked=True),
     Panel('What the host needs for itself',
           'Suggested by the last day; unpaid is I/O of servers that are '
-          'billed and not charged', CU, (
-              (f'nova_vqos_host_reserved_cpu_units{_H}', 'reserved'),
+          'billed and not charged. Reserved is without what servers without '
+          'units can use', CU, (
+              (f'nova_vqos_host_reserved_cpu_units{_H} - '
+               f'nova_vqos_host_stock_cpu_units{_H}', 'reserved'),
               (f'nova_vqos_host_suggested_reserved_cpu_units{_H}',
                'suggested'),
               (f'nova_vqos_host_unpaid_cpu_units{_H}', 'unpaid'))),

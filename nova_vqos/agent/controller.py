@@ -15,8 +15,9 @@ class HostTerms:
 
     :ivar profile: None: there is none
     :ivar periods: the CFS periods wanted
-    :ivar reserved_cu: see :func:`nova_vqos.core_types.with_servers`
-    :ivar allocation_ratio: likewise
+    :ivar reserved_cu: for the host itself, see [vqos] reserved_cu
+    :ivar stock_cu: that servers without units can use
+    :ivar allocation_ratio: see :func:`nova_vqos.core_types.with_servers`
     :ivar charges: whether servers that pay for their I/O are limited; False:
         billing is off
     """
@@ -25,6 +26,7 @@ class HostTerms:
     cgroup_version: int
     periods: cputune.Periods
     reserved_cu: int = 0
+    stock_cu: int = 0
     allocation_ratio: float = 1.0
     charges: bool = False
 

@@ -21,6 +21,7 @@ from nova_vqos import agent_state
 from nova_vqos import cputune
 from nova_vqos import policy_override
 from nova_vqos import utc
+from nova_vqos.agent import compute_watch
 from nova_vqos.agent import connection
 from nova_vqos.agent import controller
 from nova_vqos.agent import heartbeat as heartbeats
@@ -65,6 +66,7 @@ class Loop:
                  biller: billers.Biller | None = None,
                  enforcer: enforcers.Enforcer | None = None,
                  store: stores.OverrideStore | None = None,
+                 compute_state_path: str = '',
                  guarantees_speed: bool = False,
                  guaranteed_share: float | None = None,
                  least_frequency_scale: float = 0.0,
@@ -74,10 +76,12 @@ class Loop:
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; nothing is read or connected yet.
 
-        :param reserved_cu: see :class:`controller.HostTerms`, as the next one
+        :param reserved_cu: see :class:`controller.HostTerms`
+        :param allocation_ratio: likewise
         :param biller: bills servers for their I/O; None: billing is off
         :param enforcer: enforces slices; None: none are
         :param store: has what was pushed of flavors; None: nothing can be
+        :param compute_state_path: see :mod:`nova_vqos.compute_state`
         :param guarantees_speed: whether CPU time is reserved for servers
         :param guaranteed_share: see the option; None: as much as the kernel
             reserves
@@ -87,6 +91,7 @@ class Loop:
         """
         self._hypervisor = hypervisor
         self._profiles = profiles_in_use
+        self._compute = compute_watch.ComputeWatch(compute_state_path)
         self._heartbeat = heartbeat
         self._manager = manager
         self._make_terms = functools.partial(
@@ -290,6 +295,7 @@ class Loop:
             for server in self._servers.values():
                 self._servers.mark(server)
                 self._jobs.retry_now(server)
+        self._compute.poll()
         terms = self._terms()
         if not self._connection.up:
             self._connection.connect(now_s)
@@ -336,6 +342,7 @@ class Loop:
     def _terms(self) -> controller.HostTerms:
         return self._make_terms(
             profile=self._profiles.profile,
+            stock_cu=self._compute.stock_cu,
             cgroup_version=self._hypervisor.cgroup_version)
 
     # Messages.

@@ -14,6 +14,7 @@ import math
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import primitives
+from nova_vqos import room
 from nova_vqos.billing import host_load
 from nova_vqos.quantum import probe_result
 
@@ -25,8 +26,10 @@ class Units:
     """The CPU units of a host.
 
     :ivar capacity_cu: of all pCPUs in the profile
-    :ivar reserved_cu: that are not sold: for the host, or since they cannot
-        be reserved for servers
+    :ivar reserved_cu: that are not sold: for the host and for servers without
+        units, or since they cannot be reserved for servers
+    :ivar stock_cu: what of it servers without units can use, as nova-compute
+        counted it last
     :ivar used_cu: entitlements of all servers
     :ivar slowest_cu: of one pCPU
     :ivar fastest_cu: of one pCPU
@@ -34,6 +37,7 @@ class Units:
 
     capacity_cu: int
     reserved_cu: int
+    stock_cu: int = 0
     allocation_ratio: float
     used_cu: int
     slowest_cu: float
@@ -42,8 +46,8 @@ class Units:
     @property
     def sellable_cu(self) -> int:
         """What of the host may be sold."""
-        return math.floor((self.capacity_cu - self.reserved_cu)
-                          * self.allocation_ratio)
+        return math.floor(room.sold_cu(
+            self.capacity_cu, self.reserved_cu, self.allocation_ratio))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

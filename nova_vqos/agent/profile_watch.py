@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Mapping
 import logging
-import os
 
 from nova_vqos import files
 from nova_vqos.profile import document
@@ -61,7 +60,7 @@ class ProfileWatch:
         :param now_s: on the monotonic clock
         :returns: whether another profile is in use now
         """
-        identity = self._file_identity()
+        identity = files.identity(self._path)
         if identity == self._identity:
             self._check(now_s)
             return False
@@ -83,14 +82,6 @@ class ProfileWatch:
         self._checked_at_s = float('-inf')
         self._check(now_s)
         return True
-
-    def _file_identity(self) -> tuple[int, ...] | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns,
-                status.st_size)
 
     def _check(self, now_s: float) -> None:
         if self.profile is None or (

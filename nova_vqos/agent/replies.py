@@ -9,6 +9,7 @@ import typing as ty
 from nova_vqos import cpuset
 from nova_vqos import guarantee
 from nova_vqos import primitives
+from nova_vqos import room
 from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import controller
@@ -81,8 +82,11 @@ def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
     slowest_cu = units.pcpu_cu(profile.slowest(profile.pcpus))
     return messages.Units(
         capacity_cu=capacity_cu,
-        reserved_cu=max(terms.reserved_cu, guarantee.unsold_cu(
-            capacity_cu, guarantee_total_pcpus, slowest_cu)),
+        reserved_cu=room.reserved_cu(
+            capacity_cu, host_cu=terms.reserved_cu, stock_cu=terms.stock_cu,
+            unsold_cu=guarantee.unsold_cu(
+                capacity_cu, guarantee_total_pcpus, slowest_cu)),
+        stock_cu=terms.stock_cu,
         allocation_ratio=terms.allocation_ratio,
         used_cu=sum(server.policy.units or 0 for server in known
                     if server.policy is not None),

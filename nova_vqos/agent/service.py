@@ -169,6 +169,7 @@ class AgentService(service.Service):  # type: ignore[misc]
             biller=biller,
             enforcer=make_enforcer(conf, hypervisor),
             store=store,
+            compute_state_path=conf.vqos.compute_state_path,
             guarantees_speed=options.guarantees_speed,
             guaranteed_share=(
                 None if options.guaranteed_share == agent.AUTO

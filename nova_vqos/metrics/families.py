@@ -112,6 +112,9 @@ CAPACITY = Family(
 RESERVED = Family(
     'nova_vqos_host_reserved_cpu_units', GAUGE,
     'CPU units that the host does not sell')
+STOCK = Family(
+    'nova_vqos_host_stock_cpu_units', GAUGE,
+    'What of these servers without units can use')
 ALLOCATION_RATIO = Family(
     'nova_vqos_host_allocation_ratio', GAUGE,
     'How many times over the units that are left can be sold')

@@ -198,7 +198,7 @@ def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,
     """
     rooms = core_types.with_servers(
         core_types.of_host(profile, profile.pcpus), others,
-        reserved_cu=terms.reserved_cu,
+        reserved_cu=terms.reserved_cu + terms.stock_cu,
         allocation_ratio=terms.allocation_ratio)
     policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
     try:

@@ -13,6 +13,7 @@ import math
 import typing as ty
 
 from nova_vqos import policy
+from nova_vqos import room
 
 #: Kinds of differences.
 CLAIM_DIFFERS = 'claim-differs'
@@ -96,11 +97,12 @@ class Inventory(ty.NamedTuple):
 
     @property
     def sellable_cu(self) -> int:
-        left_cu = self.total_cu - self.reserved_cu
         # NOTE: a host without a valid profile is closed by reserving all of
         # it, which leaves what is sold as right as before.
-        return math.floor((left_cu if left_cu > 0 else self.total_cu)
-                          * self.allocation_ratio)
+        reserved_cu = (self.reserved_cu if self.reserved_cu < self.total_cu
+                       else 0)
+        return math.floor(room.sold_cu(
+            self.total_cu, reserved_cu, self.allocation_ratio))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -335,6 +335,28 @@ class HostsTestCase(AuditTestCase):
             'host', 'show', 'fast', '-f', 'json').json['alarms']
         self.assertIn('240 CU', alarm)
 
+    def test_what_servers_without_units_leave(self):
+        """Agent and Placement count the same."""
+        for _ in range(2):
+            self.boot_seen('fast')
+        # Half of its pCPU, and past the scheduler's filters.
+        self.boot(self.make_flavor(specs={
+            'quota:cpu_quota': '20000', 'quota:cpu_period': '40000'}),
+            az='nova:fast')
+        self._run_periodics()
+        self.assertEqual(100, self.inventory('fast')['reserved'])
+        self.agents.worlds['fast'].now_s += 20
+
+        def show(*names):
+            found = self.run_manage('host', 'show', 'fast', '-f', 'json').json
+            return [found[name] for name in names]
+        self.wait_for(lambda: show('reserved_cu') == [100],
+                      lambda: show('reserved_cu'))
+        self.assertEqual([200, 120], show('capacity_cu', 'used_cu'))
+        self.assertEqual([('host-overloaded', None, 'fast', 120, 100),
+                          ('host-oversold', None, 'fast', 120, 100)],
+                         self.audit())
+
     def test_one_host(self):
         for host in ('fast', 'slow'):
             self.hold(NOBODY if host == 'fast' else ORPHAN, host,

@@ -157,10 +157,14 @@ class TestHost:
         terms = dataclasses.replace(
             TERMS, profile=fakes.make_profile(), reserved_cu=10)
         has = replies.of_units(terms, []).capacity_cu / 100
-        for total_pcpus, reserved_cu in (
-                (0.0, 10), (has - 0.5, 50), (has - 0.05, 10)):
-            assert replies.of_units(
-                terms, [], total_pcpus).reserved_cu == reserved_cu
+        for total_pcpus, stock_cu, reserved_cu in (
+                (0.0, 0, 10), (has - 0.5, 0, 50), (has - 0.05, 0, 10),
+                (0.0, 70, 80), (has - 0.5, 70, 80), (has - 0.5, 20, 50)):
+            found = replies.of_units(
+                dataclasses.replace(terms, stock_cu=stock_cu), [],
+                total_pcpus)
+            assert (found.reserved_cu, found.stock_cu) == (
+                reserved_cu, stock_cu)
         assert replies.of_profile(None, NOW) is None
 
     @pytest.mark.parametrize('created_at, age_s', [

@@ -3,6 +3,7 @@
 
 import pytest
 
+from nova_vqos import compute_state
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
@@ -81,11 +82,16 @@ class TestOneThatFloats:
             [SLOW] * 4 + [FAST] * 5)
 
     def test_reserved_and_oversold_units(self, tmp_path):
-        for reserved_cu, ratio, pinned in (
-                (720, 1.0, []), (720, 16.0, []), (0, 0.1, []),
-                (0, 0.2, [(fakes.UUID, SLOW)])):
+        path = str(tmp_path / 'vqos.json')
+        for reserved_cu, stock_cu, ratio, pinned in (
+                (720, 0, 1.0, []), (720, 0, 16.0, []), (0, 0, 0.1, []),
+                (0, 720, 1.0, []), (360, 360, 1.0, []),
+                (360, 120, 1.0, [(fakes.UUID, SLOW)]),
+                (0, 0, 0.2, [(fakes.UUID, SLOW)])):
+            compute_state.Writer(path).write({}, {}, (1, stock_cu))
             made = agent.World(tmp_path, reserved_cu=reserved_cu,
-                               allocation_ratio=ratio)
+                               allocation_ratio=ratio,
+                               compute_state_path=path)
             calibrate(made, {'0-1': 2.0, '2-5': 0.8})
             run(made)
             assert made.host.pinned == pinned
