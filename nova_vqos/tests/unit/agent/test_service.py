@@ -10,11 +10,14 @@ from oslo_config import cfg
 from oslo_messaging import conffixture
 import pytest
 
+from nova_vqos import compute_state
 from nova_vqos.agent import process
 from nova_vqos.agent import service
 from nova_vqos.conf import agent as agent_options
 from nova_vqos.conf import vqos
 from nova_vqos.metrics import endpoint
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 
 LIMIT_S = 20
@@ -30,6 +33,8 @@ def conf(tmp_path):
     options.set_override('host', 'host')
     options.set_override('profile_path', str(tmp_path / 'profile'), 'vqos')
     options.set_override('agent_state_path', str(tmp_path / 'agent.json'),
+                         'vqos')
+    options.set_override('compute_state_path', str(tmp_path / 'vqos.json'),
                          'vqos')
     for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
@@ -95,6 +100,18 @@ class TestService:
     def test_it_connects_and_leaves_signs_of_life(self, conf, agent):
         manage.wait_until(lambda: read_state(conf).get('hypervisor_connected'))
         assert read_state(conf)['pid'] == os.getpid()
+
+    def test_it_counts_what_nova_compute_counted(self, conf):
+        document.store(fakes.make_profile(), conf.vqos.profile_path)
+        compute_state.Writer(conf.vqos.compute_state_path).write(
+            {}, {}, (1, 70))
+        started = service.AgentService(conf)
+        started.start()
+        try:
+            manage.wait_until(lambda: (
+                started._loop.host_report().units.reserved_cu == 70))
+        finally:
+            started.stop()
 
     def test_a_second_one_refuses_to_start(self, conf, agent):
         with pytest.raises(process.AlreadyRunning,
