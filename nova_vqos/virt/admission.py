@@ -115,14 +115,14 @@ def readmit(candidate, report, tracker, *, periods, former=None):
     owner, who reboots it, has no part in what became of the host.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
-    :param tracker: its CoreTypeTracker
+    :param tracker: its CoreTypeTracker; None: the server stays on its pCPUs
     :param former: what the server had before; None: not known
     """
     cu = candidate.policy.units
     if cu is None:
         return Admission()
     pcpus = (tracker.choose_again(candidate, report)
-             if candidate.in_one_type else None)
+             if tracker is not None and candidate.in_one_type else None)
     names = {'uuid': candidate.uuid, 'units': cu, 'problem': report.problem}
     try:
         if report.profile is None:

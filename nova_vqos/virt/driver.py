@@ -385,10 +385,25 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 _record_refusal(instance)
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
+        if instance.task_state == task_states.UNRESCUING:
+            xml = self._vqos_renewed(xml, instance)
         guest = super()._create_guest(context, xml, instance, *args, **kwargs)
         self._vqos_core_types.forget_choice(instance.uuid)
         self._vqos_agent.wake(instance)
         return guest
+
+    def _vqos_renewed(self, xml, instance):
+        """The XML that Nova saved when a rescue began, with today's tuning."""
+        try:
+            policy = _parse(instance.flavor, instance.numa_topology)
+            if policy is None or policy.units is None or self._vqos_obstacle():
+                return xml
+            return guest_cputune.renewed(xml, policy, self._vqos_report(),
+                                         vqos.periods(CONF))
+        except Exception as error:
+            LOG.warning('The server starts with the cap that it had when its '
+                        'rescue began: %s', error, instance=instance)
+            return xml
 
     def _vqos_stats(self):
         """Our stats, which the agent gets as well. Never raises."""

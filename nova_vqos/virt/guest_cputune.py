@@ -123,6 +123,35 @@ def former_of(guest):
                     'not known: %(error)s',
                     {'uuid': guest.uuid, 'error': error})
         return None
+    return _former(domain)
+
+
+def renewed(xml, policy, report, periods):
+    """The XML of a guest that was saved, with the tuning of today.
+
+    The guest stays on its pCPUs, but for the agent's own pins, which are made
+    anew.
+
+    :param xml: of a domain
+    :param policy: of the server
+    :param report: nova_vqos.virt.host_state.HostReport of the host
+    :param periods: nova_vqos.cputune.Periods
+    :raises nova_vqos.domain_xml.DomainXmlError: when it cannot be read
+    """
+    plain = domain_xml.without_limits(
+        domain_xml.without_own_pins(xml.encode()))
+    domain = domain_xml.read(plain)
+    tune = admission.readmit(
+        admission.Candidate(domain.uuid, policy, domain.pcpus or report.pcpus,
+                            domain.pinned),
+        report, None, periods=periods, former=_former(domain)).tune
+    return domain_xml.with_cputune(
+        plain, shares=tune.shares,
+        period_us=tune.cap and tune.cap.period_us,
+        quota_us=tune.cap and tune.cap.quota_us).decode()
+
+
+def _former(domain):
     cap = None if domain.quota_us is None else units.CpuCap(
         domain.quota_us, domain.period_us or _DEFAULT_PERIOD_US)
     return admission.Former(cap, domain.shares, domain.cpuset)

@@ -142,11 +142,13 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
 
     # Hosts.
 
-    def start_host(self, hostname, coefficient=1.0, *, pcpus=4, files=None):
+    def start_host(self, hostname, coefficient=1.0, *, pcpus=4, files=None,
+                   cell=None):
         """Start a calibrated compute host with a living agent.
 
         :param coefficient: of all its pCPUs; None: not calibrated
         :param files: its HostFiles; None: new ones
+        :param cell: its name; None: the first one
         :returns: its HostFiles
         """
         if files is None:
@@ -155,8 +157,9 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         if coefficient is not None:
             files.calibrate({'0-%d' % (pcpus - 1): coefficient})
         files.agent_lives()
-        self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
-            cpu_nodes=1, cpu_sockets=1, cpu_cores=pcpus, cpu_threads=1))
+        info = fakelibvirt.HostInfo(
+            cpu_nodes=1, cpu_sockets=1, cpu_cores=pcpus, cpu_threads=1)
+        self.start_compute(hostname, host_info=info, cell_name=cell)
         return files
 
     def start_compute(self, hostname, *args, **kwargs):
@@ -213,6 +216,21 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
         service = self.api.get_services(
             host=hostname, binary='nova-compute')[0]
         self.api.put_service_force_down(service['id'], True)
+
+    def kill_compute(self, hostname, migrating=None):
+        """End a host's compute service as ``kill -9`` does, and start it.
+
+        :param migrating: a server that it is just sending; None: there is
+            none
+        """
+        manager = self.computes[hostname].manager
+        # Of Nova 34, and what is there in 33 as well.
+        manager.graceful_shutdown = lambda *_arguments: None
+        manager.cleanup_host = lambda: None
+        if migrating is not None:
+            self.wait_for(self.migrations.kill_watcher(migrating['id']),
+                          lambda: 'the end of the watching thread')
+        self.restart_compute_service(hostname)
 
     # Flavors and servers.
 

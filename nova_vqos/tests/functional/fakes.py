@@ -9,7 +9,9 @@ time is the other XML that Nova sends, which no hook sees.
 """
 
 import collections.abc
+import contextlib
 import threading
+import time
 from urllib import parse
 
 import fixtures
@@ -20,8 +22,15 @@ from sqlalchemy import pool
 #: Children of <cputune> that libvirt keeps and Nova's fake does not.
 KEPT_TUNABLES = ('shares', 'period', 'quota')
 
+# Between two looks at a transfer that is held.
+_COPY_TURN_S = 0.02
+
 #: hook(hostname, xml) -> xml, or raises MigrationRefused.
 Hook = collections.abc.Callable[[str, str], str]
+
+
+class Killed(BaseException):
+    """A process was killed in the middle of its work: nothing handles it."""
 
 
 class MigrationRefused(Exception):
@@ -85,10 +94,15 @@ def _carry(defined, described):
 class LiveMigrationFixture(fixtures.Fixture):
     """Carry a domain to the connection of the host that the URI names.
 
+    One that was saved is restored by its next start, which needs the hook,
+    too.
+
     :ivar hook: applied to the XML on its way in, as libvirt applies
-        hooks/qemu to ``migrate begin``; None: passed unchanged
+        hooks/qemu to ``migrate begin`` and ``restore begin``; None: passed
+        unchanged
     :ivar arrived: (hostname, xml before the hook, xml after it) of each
     :ivar fail: the transfer breaks after the hook has run
+    :ivar switched: UUIDs of domains that were switched to post-copy
     """
 
     def __init__(self, computes):
@@ -99,6 +113,13 @@ class LiveMigrationFixture(fixtures.Fixture):
         self.hook: Hook | None = None
         self.arrived: list[tuple[str, str, str]] = []
         self.fail = False
+        self.switched: list[str] = []
+        self._held = False
+        self._aborted: set[str] = set()
+        # UUIDs of domains whose migration nova-compute watches no longer.
+        self._unwatched: set[str] = set()
+        # By UUID, the XML of domains that were saved.
+        self._saved: dict[str, str] = {}
 
     def setUp(self):
         super().setUp()
@@ -107,8 +128,69 @@ class LiveMigrationFixture(fixtures.Fixture):
         def migrate(domain, destination, params, flags):
             this._migrate(domain, destination, params, flags)
 
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
+        def abort(domain):
+            this._aborted.add(domain.UUIDString())
+
+        def switch(domain):
+            this.switched.append(domain.UUIDString())
+
+        def stats(domain, flags=0):
+            uuid = domain.UUIDString()
+            if uuid in this._unwatched:
+                this._unwatched.remove(uuid)
+                raise Killed
+            return {'type': domain._job_type}
+
+        stock_save = fakelibvirt.Domain.managedSave
+        stock_create = fakelibvirt.Domain.createWithFlags
+        stock_undefine = fakelibvirt.Domain.undefine
+
+        def save(domain, flags):
+            this._saved[domain.UUIDString()] = domain.XMLDesc(0)
+            stock_save(domain, flags)
+
+        def create(domain, flags):
+            saved = this._saved.pop(domain.UUIDString(), None)
+            stock_create(domain, flags)
+            if saved is not None:
+                domain.incoming_xml = this._received(
+                    domain._connection.getHostname(), saved)
+
+        def undefine(domain):
+            this._saved.pop(domain.UUIDString(), None)
+            stock_undefine(domain)
+
+        for name, replacement in (
+                ('managedSave', save), ('createWithFlags', create),
+                ('undefine', undefine),
+                ('migrateToURI3', migrate), ('abortJob', abort),
+                ('jobStats', stats),
+                ('migrateStartPostCopy', switch),
+                ('migrateSetMaxDowntime', lambda *_arguments: None)):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'nova.tests.fixtures.libvirt.Domain.{name}', replacement))
+
+    @contextlib.contextmanager
+    def held(self):
+        """Transfers last until the end of this.
+
+        As in libvirt one ends earlier when it is aborted, when its guest is
+        destroyed, and when it is paused or switched to post-copy: then there
+        is nothing more to copy first.
+        """
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def kill_watcher(self, uuid):
+        """End the thread of nova-compute that watches a migration.
+
+        :returns: callable that tells whether it has ended
+        """
+        self._unwatched.add(uuid)
+        return lambda: uuid not in self._unwatched
 
     def _migrate(self, domain, destination, params, flags):
         try:
@@ -127,7 +209,7 @@ class LiveMigrationFixture(fixtures.Fixture):
         hostname = parse.urlsplit(destination).hostname
         sent = params['destination_xml']
         try:
-            received = self.hook(hostname, sent) if self.hook else sent
+            received = self._received(hostname, sent)
         except MigrationRefused as exc:
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'Hook script failed: %s' % exc,
@@ -135,6 +217,7 @@ class LiveMigrationFixture(fixtures.Fixture):
                 error_domain=fakelibvirt.VIR_FROM_QEMU) from exc
         with self._lock:
             self.arrived.append((hostname, sent, received))
+        self._copy(domain)
         if self.fail:
             raise fakelibvirt.make_libvirtError(
                 fakelibvirt.libvirtError, 'the connection broke',
@@ -145,6 +228,23 @@ class LiveMigrationFixture(fixtures.Fixture):
         arrived = connection.defineXML(params['persistent_xml'])
         arrived.create()
         arrived.incoming_xml = received
+
+    def _received(self, hostname, xml):
+        return self.hook(hostname, xml) if self.hook else xml
+
+    def _copy(self, domain):
+        uuid = domain.UUIDString()
+        self._aborted.discard(uuid)
+        domain._job_type = fakelibvirt.VIR_DOMAIN_JOB_UNBOUNDED
+        while (self._held and domain.isActive() and uuid not in self._aborted
+               and uuid not in self.switched):
+            time.sleep(_COPY_TURN_S)
+        is_gone = domain._state == fakelibvirt.VIR_DOMAIN_SHUTOFF
+        if is_gone or uuid in self._aborted:
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'the migration was aborted',
+                error_code=fakelibvirt.VIR_ERR_OPERATION_FAILED,
+                error_domain=fakelibvirt.VIR_FROM_QEMU)
 
 
 class ExecutorShutdownFixture(fixtures.Fixture):

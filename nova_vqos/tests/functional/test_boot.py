@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server with units: claimed, capped by its host's speed, kept capped."""
 
+import fixtures
 from lxml import etree
+import nova.conf
 
 from nova_vqos.tests.functional import base
+
+CONF = nova.conf.CONF
 
 
 class BootTestCase(base.VqosTestCase):
@@ -136,6 +140,57 @@ class KeptCapTestCase(base.VqosTestCase):
         self._assert_kept()
         self._reboot_server(self.server, hard=True)
         self._assert_kept()
+
+    def test_rescue(self):
+        self._rescue()
+        self._assert_kept()
+        self._unrescue()
+        self._assert_kept()
+
+    def test_rescue_over_a_calibration(self):
+        self._rescue()
+        self.host_files['slow'].calibrate({'0-3': 1.2})
+        self._run_periodics()
+        # Nova starts what it saved when the rescue began.
+        self._unrescue()
+        self.assertEqual((25000, 50000, 614), self.tunables(self.server))
+
+    def _rescue(self):
+        self._tamper()
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.utils.get_instance_path',
+            lambda *_args, **_kwargs: CONF.instances_path))
+        self.api.post_server_action(self.server['id'], {'rescue': {
+            'rescue_image_ref': base.IMAGE_ID}})
+        self._wait_for_state_change(self.server, 'RESCUE')
+
+    def _unrescue(self):
+        self.api.post_server_action(self.server['id'], {'unrescue': None})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+
+    def test_what_is_restored_has_the_cap_of_then(self):
+        # libvirt's hook gets what it restores: from here on as after a
+        # calibration in between.
+        self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
+        self.migrations.hook = self.hook
+        for coefficient, cap, act in (
+                (1.2, (25000, 50000, 614), self._suspend_and_resume),
+                (2.0, (15000, 50000, 614), self._snapshot)):
+            self.host_files['slow'].calibrate({'0-3': coefficient})
+            act()
+            self.assertEqual(cap, self.tunables(self.server))
+            self.assertEqual({'slow': 60}, self.allocated(self.server['id']))
+
+    def _suspend_and_resume(self):
+        self._suspend_server(self.server)
+        self._resume_server(self.server)
+
+    def _snapshot(self):
+        self.api.post_server_action(
+            self.server['id'], {'createImage': {'name': 'of it'}})
+        self.notifier.wait_for_versioned_notifications('instance.snapshot.end')
+        self._wait_for_server_parameter(
+            self.server, {'OS-EXT-STS:task_state': None})
 
     def test_new_calibration_caps_at_the_next_start(self):
         # Until then the agent is who caps again.

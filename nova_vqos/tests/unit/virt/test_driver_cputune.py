@@ -10,6 +10,7 @@ from nova.virt.libvirt import driver as libvirt_driver
 
 from nova import exception
 from nova import objects
+from nova_vqos import domain_xml
 from nova_vqos import policy
 from nova_vqos.tests.fixtures import driver
 
@@ -362,3 +363,74 @@ class ReturningTestCase(driver.DriverTestCase):
             guest = self.start_again(specs, FormerGuest(self.LAST))
             self.assertIsNone(guest.cputune)
         self.assertIn('cgroup controller', self.stdlog.logger.output)
+
+
+class UnrescueTestCase(driver.DriverTestCase):
+    """Nova starts the XML of before the rescue."""
+
+    UNITS = {policy.UNITS_KEY: '60'}
+
+    def setUp(self):
+        super().setUp()
+        self.created = []
+        self.stub_driver('_create_guest', lambda _this, _context, xml, *_args:
+                         self.created.append(xml) or 'guest')
+
+    def _unrescue(self, saved, specs=None):
+        """:returns: the XML that the guest is made of"""
+        self.driver._create_guest(self.context, saved, self.make_instance(
+            self.UNITS if specs is None else specs,
+            task_state=task_states.UNRESCUING))
+        return self.created.pop()
+
+    def _saved(self, cputune='<quota>40000</quota><period>50000</period>',
+               more=''):
+        return (f'<domain><uuid>{UUID}</uuid>{more}<vcpu>1</vcpu>'
+                f'<cputune><shares>10</shares>{cputune}</cputune></domain>')
+
+    def _tunables(self, xml):
+        found = etree.fromstring(xml).find('./cputune')
+        return {child.tag: child.text for child in found}
+
+    def test_it_has_the_cap_of_today(self):
+        # Of 60 CU, on pCPUs of 150.
+        self.assertEqual(
+            {'shares': '614', 'quota': '20000', 'period': '50000'},
+            self._tunables(self._unrescue(self._saved())))
+
+    def test_limits_and_pins_of_the_agent_are_left_out(self):
+        saved = self._saved(
+            '<quota>40000</quota><period>50000</period>'
+            '<global_quota>30000</global_quota>'
+            '<vcpupin vcpu="0" cpuset="1"/>',
+            f'<metadata><v:{domain_xml.MARK} '
+            f'xmlns:v="{domain_xml.MARK_NS}"/></metadata>')
+        self.assertEqual(
+            {'shares': '614', 'quota': '20000', 'period': '50000'},
+            self._tunables(self._unrescue(saved)))
+
+    def test_other_pins_count(self):
+        self.files.calibrate({'0': 1.5, '1': 0.6})
+        saved = self._saved('<vcpupin vcpu="0" cpuset="1"/>')
+        self.assertEqual(
+            {'shares': '614', 'vcpupin': None, 'quota': '50000',
+             'period': '50000'}, self._tunables(self._unrescue(saved)))
+
+    def test_a_host_that_is_too_slow_by_now(self):
+        self.files.calibrate({'0-1': 0.5})
+        self.assertEqual({'shares': '614'},
+                         self._tunables(self._unrescue(self._saved())))
+
+    def test_a_host_that_lost_its_profile(self):
+        self.lose_profile()
+        self.assertEqual(
+            {'shares': '614', 'quota': '40000', 'period': '50000'},
+            self._tunables(self._unrescue(self._saved())))
+
+    def test_what_stays_as_it_was(self):
+        for saved, specs in (
+                (self._saved(), {}),
+                (self._saved(), {policy.CAP_KEY: 'floor'}),
+                (self._saved(), {policy.UNITS_KEY: 'sixty'}),
+                ('no domain', self.UNITS)):
+            self.assertEqual(saved, self._unrescue(saved, specs))
