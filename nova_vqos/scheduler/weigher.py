@@ -21,6 +21,9 @@ from nova_vqos.scheduler import request
 
 CONF = nova.conf.CONF
 
+# Of server groups.
+_SOFT_ANTI_AFFINITY = 'soft-anti-affinity'
+
 
 class _Weigher(weights.BaseHostWeigher):
     """A weigher with a multiplier of ours.
@@ -83,7 +86,12 @@ class VqosQuantumWeigher(_Weigher):
 
 
 class _FitWeigher(_Weigher):
-    """Prefers the host of which a server leaves least; higher weights win."""
+    """Prefers the host of which a server leaves least; higher weights win.
+
+    It is indifferent to servers of a group that is to be spread
+    (``soft-anti-affinity``): best fit would put them all on one host, and
+    outweigh Nova's own weigher of such groups.
+    """
 
     @staticmethod
     @abc.abstractmethod
@@ -104,7 +112,8 @@ class _FitWeigher(_Weigher):
         :param weight_properties: nova.objects.RequestSpec
         """
         policy = _policy_of(weight_properties)
-        if policy is None or policy.units is None:
+        if (policy is None or policy.units is None
+                or _is_to_be_spread(weight_properties)):
             return [0.0] * len(weighed_obj_list)
         found = [request.stats_of(weighed.obj) for weighed in weighed_obj_list]
         lefts_cu = [None if stats is None else self._left_cu(stats, policy)
@@ -182,6 +191,12 @@ def _policy_of(spec_obj):
     except policies.PolicyError:
         # The filter, or the driver, refuses it.
         return None
+
+
+def _is_to_be_spread(spec_obj):
+    """Whether the servers of a request should be on hosts of their own."""
+    group = ('instance_group' in spec_obj) and spec_obj.instance_group
+    return bool(group) and group.policy == _SOFT_ANTI_AFFINITY
 
 
 def _worst(weigher, host_state, low, high):

@@ -78,3 +78,40 @@ class WeigherTestCase(base.VqosTestCase):
             'metadata': {'quantum_weight_multiplier': '-10',
                          'units_weight_multiplier': '0'}}})
         self.assertNotEqual('cache', self.boot_class('cache'))
+
+
+class ServerGroupTestCase(base.VqosTestCase):
+    """A group of servers, for two hosts that are alike."""
+
+    def setUp(self):
+        self.flags(weight_classes=[
+            'nova.scheduler.weights.all_weighers',
+            'nova_vqos.scheduler.weigher.all_weighers',
+        ], group='filter_scheduler')
+        super().setUp()
+        for name in 'one', 'other':
+            self.start_host(name)
+        self.flavor = self.make_flavor(60)
+
+    def _boot_two(self, policy):
+        """:returns: on how many hosts they are"""
+        group = self.api.post_server_groups(
+            {'name': policy, 'policy': policy})
+        hosts = set()
+        for _ in range(2):
+            body = self._build_server(image_uuid=base.IMAGE_ID,
+                                      flavor_id=self.flavor, networks='none')
+            server = self.api.post_server({
+                'server': body, 'os:scheduler_hints': {'group': group['id']}})
+            self._wait_for_state_change(server, 'ACTIVE')
+            self.assertEqual({self.host_of(server): 60},
+                             self.allocated(server['id']))
+            hosts.add(self.host_of(server))
+            self._run_periodics()
+        return len(hosts)
+
+    def test_anti_affinity(self):
+        self.assertEqual(2, self._boot_two('anti-affinity'))
+
+    def test_soft_anti_affinity_outweighs_the_best_fit(self):
+        self.assertEqual(2, self._boot_two('soft-anti-affinity'))

@@ -287,6 +287,22 @@ class PackingTestCase(WeigherTestCase):
         self.assertEqual({0.0}, set(self.weigh(hosts, make_spec()).values()))
 
 
+class ServerGroupTestCase(WeigherTestCase):
+
+    def test_a_group_to_be_spread_is_left_to_novas_weigher(self):
+        hosts = [make_host('tight', room_cu=60, pieces='60:1'),
+                 make_host('roomy', room_cu=400, pieces='100:4')]
+        spec = make_spec(units=60, vcpus=1)
+        for group, expected in (
+                (None, {'tight': 12.0, 'roomy': 0.0}),
+                ('anti-affinity', {'tight': 12.0, 'roomy': 0.0}),
+                ('soft-affinity', {'tight': 12.0, 'roomy': 0.0}),
+                ('soft-anti-affinity', {'tight': 0.0, 'roomy': 0.0})):
+            spec.instance_group = group and objects.InstanceGroup(
+                policy=group)
+            self.assertEqual(expected, self.weigh(hosts, spec))
+
+
 class BothTestCase(WeigherTestCase):
 
     def test_a_pool_counts_before_the_best_fit(self):
