@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evacuation and unshelving: capped by where the server comes to be."""
 
+import fixtures
+from nova.policies import base as policies
+from nova.policies import servers
+
 from nova import utils
 from nova_vqos.tests.functional import test_resize
 
@@ -75,3 +79,86 @@ class UnshelveTestCase(test_resize.TwoHostsTestCase):
         self.assertEqual({}, self.allocated(server['id']))
         self._unshelve_server(server)
         self._assert_is(server, 'fast', 120)
+
+
+class SeveralVcpusTestCase(test_resize.TwoHostsTestCase):
+    """Each vCPU gets its part of the units, whichever way the server goes."""
+
+    # 120 CU on 2 vCPUs, and 400 on 4: 60 and 100 on each.
+    CAPS = {('fast', 120): (15000, 50000, 1229),
+            ('slow', 120): (37500, 50000, 1229),
+            ('fast', 400): (25000, 50000, 4096)}
+
+    def setUp(self):
+        super().setUp()
+        self.migrations.hook = self.hook
+
+    def _assert_is(self, server, host, units):
+        self.assertEqual(host, self.host_of(server))
+        self.assertEqual(self.CAPS[host, units], self.tunables(server))
+        self.assertEqual({host: units}, self.allocated(server['id']))
+
+    def test_live_and_anew(self):
+        server = self.boot(self.make_flavor(120, vcpus=2), 'slow')
+        self._assert_is(server, 'slow', 120)
+        self._live_migrate(server, host='fast')
+        self._assert_is(server, 'fast', 120)
+        self._shelve_server(server)
+        self._assert_used(0, 0)
+        self.api.post_server_action(
+            server['id'], {'unshelve': {'host': 'slow'}})
+        self._wait_for_state_change(server, 'ACTIVE')
+        self._assert_is(server, 'slow', 120)
+        self.host_dies('slow')
+        self._evacuate_server(server, expected_host='fast')
+        self._start_server(server)
+        self.assertEqual(self.CAPS['fast', 120], self.tunables(server))
+        self.assertEqual({'fast': 120, 'slow': 120},
+                         self.allocated(server['id']))
+
+    def test_cold(self):
+        server = self.boot(self.make_flavor(120, vcpus=2), 'slow')
+        self._resize_server(server, self.make_flavor(400, vcpus=4))
+        self._assert_is(server, 'fast', 400)
+        self._revert_resize(server)
+        self._assert_is(server, 'slow', 120)
+        self._assert_used(0, 120)
+        self._migrate_server(server)
+        self._confirm_resize(server)
+        self._assert_is(server, 'fast', 120)
+        self._assert_used(120, 0)
+
+
+class CrossCellTestCase(test_resize.TwoHostsTestCase):
+    """Nova makes the server anew in the other cell."""
+
+    NUMBER_OF_CELLS = 2
+    CELLS = {'fast': 'cell1', 'slow': 'cell2'}
+
+    def setUp(self):
+        super().setUp()
+        self.policy.set_rules({servers.CROSS_CELL_RESIZE:
+                               policies.RULE_ADMIN_API}, overwrite=False)
+        # Its disk goes by an image.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.LibvirtDriver.snapshot',
+            lambda *_args, **_kwargs: None))
+        self.server = self.boot(self.make_flavor(60), 'fast')
+
+    def _resize(self):
+        self._resize_server(self.server, self.make_flavor(80))
+        self._assert_is(self.server, 'slow', 80)
+        self._assert_held_by_migration(self.server, 'fast', 60)
+        self._assert_used(60, 80)
+
+    def test_confirmed(self):
+        self._resize()
+        self._confirm_resize(self.server, cross_cell=True)
+        self._assert_is(self.server, 'slow', 80)
+        self._assert_used(0, 80)
+
+    def test_reverted(self):
+        self._resize()
+        self._revert_resize(self.server)
+        self._assert_is(self.server, 'fast', 60)
+        self._assert_used(60, 0)

@@ -46,6 +46,11 @@ BAD_FLAVORS = {
     'mixed': (2, {UNITS: '60', 'hw:cpu_policy': 'mixed',
                   'hw:cpu_dedicated_mask': '0'}),
     'dedicated by resource': (1, {UNITS: '60', 'resources:PCPU': '1'}),
+    'realtime': (2, {UNITS: '60', 'hw:cpu_policy': 'dedicated',
+                     'hw:cpu_realtime': 'yes',
+                     'hw:cpu_realtime_mask': '^0'}),
+    'emulator isolated': (1, {UNITS: '60', 'hw:cpu_policy': 'dedicated',
+                              'hw:emulator_threads_policy': 'isolate'}),
     'less than a unit per vCPU': (4, {UNITS: '3'}),
     # A class or a billing that no host has yet: not ignored.
     'class not to be had': (1, {UNITS: '60', 'vqos:quantum_class': 'io'}),

@@ -55,10 +55,13 @@ class FailedResizeMixin:
 
 class TwoHostsTestCase(base.VqosTestCase):
 
+    #: By host, the name of its cell; none: there is one.
+    CELLS: dict[str, str] = {}
+
     def setUp(self):
         super().setUp()
-        self.start_host('fast', 2.0)
-        self.start_host('slow', 0.8)
+        for host, coefficient in (('fast', 2.0), ('slow', 0.8)):
+            self.start_host(host, coefficient, cell=self.CELLS.get(host))
 
     def _assert_is(self, server, host, units):
         self.assertEqual(host, self.host_of(server))
