@@ -34,6 +34,21 @@ class LiveMigrationTestCase(base.VqosTestCase):
             self.api.post_server_action(server['id'], {'os-migrateLive': {
                 'host': host, 'block_migration': 'auto', 'force': True}})
 
+    def _begin(self, server):
+        self.api.post_server_action(server['id'], {'os-migrateLive': {
+            'host': 'slow', 'block_migration': 'auto'}})
+
+    def _assert_rolled_back(self, server):
+        # NOTE: Nova 33 and 34 roll back, and then still set the server to
+        # ERROR for whatever libvirt raised (future.result() at the end of
+        # LibvirtDriver._live_migration), while its guest runs on.
+        self._wait_for_migration_status(server, ['error'])
+        self._wait_for_state_change(server, 'ERROR', wait_for_fault_key=False)
+        self.api.post_server_action(
+            server['id'], {'os-resetState': {'state': 'active'}})
+        self._assert_stayed(server, ON_FAST, 60)
+        self.assertTrue(self.domain(server, 'fast').isActive())
+
     def _assert_stayed(self, server, cap, units):
         shown = self._wait_for_server_parameter(
             server, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
@@ -128,17 +143,8 @@ class RecapTestCase(LiveMigrationTestCase):
 class RollbackTestCase(LiveMigrationTestCase):
 
     def _fails(self, server):
-        # NOTE: Nova 33 and 34 roll back, and then still set the server to
-        # ERROR for whatever libvirt raised (future.result() at the end of
-        # LibvirtDriver._live_migration), while its guest runs on.
-        self.api.post_server_action(server['id'], {'os-migrateLive': {
-            'host': 'slow', 'block_migration': 'auto'}})
-        self._wait_for_migration_status(server, ['error'])
-        self._wait_for_state_change(server, 'ERROR', wait_for_fault_key=False)
-        self.api.post_server_action(
-            server['id'], {'os-resetState': {'state': 'active'}})
-        self._assert_stayed(server, ON_FAST, 60)
-        self.assertTrue(self.domain(server, 'fast').isActive())
+        self._begin(server)
+        self._assert_rolled_back(server)
 
     def test_broken_transfer(self):
         server = self.boot(self.make_flavor(60), 'fast')
