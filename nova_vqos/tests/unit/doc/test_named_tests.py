@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests that the guides name are there.
+
+They are named by the role ``test``: level, module, and a part of it, such as
+``functional test_boot.BootTestCase.test_caps``, or the level alone.
+"""
+
+import ast
+import re
+
+import pytest
+
+from nova_vqos.tests.fixtures import doc_examples
+from nova_vqos.tests.fixtures import project
+
+pytestmark = project.needs_checkout
+
+PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
+LEVELS = {level: f'nova_vqos/tests/{level}'
+          for level in ('unit', 'functional', 'host', 'cloud')}
+LEVELS['tempest'] = 'tempest_plugin/nova_vqos_tempest_plugin/tests'
+# Modules that another change brings along.
+TO_COME = {'host test_ways'}
+
+_NAMED = re.compile(r':test:`([^`]+)`')
+
+
+def named(page):
+    return _NAMED.findall((project.TOP / page).read_text())
+
+
+def parts(path):
+    """The names of a module's tests, and of the classes that have them."""
+    return set(_parts(ast.parse(path.read_text()), ''))
+
+
+def _parts(node, before):
+    for child in node.body:
+        if isinstance(child, ast.ClassDef):
+            yield before + child.name
+            yield from _parts(child, f'{before}{child.name}.')
+        elif (isinstance(child, ast.FunctionDef)
+                and child.name.startswith('test_')):
+            yield before + child.name
+
+
+def is_there(name):
+    """
+    :raises KeyError: when there is no such level
+    """
+    level, _, test = name.partition(' ')
+    folder = project.TOP / LEVELS[level]
+    module, _, part = test.partition('.')
+    return not test or any(
+        not part or part in parts(path)
+        for path in folder.rglob(f'{module}.py'))
+
+
+@pytest.mark.parametrize('page', [page for page in PAGES if named(page)])
+def test_are_there(page):
+    assert [name for name in named(page)
+            if name not in TO_COME and not is_there(name)] == []
+
+
+@pytest.mark.parametrize(('name', 'expected'), [
+    ('unit', True),
+    ('unit test_named_tests', True),
+    ('unit test_named_tests.test_what_is_found', True),
+    ('functional test_boot.BootTestCase', True),
+    ('functional test_boot.BootTestCase.test_caps', True),
+    ('tempest test_allocations.ResizeTest', True),
+    ('unit test_nonesuch', False),
+    ('functional test_named_tests', False),
+    ('functional test_boot.BootTestCase.setUp', False),
+    ('functional test_boot.test_caps', False),
+    ('unit test_named_tests.PAGES', False)])
+def test_what_is_found(name, expected):
+    assert is_there(name) is expected
+
+
+def test_a_level_that_there_is_not():
+    with pytest.raises(KeyError):
+        is_there('lab test_ways')
