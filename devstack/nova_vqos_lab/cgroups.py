@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import re
 import signal
 import threading
 import time
@@ -38,6 +39,9 @@ _MACHINE_SHARES = 102400
 _SERVICES_SHARES = 10240
 _LEAST_SHARES = 2
 _DEFAULT_SHARES = 1024
+# Of a guest; libvirt shortens it at 64 characters, and escapes those that are
+# special to systemd.
+_DOMAIN = re.compile(r'qemu-([0-9]+)-(.*)\.libvirt-qemu')
 _DEFAULT_WEIGHT = 100
 
 
@@ -229,25 +233,26 @@ def members(hierarchy: Hierarchy, group: str) -> Iterator[int]:
 
 def vcpu_group(hierarchy: Hierarchy, group: str, domain: str,
                vcpu: int) -> str | None:
-    """Find what libvirt made for a vCPU.
+    """Find what libvirt made for a vCPU, in the latest run of its guest.
+
+    That of an earlier one is left where both libvirtd and QEMU were killed.
 
     :param group: of the host
     :param domain: name of the guest
     :returns: the vCPU's group, or None while there is none
     """
-    # libvirt names it qemu-ID-NAME.libvirt-qemu, shortened at 64 characters
-    # and with characters that are special to systemd escaped.
     machine = os.path.join(group, MACHINE)
     below = hierarchy.directory('cpu', machine)
     try:
         names = os.listdir(below)
     except FileNotFoundError:
         return None
+    found = {}
     for name in names:
-        if not name.endswith('.libvirt-qemu'):
-            continue
-        if name.removesuffix('.libvirt-qemu').split('-', 2)[2:] != [domain]:
-            continue
+        match = _DOMAIN.fullmatch(name)
+        if match is not None and match[2] == domain:
+            found[int(match[1])] = name
+    for _, name in sorted(found.items(), reverse=True):
         for part in (f'vcpu{vcpu}', f'libvirt/vcpu{vcpu}'):
             if os.path.isdir(os.path.join(below, name, part)):
                 return os.path.join(machine, name, part)

@@ -217,9 +217,12 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def _find_emulator(self, uuid: str) -> domain_files.Emulator:
         domain = self._session.lookup(uuid)
+        run_id = domain.ID()
+        if run_id < 0:
+            # It has just ended: its cgroup goes before the event comes.
+            raise base.DomainGone(f'domain {uuid} does not run')
         return domain_files.Emulator(
-            domain.ID(),
-            self._session.read_pid(self._session.call(domain.name)))
+            run_id, self._session.read_pid(self._session.call(domain.name)))
 
     def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
         try:

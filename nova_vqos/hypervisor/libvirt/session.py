@@ -34,6 +34,10 @@ _MIGRATING_STATES = (
 )
 # Jobs beside which libvirt takes writes.
 _HARMLESS_JOBS = (libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP,)
+# How long the last step of an incoming migration is waited for, and how often
+# it is looked at. Its guest runs already, maybe with a wrong cap.
+_ARRIVAL_TIMEOUT_S = 1.0
+_ARRIVAL_INTERVAL_S = 0.01
 
 _event_loop_lock = threading.Lock()
 _event_loop: threading.Thread | None = None
@@ -152,12 +156,21 @@ class Session:
     def check_writable(self, domain: ty.Any) -> None:
         """Refuse where libvirt would let a write wait for 30 s, and fail.
 
+        It waits, for a second at the most, for a domain that has just arrived.
+
         :raises base.DomainBusy: when a migration or another job goes on
         """
-        state = tuple(self.call(domain.state))
-        if state in _MIGRATING_STATES:
-            raise base.DomainBusy('it is being migrated or started')
-        job = self.call(domain.jobStats)
+        until_s = time.monotonic() + _ARRIVAL_TIMEOUT_S
+        while True:
+            state = tuple(self.call(domain.state))
+            if state in _MIGRATING_STATES:
+                raise base.DomainBusy('it is being migrated or started')
+            job = self._job(domain)
+            if job is not None:
+                break
+            if time.monotonic() >= until_s:
+                raise base.DomainBusy('it arrives')
+            time.sleep(_ARRIVAL_INTERVAL_S)
         operation = job.get('operation')
         # NOTE: also one that is 'completed': its last part holds the domain.
         if (job['type'] != libvirt.VIR_DOMAIN_JOB_NONE
@@ -177,6 +190,22 @@ class Session:
             raise base.HypervisorError(
                 f'the process of domain {name} is unknown: {error}'
             ) from error
+
+    def _job(self, domain: ty.Any) -> dict[str, ty.Any] | None:
+        """The job of a domain; None: an incoming migration.
+
+        NOTE: libvirt tells only the source of a migration about it
+        (src/qemu/qemu_driver.c, qemuDomainGetJobStatsInternal).
+        """
+        try:
+            return dict(self.call(domain.jobStats))
+        except base.HypervisorError as error:
+            cause = error.__cause__
+            if (isinstance(cause, libvirt.libvirtError)
+                    and cause.get_error_code()
+                    == libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+                return None
+            raise
 
     def _alive(self) -> bool:
         connection = self._connection

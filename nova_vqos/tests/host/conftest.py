@@ -17,6 +17,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[3] / 'devstack'))
 
 from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import busy_guest
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import netns
@@ -105,6 +106,12 @@ def client(lab, bus):
     """RPC to the agents, from the controller's network."""
     with agents.Client(bus, lab.network.controller) as made:
         yield made
+
+
+@pytest.fixture(scope='session')
+def busy(lab):
+    """A guest of two busy vCPUs, without units; see BusyGuest.start()."""
+    return busy_guest.BusyGuest(lab.fast, ROOT)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ _XML = """
   <on_poweroff>destroy</on_poweroff>
   <devices>
     <emulator>/usr/bin/qemu-system-x86_64</emulator>
-    <memballoon model='none'/>
+    <memballoon model='none'/>{devices}
   </devices>
 </domain>
 """
@@ -77,6 +77,14 @@ def server(units=40, **specs):
                for key, value in specs.items()}}
 
 
+def extra_specs(specs):
+    """:returns: the XML of a flavor's extra specs."""
+    return ''.join(
+        f'<nova:extraSpec name={saxutils.quoteattr(name)}>'
+        f'{saxutils.escape(value)}</nova:extraSpec>'
+        for name, value in specs.items())
+
+
 class Guest:
     """A server as Nova would have made it, running on a host.
 
@@ -87,7 +95,7 @@ class Guest:
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
                  pinned_to=None, spare_vcpus=0, flavor_id=None, initrd=None,
-                 memory_mib=48, persistent=False):
+                 memory_mib=48, persistent=False, devices=''):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
@@ -99,6 +107,7 @@ class Guest:
         :param memory_mib: NOTE: Linux 6.1 needs more than 64 to boot; with
             less its loader resets the guest again and again, which takes all
             CPU time, too
+        :param devices: XML of further ones
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -108,16 +117,13 @@ class Guest:
             cputune += '<quota>{}</quota><period>{}</period>'.format(*cap)
         if pinned_to is not None:
             cputune += f'<vcpupin vcpu="0" cpuset="{pinned_to}"/>'
-        lines = ''.join(
-            f'<nova:extraSpec name={saxutils.quoteattr(name)}>'
-            f'{saxutils.escape(value)}</nova:extraSpec>'
-            for name, value in (specs or {}).items())
         xml = _XML.format(
-            name=self.name, uuid=self.uuid, vcpus=vcpus, specs=lines,
+            name=self.name, uuid=self.uuid, vcpus=vcpus,
+            specs=extra_specs(specs or {}),
             most_vcpus=vcpus + spare_vcpus, cputune=cputune,
             flavor_id=f' id="{flavor_id}"' if flavor_id else '',
             memory_mib=memory_mib, kernel=_image['kernel'],
-            initrd=initrd or _image['initrd'])
+            initrd=initrd or _image['initrd'], devices=devices)
         connection = connect(host)
         if persistent:
             connection.defineXML(xml).create()
@@ -172,10 +178,10 @@ class Guest:
         host = host or self.host
         cgroups.write_quota(host.hierarchy, self.group(host), quota_us)
 
-    def cpu_time_ns(self, host=None):
-        """:returns: the CPU time that its first vCPU has had."""
+    def cpu_time_ns(self, host=None, vcpu=0):
+        """:returns: the CPU time that a vCPU has had."""
         host = host or self.host
-        return cgroups.cpu_time_ns(host.hierarchy, self.group(host))
+        return cgroups.cpu_time_ns(host.hierarchy, self.group(host, vcpu))
 
     def delivered_share(self, window_s):
         """:returns: the part of a pCPU's time that its vCPU gets."""
@@ -185,13 +191,14 @@ class Guest:
         cpu_ns = self.cpu_time_ns() - cpu_ns
         return cpu_ns / (time.monotonic_ns() - began_ns)
 
-    def migrate(self, target, flags=0):
+    def migrate(self, target, flags=0, **parameters):
         """Migrate it live.
 
+        :param parameters: libvirt's, by name
         :raises libvirt.libvirtError: when libvirt cancels it
         """
         self.domain().migrateToURI3(
-            f'qemu+tcp://{target.name}/system', {},
+            f'qemu+tcp://{target.name}/system', parameters,
             libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | flags)
 
     def migrate_as_nova(self, target):

@@ -115,6 +115,12 @@ class TestLibvirt:
         with pytest.raises(base.HypervisorError, match='process'):
             hypervisor.read(uuid)
 
+    def test_a_domain_that_has_just_ended_is_gone(self, hypervisor, daemon):
+        uuid, = hypervisor.running()
+        daemon.lookupByName('test').destroy()
+        with pytest.raises(base.DomainGone):
+            hypervisor.read(uuid)
+
     def test_without_a_connection_all_is_unavailable(self, hypervisor):
         hypervisor.close()
         for call in (hypervisor.running,
@@ -359,6 +365,14 @@ def test_a_domain_to_come_is_marked(hypervisor, monkeypatch, state, incoming):
     assert hypervisor.describe(fakes.UUID).incoming is incoming
 
 
+def unsupported():
+    """:returns: what the target of a migration answers about its job"""
+    error = libvirt.libvirtError('unsupported')
+    error.err = (libvirt.VIR_ERR_OPERATION_UNSUPPORTED, 10, '', 2, '', None,
+                 None, 0, 0)
+    return error
+
+
 class TestWrite:
     def write(self, hypervisor, monkeypatch, domain, *changes):
         monkeypatch.setattr(hypervisor._session, 'lookup',
@@ -394,6 +408,31 @@ class TestWrite:
         domain = FakeDomain(job={
             'type': job_type,
             'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT})
+        with pytest.raises(base.DomainBusy):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert domain.set == []
+
+    def test_one_that_arrives_is_waited_for(self, hypervisor, monkeypatch):
+        """Its guest runs already, and libvirt still takes no writes."""
+        domain = FakeDomain()
+        errors = [unsupported() for _ in range(3)]
+
+        def job_stats():
+            if errors:
+                raise errors.pop()
+            return {'type': libvirt.VIR_DOMAIN_JOB_NONE}
+        domain.jobStats = job_stats
+        self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert errors == []
+        assert domain.set == [[('cpu_shares', 600)]]
+
+    def test_one_that_arrives_for_long_is_busy(self, hypervisor, monkeypatch):
+        monkeypatch.setattr(session, '_ARRIVAL_TIMEOUT_S', 0.03)
+        domain = FakeDomain()
+
+        def job_stats():
+            raise unsupported()
+        domain.jobStats = job_stats
         with pytest.raises(base.DomainBusy):
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
         assert domain.set == []
