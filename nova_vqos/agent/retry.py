@@ -54,6 +54,10 @@ class Backoff:
         self.next_at_s = now_s + delay_s
         return delay_s
 
+    def defer(self, until_s: float) -> None:
+        """Wait, without a failure."""
+        self.next_at_s = until_s
+
     def reset(self) -> None:
         """Forget all failures: the next try may be made now."""
         self._failures = 0

@@ -27,6 +27,8 @@ ASK_TIMEOUT_S = 20.0
 
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 30.0
+# Less than the agent's interval: with each tick.
+_BUSY_RETRY_S = 0.5
 
 _Result = ty.TypeVar('_Result')
 
@@ -246,11 +248,17 @@ class ServerJobs:
 
         :param busy_level: of the log, where the server is only busy
         """
-        self.back_off(server)
         if isinstance(error, base.DomainBusy):
-            LOG.log(busy_level, 'Server %s (%s) has to wait: %s', server.uuid,
+            # What is wrong meanwhile is to be right soon after its end, and
+            # no event may report that.
+            known = server in self._backoffs
+            self._backoffs[server].defer(self._clock() + _BUSY_RETRY_S)
+            LOG.log(logging.DEBUG if known else busy_level,
+                    'Server %s (%s) has to wait: %s', server.uuid,
                     server.name, error)
-        elif isinstance(error, base.Unavailable):
+            return
+        self.back_off(server)
+        if isinstance(error, base.Unavailable):
             self._on_unavailable(str(error))
         elif isinstance(error, base.DomainGone):
             LOG.debug('Server %s is gone: %s', server.uuid, error)

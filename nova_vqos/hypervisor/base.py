@@ -298,6 +298,12 @@ class CapDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def is_busy(self, uuid: str) -> bool:
+        """Whether a migration or another job goes on, so that it takes no
+        writes now. May block for a second.
+        """
+
+    @abc.abstractmethod
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
         """Have a domain start with this cap and weight the next time.

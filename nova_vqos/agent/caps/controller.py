@@ -92,9 +92,12 @@ class CapsController(controller.Controller):
     def lift(self, server: servers.Server, for_s: float) -> None:
         """Take the limit on a server's I/O away for a while.
 
-        It comes back by itself, or with the end of a migration.
+        It comes back by itself, unless a migration begins: then with the end
+        of that.
         """
-        self._states[server].lifted_until_s = self._clock() + for_s
+        state = self._states[server]
+        state.lifted_until_s = self._clock() + for_s
+        state.migrates = False
         self._servers.mark(server)
         self._jobs.retry_now(server)
 
@@ -146,7 +149,7 @@ class CapsController(controller.Controller):
     def _reconcile(self, server: servers.Server, now_s: float,
                    terms: controller.HostTerms) -> None:
         state = self._states[server]
-        if (state.lifted_until_s is not None
+        if (state.lifted_until_s is not None and not state.migrates
                 and now_s >= state.lifted_until_s):
             state.lifted_until_s = None
             self._servers.mark(server)
@@ -169,7 +172,10 @@ class CapsController(controller.Controller):
             if (state.tampering.problem
                     and state.tampering.expire_problem(now_s)):
                 server.set_problem('')
-            self._begin_persisting(server, now_s)
+            if state.lifted_until_s is not None:
+                self._begin_watching(server, now_s)
+            else:
+                self._begin_persisting(server, now_s)
             return
         self._compare(server, in_force, now_s, terms)
 
@@ -298,6 +304,26 @@ class CapsController(controller.Controller):
             server.set_problem('')
         self._states[server].record_released()
         self._servers.mark(server)
+
+    # Migrations.
+
+    def _begin_watching(self, server: servers.Server, now_s: float) -> None:
+        """Look whether the migration goes on for which a limit is lifted.
+
+        NOTE: libvirt reports its end only where it succeeds.
+        """
+        if not self._jobs.is_waiting(server, now_s):
+            self._jobs.begin(
+                server, functools.partial(self._hypervisor.is_busy,
+                                          server.uuid),
+                functools.partial(self._record_busy, server))
+
+    def _record_busy(self, server: servers.Server, busy: bool) -> None:
+        state = self._states[server]
+        if state.migrates and not busy:
+            state.lifted_until_s = None
+            self._servers.mark(server)
+        state.migrates = busy
 
     # What a server starts with the next time.
 

@@ -80,6 +80,8 @@ class CapState:
     :ivar writes: to it
     :ivar lifted_until_s: no limit on its I/O until then, for a migration;
         None: there is
+    :ivar migrates: whether that migration was seen to go on: the limit waits
+        for its end
     :ivar pinned_to: pCPUs that it was pinned to since it was last described;
         None: it was not
     :ivar pinned_revision: of the server, when it was
@@ -103,6 +105,7 @@ class CapState:
         self.release_tokens = retry.TokenBucket(
             _OTHERS_AT_ONCE, _OTHER_INTERVAL_S)
         self.lifted_until_s: float | None = None
+        self.migrates = False
         self.pinned_to: frozenset[int] | None = None
         self.pinned_revision = 0
         self.choose_at_s = float('-inf')

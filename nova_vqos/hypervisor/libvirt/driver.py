@@ -142,6 +142,13 @@ class LibvirtHypervisor(base.Hypervisor):
                 field: cgroup.UNLIMITED_QUOTA_US if value == -1 else value
                 for field, value in values.items()})
 
+    def is_busy(self, uuid: str) -> bool:
+        try:
+            self._session.check_writable(self._session.lookup(uuid))
+        except base.DomainBusy:
+            return True
+        return False
+
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
         return definition.mend(self._session, uuid, cap, shares)

@@ -36,6 +36,20 @@ class TestMigration:
         world.tick(3)
         assert world.domain() == billing.WHOLE
 
+    @pytest.mark.parametrize('seconds', [3, 100])
+    def test_the_limit_comes_back_with_the_end_of_one(self, world, seconds):
+        """libvirt sends no event where it fails."""
+        world.run()
+        world.loop.lift(fakes.UUID, 30.0)
+        world.settle()
+        world.host.refuse[fakes.UUID] = base.DomainBusy('it migrates')
+        world.tick(seconds)
+        assert world.domain().quota_us is None
+        assert world.report()['problem'] == ''
+        world.host.refuse.clear()
+        world.tick(2)
+        assert world.domain() == billing.WHOLE
+
     def test_one_that_was_left_alone_for_a_while_is_written_at_once(
             self, world):
         world.host.refuse[fakes.UUID] = base.DomainBusy('a job runs on it')
