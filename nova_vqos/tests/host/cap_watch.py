@@ -56,11 +56,14 @@ class CapWatch:
         """
         assert any(span.ran_ns > NOTHING_NS for spans in self._spans.values()
                    for span in spans), f'{self._name} was not seen to run'
-        return max(sum(
+        found_ms = max(sum(
             span.ended_s - max(span.began_s, since_s) for span in spans
             if span.cap != cap and span.ended_s > since_s
             and span.ran_ns > NOTHING_NS) * 1000
             for spans in self._spans.values())
+        print(f'{self._name} on {self._host.name}: {found_ms:.1f} ms with '
+              f'another cap than {cap}')
+        return found_ms
 
     def caps(self):
         """:returns: the caps that each vCPU had after it began to run, by its

@@ -6,7 +6,6 @@ with a wrong cap is read from its cgroups. Its debt is exact: a server that is
 billed, and not charged, keeps it.
 """
 
-import contextlib
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ import libvirt
 import pytest
 
 from nova_vqos.hypervisor.linux import sched_attr
+from nova_vqos.profile import document
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import conftest
@@ -32,6 +32,7 @@ SPECS = guests.server(36, vqos_quantum_class='cache',
 CAP = (9_000, 50_000)
 CAP_ON_SLOW = (18_000, 50_000)
 CAP_OF_THREE = (8_000, 66_667)
+CAP_OF_THREE_ON_SLOW = (12_000, 50_000)
 SHARES = 369
 SLICE_US = 90_000
 DEBT_CU_S = 500
@@ -40,6 +41,14 @@ TICK_MS = 1000
 # In MiB/s. It would take a minute, and the guest changes more than that.
 SLOW_PACE = 1
 ALL_SPEED = 8000
+
+DISK = f"""
+<disk type='file' device='disk'>
+  <driver name='qemu' type='raw'/>
+  <source file='{conftest.ROOT}/nova/disk'/>
+  <target dev='vda' bus='virtio'/>
+</disk>
+"""
 
 has_slices = sched_attr.slice_us(0) is not None
 
@@ -102,10 +111,20 @@ def store_profiles(lab):
     agents.store_profile(lab.slow, 0.5)
 
 
+def wait_profile(client, host):
+    """Wait until the agent of a host uses the profile that is there."""
+    stored = document.load(agents.profile_path(host)).id
+    process.wait_until(
+        lambda: client.get_host(host)['profile_id'] == stored, LIMIT_S,
+        f'the agent of {host.name} to use profile {stored}')
+
+
 @pytest.fixture
 def start(lab, busy, started, client):
     """Starts the server on a host, with all that it is to have there."""
     started.start()
+    for host in lab.hosts:
+        wait_profile(client, host)
 
     def start(host, **options):
         guest = busy.start(host, SPECS, **options)
@@ -201,221 +220,6 @@ class Move:
             self.error = error
 
 
-def test_post_copy_and_back_with_auto_converge(lab, start, client):
-    guest = start(lab.fast)
-    with (cap_watch.CapWatch(guest) as source,
-          cap_watch.CapWatch(guest, lab.slow) as watch,
-          Move(guest, lab.slow, libvirt.VIR_MIGRATE_POSTCOPY) as move):
-        guest.domain().migrateStartPostCopy()
-        move.wait_end()
-        assert move.error is None
-        guest.host = lab.slow
-        assert_kept(client, guest)
-    assert source.wrong_ms(CAP) == 0
-    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
-    assert_nothing_to_correct(client, guest)
-    assert_goes_on(guest)
-
-    with (cap_watch.CapWatch(guest) as source,
-          cap_watch.CapWatch(guest, lab.fast) as watch,
-          Move(guest, lab.fast, libvirt.VIR_MIGRATE_AUTO_CONVERGE,
-               pace=20) as move):
-        domain = guest.domain()
-        process.wait_until(
-            lambda: domain.jobStats().get('auto_converge_throttle'), LIMIT_S,
-            'QEMU to slow the guest down')
-        move.finish()
-        assert_kept(client, guest)
-    assert source.wrong_ms(CAP_ON_SLOW) == 0
-    assert watch.wrong_ms(CAP) == 0, watch.caps()
-    assert_nothing_to_correct(client, guest)
-
-
-def test_a_block_migration(lab, start, client):
-    """Its disk is on no storage that both hosts have."""
-    guest = start(lab.fast)
-    for host in lab.hosts:
-        with open(host.path('nova/disk'), 'wb') as disk:
-            disk.truncate(4 << 20)
-    guest.domain().attachDevice(_DISK.format(path=f'{conftest.ROOT}/nova/disk'))
-    with cap_watch.CapWatch(guest, lab.slow) as watch:
-        guest.migrate(lab.slow, libvirt.VIR_MIGRATE_NON_SHARED_DISK)
-        guest.host = lab.slow
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
-    assert_nothing_to_correct(client, guest)
-
-
-def end_job(lab, _started, guest):
-    guest.domain().abortJob()
-
-
-def kill_target(lab, _started, guest):
-    group = f'{os.path.dirname(guest.group(lab.slow))}/emulator'
-    os.kill(next(iter(cgroups.members(lab.slow.hierarchy, group))),
-            signal.SIGKILL)
-
-
-def restart_source_libvirtd(lab, _started, _guest):
-    restart_libvirtd(lab.fast)
-
-
-def restart_target_libvirtd(lab, _started, _guest):
-    restart_libvirtd(lab.slow)
-
-
-def restart_libvirtd(host):
-    host.libvirtd.kill()
-    host.start_libvirtd()
-
-
-@pytest.mark.parametrize('fail', [
-    end_job, kill_target, restart_source_libvirtd, restart_target_libvirtd])
-def test_a_migration_that_fails(lab, started, start, client, fail):
-    guest = start(lab.fast)
-    with cap_watch.CapWatch(guest) as watch:
-        with Move(guest, lab.slow) as move:
-            fail(lab, started, guest)
-            move.wait_end()
-        assert move.error is not None
-        assert_gone(client, guest, lab.slow)
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP) == 0
-    assert_nothing_to_correct(client, guest)
-    assert_goes_on(guest)
-
-
-def test_a_source_that_dies(lab, started, start, busy, client):
-    guest = start(lab.fast)
-    with Move(guest, lab.slow) as move:
-        os.kill(guest.emulator, signal.SIGKILL)
-        move.wait_end()
-    assert move.error is not None
-    for host in lab.hosts:
-        assert_gone(client, guest, host)
-    # It is started anew, and has its account from there.
-    with cap_watch.CapWatch(guest, lab.slow) as watch:
-        busy.start(lab.slow, SPECS)
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP_ON_SLOW) == 0
-
-
-@pytest.mark.parametrize('side', ['source', 'target'])
-def test_an_agent_that_is_restarted_meanwhile(lab, started, start, client,
-                                              side):
-    guest = start(lab.fast)
-    host = lab.fast if side == 'source' else lab.slow
-    with (cap_watch.CapWatch(guest) as source,
-          cap_watch.CapWatch(guest, lab.slow) as watch,
-          Move(guest, lab.slow) as move):
-        started.kill(host)
-        started.start()
-        move.finish()
-        assert_kept(client, guest)
-    assert source.wrong_ms(CAP) == 0
-    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
-    assert_nothing_to_correct(client, guest)
-
-
-def test_without_agents(lab, started, start, client):
-    guest = start(lab.fast)
-    for host in lab.hosts:
-        started.kill(host)
-    with cap_watch.CapWatch(guest, lab.slow) as watch:
-        guest.migrate(lab.slow)
-        guest.host = lab.slow
-        assert_goes_on(guest)
-        started.start()
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
-    assert_nothing_to_correct(client, guest)
-
-
-def test_without_the_hook(lab, start, client, missing_hook):
-    guest = start(lab.fast)
-    missing_hook(lab.slow)
-    assert_corrected_after_move(lab, guest, client)
-
-
-def test_a_hook_that_fails(lab, start, client):
-    guest = start(lab.fast)
-    agents.configure_hook(lab.slow, profile='/nonesuch')
-    assert_corrected_after_move(lab, guest, client)
-
-
-def assert_corrected_after_move(lab, guest, client):
-    with cap_watch.CapWatch(guest, lab.slow) as watch:
-        guest.migrate(lab.slow)
-        guest.host = lab.slow
-        assert_kept(client, guest)
-    assert 0 < watch.wrong_ms(CAP_ON_SLOW) < TICK_MS, watch.caps()
-    report = client.get_server(lab.slow, guest)
-    assert report['right_at_first_sight'] is False
-    assert 0 < report['wrong_ms'] < TICK_MS
-
-
-@pytest.fixture
-def missing_hook(lab):
-    """Takes the hook of a host away; it is there again after the test."""
-    moved = []
-
-    def take_away(host):
-        path = host.path('etc/libvirt/hooks/qemu.d')
-        os.rename(path, f'{path}-away')
-        moved.append(path)
-    yield take_away
-    for path in moved:
-        os.rename(f'{path}-away', path)
-
-
-def test_vcpus_that_come_and_go(lab, start, client):
-    guest = start(lab.fast)
-    with cap_watch.CapWatch(guest) as watch:
-        began_s = time.monotonic()
-        guest.domain().setVcpusFlags(3, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        assert_kept(client, guest, CAP_OF_THREE)
-        process.wait_until(
-            lambda: guest.cpu_time_ns(vcpu=2) > 100_000_000, LIMIT_S,
-            'its third vCPU to work')
-        assert watch.wrong_ms(CAP_OF_THREE, began_s) < TICK_MS, watch.caps()
-        assert client.get_server(lab.fast, guest)['tampering_count'] == 0
-
-    with cap_watch.CapWatch(guest, lab.slow) as watch:
-        guest.migrate(lab.slow)
-        guest.host = lab.slow
-        assert_kept(client, guest, (12_000, 50_000))
-    assert watch.wrong_ms((12_000, 50_000)) == 0, watch.caps()
-    with cap_watch.CapWatch(guest) as watch:
-        began_s = time.monotonic()
-        guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        left_s = time.monotonic()
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP_ON_SLOW, left_s) < TICK_MS, watch.caps()
-
-
-def test_virsh_schedinfo(lab, start, client):
-    guest = start(lab.fast, persistent=True)
-    process.wait_until(lambda: guest.next_start() == (*CAP, SHARES), LIMIT_S,
-                       'its definition to be corrected')
-    with cap_watch.CapWatch(guest) as watch:
-        lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
-                      'vcpu_quota=100000'])
-        client.wait_tampering(guest, '100000')
-        assert_kept(client, guest)
-    assert 0 < watch.wrong_ms(CAP) < TICK_MS, watch.caps()
-
-    # libvirt reports no change of a definition: it is corrected when its
-    # guest has started again.
-    lab.fast.run(['virsh', 'schedinfo', guest.name, '--config',
-                  'vcpu_quota=100000'])
-    with cap_watch.CapWatch(guest) as watch:
-        guest.soft_reboot()
-        assert_kept(client, guest)
-    assert watch.wrong_ms(CAP) < TICK_MS, watch.caps()
-    process.wait_until(lambda: guest.next_start() == (*CAP, SHARES), LIMIT_S,
-                       'its definition to be corrected')
-
-
 def test_one_that_pauses_and_goes_on(lab, start, client):
     guest = start(lab.fast)
     with (cap_watch.CapWatch(guest) as watch, guests.Writes(guest) as writes):
@@ -436,6 +240,7 @@ def test_one_that_is_saved_and_restored(lab, start, client):
     guest.domain().managedSave()
     # The host was calibrated anew meanwhile.
     agents.store_profile(lab.fast, 0.8)
+    wait_profile(client, lab.fast)
     with cap_watch.CapWatch(guest) as watch:
         guests.connect(lab.fast).defineXML(definition).create()
         assert_kept(client, guest, (11_250, 50_000))
@@ -464,6 +269,29 @@ def test_a_calibration_to_less_and_to_more(lab, start, client):
     assert guest.cap() == CAP
 
 
+def test_virsh_schedinfo(lab, start, client):
+    guest = start(lab.fast, persistent=True)
+    process.wait_until(lambda: guest.next_start() == (*CAP, SHARES), LIMIT_S,
+                       'its definition to be corrected')
+    with cap_watch.CapWatch(guest) as watch:
+        lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                      'vcpu_quota=100000'])
+        client.wait_tampering(guest, '100000')
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP) < TICK_MS, watch.caps()
+
+    # libvirt reports no change of a definition: it is corrected when its
+    # guest has started again.
+    lab.fast.run(['virsh', 'schedinfo', guest.name, '--config',
+                  'vcpu_quota=100000'])
+    with cap_watch.CapWatch(guest) as watch:
+        guest.soft_reboot()
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP) < TICK_MS, watch.caps()
+    process.wait_until(lambda: guest.next_start() == (*CAP, SHARES), LIMIT_S,
+                       'its definition to be corrected')
+
+
 def test_a_libvirtd_that_is_restarted(lab, start, client):
     guest = start(lab.fast)
     with cap_watch.CapWatch(guest) as watch:
@@ -472,8 +300,47 @@ def test_a_libvirtd_that_is_restarted(lab, start, client):
     assert watch.wrong_ms(CAP) == 0
 
 
-def test_a_limit_on_io_after_a_migration_that_fails(lab, started, guest_on,
-                                                    client):
+def restart_libvirtd(host):
+    host.libvirtd.kill()
+    host.start_libvirtd()
+
+
+def end_job(lab, _started, guest):
+    guest.domain().abortJob()
+
+
+def kill_target(lab, _started, guest):
+    group = f'{os.path.dirname(guest.group(lab.slow))}/emulator'
+    os.kill(next(iter(cgroups.members(lab.slow.hierarchy, group))),
+            signal.SIGKILL)
+
+
+def restart_source_libvirtd(lab, _started, _guest):
+    restart_libvirtd(lab.fast)
+
+
+def restart_target_libvirtd(lab, _started, _guest):
+    restart_libvirtd(lab.slow)
+
+
+@pytest.mark.parametrize('fail', [
+    end_job, kill_target, restart_source_libvirtd, restart_target_libvirtd])
+def test_a_migration_that_fails(lab, started, start, client, fail):
+    guest = start(lab.fast)
+    with cap_watch.CapWatch(guest) as watch:
+        with Move(guest, lab.slow) as move:
+            fail(lab, started, guest)
+            move.wait_end()
+        assert move.error is not None
+        assert_gone(client, guest, lab.slow)
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP) == 0
+    assert_nothing_to_correct(client, guest)
+    assert_goes_on(guest)
+
+
+def test_a_limit_on_io_after_a_migration_that_fails(
+        lab, started, guest_on, client):
     guest = guest_on(lab.fast, specs=guests.server(
         40, vqos_dd_billing='charge'), cap=guests.CAP, shares=guests.SHARES)
     started.start()
@@ -481,6 +348,10 @@ def test_a_limit_on_io_after_a_migration_that_fails(lab, started, guest_on,
     assert client.ask('lift_limits', lab.fast.name, guest.uuid)
     with Move(guest, lab.slow) as move:
         assert test_billing.domain_limit(guest)[0] == -1
+        ticks = client.get_host(lab.fast)['ticks']
+        process.wait_until(
+            lambda: client.get_host(lab.fast)['ticks'] > ticks + 2, LIMIT_S,
+            'the agent to see it')
         guest.domain().abortJob()
         move.wait_end()
         ended_s = time.monotonic()
@@ -489,10 +360,150 @@ def test_a_limit_on_io_after_a_migration_that_fails(lab, started, guest_on,
     assert test_billing.account(lab.fast, guest).handed_to == ''
 
 
-_DISK = """
-<disk type='file' device='disk'>
-  <driver name='qemu' type='raw'/>
-  <source file='{path}'/>
-  <target dev='vda' bus='virtio'/>
-</disk>
-"""
+def test_post_copy_and_back_with_auto_converge(lab, start, client):
+    guest = start(lab.fast)
+    with (cap_watch.CapWatch(guest) as source,
+          cap_watch.CapWatch(guest, lab.slow) as watch,
+          Move(guest, lab.slow, libvirt.VIR_MIGRATE_POSTCOPY) as move):
+        guest.domain().migrateStartPostCopy()
+        move.wait_end()
+        assert move.error is None
+        guest.host = lab.slow
+        assert_kept(client, guest)
+    assert source.wrong_ms(CAP) == 0
+    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
+    assert_nothing_to_correct(client, guest)
+    assert_goes_on(guest)
+
+    with (cap_watch.CapWatch(guest) as source,
+          cap_watch.CapWatch(guest, lab.fast) as watch,
+          Move(guest, lab.fast, libvirt.VIR_MIGRATE_AUTO_CONVERGE,
+               pace=32) as move):
+        domain = guest.domain()
+        domain.migrateSetMaxDowntime(10)
+        process.wait_until(
+            lambda: domain.jobStats()['memory_iteration'] > 1, LIMIT_S,
+            'the second round')
+        domain.migrateSetMaxSpeed(2 * SLOW_PACE)
+        process.wait_until(
+            lambda: domain.jobStats().get('auto_converge_throttle'), LIMIT_S,
+            'QEMU to slow the guest down')
+        move.finish()
+        assert_kept(client, guest)
+    assert source.wrong_ms(CAP_ON_SLOW) == 0
+    assert watch.wrong_ms(CAP) == 0, watch.caps()
+    assert_nothing_to_correct(client, guest)
+
+
+def test_a_block_migration_and_back_without_agents(lab, started, start,
+                                                   client):
+    guest = start(lab.fast)
+    # On no storage that both hosts have.
+    for host in lab.hosts:
+        with open(host.path('nova/disk'), 'wb') as disk:
+            disk.truncate(4 << 20)
+    guest.domain().attachDevice(DISK)
+    with cap_watch.CapWatch(guest, lab.slow) as watch:
+        guest.migrate(lab.slow, libvirt.VIR_MIGRATE_NON_SHARED_DISK)
+        guest.host = lab.slow
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
+    assert_nothing_to_correct(client, guest)
+
+    for host in lab.hosts:
+        started.kill(host)
+    with cap_watch.CapWatch(guest, lab.fast) as watch:
+        guest.migrate(lab.fast, libvirt.VIR_MIGRATE_NON_SHARED_DISK)
+        guest.host = lab.fast
+        assert_goes_on(guest)
+        started.start()
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP) == 0, watch.caps()
+    assert_nothing_to_correct(client, guest)
+
+
+def test_agents_that_are_restarted_meanwhile(lab, started, start, client):
+    guest = start(lab.fast)
+    with (cap_watch.CapWatch(guest) as source,
+          cap_watch.CapWatch(guest, lab.slow) as watch,
+          Move(guest, lab.slow) as move):
+        for host in lab.hosts:
+            started.kill(host)
+        started.start()
+        move.finish()
+        assert_kept(client, guest)
+    assert source.wrong_ms(CAP) == 0
+    assert watch.wrong_ms(CAP_ON_SLOW) == 0, watch.caps()
+    assert_nothing_to_correct(client, guest)
+
+
+def test_a_source_that_dies(lab, start, busy, client):
+    guest = start(lab.slow)
+    with Move(guest, lab.fast) as move:
+        os.kill(guest.emulator, signal.SIGKILL)
+        move.wait_end()
+    assert move.error is not None
+    for host in lab.hosts:
+        assert_gone(client, guest, host)
+    # It is started anew, and its account comes.
+    with cap_watch.CapWatch(guest, lab.fast) as watch:
+        busy.start(lab.fast, SPECS)
+        assert_kept(client, guest)
+    assert watch.wrong_ms(CAP) == 0
+
+
+def test_what_no_hook_does_the_agent_does(lab, start, client, missing_hook):
+    guest = start(lab.fast)
+    missing_hook(lab.slow)
+    assert_corrected(client, guest, lab.slow, CAP_ON_SLOW)
+    # And one that fails.
+    agents.configure_hook(lab.fast, profile='/nonesuch')
+    assert_corrected(client, guest, lab.fast, CAP)
+
+
+def assert_corrected(client, guest, target, cap):
+    """That a server that moves is soon right by the agent there."""
+    with cap_watch.CapWatch(guest, target) as watch:
+        guest.migrate(target)
+        guest.host = target
+        assert_kept(client, guest)
+    assert watch.wrong_ms(cap) < TICK_MS, watch.caps()
+    report = client.get_server(target, guest)
+    assert report['right_at_first_sight'] is False
+    assert 0 < report['wrong_ms'] < TICK_MS
+    print(f"{report['wrong_ms']:.1f} ms by the agent of {target.name}")
+
+
+@pytest.fixture
+def missing_hook(lab):
+    """Takes the hook of a host away; it is there again after the test."""
+    moved = []
+
+    def take_away(host):
+        path = host.path('etc/libvirt/hooks/qemu.d')
+        os.rename(path, f'{path}-away')
+        moved.append(path)
+    yield take_away
+    for path in moved:
+        os.rename(f'{path}-away', path)
+
+
+def test_a_vcpu_that_is_plugged_in_and_migrates(lab, start, client):
+    guest = start(lab.fast)
+    with cap_watch.CapWatch(guest) as watch:
+        began_s = time.monotonic()
+        lab.fast.run(['virsh', 'setvcpus', guest.name, '3', '--live'])
+        assert_kept(client, guest, CAP_OF_THREE)
+        process.wait_until(
+            lambda: guest.cpu_time_ns(vcpu=2) > 100_000_000, LIMIT_S,
+            'its third vCPU to work')
+    assert watch.wrong_ms(CAP_OF_THREE, began_s) < TICK_MS, watch.caps()
+    assert client.get_server(lab.fast, guest)['tampering_count'] == 0
+
+    for target, cap in ((lab.slow, CAP_OF_THREE_ON_SLOW),
+                        (lab.fast, CAP_OF_THREE)):
+        with cap_watch.CapWatch(guest, target) as watch:
+            guest.migrate(target)
+            guest.host = target
+            assert_kept(client, guest, cap)
+        assert watch.wrong_ms(cap) == 0, watch.caps()
