@@ -11,7 +11,7 @@ import re
 
 import libvirt
 
-from nova_vqos.calibration import guest as images
+from nova_vqos.calibration import guest
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import process
 
@@ -55,7 +55,7 @@ class BusyGuest:
         """
         self._image = os.path.join(directory, 'busy-guest.image')
         initrd = os.path.join(directory, 'initrd-busy')
-        images.build_initramfs(initrd, tools=(), init=_INIT)
+        guest.build_initramfs(initrd, tools=(), init=_INIT)
         self.guest = guests.Guest(
             host, vcpus=VCPUS, spare_vcpus=SPARE_VCPUS,
             initrd=initrd, memory_mib=96, devices=_DEVICES)

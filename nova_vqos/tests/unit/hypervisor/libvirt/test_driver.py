@@ -117,9 +117,14 @@ class TestLibvirt:
 
     def test_a_domain_that_has_just_ended_is_gone(self, hypervisor, daemon):
         uuid, = hypervisor.running()
-        daemon.lookupByName('test').destroy()
-        with pytest.raises(base.DomainGone):
-            hypervisor.read(uuid)
+        domain = daemon.lookupByName('test')
+        domain.destroy()
+        try:
+            with pytest.raises(base.DomainGone):
+                hypervisor.read(uuid)
+        finally:
+            # Of the whole process.
+            domain.create()
 
     def test_without_a_connection_all_is_unavailable(self, hypervisor):
         hypervisor.close()
