@@ -135,6 +135,21 @@ def test_unlike_classes_are_kept_apart(kept, guest_of, client):
         'cache': [len(plain.host.pcpus), 2]}
 
 
+def test_the_pins_of_a_pool_stay_behind_in_a_migration(lab, kept, guest_of):
+    cache = guest_of('cache', vcpus=2)
+    wait_apart(cache, [guest_of('default', vcpus=2)])
+    assert '<vcpupin' in cache.domain().XMLDesc()
+    agents.store_profile(lab.slow, 0.5)
+    try:
+        cache.migrate(lab.slow)
+        assert '<vcpupin' not in cache.domain(lab.slow).XMLDesc()
+        for vcpu in range(2):
+            assert os.sched_getaffinity(
+                cache.thread(vcpu, lab.slow)) == lab.slow.pcpus
+    finally:
+        guests.destroy_all(lab.slow)
+
+
 def test_servers_that_are_all_alike_are_never_pinned(kept, guest_of, client):
     guests_of_one_class = [guest_of('cache')]
     host = guests_of_one_class[0].host

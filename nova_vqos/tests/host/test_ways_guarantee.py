@@ -10,6 +10,7 @@ import pytest
 from nova_vqos import units
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.tests.host import agents
+from nova_vqos.tests.host import busy_guest
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_guarantee
@@ -94,8 +95,9 @@ def test_changes_of_a_guaranteed_server(agent, whole, busy):
         guest.wait_cap(wanted)
 
     # libvirtd is no part of it.
+    tids = [guest.thread(vcpu) for vcpu in range(busy_guest.VCPUS)]
     whole.libvirtd.kill()
-    assert set(reservations(guest)) == {HALF}
+    assert {deadline.reservation(tid) for tid in tids} == {HALF}
     whole.start_libvirtd()
     agent.wait_connected(True)
 
