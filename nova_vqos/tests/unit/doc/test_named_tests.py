@@ -20,7 +20,7 @@ LEVELS = {level: f'nova_vqos/tests/{level}'
           for level in ('unit', 'functional', 'host', 'cloud')}
 LEVELS['tempest'] = 'tempest_plugin/nova_vqos_tempest_plugin/tests'
 # Modules that another change brings along.
-TO_COME = {'host test_ways'}
+TO_COME: set[str] = set()
 
 _NAMED = re.compile(r':test:`([^`]+)`')
 
