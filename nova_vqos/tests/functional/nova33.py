@@ -13,6 +13,7 @@ import threading
 import fixtures
 from oslo_db.sqlalchemy import enginefacade
 from oslo_db.sqlalchemy import engines
+from placement import handler
 import sqlalchemy
 
 _IN_MEMORY = 'sqlite://'
@@ -29,11 +30,25 @@ class ThreadsFixture(fixtures.Fixture):
     def setUp(self):
         super().setUp()
         self.useFixture(FileDatabases())
+        self._queue_for_placement()
         # NOTE: it looks for the test that a notification comes from among the
         # parents of a greenlet.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.notifications.FakeVersionedNotifier.'
             '_get_sender_test_case_id', lambda: self._test_id))
+
+
+    def _queue_for_placement(self):
+        """Its database stays in memory, with one connection for all."""
+        stock = handler.PlacementHandler.__call__
+        turn = threading.Lock()
+
+        def call(placement, environ, start_response):
+            with turn:
+                return stock(placement, environ, start_response)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'placement.handler.PlacementHandler.__call__', call))
 
 
 class FileDatabases(fixtures.Fixture):
