@@ -5,8 +5,6 @@ Concurrent requests make Placement do so (doc/source/contributor/oversold.rst).
 Here another inventory does, until Nova restores it within the next claim.
 """
 
-from concurrent import futures
-
 from nova_vqos.tests.functional import base
 
 # 60 and 40 CU on a pCPU of 100 CU.
@@ -71,43 +69,6 @@ class BootTestCase(OversoldTestCase):
             self.host_of(server) for server in servers))
         self.wait_until_used('full', 90)
         self.wait_until_used('other', 30)
-
-
-class ManyBootsTestCase(base.VqosTestCase):
-    """As many requests as there are come at once."""
-
-    def test_thirty_at_once(self):
-        # As doc/source/admin/install.rst has it.
-        self.placement_fixture.conf_fixture.config(
-            group='placement', allocation_conflict_retry_count=1)
-        self.flags(instances=-1, cores=-1, group='quota')
-        # Room for five and for seven of them.
-        for host, coefficient in (('slow', 1.0), ('fast', 1.4)):
-            self.start_host(host, coefficient, pcpus=2)
-        body = {'server': self._build_server(
-            image_uuid=base.IMAGE_ID, flavor_id=self.make_flavor(40),
-            networks='none')}
-        with futures.ThreadPoolExecutor(30) as executor:
-            asked = list(executor.map(
-                lambda _number: self.api.post_server(body), range(30)))
-        ended = [self.wait_for(
-            lambda server=server: self._ended(server), lambda: 'its end')
-            for server in asked]
-        self.assertEqual((200, 280), (self.used('slow'), self.used('fast')))
-        self.assertEqual(12, len([
-            one for one in ended if one['status'] == 'ACTIVE']))
-        for server in ended:
-            self.assertEqual(
-                {server['OS-EXT-SRV-ATTR:host']: 40}
-                if server['status'] == 'ACTIVE' else {},
-                self.allocated(server['id']))
-        # No driver had to correct Placement.
-        self.assertNotIn('that it sells', self.log())
-
-    def _ended(self, server):
-        """:returns: the server; None: it is still being booted"""
-        shown = self.api.get_server(server['id'])
-        return None if shown['status'] == 'BUILD' else shown
 
 
 class LiveMigrationTestCase(OversoldTestCase):
