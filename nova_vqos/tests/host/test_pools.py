@@ -105,7 +105,10 @@ def test_servers_get_the_slice_of_their_class(kept, guest_of, client):
         lambda: slices_us(cache) == [CACHE_SLICE_US] * 2, LIMIT_S,
         'the slices of both vCPUs')
     assert slices_us(plain) == kernels
-    report = client.get_server(cache.host, cache)['quantum']
+    # The agent knows of it a moment after the kernel does.
+    report = process.wait_until(
+        lambda: client.get_server(cache.host, cache)['quantum'], LIMIT_S,
+        'the report of it')
     assert report['class'] == 'cache'
     assert {vcpu['slice_us'] for vcpu in report['vcpus'].values()} == {
         CACHE_SLICE_US}
