@@ -278,6 +278,7 @@ class Lab:
             self._restart_host(name, {'vqos_agent': {
                 'guarantees_speed': 'true',
                 'guaranteed_share': str(_GUARANTEED_SHARE)}})
+            self.wait_for_units()
             cgroups.weigh_equally(host.hierarchy, host.cgroup)
             self._restart_scheduler('allow')
             with self.cloud() as cloud:
@@ -289,6 +290,7 @@ class Lab:
         finally:
             self._give_pcpus(name, usual)
             self._restart_host(name)
+            self.wait_for_units()
             self._restart_scheduler('refuse')
 
     @contextlib.contextmanager
@@ -317,6 +319,7 @@ class Lab:
             self._give_pcpus(name, given)
         openstack.together(*(lambda name=name: self._restart_host(name)
                              for name in pcpus))
+        self.wait_for_units()
 
     def _give_pcpus(self, name: str, pcpus: Iterable[int]) -> None:
         host = self.hosts[name]
@@ -334,7 +337,6 @@ class Lab:
         self.stop_on(name, 'nova-vqos-agent')
         self.start_agent(name, for_agent)
         self.sell_units(name)
-        self.wait_for_units()
 
     def process_on(self, name: str, program: str) -> process.Process | None:
         """:returns: the process of a program that was started on a host."""

@@ -164,9 +164,10 @@ class Checks:
                 yield f'{server}: its vCPU {vcpu} has no cgroup'
                 continue
             quota_us, period_us = found
-            if period_us == cap.period_us and (
-                    quota_us == cap.quota_us or server.is_charged
-                    and 0 < quota_us < cap.quota_us):
+            # A debt may lower the quota, or lengthen the period.
+            if (quota_us, period_us) == (cap.quota_us, cap.period_us) or (
+                    server.is_charged and 0 < quota_us * cap.period_us
+                    <= cap.quota_us * period_us):
                 continue
             yield (f'{server}: its vCPU {vcpu} has a cap of {quota_us} in '
                    f'{period_us} us, right is {cap.quota_us} in '
