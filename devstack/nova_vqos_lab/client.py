@@ -177,6 +177,13 @@ class Cloud:
         return [Server(self, one['id'], one['name'])
                 for one in answer.body['servers']]
 
+    def compute_service(self, host: str) -> str:
+        """:returns: the path of the API for a host's nova-compute."""
+        (found,) = self.compute(
+            'GET', f'/os-services?binary=nova-compute&host={host}').body[
+                'services']
+        return f'/os-services/{found["id"]}'
+
     def provider(self, host: str) -> str:
         """:returns: the id of a host's resource provider."""
         (found,) = self.placement(f'/resource_providers?name={host}')[

@@ -10,6 +10,8 @@ import shutil
 import time
 import types
 
+import libvirt
+
 from nova_vqos import cpuset
 from nova_vqos import host_stats
 from nova_vqos.calibration import guest
@@ -35,6 +37,7 @@ from nova_vqos_lab import ssh
 REFERENCE = 'slow'
 UNITS = 'CUSTOM_VQOS_CPU_UNIT'
 
+_HOST_LIMIT_S = 120
 _CALIBRATION_LIMIT_S = 600
 # A quiet machine needs eight rounds; one among others has its moods, and the
 # mean of many is wanted.
@@ -337,6 +340,41 @@ class Lab:
         self.stop_on(name, 'nova-vqos-agent')
         self.start_agent(name, for_agent)
         self.sell_units(name)
+
+    @contextlib.contextmanager
+    def lost(self, name: str, cloud: client.Cloud) -> Iterator[None]:
+        """Let a host have lost its power meanwhile, and Nova know that.
+
+        Its guests and nova-compute are killed. Its agent is not: it sees that.
+
+        :raises process.LabError: when it does not come back
+        """
+        path = cloud.compute_service(name)
+        compute = self.process_on(name, 'nova-compute')
+        if compute:
+            compute.kill()
+        self.destroy_guests(name)
+        try:
+            cloud.compute('PUT', path, {'forced_down': True})
+            yield
+        finally:
+            self.start_compute(name)
+            # Nova does not want to before it has seen what was evacuated.
+            process.wait_until(
+                lambda: cloud.compute(
+                    'PUT', path, {'forced_down': False}).status == 200,
+                _HOST_LIMIT_S, f'nova-compute of host {name}', interval_s=0.5,
+                log=f'{paths.LOGS}/nova-compute-{name}.log')
+
+    def destroy_guests(self, name: str) -> None:
+        """End all guests of a host behind Nova's back."""
+        with contextlib.closing(libvirt.open(
+                self.hosts[name].libvirt_uri)) as connection:
+            for domain in connection.listAllDomains(
+                    libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                # It may end by itself.
+                with contextlib.suppress(libvirt.libvirtError):
+                    domain.destroy()
 
     def process_on(self, name: str, program: str) -> process.Process | None:
         """:returns: the process of a program that was started on a host."""

@@ -196,11 +196,14 @@ class _Driver:
         return soak_checks.servers(self._world.cloud)
 
     def _treat(self, servers: dict[str, soak_checks.Server],
-               known_faults: frozenset[str]) -> None:
-        """Do what an administrator does about servers in error, or stuck."""
-        for server in servers.values():
-            if server.is_settled and server.status != 'ERROR':
-                continue
+               known_faults: frozenset[str]) -> bool:
+        """Do what an administrator does about servers in error, or stuck.
+
+        :returns: whether there were any
+        """
+        ill = [one for one in servers.values()
+               if not one.is_settled or one.status == 'ERROR']
+        for server in ill:
             fault = self._fault(server)
             self._say(f'  {server}: {fault}')
             is_refused = server.host is None and 'No valid host' in fault
@@ -213,6 +216,7 @@ class _Driver:
                 self._done.repairs += 1
                 self._world.revive(server)
             self._settled({})
+        return bool(ill)
 
     def _fault(self, server: soak_checks.Server) -> str:
         shown = self._world.request('GET', f'/servers/{server.uuid}')
@@ -226,6 +230,9 @@ class _Driver:
               ) -> None:
         """Check until all is right, or the time is over."""
         wrong = self._wrong(check, limit_s)
+        # Nova may find late that a server is in error.
+        if wrong and self._treat(self._settled({}), known_faults):
+            wrong = self._wrong(check, limit_s)
         if wrong and {one.kind for one in wrong} <= known_faults:
             for one in wrong:
                 self._say(f'  left by Nova: {one.text}')

@@ -33,7 +33,8 @@ SETTLED = frozenset({
     'SHUTOFF', 'SUSPENDED', 'VERIFY_RESIZE'})
 # Of servers whose claim a host has, whether they run or not.
 _WITH_CLAIM = SETTLED - {'SHELVED_OFFLOADED', 'ERROR'}
-_WITH_GUEST = frozenset({'ACTIVE', 'PAUSED', 'RESCUE'})
+#: Of servers that run.
+WITH_GUEST = frozenset({'ACTIVE', 'PAUSED', 'RESCUE'})
 # What a program may have more of, at the end, than before the first server:
 # connections of pools, and the threads of executors, which begin without any.
 _SPARE = {'descriptors': 40, 'threads': 100}
@@ -140,7 +141,7 @@ class Checks:
         for server in known.values():
             runs = any(server.uuid in running for running in guests.values())
             # One that was stopped may be resized, too.
-            if (runs != (server.status in _WITH_GUEST)
+            if (runs != (server.status in WITH_GUEST)
                     and server.status != 'VERIFY_RESIZE'):
                 yield f'{server} ' + ('runs' if runs else 'does not run')
 

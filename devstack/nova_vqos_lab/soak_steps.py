@@ -246,6 +246,26 @@ class World:
         time.sleep(self.chance.uniform(1, 8))
         self.lab.hosts[host].run(['rm', '-f', path])
 
+    def lose_host(self, host: str) -> None:
+        """Evacuate what can be, and start the rest when it is back."""
+        with self.lab.lost(host, self.cloud):
+            for server in self._servers_on(host):
+                with contextlib.suppress(Refused):
+                    self.ask(server, {'evacuate': {}})
+            process.wait_until(
+                lambda: all(one.task is None for one
+                            in soak_checks.servers(self.cloud).values()),
+                _COMMAND_LIMIT_S, 'the evacuation', interval_s=0.25)
+        for server in self._servers_on(host):
+            if server.status in soak_checks.WITH_GUEST:
+                # Nova would see it in some minutes only.
+                self.ask(server, {'os-resetState': {'state': 'active'}})
+                self.ask(server, {'reboot': {'type': 'HARD'}})
+
+    def _servers_on(self, host: str) -> list[soak_checks.Server]:
+        return [one for one in soak_checks.servers(self.cloud).values()
+                if one.host == host]
+
     def tamper(self, host: str) -> None:
         """Write other caps, through libvirt."""
         uri = self.lab.hosts[host].libvirt_uri
@@ -434,6 +454,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
                 _BROKEN),
     Disturbance('nova-compute of {host} is killed', World.kill_compute,
                 _BROKEN),
+    Disturbance('the host {host} is lost', World.lose_host, _BROKEN),
     Disturbance('RabbitMQ is killed', World.kill_bus, _BROKEN),
     Disturbance('MariaDB is killed', World.kill_database,
                 _BROKEN),

@@ -118,7 +118,7 @@ def test_a_resize_to_another_host_reverted(lab, cloud, server):
 
 def test_a_host_is_lost_and_returns(lab, cloud, server):
     domain = server.domain
-    with lost(lab, cloud, 'slow'):
+    with lab.lost('slow', cloud):
         act(server, {'evacuate': {}}, 'SHUTOFF')
         # Nova leaves it to its owner to start it.
         act(server, {'os-start': None}, 'ACTIVE')
@@ -155,7 +155,7 @@ def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
     if host == 'fast':
         assert found['runs-elsewhere', host]['command'] == (
             f'virsh destroy {domain}')
-        end_guests(lab, host)
+        lab.destroy_guests(host)
         act(server, {'reboot': {'type': 'HARD'}}, 'ACTIVE')
     else:
         assert ('claim-elsewhere', 'fast') in found
@@ -206,44 +206,12 @@ def test_thirty_boots_at_once(lab, cloud):
 
 @contextlib.contextmanager
 def disabled(cloud, host):
-    path = f'/os-services/{service(cloud, host)}'
+    path = cloud.compute_service(host)
     cloud.compute('PUT', path, {'status': 'disabled'})
     try:
         yield
     finally:
         cloud.compute('PUT', path, {'status': 'enabled'})
-
-
-def service(cloud, host):
-    """The id of a host's compute service."""
-    (found,) = cloud.compute(
-        'GET', f'/os-services?binary=nova-compute&host={host}').body[
-            'services']
-    return found['id']
-
-
-@contextlib.contextmanager
-def lost(lab, cloud, host):
-    """A host with guests and nova-compute dead, and Nova told so."""
-    path = f'/os-services/{service(cloud, host)}'
-    lab.process_on(host, 'nova-compute').kill()
-    end_guests(lab, host)
-    try:
-        cloud.compute('PUT', path, {'forced_down': True})
-        yield
-    finally:
-        lab.start_compute(host)
-        # Nova does not want to before it has seen what was evacuated.
-        process.wait_until(
-            lambda: cloud.compute('PUT', path, {'forced_down': False}).status
-            == 200, LIMIT_S, f'nova-compute of host {host}', interval_s=0.5)
-
-
-def end_guests(lab, host):
-    with contextlib.closing(libvirt.open(lab.hosts[host].libvirt_uri)) as one:
-        for domain in one.listAllDomains(
-                libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-            domain.destroy()
 
 
 def runs(lab, host, domain):
