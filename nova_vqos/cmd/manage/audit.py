@@ -13,6 +13,7 @@ from cliff import lister
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.cmd import arguments
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import differences
@@ -27,6 +28,7 @@ _PROGRESS_S = 3.0
 # ends meanwhile looks like a difference. Such is gone at the second look.
 _AGAIN_AFTER_S = 5.0
 _REPAIRED = 'repaired'
+_MOST_STUCK_MINUTES = 24 * 60
 
 
 class Audit(command.ManageCommand, lister.Lister):
@@ -47,9 +49,17 @@ class Audit(command.ManageCommand, lister.Lister):
             help='set the units right that a server holds of its host in '
                  'Placement, where neither Nova nor an agent contradicts; '
                  'all else is only shown')
+        parser.add_argument(
+            '--stuck-minutes', metavar='MINUTES',
+            type=lambda text: arguments.count(text, 0, _MOST_STUCK_MINUTES),
+            default=differences.STUCK_AFTER // datetime.timedelta(minutes=1),
+            help='judge a server whose migration Nova has not closed when it '
+                 'has been at rest for so long; 0 when you know that nothing '
+                 'is being moved (default: %(default)s)')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        survey = _Survey(self, parsed_args.hosts)
+        survey = _Survey(self, parsed_args.hosts, datetime.timedelta(
+            minutes=parsed_args.stuck_minutes))
         view = survey.look()
         found = differences.compare(view)
         if found:
@@ -102,13 +112,15 @@ class Audit(command.ManageCommand, lister.Lister):
 class _Survey:
     """Asks Nova, Placement and agents, and logs how far it is."""
 
-    def __init__(self, asking: Audit, hosts: Sequence[str]) -> None:
+    def __init__(self, asking: Audit, hosts: Sequence[str],
+                 stuck_after: datetime.timedelta) -> None:
         """
         :param hosts: to judge; none: all
         """
         self._asking = asking
         self._cloud = asking.app.connections.cloud()
         self._hosts = hosts
+        self._stuck_after = stuck_after
         self._logged_at_s = time.monotonic()
         self._states: list[fanout.Answer[messages.Host]] = []
 
@@ -138,7 +150,8 @@ class _Survey:
             if one is not None)
         return differences.View(
             servers=servers, migrations=migrations, guests=guests, now=now,
-            hosts=dict(self._judged(computes, held)))
+            hosts=dict(self._judged(computes, held)),
+            stuck_after=self._stuck_after)
 
     def warn_silent(self) -> None:
         """Warn of hosts whose agents did not answer."""
@@ -177,11 +190,11 @@ class _Survey:
                 running_cu=units.used_cu if units else 0,
                 capacity_cu=units.sellable_cu if units else None)
 
-    def _log(self, text: str, *arguments: int) -> None:
+    def _log(self, text: str, *counts: int) -> None:
         """Log every few seconds."""
         if time.monotonic() - self._logged_at_s >= _PROGRESS_S:
             self._logged_at_s = time.monotonic()
-            self._asking.app.LOG.info(text, *arguments)
+            self._asking.app.LOG.info(text, *counts)
 
 
 def _guests(answers: Iterable[fanout.Answer[messages.Servers]]

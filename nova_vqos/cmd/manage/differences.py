@@ -33,8 +33,8 @@ HOST_OVERLOADED = 'host-overloaded'
 _MOVING = ('BUILD', 'MIGRATING', 'RESIZE', 'REVERT_RESIZE', 'VERIFY_RESIZE')
 _UNKNOWN = 'UNKNOWN'
 _RUNNING = ('ACTIVE', 'PAUSED')
-# NOTE: Nova closes a migration some time after its server is at rest again.
-_STUCK_AFTER = datetime.timedelta(minutes=10)
+#: Nova closes a migration some time after its server is at rest again.
+STUCK_AFTER = datetime.timedelta(minutes=10)
 # NOTE: as nova-manage placement audit: it sees no other consumer.
 _NOVA_CLASSES = frozenset((
     'VCPU', 'MEMORY_MB', 'DISK_GB', 'VGPU', 'PCPU', 'MEM_ENCRYPTION_CONTEXT',
@@ -148,6 +148,8 @@ class View:
 
     :ivar servers: by UUID, all of Nova's that have units or hold some
     :ivar hosts: by name, those that are judged
+    :ivar stuck_after: how long a server is at rest until its open migration
+        is taken for a forgotten one
     """
 
     servers: Mapping[str, Server]
@@ -155,6 +157,7 @@ class View:
     migrations: tuple[Migration, ...] = ()
     guests: tuple[Guest, ...] = ()
     now: datetime.datetime
+    stuck_after: datetime.timedelta = STUCK_AFTER
 
 
 class Difference(ty.NamedTuple):
@@ -232,8 +235,9 @@ class _Comparison:
     def _is_stuck(self, server: Server, migration: Migration) -> bool:
         """Whether a migration has been forgotten rather than being done."""
         times = (server.updated_at, migration.updated_at)
-        return all(at is not None and self._view.now - at > _STUCK_AFTER
-                   for at in times)
+        return all(
+            at is not None and self._view.now - at > self._view.stuck_after
+            for at in times)
 
     def _judged(self) -> Iterable[Server]:
         return (server for uuid, server in self._view.servers.items()
