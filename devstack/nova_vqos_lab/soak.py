@@ -100,6 +100,8 @@ class _Driver:
         self._world = world
         self._checks = checks
         self._done = done
+        # What the step before may have left, that Nova sees only now.
+        self._late_faults: frozenset[str] = frozenset()
 
     def step(self) -> None:
         """Do one thing, or two at the same time, and look at everything."""
@@ -119,8 +121,11 @@ class _Driver:
             disturbance.do(self._world, host)
         known_faults = (action.nova_leaves if action else frozenset()) | (
             disturbance.nova_leaves if disturbance else frozenset())
+        late_faults = known_faults & {soak_checks.ERROR}
+        known_faults |= self._late_faults
         self._treat(self._settled(before), known_faults)
         self._look(self._checks.after_step, LIMIT_S, known_faults)
+        self._late_faults = late_faults
         self._say(f'  {time.monotonic() - began:.1f} s')
 
     def end(self) -> None:
@@ -155,10 +160,7 @@ class _Driver:
                 if server.status in one.statuses])
         if action and chance.random() > _DISTURBS:
             return action, server, None
-        moves = action is not None and action.moves
-        return action, server, chance.choice([
-            one for one in soak_steps.DISTURBANCES
-            if not moves or not one.nova_leaves])
+        return action, server, chance.choice(soak_steps.DISTURBANCES)
 
     def _ask(self, action: soak_steps.Action,
              server: soak_checks.Server | None) -> bool:

@@ -85,20 +85,33 @@ def servers(cloud: client.Cloud) -> dict[str, Server]:
 
     :raises client.CloudError: when Nova does not answer
     """
-    answer = cloud.compute('GET', '/servers/detail')
-    if answer.status != 200:
-        raise client.CloudError(f'servers: {answer.status} {answer.message}')
     found = {}
-    for shown in answer.body['servers']:
-        specs = shown['flavor']['extra_specs']
+    # What was pushed holds for servers that were booted before, too.
+    charging = {one['name'] for one in _list(cloud, 'flavors')
+                if _is_charging(one)}
+    for shown in _list(cloud, 'servers'):
+        flavor = shown['flavor']
+        specs = flavor['extra_specs']
         found[shown['id']] = Server(
             uuid=shown['id'], name=shown['name'], status=shown['status'],
             task=shown['OS-EXT-STS:task_state'],
             cu=int(specs.get(policy.UNITS_KEY, 0)),
-            vcpus=shown['flavor']['vcpus'],
-            is_charged=specs.get(policy.DD_BILLING_KEY) == 'charge',
+            vcpus=flavor['vcpus'],
+            is_charged=(_is_charging(flavor)
+                        or flavor['original_name'] in charging),
             host=shown['OS-EXT-SRV-ATTR:host'])
     return found
+
+
+def _list(cloud: client.Cloud, what: str) -> list[dict[str, ty.Any]]:
+    answer = cloud.compute('GET', f'/{what}/detail')
+    if answer.status != 200:
+        raise client.CloudError(f'{what}: {answer.status} {answer.message}')
+    return answer.body[what]
+
+
+def _is_charging(flavor: Mapping[str, ty.Any]) -> bool:
+    return flavor['extra_specs'].get(policy.DD_BILLING_KEY) == 'charge'
 
 
 class Checks:

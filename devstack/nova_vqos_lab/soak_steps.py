@@ -12,7 +12,6 @@ import datetime
 import os
 import random
 import shutil
-import subprocess
 import time
 import typing as ty
 
@@ -21,10 +20,9 @@ import libvirt
 from nova_vqos import policy
 from nova_vqos.profile import cpu
 from nova_vqos.profile import document
+from nova_vqos_lab import administrator
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
-from nova_vqos_lab import daemons
-from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import soak_checks
@@ -34,7 +32,7 @@ _AGENT = 'nova-vqos-agent'
 _STATE = os.path.dirname(soak_checks.LEDGER_PATH)
 # Enough for the ledger of a few servers, and soon full.
 _DISK_SIZE = '4m'
-_COMMAND_LIMIT_S = 60
+_EVACUATION_LIMIT_S = 60
 _COMPUTE_LIMIT_S = 90
 _MIGRATION_LIMIT_S = 20
 # Of a host's profile: what a second calibration may differ by.
@@ -62,7 +60,6 @@ class Action:
 
     :ivar statuses: of servers that it can be asked of
     :ivar ask: sends the request, given a server of one of these statuses
-    :ivar moves: whether it takes the server from one host to another
     :ivar nova_leaves: kinds of violations that stock Nova leaves behind, too,
         and that an administrator mends
     """
@@ -70,7 +67,6 @@ class Action:
     name: str
     statuses: tuple[str, ...]
     ask: Callable[['World', ty.Any], None]
-    moves: bool = False
     nova_leaves: frozenset[str] = frozenset()
 
 
@@ -80,9 +76,7 @@ class Disturbance:
 
     :ivar name: with ``{host}`` where it happens to one of the hosts
     :ivar do: does both, given the name of a host
-    :ivar nova_leaves: as of actions; if there are any, it does not happen
-        while a server moves: then even an administrator would not know which
-        of two guests to keep
+    :ivar nova_leaves: as of actions
     """
 
     name: str
@@ -249,18 +243,23 @@ class World:
     def lose_host(self, host: str) -> None:
         """Evacuate what can be, and start the rest when it is back."""
         with self.lab.lost(host, self.cloud):
+            evacuated = set()
             for server in self._servers_on(host):
                 with contextlib.suppress(Refused):
                     self.ask(server, {'evacuate': {}})
+                    evacuated.add(server.uuid)
             process.wait_until(
                 lambda: all(one.task is None for one
-                            in soak_checks.servers(self.cloud).values()),
-                _COMMAND_LIMIT_S, 'the evacuation', interval_s=0.25)
+                            in soak_checks.servers(self.cloud).values()
+                            if one.uuid in evacuated),
+                _EVACUATION_LIMIT_S, 'the evacuation', interval_s=0.25)
         for server in self._servers_on(host):
             if server.status in soak_checks.WITH_GUEST:
-                # Nova would see it in some minutes only.
-                self.ask(server, {'os-resetState': {'state': 'active'}})
-                self.ask(server, {'reboot': {'type': 'HARD'}})
+                # It may be deleted meanwhile.
+                with contextlib.suppress(Refused):
+                    # Nova would see it in some minutes only.
+                    self.ask(server, {'os-resetState': {'state': 'active'}})
+                    self.ask(server, {'reboot': {'type': 'HARD'}})
 
     def _servers_on(self, host: str) -> list[soak_checks.Server]:
         return [one for one in soak_checks.servers(self.cloud).values()
@@ -298,45 +297,28 @@ class World:
         kind = self.chance.choice(policy.CHOICES[policy.DD_BILLING_KEY])
         self.request('POST', f'/flavors/{name}/os-extra_specs',
                      {'extra_specs': {policy.DD_BILLING_KEY: kind}})
-        self.manage('policy', 'push', '--flavor', name)
-
-    def manage(self, *arguments: str) -> str:
-        """:returns: what nova-vqos-manage prints
-
-        :raises process.LabError: when it fails
-        """
-        done = subprocess.run(
-            [f'{services.BIN}/nova-vqos-manage', '--config-file',
-             paths.MANAGE_CONF, *arguments],
-            env=self.lab.environment(), capture_output=True, text=True,
-            timeout=_COMMAND_LIMIT_S, check=False)
-        if done.returncode > 1:
-            raise process.LabError(
-                f'nova-vqos-manage {" ".join(arguments)}: {done.returncode} '
-                f'{done.stderr.strip()}')
-        return done.stdout + done.stderr
+        administrator.run(self.lab, 'nova-vqos-manage', 'policy', 'push',
+                          '--flavor', name)
 
     def repair(self) -> None:
         """Mend what stock Nova leaves, by the means of an administrator."""
-        known = soak_checks.servers(self.cloud)
+        administrator.follow_audit(self.lab, self.cloud)
+        # What does not run is no difference, such as the disk of a resize
+        # that never came to its end.
+        servers = soak_checks.servers(self.cloud).values()
         for host in self.lab.hosts.values():
+            kept = {one.uuid for one in servers if (
+                one.host == host.name or one.status == 'VERIFY_RESIZE')}
             with contextlib.closing(libvirt.open(host.libvirt_uri)) as one:
-                for guest in one.listAllDomains():
-                    server = known.get(guest.UUIDString())
-                    if server is None or server.host != host.name:
-                        with contextlib.suppress(libvirt.libvirtError):
-                            guest.destroy()
+                for guest in one.listAllDomains(
+                        libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE):
+                    if guest.UUIDString() not in kept:
                         guest.undefine()
             for directory in soak_checks.disks(host):
-                if os.path.basename(directory) not in known:
+                # Of the source of a resize, too.
+                uuid, _, _ = os.path.basename(directory).partition('_')
+                if uuid not in kept:
                     shutil.rmtree(directory)
-        self.manage('audit', '--repair')
-        # NOTE: it deletes the claims of servers that are being moved, too:
-        # none is.
-        daemons.run('nova-manage', [
-            f'{services.BIN}/nova-manage', '--config-file',
-            f'{paths.etc("nova-api")}/nova.conf', 'placement', 'audit',
-            '--delete'], statuses=(0, 3, 4))
 
     def revive(self, server: soak_checks.Server) -> None:
         """Mend a server that Nova has given up."""
@@ -406,24 +388,21 @@ _BROKEN = frozenset({soak_checks.ERROR, soak_checks.GUEST, soak_checks.CLAIM})
 BOOT = Action('boot', (), World.boot)
 #: What can be asked of servers; those that are there twice are likelier.
 ACTIONS: tuple[Action, ...] = (
-    Action('live-migrate', _RUNNING, World.live_migrate, moves=True),
-    Action('live-migrate', _RUNNING, World.live_migrate, moves=True),
+    Action('live-migrate', _RUNNING, World.live_migrate),
+    Action('live-migrate', _RUNNING, World.live_migrate),
     Action('live-migrate, abort', _RUNNING,
            lambda world, server: world.interfere(server, abort=True),
            # Since Nova 34: _live_migration() raises what the operation did,
            # after the server was rolled back.
-           moves=True, nova_leaves=frozenset({soak_checks.ERROR})),
+           nova_leaves=frozenset({soak_checks.ERROR})),
     Action('live-migrate, force-complete', _RUNNING,
-           lambda world, server: world.interfere(server, abort=False),
-           moves=True),
+           lambda world, server: world.interfere(server, abort=False)),
     # The source forgets the server while the guest arrives at the destination.
     Action('live-migrate, delete', _RUNNING, World.delete_in_migration,
-           moves=True, nova_leaves=frozenset({soak_checks.GUEST,
-                                              soak_checks.CLAIM})),
+           nova_leaves=frozenset({soak_checks.GUEST, soak_checks.CLAIM})),
     Action('cold-migrate', ('ACTIVE', 'SHUTOFF'),
-           lambda world, server: world.ask(server, {'migrate': None}),
-           moves=True),
-    Action('resize', ('ACTIVE', 'SHUTOFF'), World.resize, moves=True),
+           lambda world, server: world.ask(server, {'migrate': None})),
+    Action('resize', ('ACTIVE', 'SHUTOFF'), World.resize),
     Action('snapshot', ('ACTIVE', 'SHUTOFF'), World.snapshot),
     Action('rebuild', ('ACTIVE', 'SHUTOFF'), World.rebuild),
     Action('delete', ('ACTIVE', 'SHUTOFF', 'PAUSED', 'SUSPENDED', 'RESCUE',

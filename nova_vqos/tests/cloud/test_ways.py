@@ -3,22 +3,17 @@
 
 import concurrent.futures
 import contextlib
-import json
-import shlex
-import subprocess
 
 import libvirt
 import pytest
 
 from nova_vqos import units
 from nova_vqos.calibration import guest
+from nova_vqos_lab import administrator
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
-from nova_vqos_lab import daemons
-from nova_vqos_lab import paths
 from nova_vqos_lab import process
-from nova_vqos_lab import services
 from nova_vqos_lab import soak_checks
 
 CU = 20
@@ -28,8 +23,6 @@ AT_ONCE = 30
 LIMIT_S = 120
 # So that a migration takes some seconds.
 SLOW_KBIT_S = 40_000
-# Of nova-manage placement audit: nothing to do, and all done.
-AUDIT_STATUSES = (0, 4)
 
 # The story, which the first test waits for, has limits of its own.
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -151,23 +144,12 @@ def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
     lab.start_compute('slow')
     server.wait_idle()
     assert (server.host, server.show()['status']) == ('slow', 'ACTIVE')
-    found = {(row['kind'], row['host']): row for row in audit(lab)}
-    if host == 'fast':
-        assert found['runs-elsewhere', host]['command'] == (
-            f'virsh destroy {domain}')
-        lab.destroy_guests(host)
-        act(server, {'reboot': {'type': 'HARD'}}, 'ACTIVE')
-    else:
-        assert ('claim-elsewhere', 'fast') in found
-    for _ in range(3):
-        for command in {row['command'] for row in audit(lab)}:
-            program, *arguments = shlex.split(command)
-            assert program == 'nova-manage'
-            daemons.run(program, [
-                f'{services.BIN}/{program}', '--config-file',
-                f'{paths.etc("nova-api")}/nova.conf', *arguments],
-                statuses=AUDIT_STATUSES)
-    assert audit(lab) == []
+    found = {(row['kind'], row['host'])
+             for row in administrator.differences(lab)}
+    assert ('runs-elsewhere' if host == 'fast' else 'claim-elsewhere',
+            'fast') in found
+    administrator.follow_audit(lab, cloud)
+    assert administrator.differences(lab) == []
     check(lab, server, 'slow', CU)
 
 
@@ -239,14 +221,3 @@ def migrations(server):
     """The states of what moves it."""
     shown = server.cloud.compute('GET', f'/servers/{server.uuid}/migrations')
     return [one['status'] for one in shown.body['migrations']]
-
-
-def audit(lab):
-    """The differences that nova-vqos-manage finds."""
-    done = subprocess.run(
-        lab.inside([f'{services.BIN}/nova-vqos-manage', '--config-file',
-                    paths.MANAGE_CONF, 'audit', '-f', 'json']),
-        env=lab.environment(), capture_output=True, text=True,
-        timeout=LIMIT_S, check=False)
-    assert done.returncode in (0, 1), done.stderr
-    return json.loads(done.stdout)
