@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What disturbs a calibration, or makes its result doubtful."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 import itertools
 import logging
 import os
@@ -10,6 +10,7 @@ import statistics
 from nova_vqos import cpuset
 from nova_vqos.calibration import guest
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import modes
 from nova_vqos.calibration import run
 from nova_vqos.calibration.benchmark import Member
 from nova_vqos.calibration.cpu import steps
@@ -89,6 +90,46 @@ def observe_during(taken: steps.Taken, members: Sequence[Member],
         if member.weight:
             (busy,) = taken[member.name, steps.BUSY]
             _warn_of_spread(member, busy, classes, max_interval, observations)
+
+
+def find_modes(taken: steps.Taken, members: Iterable[Member],
+               classes: steps.Classes) -> list[str]:
+    """Find measurements whose rounds had two speeds.
+
+    Where each pCPU had one of them it is no matter of rounds, but of classes
+    (:mod:`nova_vqos.calibration.cpu.classes`).
+
+    :param members: the benchmarks to look at
+    :param classes: of equal pCPUs
+    :returns: what was seen, for people, of each such measurement
+    """
+    found = []
+    for member in members:
+        for (name, state), measured in taken.items():
+            if name != member.name:
+                continue
+            for pcpus in classes:
+                scores = {pcpu: own for pcpu in sorted(pcpus)
+                          if (own := [score for rounds in measured
+                                      for score in rounds.scores({pcpu})])}
+                seen = modes.find(list(itertools.chain(*scores.values())))
+                if seen and not _is_of_pcpus(seen, scores.values()):
+                    found.append(f'{member.name}, {state} on pCPU '
+                                 f'{cpuset.format_pcpus(scores)}: {seen}')
+    return found
+
+
+def _is_of_pcpus(seen: modes.Modes,
+                 scores: Collection[Sequence[float]]) -> bool:
+    """Whether nearly all rounds of each pCPU are in one mode.
+
+    :param scores: of each pCPU
+    """
+    strays = 0
+    for own in scores:
+        slow = sum(score < seen.boundary for score in own)
+        strays += min(slow, len(own) - slow)
+    return strays < modes.LEAST_SHARE * sum(map(len, scores))
 
 
 def warn_of_intervals(cpu_classes: Iterable[cpu.CpuClass],

@@ -33,6 +33,22 @@ LOG = logging.getLogger(__name__)
 EFFORT = Effort(max_rounds=40)
 
 
+class TwoModesError(CalibrationError):
+    """Rounds of one measurement had two speeds: no mean is their promise.
+
+    :ivar profile: with the samples, to look at; no host should use it
+    """
+
+    def __init__(self, seen: str, profile: model.Profile) -> None:
+        super().__init__(
+            f'rounds of one measurement had two speeds: {seen}. The clock '
+            'rate may change (turbo, governor, heat), memory may be on two '
+            'NUMA nodes, or other work takes turns with the measurement. Fix '
+            'the clock rate, give the pCPUs of one node by --pcpus, or stop '
+            'the other work, and measure again')
+        self.profile = profile
+
+
 class Calibration:
     """One calibration of the CPUs of this host."""
 
@@ -93,6 +109,8 @@ class Calibration:
     def run(self) -> Result[model.Profile]:
         """Measure, and make a profile of it.
 
+        :raises TwoModesError: when rounds of a benchmark that counts had two
+            speeds
         :raises CalibrationError: when a benchmark cannot be run, or guests
             are at work on the pCPUs
         """
@@ -106,6 +124,7 @@ class Calibration:
             self._steps.run([step for step in self._alone()
                              if step not in alone], self._classes, deadline_s)
         self._observe_disturbances()
+        two_modes = self._find_modes()
         reference = (self._against.reference if self._against
                      else self._own_reference())
         made = tuple(
@@ -117,14 +136,15 @@ class Calibration:
             for members in self._classes)
         disturbances.warn_of_intervals(made, self._effort.max_interval,
                                        self._observations)
-        return Result(
-            model.Profile(
-                created_at=utc.text(), host=socket.gethostname(),
-                reference=reference, measured_in=self._setting.measured_in,
-                fingerprint=self._fingerprint, cpu_classes=made,
-                is_reference=self._against is None,
-                provenance=self._observations.provenance),
-            self.warnings)
+        profile = model.Profile(
+            created_at=utc.text(), host=socket.gethostname(),
+            reference=reference, measured_in=self._setting.measured_in,
+            fingerprint=self._fingerprint, cpu_classes=made,
+            is_reference=self._against is None,
+            provenance=self._observations.provenance)
+        if two_modes:
+            raise TwoModesError('; '.join(two_modes), profile)
+        return Result(profile, self.warnings)
 
     def measure_busy(self) -> dict[frozenset[int], cpu.Measurement]:
         """Measure all pCPUs at once, and nothing else.
@@ -132,13 +152,23 @@ class Calibration:
         :returns: the coefficients of each class of equal pCPUs; their
             intervals are those of this measurement alone
         :raises CalibrationError: when a benchmark cannot be run, guests are
-            at work on the pCPUs, or there is no reference
+            at work on the pCPUs, or there is no reference; when rounds of a
+            benchmark that counts had two speeds, and no guests at work can
+            be why
         """
         if self._against is None:
             raise CalibrationError('there is no reference to measure against')
         self._steps.run([(steps.BUSY, self._setting.pcpus)], self._classes,
                         self._begin())
         self._observe_disturbances()
+        two_modes = '; '.join(self._find_modes())
+        if two_modes and not self.guests_at_work:
+            raise CalibrationError(
+                f'rounds of one measurement had two speeds: {two_modes}. '
+                'Neither is known to be that of the profile: measure again')
+        if two_modes:
+            self._observations.warn(
+                f'rounds beside guests had two speeds: {two_modes}')
         return {members: self._combined(
             steps.BUSY, members, self._against.reference, with_reference=False)
             for members in self._classes}
@@ -262,6 +292,23 @@ class Calibration:
             scores.append(coefficient(
                 found, known, known.half_width if with_reference else 0.0))
         return combine.measurement(scores, reference)
+
+    def _find_modes(self) -> list[str]:
+        """Look for two speeds in the rounds of one measurement.
+
+        :returns: what was seen of benchmarks that count; of the others it is
+            a warning
+        """
+        for seen in disturbances.find_modes(
+                self._steps.taken,
+                (one for one in self._members if not one.weight),
+                self._classes):
+            self._observations.warn(
+                f'rounds had two speeds: {seen}; the coefficient is without '
+                'them')
+        return disturbances.find_modes(
+            self._steps.taken, (one for one in self._members if one.weight),
+            self._classes)
 
     def _observe_disturbances(self) -> None:
         disturbances.observe_during(

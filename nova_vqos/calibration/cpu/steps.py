@@ -11,6 +11,7 @@ import time
 from nova_vqos import cpuset
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import modes
 from nova_vqos.calibration import run
 from nova_vqos.calibration.benchmark import Member
 from nova_vqos.calibration.cpu.record import Record
@@ -191,8 +192,15 @@ def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
     if rounds >= estimate.LEAST_SAMPLES and spent_s > limit_s:
         return True
     return rounds >= _MIN_ROUNDS and all(
-        estimate.estimate(_pooled(group)).width <= effort.max_interval
-        for group in groups)
+        _is_known(_pooled(group), effort.max_interval) for group in groups)
+
+
+def _is_known(scores: Sequence[float], max_interval: float) -> bool:
+    """Whether the mean is, and that it is one of a single mode."""
+    now = estimate.estimate(scores)
+    # More of them may be a second mode: only more rounds can tell.
+    return (now.width <= max_interval
+            and now.outliers < modes.LEAST_SHARE * len(scores))
 
 
 def _pooled(group: Iterable[list[float]]) -> list[float]:

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nova_vqos.calibration import estimate
+from nova_vqos.calibration import modes
 from nova_vqos.profile import cpu
 from nova_vqos.profile import quantum
 
@@ -85,6 +86,25 @@ class Row(ty.NamedTuple):
     alone: cpu.Measurement | cpu.Score
     busy: cpu.Measurement | cpu.Score
     counts: bool = True
+
+
+class _Lane(ty.NamedTuple):
+    """The samples of a benchmark in one state, relative to their median.
+
+    :ivar y: where they are drawn
+    :ivar kept: in use
+    :ivar two: their modes, where there are two
+    :ivar parts: what a box shows the middle half of: those in use, or all of
+        the slower mode and of the faster one
+    """
+
+    name: str
+    state: str
+    y: float
+    kept: list[float]
+    outliers: list[float]
+    two: modes.Modes | None
+    parts: list[list[float]]
 
 
 def draw(salt: str, chart: Callable[..., tuple[Figure, str]],
@@ -163,35 +183,40 @@ def coefficients(rows: Sequence[Row], combined: Row | None = None,
 def samples(rows: Sequence[Row]) -> tuple[Figure, str]:
     """How the samples of each benchmark scatter around their median."""
     axes, places = _row_axes(rows, 0.62)
-    lanes = [(row.name, state, y + (0.19 if state == 'busy' else -0.19),
-              *_relative(getattr(row, state).samples))
+    lanes = [_lane(row.name, state, y + (0.19 if state == 'busy' else -0.19),
+                   getattr(row, state).samples)
              for state in _STATES
              for row, y in zip(rows, places, strict=True)]
-    limit = 1.15 * max(0.002, *(abs(x) for lane in lanes for x in lane[3]))
+    limit = 1.15 * max(0.002, *(
+        abs(x) for lane in lanes for part in lane.parts
+        for x in estimate.without_outliers(part)))
     axes.set_xlim(-limit * 1.03, limit * 1.03)
     axes.axvline(0, color=_MUTED, linewidth=0.8)
     for state, look in _STATES.items():
-        _scatter(axes, [(lane[2], lane[3]) for lane in lanes
-                        if lane[1] == state],
+        _scatter(axes, [(lane.y, lane.kept) for lane in lanes
+                        if lane.state == state],
                  label=state, markersize=2.8, **look)
     quartiles = [
-        (y, *statistics.quantiles(kept, n=4, method='inclusive')[::2])
-        for _name, _state, y, kept, _outliers in lanes if len(kept) > 1]
+        (lane.y, *statistics.quantiles(part, n=4, method='inclusive')[::2])
+        for lane in lanes for part in lane.parts if len(part) > 1]
     # Over the marks, which would hide them.
     axes.barh([y for y, _, _ in quartiles],
               [third - first for _, first, third in quartiles], _LANE,
               left=[first for _, first, _ in quartiles], color='none',
               edgecolor=_INK, linewidth=1, zorder=3, label='middle half')
-    _scatter(axes, [(lane[2], [max(-limit, min(limit, x)) for x in lane[4]])
-                    for lane in lanes],
+    _scatter(axes, [(lane.y, [max(-limit, min(limit, x))
+                              for x in lane.outliers]) for lane in lanes],
              label='outlier', markersize=5, marker='x', color=_OUTLIER)
+    for lane in lanes:
+        _annotate_modes(axes, lane, limit)
     _percent_axis(axes, 'off the median of the same benchmark and state')
     _legend(axes)
     return axes.figure, '; '.join(
-        f'{name}, {state}: {len(kept) + len(outliers)} samples, '
-        f'{_percent(min(kept))} to {_percent(max(kept))}, and '
-        f'{len(outliers)} outliers'
-        for name, state, _y, kept, outliers in lanes)
+        f'{lane.name}, {lane.state}: {len(lane.kept) + len(lane.outliers)} '
+        f'samples, {_percent(min(lane.kept))} to {_percent(max(lane.kept))}, '
+        f'and {len(lane.outliers)} outliers'
+        + ('' if lane.two is None else f'; two speeds, {lane.two}')
+        for lane in lanes)
 
 
 def errors(rows: Sequence[Row], found: Mapping[str, float],
@@ -319,14 +344,35 @@ def _row_axes(rows: Sequence[Row], row_inches: float,
     return axes, places
 
 
-def _relative(scores: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Samples relative to their median: those in use, and outliers."""
+def _lane(name: str, state: str, y: float, scores: Sequence[float]) -> _Lane:
     kept = estimate.without_outliers(scores)
     middle = statistics.median(scores)
     low, high = min(kept), max(kept)
-    return ([sample / middle - 1 for sample in kept],
-            [sample / middle - 1 for sample in scores
-             if not low <= sample <= high])
+    two = modes.find(scores)
+    parts = [kept] if two is None else [
+        [score for score in scores if (score < two.boundary) is is_slow]
+        for is_slow in (True, False)]
+    return _Lane(name, state, y, [sample / middle - 1 for sample in kept],
+                 [sample / middle - 1 for sample in scores
+                  if not low <= sample <= high],
+                 two, [[sample / middle - 1 for sample in part]
+                       for part in parts])
+
+
+def _annotate_modes(axes: Axes, lane: _Lane, limit: float) -> None:
+    """Say what two modes are, where there is the most room beside them.
+
+    :param limit: of the axis, in either direction
+    """
+    if lane.two is None:
+        return
+    slow, fast = map(estimate.without_outliers, lane.parts)
+    ends = (-limit, min(slow), max(slow), min(fast), max(fast), limit)
+    left, right = max(((ends[i], ends[i + 1]) for i in (0, 2, 4)),
+                      key=lambda room: room[1] - room[0])
+    axes.annotate(f'{lane.two.share:.0%}: {lane.two.difference}',
+                  ((left + right) / 2, lane.y), ha='center', va='center',
+                  color=_OUTLIER, fontsize=9)
 
 
 def _scatter(axes: Axes, lanes: Iterable[tuple[float, Sequence[float]]],

@@ -39,6 +39,7 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
     with one pCPU of each kind busy alone and with all of them busy at once;
     the latter counts for capacity and caps. It ends within 5 minutes by
     default. Started again after an interruption, it goes on where it was.
+    Where the rounds of one measurement had two speeds it writes no profile.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -133,7 +134,17 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
             record_path=f'{parsed_args.output}.partial',
             restart=parsed_args.restart,
             class_tolerance=parsed_args.class_tolerance)
-        result = calibration.run()
+        try:
+            result = calibration.run()
+        except measure.TwoModesError as error:
+            # Neither rounds of this kind, nor a profile by them.
+            calibration.remove_record()
+            refused = f'{parsed_args.output}.refused'
+            document.store(error.profile, refused)
+            raise benchmark.CalibrationError(
+                f'{error}. {parsed_args.output} was not written. To see the '
+                'rounds: nova-vqos-calibrate report --output report.html '
+                f'{refused}') from error
         made = with_parts_of(result.measured, parsed_args.output, self.app.LOG)
         document.store(made, parsed_args.output)
         calibration.remove_record()

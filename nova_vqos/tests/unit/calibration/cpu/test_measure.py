@@ -164,6 +164,46 @@ def test_equal_pcpus_with_unequal_scores(calibrate, alike):
     assert document.loads(document.dumps(made)) == made
 
 
+# One round of five at another speed.
+TWO_SPEEDS = (99.7, 100.0, 100.1, 99.9, 140.0)
+
+
+def test_two_speeds_are_refused(calibrate):
+    with pytest.raises(
+            measure.TwoModesError, match='integer, busy on pCPU 0-1: '
+            r'(17|2\d)% of the rounds ran 1.40 times faster') as caught:
+        calibrate({0, 1}, busy=TWO_SPEEDS)
+    # With its rounds, to look at.
+    (cpu_class,) = caught.value.profile.cpu_classes
+    assert 140.0 in cpu_class.busy.scores[0].samples
+
+
+def test_more_rounds_tell_two_speeds_from_a_disturbance(calibrate):
+    """In the least number of rounds there was one that was far off."""
+    quiet = (99.9, 100.0, 100.1)
+    once = calibrate({0}, alone=(*quiet, 140.0, *quiet * 9), effort=Effort(40))
+    (score,) = once.measured.cpu_classes[0].busy.scores
+    assert score.outliers == 1
+    assert 14 < len(score.samples) < 20
+    with pytest.raises(measure.TwoModesError):
+        calibrate({0}, alone=(*quiet, 140.0, *quiet), effort=Effort(40))
+
+
+def test_two_speeds_of_what_is_only_reported(calibrate):
+    result = calibrate({0, 1}, weights={'integer': 1.0, 'memory': 0.0},
+                       busy_by_name={'memory': (100.0, 140.0)})
+    assert result.measured.coefficient(0) == 1
+    (warning,) = [one for one in result.warnings if 'two speeds' in one]
+    assert warning.startswith('rounds had two speeds: memory, busy on pCPU 0-1'
+                              ': 50% of the rounds ran 1.40 times slower')
+
+
+def test_two_speeds_of_two_pcpus(calibrate, alike):
+    """They are no modes of one measurement, and tolerated or two classes."""
+    result = calibrate({0, 1, 9}, class_tolerance=1.5)
+    assert not any('two speeds' in warning for warning in result.warnings)
+
+
 def test_rounds_of_a_class_that_was_divided(calibrate, alike):
     """In guests, of as many events as those before."""
     opened = []
@@ -272,7 +312,8 @@ def test_broken_worker(tmp_path):
 
 def test_time_limit_ends_what_would_not_end(calibrate):
     effort = Effort(max_rounds=1000, max_s=0)
-    made = calibrate({0, 1}, busy=(50.0, 150.0), effort=effort).measured
+    made = calibrate({0, 1}, busy=(50.0, 80.0, 110.0, 150.0),
+                     effort=effort).measured
     assert len(made.cpu_classes[0].busy.scores[0].samples) < 100
 
 

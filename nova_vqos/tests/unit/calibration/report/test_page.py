@@ -123,6 +123,25 @@ class TestContent:
         # At the edge, of two benchmarks in two states; and in the legend.
         assert marks(chart, report_pages.OUTLIER) == 4 + 1
 
+    def test_two_speeds(self):
+        """Both are drawn, and none of them at the edge."""
+        two = tuple([1.0, 1.01, 0.99, 1.0, 0.72] * 8)
+        chart = draw(make(names=['a', 'b'], samples=two)).chart('Samples')
+        said = '20% of the rounds ran 1.39 times slower than the others'
+        assert f'and 8 outliers; two speeds, {said}' in \
+            chart.texts['desc'][0]
+        assert chart.texts['text'].count('20%: 1.39 times slower') == 4
+        places = {float(shape['x']) for tag, shape in chart.elements
+                  if tag == 'use' and report_pages.OUTLIER in shape['style']}
+        edges = {float(shape['x']) for tag, shape in draw(make(
+            names=['a', 'b'], samples=two[:5])).chart('Samples').elements
+            if tag == 'use' and report_pages.OUTLIER in shape['style']}
+        # Of four lanes, and in the legend.
+        assert len(places) == len(edges) == 2
+        assert min(places) > min(edges)
+        assert 'such a calibration is refused' in ' '.join(
+            draw(make(names=['a', 'b'], samples=two)).texts['figcaption'])
+
     def test_samples_that_are_alike(self):
         page = draw(make(samples=(1.0,) * 5))
         assert '+0.0 % to +0.0 %' in page.chart('Samples').texts['desc'][0]

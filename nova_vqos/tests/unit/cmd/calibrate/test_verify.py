@@ -131,11 +131,11 @@ def command(tmp_path, monkeypatch, capsys):
     path = str(tmp_path / 'profile.yaml')
     document.store(host_files.make_profile('compute1', {'0-1': 1.2}), path)
 
-    def run(score, *arguments):
+    def run(score, *arguments, scatter=(0.999, 1.0, 1.001)):
         monkeypatch.setattr(
             cpu.runner, 'NativeRunner', lambda benchmark:
-            calibration_host.ScriptedRunner(benchmark, None, (
-                score * 0.999, score, score * 1.001)))
+            calibration_host.ScriptedRunner(
+                benchmark, None, [score * one for one in scatter]))
         status = app.main(['verify', path, '-f', 'json', *arguments])
         return status, *capsys.readouterr()
 
@@ -180,6 +180,24 @@ def test_a_record_that_cannot_be_written(command):
     status, _, err = command(1200, '--record', '/dev/null/verification.json')
     assert status == 1
     assert 'cannot be written: run as root, or give --record' in err
+
+
+def test_two_speeds_are_no_verdict(command, tmp_path, monkeypatch):
+    record = tmp_path / 'verification.json'
+    status, _, err = command(1200, '--record', str(record),
+                             scatter=(0.999, 1.0, 1.001, 0.7))
+    assert status == 1
+    assert 'of the rounds ran 1.43 times slower' in ' '.join(err.split())
+    assert not record.exists()
+    # Guests may be why, which one cannot do anything about.
+    ticks = itertools.count(0, 1000)
+    monkeypatch.setattr(host_cpus, 'guest_ticks',
+                        lambda pcpus, sysroot: {1: next(ticks)})
+    status, out, err = command(1200, '--beside-guests',
+                               scatter=(0.999, 1.0, 1.001, 0.7))
+    assert status == 0
+    assert json.loads(out)[0]['verdict'] == 'ok'
+    assert 'beside guests had two speeds' in ' '.join(err.split())
 
 
 def test_in_idle_time(command, monkeypatch):

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command leaves behind."""
+
+import os
+
+import pytest
+
+from nova_vqos.calibration import benchmark as benchmarks
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration.cpu import disturbances
+from nova_vqos.cmd.calibrate import app
+from nova_vqos.cmd.calibrate import cpu
+from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
+from nova_vqos.tests.fixtures import calibration_host
+from nova_vqos.tests.functional import host_files
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Runs the command on a host of two pCPUs with these scores."""
+    program = tmp_path / 'benchmark'
+    program.write_bytes(b'this build')
+    benchmark = calibration_host.FakeBenchmark(program, 'integer 1.0')
+    monkeypatch.setattr(disturbances, '_LOAD_CHECK_S', 0)
+    monkeypatch.setattr(benchmarks, 'load', lambda name, commands: benchmark)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
+    monkeypatch.setattr(host_cpus, 'classes',
+                        lambda pcpus, sysroot: (frozenset(pcpus),))
+    monkeypatch.setattr(host_cpus, 'guest_ticks', lambda pcpus, sysroot: {})
+    monkeypatch.setattr(host_cpus, 'throttle_count', lambda pcpus, sysroot: 0)
+    monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
+                        dict(host_files.FINGERPRINT))
+
+    def run(*scores):
+        monkeypatch.setattr(
+            cpu.runner, 'NativeRunner', lambda benchmark:
+            calibration_host.ScriptedRunner(benchmark, scores, scores))
+        return app.main([
+            'cpu', '--reference', 'gold', '--benchmark', 'integer',
+            '--output', str(tmp_path / 'profile.yaml')])
+    return run
+
+
+def test_two_speeds_leave_the_old_profile(command, tmp_path, capsys):
+    path, refused = (str(tmp_path / name) for name in (
+        'profile.yaml', 'profile.yaml.refused'))
+    assert command(99.9, 100.0, 100.1) == 0
+    before = document.load(path)
+    capsys.readouterr()
+    assert command(*(100.0, 100.1, 99.9, 70.0, 100.0)) == 1
+    err = ' '.join(capsys.readouterr().err.split())
+    assert 'integer, alone on pCPU 0: 2' in err
+    assert 'times slower than the others' in err
+    assert f'report --output report.html {refused}' in err
+    assert document.load(path) == before
+    assert 70.0 in document.load(refused).cpu_classes[0].busy.scores[0].samples
+    # The next one begins anew.
+    assert not os.path.exists(f'{path}.partial')
+    assert command(99.9, 100.0, 100.1) == 0
