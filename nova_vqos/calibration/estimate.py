@@ -59,15 +59,16 @@ def estimate(samples: Sequence[float]) -> Estimate:
                     len(samples) - len(kept))
 
 
-def student_t(degrees: float, comparisons: int = 1) -> float:
-    """Student's t for a two-sided interval of 95 %.
+def student_t(degrees: float, comparisons: int = 1,
+              confidence: float = _CONFIDENCE) -> float:
+    """Student's t for a two-sided interval, by default of 95 %.
 
     Abramowitz and Stegun 26.7.5, within 0.2 % from 3 degrees of freedom on;
     for a hundred intervals, from 12.
 
     :param comparisons: how many intervals are to hold together (Bonferroni)
     """
-    z = normal_quantile(comparisons)
+    z = normal_quantile(comparisons, confidence)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -77,10 +78,14 @@ def student_t(degrees: float, comparisons: int = 1) -> float:
                          for power, term in enumerate(terms, 1))
 
 
-def normal_quantile(comparisons: int) -> float:
-    """For so many two-sided intervals of 95 % that are to hold together."""
+def normal_quantile(comparisons: int,
+                    confidence: float = _CONFIDENCE) -> float:
+    """For so many two-sided intervals that are to hold together.
+
+    :param confidence: that they hold, by default 95 %
+    """
     return statistics.NormalDist().inv_cdf(
-        1 - (1 - _CONFIDENCE) / (2 * comparisons))
+        1 - (1 - confidence) / (2 * comparisons))
 
 
 def without_outliers(samples: Sequence[float]) -> list[float]:

@@ -8,10 +8,21 @@ a server of one kind of work gets is off by as much as that kind's own
 coefficient is from the mean.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import math
 
+from nova_vqos.calibration import estimate
 from nova_vqos.profile import cpu
+
+#: Of work that is none of the benchmarks, so much is within :func:`off_by`.
+COVERED = 0.9
+#: Fewer kinds of work do not show how much kinds differ.
+LEAST_KINDS = 4
+
+# Kinds of work differ with heavier tails than a normal distribution's: so much
+# makes sets of 4 to 13 kinds cover what they shall. By
+# tools/bench/kinds_matrix.py; see the guide to calibration.
+_TAILS = 1.2
 
 
 def measurement(scores: Iterable[cpu.Score],
@@ -20,7 +31,7 @@ def measurement(scores: Iterable[cpu.Score],
 
     The interval is that of a product of powers: relative half widths,
     weighted, add as squares. It says how certain the mean is, not how far one
-    kind of work is from it: that is :func:`error`.
+    kind of work is from it: that are :func:`error` and :func:`off_by`.
 
     :param scores: one of each benchmark of the reference, in its order
     """
@@ -52,13 +63,60 @@ def error(score: cpu.Score, measured: cpu.Measurement,
             if others else None)
 
 
+def error_bound(measured: cpu.Measurement,
+                reference: cpu.Reference) -> float | None:
+    """:func:`off_by` of a measurement, by the benchmarks that count."""
+    counting = [score for score in measured.scores
+                if _weight(score, reference)]
+    return off_by([score.coefficient for score in counting],
+                  [_weight(score, reference) for score in counting])
+
+
+def geometric_mean(coefficients: Sequence[float],
+                   weights: Sequence[float]) -> float:
+    """The coefficient of a host by those of several kinds of work.
+
+    :param coefficients: above 0
+    :param weights: of these, not all 0
+    """
+    return math.exp(math.fsum(
+        weight * math.log(coefficient) for coefficient, weight in zip(
+            coefficients, weights, strict=True)) / math.fsum(weights))
+
+
+def off_by(coefficients: Sequence[float],
+           weights: Sequence[float]) -> float | None:
+    """How far 90 % of other work is from the geometric mean.
+
+    The root mean square of what leaving one out finds, as logarithms, times
+    Student's t, as for the next one of a normal sample, times what their
+    heavier tails make more of it.
+
+    :param coefficients: of kinds of work, above 0
+    :param weights: of these, above 0
+    :returns: x: the work's own coefficient is between the mean divided by
+        1 + x and the mean times 1 + x. None where there are too few kinds,
+        counted by their weights (Kish's effective size)
+    """
+    total = math.fsum(weights)
+    shares = [weight / total for weight in weights]
+    kinds = 1 / math.fsum(share ** 2 for share in shares)
+    # But for rounding.
+    if kinds < LEAST_KINDS * (1 - 1e-9):
+        return None
+    mean = geometric_mean(coefficients, shares)
+    square = math.fsum(
+        share * (math.log(coefficient / mean) / (1 - share)) ** 2
+        for coefficient, share in zip(coefficients, shares, strict=True))
+    return math.expm1(_TAILS * math.sqrt(square)
+                      * estimate.student_t(kinds - 1, confidence=COVERED))
+
+
 def _mean(scores: Iterable[cpu.Score],
           reference: cpu.Reference) -> float:
-    weighted = [(_weight(score, reference), math.log(score.coefficient))
-                for score in scores]
-    return math.exp(math.fsum(weight * logarithm
-                              for weight, logarithm in weighted)
-                    / math.fsum(weight for weight, _ in weighted))
+    scores = tuple(scores)
+    return geometric_mean([score.coefficient for score in scores],
+                          [_weight(score, reference) for score in scores])
 
 
 def _weight(score: cpu.Score, reference: cpu.Reference) -> float:

@@ -220,12 +220,16 @@ def samples(rows: Sequence[Row]) -> tuple[Figure, str]:
 
 
 def errors(rows: Sequence[Row], found: Mapping[str, float],
-           ) -> tuple[Figure, str]:
+           bound: float | None) -> tuple[Figure, str]:
     """How far servers of each kind of work are from their promise.
 
     :param found: by benchmark, of those that have one
+    :param bound: of most other work, which is a band; None: unknown
     """
     axes, places = _row_axes(rows, 0.36)
+    if bound is not None:
+        axes.axvspan(1 / (1 + bound) - 1, bound, alpha=0.13, facecolor=_BUSY,
+                     linewidth=0)
     for row, y in zip(rows, places, strict=True):
         error = found.get(row.name)
         if error is not None:
@@ -238,8 +242,11 @@ def errors(rows: Sequence[Row], found: Mapping[str, float],
     axes.margins(x=0.16)
     _percent_axis(axes,
                   'speed delivered beyond (+) or short of (−) the promise')
-    return axes.figure, '; '.join(
-        f'{name}: {_percent(error)}' for name, error in found.items())
+    return axes.figure, '; '.join([
+        *(f'{name}: {_percent(error)}' for name, error in found.items()),
+        *([] if bound is None else [
+            f'90 % of other work: {_percent(1 / (1 + bound) - 1)} to '
+            f'{_percent(bound)}'])])
 
 
 def curves(shown: quantum.QuantumProfile) -> tuple[Figure, str]:

@@ -66,7 +66,8 @@ def render(found: Sequence[model.Profile],
 
     made: str = environment.get_template('page.html.j2').render(
         found=found, hosts=hosts, obstacle=obstacle, errors=errors, draw=draw,
-        pcpus=_pcpus, cu=_cu, short=charts.short, Row=charts.Row,
+        pcpus=_pcpus, cu=_cu, error_bound=combine.error_bound,
+        short=charts.short, Row=charts.Row,
         MAX_POINTS=charts.MAX_POINTS, table=table,
         benchmark_rows=_benchmark_rows, format_pcpus=cpuset.format_pcpus,
         version=version.version())

@@ -39,8 +39,11 @@ def cpu_rows(shown: model.Profile) -> Iterator[_Row]:
         for state, measured in (('alone', cpu_class.alone),
                                 ('busy', cpu_class.busy)):
             pcpus = cpuset.format_pcpus(cpu_class.pcpus)
+            bound = combine.error_bound(measured, shown.reference)
             yield (pcpus, state, COMBINED, '', *_coefficient(
-                measured, sum(len(s.samples) for s in measured.scores)), '')
+                measured, sum(len(s.samples) for s in measured.scores)),
+                '' if bound is None
+                else f'\N{PLUS-MINUS SIGN}{bound:.1%}')
             for score in measured.scores:
                 error = combine.error(score, measured, shown.reference)
                 known = shown.reference.benchmark(score.benchmark)

@@ -19,6 +19,13 @@ def test_student_t(degrees, t):
     assert estimate.student_t(degrees) == pytest.approx(t, rel=0.002)
 
 
+@pytest.mark.parametrize(('degrees', 't'), [
+    (3, 2.353), (4, 2.132), (8, 1.860), (20, 1.725), (120, 1.658)])
+def test_student_t_of_90_percent(degrees, t):
+    assert estimate.student_t(degrees, confidence=0.9) == pytest.approx(
+        t, rel=0.002)
+
+
 def test_interval_of_known_numbers():
     # Mean 10, standard deviation 1.5811, t(4) = 2.776: half width 1.963.
     found = estimate.estimate([8, 9, 10, 11, 12])

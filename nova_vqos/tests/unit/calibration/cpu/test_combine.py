@@ -58,6 +58,57 @@ def test_one_alone_has_no_error():
     assert errors((1, 1, 0), (2, 0, 0)) == [None, pytest.approx(1)]
 
 
+def test_equal_kinds_are_off_by_nothing():
+    assert combine.off_by([2.0] * 9, [1.0] * 9) == pytest.approx(0)
+
+
+def test_off_by_of_known_numbers():
+    """Half of nine kinds e times as fast, half as slow, and one between.
+
+    Leaving one out each is 9/8 from the mean: a root mean square of 9/8 times
+    the root of 8/9. t(8) is 1.860 at 90 %.
+    """
+    logs = [0.1] * 4 + [-0.1] * 4 + [0]
+    found = combine.off_by([math.exp(log) for log in logs], [3.0] * 9)
+    assert math.log1p(found) == pytest.approx(
+        1.2 * 1.860 * 0.1 * 9 / 8 * (8 / 9) ** 0.5, rel=0.002)
+
+
+@pytest.mark.parametrize('weights', [
+    [1.0] * 3, [1.0, 1.0, 1.0, 0.9], [9.0, 1.0, 1.0, 1.0, 1.0, 1.0]])
+def test_too_few_kinds_are_off_by_an_unknown_amount(weights):
+    assert combine.off_by([1.0] * len(weights), weights) is None
+
+
+def test_what_is_only_reported_is_no_part_of_the_bound():
+    found, reference = combined(
+        *((c, 1, 0.01) for c in (0.8, 0.9, 1.1, 1.2)), (9, 0, 0.01))
+    assert combine.error_bound(found, reference) == pytest.approx(
+        combine.off_by([0.8, 0.9, 1.1, 1.2], [1.0] * 4))
+    few, reference = combined((2, 1, 0), (3, 1, 0))
+    assert combine.error_bound(few, reference) is None
+
+
+@settings(deadline=None)
+@given(st.lists(coefficients, min_size=4, max_size=12), coefficients, weights)
+def test_off_by_depends_on_no_unit(found, factor, weight):
+    """Neither on the scale, nor on which of two hosts is the reference."""
+    bound = combine.off_by(found, [1.0] * len(found))
+    assert bound >= 0
+    for same in ([factor * one for one in found],
+                 [1 / one for one in found]):
+        assert math.log1p(combine.off_by(same, [weight] * len(found))) == \
+            pytest.approx(math.log1p(bound), abs=1e-6)
+
+
+@settings(deadline=None)
+@given(st.lists(coefficients, min_size=4, max_size=12))
+def test_off_by_grows_with_the_differences(found):
+    plain, twice = (combine.off_by(kinds, [1.0] * len(kinds)) for kinds in (
+        found, [one ** 2 for one in found]))
+    assert math.log1p(twice) == pytest.approx(2 * math.log1p(plain), abs=1e-6)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(coefficients, coefficients, weights), min_size=1,
                 max_size=6))

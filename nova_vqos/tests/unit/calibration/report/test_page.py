@@ -99,6 +99,24 @@ class TestContent:
         # Without colour, too: what does not count is hatched.
         assert [tag for tag, _ in chart.elements].count('pattern') == 1
 
+    def test_the_band_is_of_most_other_work(self):
+        held = make(names=list('abcd'), others=['chase'])
+        bound = combine.error_bound(held.cpu_classes[0].busy, held.reference)
+        page = draw(held)
+        shown, low = (f'{share:+.1%}'.replace('%', ' %').replace('-', '−')
+                      for share in (bound, 1 / (1 + bound) - 1))
+        assert page.chart('Error').texts['desc'][0].endswith(
+            f'90 % of other work: {low} to {shown}')
+        assert f'{1 + bound:.2f} times that' in ' '.join(
+            page.texts['figcaption'])
+        assert ['0-1', 'busy', 'combined'] in [row[:3] for row in page.rows
+                                               if row[-1] == f'±{bound:.1%}']
+        # Of three kinds nobody knows.
+        few = draw(make())
+        assert 'of other work' not in few.chart('Error').texts['desc'][0]
+        assert 'are expected within the band' not in ' '.join(
+            few.texts['figcaption'])
+
     def test_bars_are_as_long_as_the_errors(self):
         held = make(names=['a', 'b'])
         busy = held.cpu_classes[0].busy
