@@ -36,6 +36,8 @@ class ComputeState(ty.NamedTuple):
     :ivar stock_servers: how many servers without units are on the host; None:
         not counted yet
     :ivar stock_cu: CU that are reserved for them; None: none are
+    :ivar work_cu: CU that are reserved for what servers with ``vqos:work``
+        take beyond their units
     :ivar room: of the host; its servers are all that are there, stopped or
         not, and those that are about to come; None: not known
     """
@@ -45,6 +47,7 @@ class ComputeState(ty.NamedTuple):
     terms: Mapping[str, int]
     stock_servers: int | None = None
     stock_cu: int | None = None
+    work_cu: int = 0
     room: rooms.Room | None = None
 
 
@@ -59,7 +62,7 @@ class Writer:
     def write(self, stats: Mapping[str, str],
               terms: Mapping[str, int],
               stock_load: tuple[int, int | None] | None = None,
-              room: rooms.Room | None = None) -> None:
+              room: rooms.Room | None = None, work_cu: int = 0) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
@@ -67,6 +70,7 @@ class Writer:
         :param stock_load: stock_servers and stock_cu, likewise; None: they
             were not counted yet
         :param room: likewise
+        :param work_cu: likewise
         """
         servers, cu = stock_load or (None, None)
         try:
@@ -75,6 +79,7 @@ class Writer:
                 'version': _VERSION, 'at': utc.text(),
                 'stats': dict(stats), 'terms': dict(terms),
                 'stock_servers': servers, 'stock_cu': cu,
+                'work_cu': work_cu,
                 'room': primitives.to_primitives(room)}),
                 self._path, durable=False)
         except Exception as error:

@@ -11,15 +11,17 @@ Pure: no Nova, no libvirt, no state, and exact sums as in
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 import math
+import types
 import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos import packing
 from nova_vqos import policy as policies
 from nova_vqos import units
+from nova_vqos import work
 from nova_vqos.profile import model
 
 
@@ -29,11 +31,13 @@ class Server(ty.NamedTuple):
     :ivar units: CU of the whole server
     :ivar pcpus: those that its vCPUs may run on; None: all that are shared
     :ivar vcpus: that share the units equally
+    :ivar mix: kinds of work that the units are of; None: the mean of all
     """
 
     units: int
     pcpus: frozenset[int] | None
     vcpus: int
+    mix: work.Mix | None = None
 
 
 class CoreType(ty.NamedTuple):
@@ -43,12 +47,14 @@ class CoreType(ty.NamedTuple):
     :ivar room_cu: capacity left for new servers; negative where it is
         oversold
     :ivar packed: its vCPUs, which have to pack; None: they need not
+    :ivar kinds: likewise the coefficient, of each kind of work
     """
 
     pcpus: frozenset[int]
     coefficient: float
     room_cu: Fraction
     packed: packing.Pcpus | None = None
+    kinds: Mapping[str, float] = types.MappingProxyType({})
 
     @property
     def whole_room_cu(self) -> int:
@@ -83,10 +89,30 @@ class CoreType(ty.NamedTuple):
 
         :param policy: with units
         """
-        cu = ty.cast(int, policy.units)
-        return self.room_cu >= cu and (
+        cost_cu = self.cost_cu(ty.cast(int, policy.units), policy.vcpus,
+                               policy.mix)
+        return self.room_cu >= cost_cu and (
             self.packed is None or self.packed.takes(
-                units.cu_per_vcpu(cu, policy.vcpus), policy.vcpus))
+                cost_cu / policy.vcpus, policy.vcpus))
+
+    def cost_cu(self, cu: Fraction | int, vcpus: Fraction | int,
+                mix: work.Mix | None) -> Fraction:
+        """CU of its pCPUs that a server takes, see :func:`units.cost_cu`.
+
+        With a kind of work that was not measured a server has an unknown cap:
+        each vCPU takes a whole pCPU, the most that it can.
+
+        :param cu: of the server, or of the part of it that runs here
+        :param vcpus: likewise
+        :param mix: of its kinds of work
+        """
+        if mix is None:
+            return Fraction(cu)
+        try:
+            coefficient = mix.coefficient(self.kinds)
+        except work.KindMissing:
+            return max(Fraction(cu), vcpus * units.pcpu_cu(self.coefficient))
+        return units.cost_cu(cu, self.coefficient, coefficient)
 
     def fast_enough(self, policy: policies.ServerPolicy, *,
                     tick_us: int) -> bool:
@@ -94,9 +120,11 @@ class CoreType(ty.NamedTuple):
 
         :param policy: with units
         """
+        mix = policy.mix
         try:
             units.cap(ty.cast(int, policy.units), policy.vcpus,
-                      self.coefficient, tick_us=tick_us)
+                      self.coefficient if mix is None
+                      else mix.coefficient(self.kinds), tick_us=tick_us)
         except units.UnitsError:
             return False
         return True
@@ -111,7 +139,8 @@ class NoCoreTypeFits(units.UnitsError):
         each = units.format_cu(units.cu_per_vcpu(cu, policy.vcpus))
         super().__init__(
             f'no core type can take {cu} CU on {policy.vcpus} vCPUs, {each} '
-            f'CU each: {", ".join(map(_describe, core_types))}')
+            f'CU each{_of_work(policy)}: '
+            f'{", ".join(map(_describe, core_types))}')
 
 
 class SpansCoreTypes(units.UnitsError):
@@ -134,7 +163,8 @@ def of_host(profile: model.Profile,
     shared = frozenset(pcpus)
     return tuple(
         CoreType(mine, cpu_class.busy.coefficient,
-                 _capacity_cu(len(mine), cpu_class.busy.coefficient))
+                 _capacity_cu(len(mine), cpu_class.busy.coefficient),
+                 kinds=cpu_class.busy.kinds)
         for cpu_class in profile.cpu_classes
         if (mine := cpu_class.pcpus & shared))
 
@@ -144,9 +174,6 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
                  allocation_ratio: float = 1.0,
                  exact: bool = False) -> tuple[CoreType, ...]:
     """The core types of a host with the room that its servers leave.
-
-    A server that may run on several core types uses a part of each, in
-    proportion to the capacity of the pCPUs that it may run on.
 
     :param core_types: see :func:`of_host`
     :param reserved_cu: CU reserved for the host and for servers without
@@ -164,17 +191,7 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
     vcpus: list[collections.Counter[Fraction]] = [
         collections.Counter() for _ in core_types]
     for server in servers:
-        parts_cu = [_capacity_cu(
-            len(one.pcpus if server.pcpus is None
-                else one.pcpus & server.pcpus), one.coefficient)
-            for one in core_types]
-        # NOTE: pCPUs of another host, which libvirt's hook does not count
-        # either.
-        if not any(parts_cu):
-            parts_cu = [one.room_cu for one in core_types]
-        whole_cu = sum(parts_cu, start=Fraction(0))
-        for number, part_cu in enumerate(parts_cu):
-            used_cu = server.units * part_cu / whole_cu
+        for number, used_cu in enumerate(costs_cu(server, core_types)):
             left_cu[number] -= used_cu
             if used_cu:
                 vcpus[number][used_cu / server.vcpus] += server.vcpus
@@ -184,6 +201,28 @@ def with_servers(core_types: Sequence[CoreType], servers: Iterable[Server], *,
                 one.coefficient), mine) if exact else None)
         for one, room_cu, mine in zip(core_types, left_cu, vcpus,
                                       strict=True))
+
+
+def costs_cu(server: Server, core_types: Sequence[CoreType]
+             ) -> list[Fraction]:
+    """CU that a server takes of each core type.
+
+    Of several that it may run on it uses a part of each, in proportion to the
+    capacity of the pCPUs that it may run on.
+
+    :param core_types: without any server, see :func:`of_host`
+    """
+    parts_cu = [_capacity_cu(
+        len(one.pcpus if server.pcpus is None
+            else one.pcpus & server.pcpus), one.coefficient)
+        for one in core_types]
+    # NOTE: pCPUs of another host, which libvirt's hook does not count either.
+    if not any(parts_cu):
+        parts_cu = [one.room_cu for one in core_types]
+    whole_cu = sum(parts_cu, start=Fraction(0))
+    return [one.cost_cu(server.units * part_cu / whole_cu,
+                        server.vcpus * part_cu / whole_cu, server.mix)
+            for one, part_cu in zip(core_types, parts_cu, strict=True)]
 
 
 def choose(policy: policies.ServerPolicy, core_types: Sequence[CoreType], *,
@@ -254,6 +293,10 @@ def _fits(policy: policies.ServerPolicy, core_type: CoreType,
           tick_us: int) -> bool:
     return (core_type.fast_enough(policy, tick_us=tick_us)
             and core_type.takes(policy))
+
+
+def _of_work(policy: policies.ServerPolicy) -> str:
+    return f' of {policies.WORK_KEY} {policy.work}' if policy.work else ''
 
 
 def _describe(core_type: CoreType) -> str:

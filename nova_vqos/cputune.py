@@ -7,6 +7,7 @@ guests) all call this module, so their results are the same.
 """
 
 from collections.abc import Iterable
+from fractions import Fraction
 import os
 import typing as ty
 
@@ -59,18 +60,28 @@ def compute(policy: policies.ServerPolicy, profile: model.Profile,
     do not know the recognised class, and each change of a period is a write,
     which gives CPU time away.
 
-    :param pcpus: those that the server's vCPUs may run on: the slowest counts
+    :param pcpus: those that the server's vCPUs may run on: the slowest for
+        its kind of work counts
     :returns: None where the policy has no units: stock Nova tunes the server
     :raises nova_vqos.units.HostTooSlow: when a vCPU needs a faster pCPU
     :raises nova_vqos.units.ShareTooSmall: when a vCPU is too slow for a quota
+    :raises nova_vqos.work.KindMissing: when a kind of its work was not
+        measured
     :raises nova_vqos.files.FileInvalid: when a pCPU was not measured
     """
     if policy.units is None:
         return None
+    pcpus = frozenset(pcpus)
+    coefficient = profile.slowest(pcpus, policy.mix)
+    # A floor has no cap: its weight gives it the time that its work needs.
+    weighed = Fraction(policy.units)
+    if policy.mix is not None:
+        weighed *= (units.pcpu_cu(profile.slowest(pcpus))
+                    / units.pcpu_cu(coefficient))
     return CpuTune(
-        cap=compute_cap(policy, profile.slowest(pcpus),
-                        tick_us=profile.tick_us, periods=periods),
-        shares=units.shares(policy.units, cgroup_version))
+        cap=compute_cap(policy, coefficient, tick_us=profile.tick_us,
+                        periods=periods),
+        shares=units.shares(weighed, cgroup_version))
 
 
 def compute_cap(policy: policies.ServerPolicy, coefficient: float, *,
@@ -78,7 +89,8 @@ def compute_cap(policy: policies.ServerPolicy, coefficient: float, *,
     """The cap of each vCPU of a server on pCPUs of one speed.
 
     :param policy: with units
-    :param coefficient: of the slowest pCPU that the server may run on
+    :param coefficient: of the slowest pCPU that the server may run on, by its
+        kinds of work
     :param tick_us: length of the kernel's scheduler tick
     :returns: None where the policy is a floor
     :raises nova_vqos.units.HostTooSlow: when a vCPU needs a faster pCPU

@@ -191,16 +191,16 @@ def unsold_cu(capacity_cu: int, total_pcpus: float,
         Fraction(repr(float(total_pcpus))) * pcpu_cu))
 
 
-def refusal(units_of_server: int, vcpus: int, pcpu_cu: Fraction,
+def refusal(share: Fraction, vcpus: int, pcpu_cu: Fraction,
             free_cu: int | None) -> str:
     """Why a host cannot guarantee the speed of one more server; '': it can.
 
+    :param share: of a pCPU's time, that each of its vCPUs is to have
     :param pcpu_cu: the speed of its slowest pCPU
     :param free_cu: CU that it can still reserve; None: it reserves none
     """
     if free_cu is None:
         return 'it guarantees no speed'
-    share = units.cu_per_vcpu(units_of_server, vcpus) / pcpu_cu
     if share > MOST_SHARE:
         return (f'a vCPU needs {float(share):.0%} of a pCPU, of which at most '
                 f'{float(MOST_SHARE):.0%} can be guaranteed')

@@ -17,6 +17,8 @@ import operator
 import re
 import typing as ty
 
+from nova_vqos import units
+from nova_vqos import work as works
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import occupancy
 
@@ -47,14 +49,18 @@ _OWN_TRAIT = re.compile(
 
 #: The profile of a host that accepts new servers with units.
 VALID = 'valid'
-# Of any stat: Nova keeps them in a column of texts.
+# Of any stat but one: Nova keeps them in a column of texts.
 _MAX_STAT = 255
+# Of the speeds of all kinds of work: seven kinds on five core types.
+_MAX_WORK = 2000
 _POLLUTERS = 'polluters'
 
 _CU = '[0-9]{1,6}(?:[.][0-9]{1,24})?'
 _WHOLE_CU = '[0-9]{1,10}'
 _CORE_TYPE = f'{_CU}:{_WHOLE_CU}:{_CU}'
 _PIECE = '[0-9]{1,8}:[0-9]{1,6}'
+_KIND = re.compile(works.KIND)
+_WORK = f'{_CU}={works.KIND}:{_CU}(?:,{works.KIND}:{_CU})*'
 _NAME = '[a-z_]{1,32}'
 _NAMES_PATTERN = re.compile(f'{_NAME}(?:,{_NAME})*')
 _POOL = f'{_NAME}(?::[0-9]{{1,6}}){{1,2}}'
@@ -104,6 +110,17 @@ class Piece(ty.NamedTuple):
     pcpus: int
 
 
+class WorkSpeeds(ty.NamedTuple):
+    """How fast equal pCPUs of a host are in each kind of work.
+
+    :ivar speed_cu: of each of them, in the mean of all kinds
+    :ivar kinds: the coefficient of each kind, by its name
+    """
+
+    speed_cu: Decimal
+    kinds: Mapping[str, float]
+
+
 class HostStats(ty.NamedTuple):
     """The stats of a compute node.
 
@@ -128,6 +145,8 @@ class HostStats(ty.NamedTuple):
     :ivar stranded_cu: that are left, in pieces smaller than its largest vCPU;
         None: likewise
     :ivar sells_units: whether it may be reserved for servers with units
+    :ivar work: of each of its core types, be it one alone, the slowest first;
+        empty: not known
     """
 
     profile: str = ''
@@ -146,6 +165,7 @@ class HostStats(ty.NamedTuple):
     pieces: tuple[Piece, ...] = ()
     stranded_cu: int | None = None
     sells_units: bool = False
+    work: tuple[WorkSpeeds, ...] = ()
 
 
 def _write_text(text: str) -> str:
@@ -210,6 +230,54 @@ def _write_pieces(pieces: Iterable[Piece]) -> str:
 
 
 @functools.lru_cache(maxsize=256)
+def _read_work(text: str) -> tuple[WorkSpeeds, ...]:
+    """NOTE: cached, since few hosts of a cloud are unlike."""
+    found = []
+    for one in text.split(' '):
+        speed_cu, _, speeds = one.partition('=')
+        kinds = {}
+        for part in speeds.split(','):
+            kind, _, cu = part.partition(':')
+            coefficient = float(Decimal(cu) / units.CU_PER_REFERENCE_PCPU)
+            if kind in kinds or not coefficient:
+                raise ValueError
+            kinds[kind] = coefficient
+        found.append(WorkSpeeds(Decimal(speed_cu), kinds))
+    speeds_cu = [one.speed_cu for one in found]
+    if sorted(speeds_cu) != speeds_cu:
+        raise ValueError
+    return tuple(found)
+
+
+def _write_work(speeds: Iterable[WorkSpeeds]) -> str:
+    """Kinds that have no place are left out.
+
+    The host is refused for servers of these, and never the other way round.
+    """
+    written = []
+    left = _MAX_WORK
+    for one in speeds:
+        parts: list[str] = []
+        text = f'{_write_cu(one.speed_cu)}='
+        left -= len(text) + 1
+        for kind, coefficient in one.kinds.items():
+            part = f'{kind}:{_write_cu(speed_cu(coefficient))}'
+            if not _KIND.fullmatch(kind) or len(part) > left:
+                continue
+            parts.append(part)
+            left -= len(part) + 1
+        if parts:
+            written.append(text + ','.join(parts))
+    return ' '.join(written)
+
+
+def speed_cu(coefficient: float) -> Decimal:
+    """The speed of a pCPU in CU, without an error of rounding."""
+    return Decimal(_write_cu(
+        Decimal(repr(float(coefficient))) * units.CU_PER_REFERENCE_PCPU))
+
+
+@functools.lru_cache(maxsize=256)
 def _read_names(text: str) -> tuple[str, ...]:
     """NOTE: cached, since all hosts of a cloud report one of a few."""
     if not _NAMES_PATTERN.fullmatch(text):
@@ -256,6 +324,7 @@ class _Codec(ty.NamedTuple):
 
     :ivar matches: whether a text has the form of the stat
     :ivar read: raises ValueError
+    :ivar most: characters
     """
 
     key: str
@@ -263,6 +332,7 @@ class _Codec(ty.NamedTuple):
     read: Callable[[str], object]
     write: Callable[[ty.Any], str]
     expected: str
+    most: int = _MAX_STAT
 
 
 def _form(pattern: str) -> Callable[[str], object]:
@@ -311,6 +381,10 @@ _CODECS: ty.Final = (
            _WHOLE_EXPECTED),
     _Codec(_SELLS_UNITS, _form('True|False'), 'True'.__eq__, str,
            'True or False'),
+    _Codec('vqos_work', _form(f'{_WORK}(?: {_WORK})*'), _read_work,
+           _write_work, 'SPEED=KIND:SPEED of each core type in CU, the '
+           'slowest first, such as 80=integer:82,hash:71 200=integer:190',
+           _MAX_WORK),
 )
 KEYS: ty.Final = tuple(codec.key for codec in _CODECS)
 _texts_of: Callable[[Mapping[str, ty.Any]], tuple[ty.Any, ...]] = (
@@ -343,13 +417,13 @@ def decode(texts: Iterable[ty.Any]) -> HostStats:
     :raises StatInvalid: when a stat is not what it may be
     """
     values: list[ty.Any] = []
-    for text, default, (key, matches, read, _write, expected) in zip(
+    for text, default, (key, matches, read, _write, expected, most) in zip(
             texts, _STOCK, _CODECS, strict=True):
         if text == '':
             values.append(default)
             continue
         try:
-            if len(text) > _MAX_STAT or not matches(text):
+            if len(text) > most or not matches(text):
                 raise ValueError
             values.append(read(text))
         except (TypeError, ValueError):

@@ -10,6 +10,7 @@ import re
 import typing as ty
 
 from nova_vqos import units
+from nova_vqos import work as works
 
 RESOURCE_CLASS = 'CUSTOM_VQOS_CPU_UNIT'
 UNITS_KEY = f'resources:{RESOURCE_CLASS}'
@@ -18,6 +19,7 @@ CAP_KEY = 'vqos:cap'
 QUANTUM_CLASS_KEY = 'vqos:quantum_class'
 DD_BILLING_KEY = 'vqos:dd_billing'
 GUARANTEE_KEY = 'vqos:guarantee'
+WORK_KEY = 'vqos:work'
 
 #: The values of each of our keys; the first is the default.
 CHOICES: ty.Final[Mapping[str, tuple[str, ...]]] = {
@@ -26,7 +28,7 @@ CHOICES: ty.Final[Mapping[str, tuple[str, ...]]] = {
     DD_BILLING_KEY: ('off', 'account', 'charge'),
     GUARANTEE_KEY: ('off', 'preferred', 'required'),
 }
-KEYS: ty.Final[tuple[str, ...]] = (UNITS_KEY, *CHOICES)
+KEYS: ty.Final[tuple[str, ...]] = (UNITS_KEY, *CHOICES, WORK_KEY)
 
 _UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
 # NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
@@ -73,6 +75,8 @@ class ServerPolicy(ty.NamedTuple):
     :ivar dd_billing: billing of the CPU time that its I/O costs the host
     :ivar guarantee: whether its units are reserved: only where a host can
         (preferred), or on no other host (required)
+    :ivar work: the kinds of work that its units are of, as in the flavor; '':
+        the mean of all kinds
     """
 
     vcpus: int
@@ -81,10 +85,18 @@ class ServerPolicy(ty.NamedTuple):
     quantum_class: str = 'default'
     dd_billing: str = 'off'
     guarantee: str = 'off'
+    work: str = ''
+
+    @property
+    def mix(self) -> works.Mix | None:
+        """The kinds of work of its units; None: the mean of all."""
+        return works.parse(self.work) if self.work else None
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Primitives only, fit for a message."""
-        return self._asdict()
+        # NOTE: an older receiver refuses a field that it does not know.
+        return {name: value for name, value in self._asdict().items()
+                if name != 'work' or value}
 
     @classmethod
     def from_dict(cls, data: object) -> 'ServerPolicy':
@@ -102,7 +114,8 @@ class ServerPolicy(ty.NamedTuple):
                  CAP_KEY: data.get('cap'),
                  QUANTUM_CLASS_KEY: data.get('quantum_class'),
                  DD_BILLING_KEY: data.get('dd_billing'),
-                 GUARANTEE_KEY: data.get('guarantee')}
+                 GUARANTEE_KEY: data.get('guarantee'),
+                 WORK_KEY: data.get('work') or None}
         if isinstance(specs[UNITS_KEY], int):
             specs[UNITS_KEY] = str(specs[UNITS_KEY])
         # NOTE: without units a key must be absent, or have its default.
@@ -126,12 +139,14 @@ def check_value(key: str, value: object) -> None:
         _parse_units(value)
     elif key in CHOICES:
         _parse_choice(key, value)
+    elif key == WORK_KEY:
+        _parse_work(value)
     elif _SUFFIXED_PATTERN.fullmatch(key):
         raise PolicyError(key, value, f'given as {UNITS_KEY}: units are '
                           'claimed from the host itself')
     elif key.startswith(NAMESPACE):
         raise PolicyError(
-            key, value, f'one of the known keys: {", ".join(CHOICES)}')
+            key, value, f'one of the known keys: {", ".join(KEYS[1:])}')
 
 
 def parse(extra_specs: Mapping[str, str], vcpus: int,
@@ -160,7 +175,8 @@ def parse(extra_specs: Mapping[str, str], vcpus: int,
         cap=_choice(extra_specs, CAP_KEY),
         quantum_class=_choice(extra_specs, QUANTUM_CLASS_KEY),
         dd_billing=_choice(extra_specs, DD_BILLING_KEY),
-        guarantee=_choice(extra_specs, GUARANTEE_KEY))
+        guarantee=_choice(extra_specs, GUARANTEE_KEY),
+        work=extra_specs.get(WORK_KEY, ''))
     if policy.units is None:
         _check_without_units(extra_specs, policy)
     else:
@@ -188,6 +204,11 @@ def _check_without_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             GUARANTEE_KEY, policy.guarantee,
             f'off in a flavor without {UNITS_KEY}, which it guarantees')
+    if policy.work:
+        raise PolicyError(
+            WORK_KEY, policy.work,
+            f'left out of a flavor without {UNITS_KEY}, of which it says the '
+            'kind of work')
 
 
 def _check_with_units(extra_specs: Mapping[str, str],
@@ -242,6 +263,15 @@ def _parse_choice(key: str, value: object) -> str:
     if not isinstance(value, str) or value not in choices:
         raise PolicyError(key, value, f'one of {", ".join(choices)}')
     return value
+
+
+def _parse_work(value: object) -> None:
+    try:
+        if not isinstance(value, str):
+            raise ValueError(works.EXPECTED)
+        works.parse(value)
+    except ValueError as error:
+        raise PolicyError(WORK_KEY, value, str(error)) from error
 
 
 def _checked_vcpus(vcpus: object) -> int:

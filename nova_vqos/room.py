@@ -5,6 +5,8 @@ Driver and agent count here, so that they cannot differ. Pure: no Nova, no
 libvirt, no state.
 """
 
+from fractions import Fraction
+import math
 import typing as ty
 
 from nova_vqos import units
@@ -13,38 +15,40 @@ from nova_vqos import units
 class HostFull(units.UnitsError):
     """The servers of a host leave too few of its units for another one."""
 
-    def __init__(self, units_cu: int, room: 'Room') -> None:
+    def __init__(self, cost_cu: Fraction | int, room: 'Room') -> None:
         """
-        :param units_cu: CU of the server that is refused
+        :param cost_cu: CU that the refused server would take
         """
         super().__init__(
             f'the servers of this host have {room.used_cu} of the '
-            f'{units.format_cu(room.sold_cu)} CU that it sells, {units_cu} CU '
-            'more do not fit')
+            f'{units.format_cu(room.sold_cu)} CU that it sells, '
+            f'{units.format_cu(cost_cu)} CU more do not fit')
 
 
 class Room(ty.NamedTuple):
     """The CPU units of a host and of its servers.
 
-    :ivar used_cu: of all its servers
-    :ivar sold_cu: that it sells, see :func:`sold_cu`
+    :ivar used_cu: that all its servers take, rounded up
+    :ivar sold_cu: that it sells, see :func:`sold_cu`, without what is reserved
+        for kinds of work: :attr:`used_cu` has that
     """
 
     used_cu: int
     sold_cu: float
 
-    def check(self, units_cu: int) -> None:
+    def check(self, cost_cu: Fraction | int) -> None:
         """Refuse one more server, as Placement would.
 
-        :param units_cu: CU of the server
+        :param cost_cu: CU that the server takes: its units, or more where its
+            kind of work is slow, see :func:`nova_vqos.units.cost_cu`
         :raises HostFull: when it does not fit
         """
-        if self.used_cu + units_cu > self.sold_cu:
-            raise HostFull(units_cu, self)
+        if self.used_cu + cost_cu > self.sold_cu:
+            raise HostFull(cost_cu, self)
 
 
 def reserved_cu(capacity_cu: int, *, host_cu: int, stock_cu: int,
-                unsold_cu: int) -> int:
+                unsold_cu: int, work_cu: int = 0) -> int:
     """CU of a host that it does not sell.
 
     :param capacity_cu: of the host; it reserves no more
@@ -52,8 +56,22 @@ def reserved_cu(capacity_cu: int, *, host_cu: int, stock_cu: int,
     :param stock_cu: what servers without units can use
     :param unsold_cu: that cannot be reserved for servers, which is for the
         others as well: see :func:`nova_vqos.guarantee.unsold_cu`
+    :param work_cu: that servers take beyond their units, see :func:`work_cu`
     """
-    return min(max(host_cu + stock_cu, unsold_cu), capacity_cu)
+    return min(max(host_cu + stock_cu, unsold_cu) + work_cu, capacity_cu)
+
+
+def work_cu(units_cu: int, costs_cu: Fraction,
+            allocation_ratio: float) -> int:
+    """CU of a host that it may not sell since slow kinds of work take them.
+
+    What is reserved counts allocation_ratio times, see :func:`sold_cu`.
+
+    :param units_cu: of all servers, which they claimed
+    :param costs_cu: what they take
+    """
+    return math.ceil((costs_cu - units_cu)
+                     / Fraction(repr(float(allocation_ratio))))
 
 
 def sold_cu(capacity_cu: int, reserved_cu: int,

@@ -110,6 +110,26 @@ def pcpu_cu(coefficient: float) -> Fraction:
     return CU_PER_REFERENCE_PCPU * Fraction(repr(float(coefficient)))
 
 
+def mean_coefficient(weighted: Iterable[tuple[float, float]]) -> float:
+    """One coefficient from those by several benchmarks.
+
+    The weighted geometric mean: the only mean that comes out the same
+    whichever host is the reference (Fleming and Wallace, How Not to Lie With
+    Statistics, CACM 29(3), 1986).
+
+    :param weighted: weight and coefficient of each, at least one weight above
+        0, and all coefficients
+    """
+    counted = [pair for pair in weighted if pair[0]]
+    if len({coefficient for _weight, coefficient in counted}) == 1:
+        # Exactly that, so that a pCPU of 60 CU serves a vCPU of 60 CU.
+        return counted[0][1]
+    return math.exp(
+        math.fsum(weight * math.log(coefficient)
+                  for weight, coefficient in counted)
+        / math.fsum(weight for weight, _ in counted))
+
+
 def cu_per_vcpu(units: int, vcpus: int) -> Fraction:
     """The speed of each vCPU of a server of ``units`` CU.
 
@@ -130,6 +150,22 @@ def share(units: int, vcpus: int, coefficient: float) -> Fraction:
     :raises ValueError: when an argument is not positive
     """
     return cu_per_vcpu(units, vcpus) / pcpu_cu(coefficient)
+
+
+def cost_cu(units: Fraction | int, coefficient: float,
+            work_coefficient: float) -> Fraction:
+    """CU of a host that a server takes whose units are of a kind of work.
+
+    It gets ``units / (100 * work_coefficient)`` of a pCPU's time, which has
+    ``100 * coefficient`` CU. Never less than its units, which it claimed.
+
+    :param units: CU of the whole server, or of a part of it
+    :param coefficient: of the pCPUs, by all kinds of work
+    :param work_coefficient: of the same, by the server's
+    :returns: rounded up to 1/1000 CU, so that sums stay small fractions
+    """
+    exact = units * pcpu_cu(coefficient) / pcpu_cu(work_coefficient)
+    return max(Fraction(units), Fraction(math.ceil(exact * 1000), 1000))
 
 
 def least_cu_per_vcpu(coefficient: float, *, tick_us: int) -> Fraction:
@@ -238,7 +274,7 @@ def capacity_cu(coefficients: Iterable[float]) -> int:
     return math.floor(sum(map(pcpu_cu, coefficients), start=Fraction(0)))
 
 
-def shares(units: int, cgroup_version: int) -> int:
+def shares(units: Fraction | int, cgroup_version: int) -> int:
     """The weight of a server among its neighbours, proportional to its units.
 
     libvirt's ``<shares>`` are cpu.shares (2 to 262144) of cgroup v1 or

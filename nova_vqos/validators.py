@@ -69,6 +69,15 @@ def register():
             description=_DESCRIPTIONS[key],
             value={'type': str, 'enum': list(choices)},
         ) for key, choices in policy.CHOICES.items()),
+        PolicyValidator(
+            name=policy.WORK_KEY,
+            description=(
+                'The kind of work that the units are of, or kinds with '
+                'weights. Its servers get their units in that work, not in '
+                'the mean of all kinds. Only hosts that were measured with '
+                'these kinds accept them.'),
+            value={'type': str},
+        ),
         # All other names below vqos: are refused here rather than by Nova,
         # whose text does not say which names there are.
         PolicyValidator(

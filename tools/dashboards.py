@@ -160,9 +160,10 @@ HOST = (
     Panel('What the host needs for itself',
           'Suggested by the last day; unpaid is I/O of servers that are '
           'billed and not charged. Reserved is without what servers without '
-          'units can use', CU, (
+          'units can use, and what others take beyond theirs', CU, (
               (f'nova_vqos_host_reserved_cpu_units{_H} - '
-               f'nova_vqos_host_stock_cpu_units{_H}', 'reserved'),
+               f'nova_vqos_host_stock_cpu_units{_H} - '
+               f'nova_vqos_host_work_cpu_units{_H}', 'reserved'),
               (f'nova_vqos_host_suggested_reserved_cpu_units{_H}',
                'suggested'),
               (f'nova_vqos_host_unpaid_cpu_units{_H}', 'unpaid'))),

@@ -11,6 +11,7 @@ from nova_vqos import core_types
 from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos import units
+from nova_vqos import work
 from nova_vqos.profile import document
 from nova_vqos.quantum import occupancy
 from nova_vqos.virt import host_state
@@ -29,6 +30,9 @@ class ExtraSpecs(described.Described):
         for key, choices in policy.CHOICES.items():
             first, *others = (f'``{choice}``' for choice in choices)
             values[key] = ', '.join((f'{first} (default)', *others))
+        values[policy.WORK_KEY] = (
+            f'a kind, or 1 to {work.MOST_KINDS} of ``kind:weight``, weights '
+            f'up to {work.MOST_WEIGHT}')
         return {key: (values[key],) for key in policy.KEYS}
 
 

@@ -14,6 +14,7 @@ class ComputeWatch:
 
     :ivar stock_cu: CU that servers without units can use, those that are
         stopped included
+    :ivar work_cu: CU that other servers take beyond their units
     """
 
     def __init__(self, path: str) -> None:
@@ -21,7 +22,7 @@ class ComputeWatch:
 
         :param path: see :mod:`nova_vqos.compute_state`
         """
-        self.stock_cu = 0
+        self.stock_cu = self.work_cu = 0
         self._path = path
         self._identity: tuple[int, ...] | None = None
 
@@ -35,3 +36,4 @@ class ComputeWatch:
             found = compute_state.load(self._path)
             if found is not None:
                 self.stock_cu = found.stock_cu or 0
+                self.work_cu = found.work_cu

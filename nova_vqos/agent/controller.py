@@ -17,6 +17,7 @@ class HostTerms:
     :ivar periods: the CFS periods wanted
     :ivar reserved_cu: for the host itself, see [vqos] reserved_cu
     :ivar stock_cu: that servers without units can use
+    :ivar work_cu: that other servers take beyond their units
     :ivar allocation_ratio: see :func:`nova_vqos.core_types.with_servers`
     :ivar charges: whether servers that pay for their I/O are limited; False:
         billing is off
@@ -27,6 +28,7 @@ class HostTerms:
     periods: cputune.Periods
     reserved_cu: int = 0
     stock_cu: int = 0
+    work_cu: int = 0
     allocation_ratio: float = 1.0
     charges: bool = False
 

@@ -343,6 +343,7 @@ class Loop:
         return self._make_terms(
             profile=self._profiles.profile,
             stock_cu=self._compute.stock_cu,
+            work_cu=self._compute.work_cu,
             cgroup_version=self._hypervisor.cgroup_version)
 
     # Messages.

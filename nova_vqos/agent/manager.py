@@ -189,14 +189,15 @@ class AgentManager:
                 'False')
         found, stats = self._recent_report()
         # The age of the agent, which answers, does not count.
-        reason = fitness.Judge(
-            checked, agent_max_age_s=0,
-            in_one_type=not is_pinned).refusal(stats)
-        if not reason and checked.units is not None and found.room is not None:
+        judge = fitness.Judge(checked, agent_max_age_s=0,
+                              in_one_type=not is_pinned)
+        reason = judge.refusal(stats)
+        cost_cu = judge.cost_cu(stats)
+        if not reason and cost_cu is not None and found.room is not None:
             # NOTE: Placement has agreed, but it may have sold more than there
             # is, or count less than servers here have.
             try:
-                found.room.check(checked.units)
+                found.room.check(cost_cu)
             except room.HostFull as error:
                 reason = str(error)
         return messages.Refusal(reason)

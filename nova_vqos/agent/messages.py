@@ -30,6 +30,8 @@ class Units:
         units, or since they cannot be reserved for servers
     :ivar stock_cu: what of it servers without units can use, as nova-compute
         counted it last
+    :ivar work_cu: what of it servers take beyond their units, since their
+        kind of work is slow here, likewise
     :ivar used_cu: entitlements of all servers
     :ivar slowest_cu: of one pCPU
     :ivar fastest_cu: of one pCPU
@@ -38,6 +40,7 @@ class Units:
     capacity_cu: int
     reserved_cu: int
     stock_cu: int = 0
+    work_cu: int = 0
     allocation_ratio: float
     used_cu: int
     slowest_cu: float

@@ -85,8 +85,10 @@ def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
         reserved_cu=room.reserved_cu(
             capacity_cu, host_cu=terms.reserved_cu, stock_cu=terms.stock_cu,
             unsold_cu=guarantee.unsold_cu(
-                capacity_cu, guarantee_total_pcpus, slowest_cu)),
+                capacity_cu, guarantee_total_pcpus, slowest_cu),
+            work_cu=terms.work_cu),
         stock_cu=terms.stock_cu,
+        work_cu=terms.work_cu,
         allocation_ratio=terms.allocation_ratio,
         used_cu=sum(server.policy.units or 0 for server in known
                     if server.policy is not None),

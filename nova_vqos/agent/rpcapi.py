@@ -107,7 +107,7 @@ class AgentAPI:
         try:
             self._client.prepare(server=host).cast(
                 {}, 'apply_policy', server_uuid=str(server_uuid),
-                policy=primitives.to_primitives(policy))
+                policy=policy and policy.to_dict())
         except Exception as error:
             # A boot must go on whatever the bus or its driver raises.
             LOG.warning('The vqos agent of host %s got no message about '

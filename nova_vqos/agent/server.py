@@ -12,6 +12,7 @@ import typing as ty
 from nova_vqos import files
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
+from nova_vqos import work
 from nova_vqos.agent import controller
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
@@ -147,17 +148,19 @@ class Server:
     def policy_sources(self) -> dict[str, str]:
         """Where each field of the policy comes from: flavor or pushed."""
         source = 'flavor' if self.applied is None else 'pushed'
-        return {**dict.fromkeys(('units', 'cap'), 'flavor'),
+        return {**dict.fromkeys(('units', 'cap', 'work'), 'flavor'),
                 **dict.fromkeys(policy_override.FOLLOWED, source)}
 
     def coefficient(self, profile: model.Profile) -> float:
-        """That of the slowest pCPU that it may run on; it was described.
+        """That of the slowest pCPU that it may run on, by its kind of work.
 
-        Of all pCPUs where it may run on one that was not measured.
+        Of all pCPUs where it may run on one that was not measured, and by the
+        mean of all kinds where its own was not. It was described.
         """
+        mix = None if self.policy is None else self.policy.mix
         try:
-            return profile.slowest(self._pcpus(profile))
-        except files.FileError:
+            return profile.slowest(self._pcpus(profile), mix)
+        except (files.FileError, work.KindMissing):
             return profile.slowest(profile.pcpus)
 
     def spans_core_types(self, profile: model.Profile) -> bool:

@@ -115,6 +115,9 @@ RESERVED = Family(
 STOCK = Family(
     'nova_vqos_host_stock_cpu_units', GAUGE,
     'What of these servers without units can use')
+WORK = Family(
+    'nova_vqos_host_work_cpu_units', GAUGE,
+    'What of these servers take beyond their units, by vqos:work')
 ALLOCATION_RATIO = Family(
     'nova_vqos_host_allocation_ratio', GAUGE,
     'How many times over the units that are left can be sold')

@@ -215,6 +215,7 @@ def _units(host: messages.Units) -> Iterator[families.Sample]:
     yield _one(families.CAPACITY, host.capacity_cu)
     yield _one(families.RESERVED, host.reserved_cu)
     yield _one(families.STOCK, host.stock_cu)
+    yield _one(families.WORK, host.work_cu)
     yield _one(families.ALLOCATION_RATIO, host.allocation_ratio)
     yield _one(families.USED, host.used_cu)
     for name, cu in (('slowest', host.slowest_cu),

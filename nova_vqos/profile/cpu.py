@@ -6,6 +6,7 @@ import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos import files
+from nova_vqos import work
 
 #: Of a benchmark in the coefficient.
 MAX_WEIGHT = 1000.0
@@ -150,6 +151,19 @@ class Measurement(ty.NamedTuple):
     def interval_width(self) -> float:
         """Relative to the coefficient."""
         return (self.interval_high - self.interval_low) / self.coefficient
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """The coefficient of each kind of work, by its name."""
+        return {score.benchmark: score.coefficient for score in self.scores}
+
+    def coefficient_of(self, mix: work.Mix | None) -> float:
+        """The coefficient of a mix of kinds of work; None: that of all.
+
+        :raises nova_vqos.work.KindMissing: when a kind was not measured
+        """
+        return (self.coefficient if mix is None
+                else mix.coefficient(self.kinds))
 
 
 class CpuClass(ty.NamedTuple):

@@ -11,6 +11,7 @@ from nova_vqos import files
 from nova_vqos.profile import cpu
 
 if ty.TYPE_CHECKING:
+    from nova_vqos import work
     from nova_vqos.billing import costs
     from nova_vqos.profile import io as io_profile
     from nova_vqos.profile import quantum as quantum_profile
@@ -96,26 +97,32 @@ class Profile(_ProfileFields):
         return (None if self.quantum is None
                 else quantum_profile.from_document(self.quantum))
 
-    def coefficient(self, pcpu: int) -> float:
+    def coefficient(self, pcpu: int,
+                    mix: 'work.Mix | None' = None) -> float:
         """The coefficient of a pCPU while all pCPUs are busy.
 
         A server must get its speed on a full host too.
 
+        :param mix: of kinds of work; None: the mean of all kinds
         :raises files.FileInvalid: when the pCPU was not measured
+        :raises nova_vqos.work.KindMissing: when a kind was not
         """
         for cpu_class in self.cpu_classes:
             if pcpu in cpu_class.pcpus:
-                return cpu_class.busy.coefficient
+                return cpu_class.busy.coefficient_of(mix)
         raise files.FileInvalid(
             f'pCPU {pcpu} is not in the profile, which has '
             f'{cpuset.format_pcpus(self.pcpus)}: calibrate it')
 
-    def slowest(self, pcpus: ty.Iterable[int]) -> float:
+    def slowest(self, pcpus: ty.Iterable[int],
+                mix: 'work.Mix | None' = None) -> float:
         """The least coefficient among some pCPUs.
 
+        :param mix: of kinds of work; None: the mean of all kinds
         :raises files.FileInvalid: when one was not measured, or none is given
+        :raises nova_vqos.work.KindMissing: when a kind was not measured
         """
-        return min(self._coefficients(pcpus))
+        return min(self._coefficients(pcpus, mix))
 
     def fastest(self, pcpus: ty.Iterable[int]) -> float:
         """The greatest coefficient among some pCPUs.
@@ -143,8 +150,9 @@ class Profile(_ProfileFields):
                else {'quantum': dict(self.quantum)}),
         }
 
-    def _coefficients(self, pcpus: ty.Iterable[int]) -> list[float]:
-        coefficients = [self.coefficient(pcpu) for pcpu in pcpus]
+    def _coefficients(self, pcpus: ty.Iterable[int],
+                      mix: 'work.Mix | None' = None) -> list[float]:
+        coefficients = [self.coefficient(pcpu, mix) for pcpu in pcpus]
         if not coefficients:
             raise files.FileInvalid('no pCPU is left for servers to share')
         return coefficients

@@ -151,7 +151,8 @@ class _CoreTypesLeft:
             key, (host_state.num_instances, stats.core_types))
         while servers < host_state.num_instances:
             servers += 1
-            core_types = fitness.with_server(self._policy, core_types)
+            core_types = fitness.with_server(self._policy, core_types,
+                                             stats.work)
         self.by_host[key] = servers, core_types
         return core_types
 

@@ -5,11 +5,12 @@ The one judgement of the scheduler's filter and of the operator's checks, so
 that they cannot differ. Imports nothing of Nova's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import datetime
 from decimal import Decimal
 from fractions import Fraction
 import functools
+import math
 import operator
 import typing as ty
 
@@ -18,39 +19,134 @@ from nova_vqos import guarantee
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import units
+from nova_vqos import work as works
 
 _CoreTypes: ty.TypeAlias = Sequence[host_stats.CoreTypeRoom]
 _Check: ty.TypeAlias = Callable[[host_stats.HostStats, _CoreTypes], str]
 
 
-def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes
+class Terms(ty.NamedTuple):
+    """What pCPUs of one speed are for a server.
+
+    :ivar speed_cu: of each, by the server's kind of work
+    :ivar cost_cu: CU of the host that the server takes there
+    """
+
+    speed_cu: Decimal
+    cost_cu: Fraction | int
+
+    def least_cu(self, least_cu: Decimal, pcpu_cu: Decimal) -> Decimal:
+        """CU of a vCPU that a cap can give there, by the same kind.
+
+        :param least_cu: by the mean of all kinds
+        :param pcpu_cu: speed by that mean
+        """
+        return (least_cu if self.speed_cu == pcpu_cu
+                else least_cu * self.speed_cu / pcpu_cu)
+
+
+def terms(policy: policies.ServerPolicy, pcpu_cu: Decimal,
+          work: Iterable[host_stats.WorkSpeeds]) -> Terms | None:
+    """What pCPUs are for a server; None: not measured with its work.
+
+    :param policy: of the server, with units
+    :param pcpu_cu: speed of the pCPUs by the mean of all kinds
+    :param work: of the host
+    """
+    cu, mix = ty.cast(int, policy.units), policy.mix
+    if mix is None:
+        return Terms(pcpu_cu, cu)
+    # The best, where core types of one speed differ: the driver knows which.
+    coefficient = max(filter(None, (
+        _coefficient(mix, one) for one in work if one.speed_cu == pcpu_cu)),
+        default=None)
+    if coefficient is None:
+        return None
+    return Terms(host_stats.speed_cu(coefficient), units.cost_cu(
+        cu, float(pcpu_cu / units.CU_PER_REFERENCE_PCPU), coefficient))
+
+
+def _coefficient(mix: works.Mix, measured: host_stats.WorkSpeeds
+                 ) -> float | None:
+    try:
+        return mix.coefficient(measured.kinds)
+    except works.KindMissing:
+        return None
+
+
+def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes,
+            work: Sequence[host_stats.WorkSpeeds] = ()
             ) -> host_stats.CoreTypeRoom | None:
     """The core type that the driver would choose; None: none fits.
 
     :param policy: of the server, with units
-    :param core_types: of a host, the slowest first
+    :param core_types: of a host, the slowest first; their room in whole CU, so
+        that a part of one may have a place
+    :param work: of the host
     """
     cu, vcpus = ty.cast(int, policy.units), policy.vcpus
     for one in core_types:
         speed_cu, room_cu, least_cu = one
+        found = terms(policy, speed_cu, work)
         # NOTE: exact, so that a pCPU of 60 CU serves a vCPU of 60 CU.
-        if cu <= room_cu and least_cu * vcpus <= cu <= speed_cu * vcpus:
+        if found is not None and math.floor(found.cost_cu) <= room_cu and (
+                found.least_cu(least_cu, speed_cu) * vcpus <= cu
+                <= found.speed_cu * vcpus):
             return one
     return None
 
 
-def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes
-                ) -> _CoreTypes:
+def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes,
+                work: Sequence[host_stats.WorkSpeeds] = ()) -> _CoreTypes:
     """What one more server leaves of a host's core types.
 
     :param policy: of the server, with units
+    :param work: of the host
     """
-    chosen = fitting(policy, core_types)
-    if chosen is None:
+    chosen = fitting(policy, core_types, work)
+    taken = chosen and terms(policy, chosen.speed_cu, work)
+    if chosen is None or taken is None:
         return core_types
     smaller = chosen._replace(
-        room_cu=chosen.room_cu - ty.cast(int, policy.units))
+        room_cu=chosen.room_cu - math.ceil(taken.cost_cu))
     return [smaller if one is chosen else one for one in core_types]
+
+
+def terms_of(policy: policies.ServerPolicy, stats: host_stats.HostStats
+             ) -> Terms | None:
+    """What a host is for a server that may run on all its pCPUs.
+
+    The slowest pCPU counts. None: that is not known.
+
+    :param policy: of the server, with units
+    """
+    if not policy.work:
+        return (None if stats.slowest_cu is None
+                else terms(policy, stats.slowest_cu, ()))
+    known = _all_terms(policy, stats)
+    if not known:
+        return None
+    return Terms(min(one.speed_cu for one in known),
+                 min(one.cost_cu for one in known))
+
+
+def cost_cu(policy: policies.ServerPolicy, stats: host_stats.HostStats
+            ) -> Fraction | int | None:
+    """CU of a host that a server takes; None: not known.
+
+    Of several core types it is the least: no more than the driver counts.
+
+    :param policy: of the server, with units
+    """
+    return (min((one.cost_cu for one in _all_terms(policy, stats)),
+                default=None) if policy.work else policy.units)
+
+
+def _all_terms(policy: policies.ServerPolicy, stats: host_stats.HostStats
+               ) -> list[Terms]:
+    """Those of its core types that were measured with a kind of work."""
+    return [found for one in stats.work
+            if (found := terms(policy, one.speed_cu, stats.work)) is not None]
 
 
 class Judge:
@@ -76,6 +172,8 @@ class Judge:
         checks: list[_Check] = []
         if policy.units is not None:
             checks += self._too_slow, self._does_not_pack
+            if policy.work:
+                checks.append(self._no_room_for_work)
             if agent_max_age_s:
                 now = datetime.datetime.now(datetime.UTC)
                 self._oldest_heartbeat = now - datetime.timedelta(
@@ -113,16 +211,29 @@ class Judge:
                 if (reason := check(stats, stats.core_types))]
 
     def speed_cu(self, stats: host_stats.HostStats) -> Decimal | None:
-        """The speed of the pCPUs that count for a server.
+        """The speed of the pCPUs that count for a server, by its work.
 
         :param stats: of a host
         :returns: None where it is not known
         """
-        if (self._policy.units is not None and self._in_one_type
-                and stats.core_types):
-            chosen = fitting(self._policy, stats.core_types)
-            return None if chosen is None else chosen.speed_cu
-        return stats.slowest_cu
+        if self._policy.units is None:
+            return stats.slowest_cu
+        found = self._terms(stats)
+        return None if found is None else found.speed_cu
+
+    def cost_cu(self, stats: host_stats.HostStats) -> Fraction | int | None:
+        """CU of a host that a server takes; None: not known, or no units.
+
+        :param stats: of the host
+        """
+        found = None if self._policy.units is None else self._terms(stats)
+        return None if found is None else found.cost_cu
+
+    def _terms(self, stats: host_stats.HostStats) -> Terms | None:
+        if self._in_one_type and stats.core_types:
+            chosen = fitting(self._policy, stats.core_types, stats.work)
+            return chosen and terms(self._policy, chosen.speed_cu, stats.work)
+        return terms_of(self._policy, stats)
 
     def _too_slow(self, stats: host_stats.HostStats,
                   core_types: _CoreTypes) -> str:
@@ -131,25 +242,52 @@ class Judge:
                     f'{stats.profile}' if stats.profile
                     else 'it has no CPU units')
         policy = self._policy
+        if policy.mix is not None:
+            try:
+                policy.mix.coefficient(stats.work[0].kinds if stats.work
+                                       else {})
+            except works.KindMissing as error:
+                return str(error)
         if self._in_one_type and core_types:
-            return '' if fitting(policy, core_types) else _no_room(core_types)
-        if stats.slowest_cu is None or stats.least_cu is None:
+            return ('' if fitting(policy, core_types, stats.work)
+                    else _no_room(core_types))
+        found = terms_of(policy, stats)
+        if found is None or stats.slowest_cu is None or stats.least_cu is None:
             return 'its stats do not say how fast it is'
         cu = ty.cast(int, policy.units)
-        if cu > stats.slowest_cu * policy.vcpus:
-            return (f'its slowest pCPU has {stats.slowest_cu} CU, less than '
-                    'what each vCPU needs')
-        if cu < stats.least_cu * policy.vcpus:
-            return f'it can give a vCPU no less than {stats.least_cu} CU'
+        if cu > found.speed_cu * policy.vcpus:
+            return (f'its slowest pCPU has {found.speed_cu} CU'
+                    f'{self._of_work}, less than what each vCPU needs')
+        least_cu = found.least_cu(stats.least_cu, stats.slowest_cu)
+        if cu < least_cu * policy.vcpus:
+            return (f'it can give a vCPU no less than {least_cu} CU'
+                    f'{self._of_work}')
         return ''
+
+    def _no_room_for_work(self, stats: host_stats.HostStats,
+                          core_types: _CoreTypes) -> str:
+        """NOTE: Placement counted its units, which may be less."""
+        if stats.room_cu is None or (self._in_one_type and core_types):
+            return ''
+        taken_cu = cost_cu(self._policy, stats)
+        if taken_cu is None or math.floor(taken_cu) <= stats.room_cu:
+            return ''
+        return (f'{self._policy.units} CU{self._of_work} take '
+                f'{units.format_cu(taken_cu)} CU of it, and its servers '
+                f'leave {stats.room_cu}')
+
+    @property
+    def _of_work(self) -> str:
+        return f' of {self._policy.work}' if self._policy.work else ''
 
     def _does_not_pack(self, stats: host_stats.HostStats,
                        _core_types: _CoreTypes) -> str:
         """NOTE: only the driver knows whether all vCPUs of a server pack."""
         largest_cu = stats.largest_vcpu_cu
-        policy = self._policy
-        if (largest_cu is None
-                or ty.cast(int, policy.units) <= largest_cu * policy.vcpus):
+        if largest_cu is None:
+            return ''
+        taken_cu = cost_cu(self._policy, stats)
+        if taken_cu is None or taken_cu <= largest_cu * self._policy.vcpus:
             return ''
         return (f'no vCPU of more than {largest_cu} CU packs beside those of '
                 'its servers')
@@ -159,8 +297,13 @@ class Judge:
         # Without a speed it is refused already.
         if self._policy.units is None or not stats.slowest_cu:
             return ''
+        found = terms_of(self._policy, stats)
+        if found is None:
+            return ''
+        vcpus = self._policy.vcpus
         return guarantee.refusal(
-            self._policy.units, self._policy.vcpus,
+            units.cu_per_vcpu(self._policy.units, vcpus)
+            / Fraction(found.speed_cu), vcpus,
             Fraction(stats.slowest_cu), stats.guarantee_cu)
 
     def _agent_gone(self, stats: host_stats.HostStats,
@@ -189,8 +332,10 @@ def required_traits(policy: policies.ServerPolicy | None) -> frozenset[str]:
         return frozenset()
     found = [host_stats.quantum_trait(policy.quantum_class)]
     if policy.units is not None:
-        found += host_stats.TRAIT, host_stats.speed_trait(
-            units.cu_per_vcpu(policy.units, policy.vcpus))
+        # A host may be faster than its trait in a kind of work.
+        found += host_stats.TRAIT, (
+            None if policy.work else host_stats.speed_trait(
+                units.cu_per_vcpu(policy.units, policy.vcpus)))
         if policy.dd_billing == 'charge':
             found.append(host_stats.TRAIT_DD_BILLING)
         if policy.guarantee == 'required':
@@ -216,6 +361,8 @@ def describe(policy: policies.ServerPolicy) -> str:
         (policies.DD_BILLING_KEY, policy.dd_billing),
         (policies.GUARANTEE_KEY, policy.guarantee))
         if _is_wanted(key, value)]
+    if policy.work:
+        asked.append(f'{policies.WORK_KEY} {policy.work}')
     if policy.units is not None:
         cu = units.cu_per_vcpu(policy.units, policy.vcpus)
         asked.insert(0, f'{policy.units} CU on {policy.vcpus} vCPUs, '

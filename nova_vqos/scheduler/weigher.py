@@ -17,6 +17,7 @@ from nova.scheduler import weights
 from nova_vqos import policy as policies
 from nova_vqos.conf import vqos
 from nova_vqos.quantum import classes
+from nova_vqos.scheduler import fitness
 from nova_vqos.scheduler import request
 
 CONF = nova.conf.CONF
@@ -144,8 +145,9 @@ class VqosUnitsWeigher(_FitWeigher):
     @staticmethod
     def _left_cu(stats, policy):
         # NOTE: Placement has found room; the stats may be a minute older.
-        return (None if stats.room_cu is None
-                else max(0, stats.room_cu - policy.units))
+        cost_cu = fitness.cost_cu(policy, stats)
+        return (None if stats.room_cu is None or cost_cu is None
+                else max(0, stats.room_cu - cost_cu))
 
 
 class VqosPackingWeigher(_FitWeigher):
@@ -164,7 +166,10 @@ class VqosPackingWeigher(_FitWeigher):
 
     @staticmethod
     def _left_cu(stats, policy):
-        vcpus, units = policy.vcpus, policy.units
+        cost_cu = fitness.cost_cu(policy, stats)
+        if cost_cu is None:
+            return None
+        vcpus, units = policy.vcpus, math.ceil(cost_cu)
         missing, taken_cu = vcpus, 0
         # The smallest that a vCPU fits first.
         for cu, pcpus in reversed(stats.pieces):

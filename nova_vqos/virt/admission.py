@@ -11,6 +11,7 @@ from nova_vqos import files
 from nova_vqos import guarantee
 from nova_vqos import policy as policies
 from nova_vqos import units
+from nova_vqos import work
 
 LOG = logging.getLogger(__name__)
 
@@ -87,15 +88,17 @@ def admit(candidate, report, tracker, *, sold_cu, periods):
         return Admission()
     if not report.valid:
         raise CannotServe(report.problem)
-    if policy.guarantee == 'required':
-        refusal = guarantee.refusal(
-            policy.units, policy.vcpus,
-            units.pcpu_cu(report.profile.slowest(report.pcpus)),
-            report.guarantee_cu)
-        if refusal:
-            raise CannotServe(
-                f'{policies.GUARANTEE_KEY} is required: {refusal}')
     try:
+        coefficient = report.profile.slowest(report.pcpus, policy.mix)
+        if policy.guarantee == 'required':
+            refusal = guarantee.refusal(
+                units.share(policy.units, policy.vcpus, coefficient),
+                policy.vcpus,
+                units.pcpu_cu(report.profile.slowest(report.pcpus)),
+                report.guarantee_cu)
+            if refusal:
+                raise CannotServe(
+                    f'{policies.GUARANTEE_KEY} is required: {refusal}')
         if candidate.in_one_type:
             pcpus = tracker.choose(candidate, report, sold_cu)
         else:
@@ -105,7 +108,10 @@ def admit(candidate, report, tracker, *, sold_cu, periods):
     except (units.UnitsError, files.FileError) as error:
         # It may be too slow here, where there is room.
         tracker.forget_choice(candidate.uuid)
-        raise CannotServe(str(error)) from error
+        raise CannotServe(
+            f'{error}; CU of {policies.WORK_KEY} {policy.work}'
+            if policy.work and not isinstance(error, work.KindMissing)
+            else str(error)) from error
 
 
 def readmit(candidate, report, tracker, *, periods, former=None):

@@ -7,6 +7,8 @@ sum is counted here again. What servers use is read from all domains of the
 host, stopped ones included, since these still hold what they claimed.
 """
 
+from fractions import Fraction
+import math
 import time
 import typing as ty
 
@@ -60,13 +62,18 @@ class _Used(ty.NamedTuple):
         """CU of all servers."""
         return sum(server.units for server in self.servers)
 
+    def costs_cu(self, report):
+        """CU that all servers take: more where their work is slow here."""
+        return sum((_cost_cu(server, report) for server in self.servers),
+                   start=Fraction(0))
+
 
 class UsageForStats(ty.NamedTuple):
     """What servers use of a host, and what they leave.
 
     :ivar left: all core types with the room that is left, be it one alone;
         empty: not known
-    :ivar used_cu: CU of all servers; None: not known
+    :ivar used_cu: CU that all servers take, rounded up; None: not known
     """
 
     left: tuple = ()
@@ -111,7 +118,7 @@ class CoreTypeTracker:
         try:
             used = self._used(report)
             return UsageForStats(_with_servers(report.all_core_types, used),
-                                 used.units_cu)
+                                 math.ceil(used.costs_cu(report)))
         except Exception as error:
             if report.unlike_core_types:
                 raise
@@ -135,6 +142,16 @@ class CoreTypeTracker:
         return load
 
     @lockutils.synchronized(_LOCK)
+    def work_cu(self, report):
+        """CU that may not be sold since slow kinds of work take them.
+
+        :param report: :class:`nova_vqos.virt.host_state.HostReport`
+        """
+        used = self._used(report)
+        return room.work_cu(used.units_cu, used.costs_cu(report),
+                            CONF.vqos.allocation_ratio)
+
+    @lockutils.synchronized(_LOCK)
     def choose(self, candidate, report, sold_cu):
         """The pCPUs for a server that is new to the host.
 
@@ -147,15 +164,24 @@ class CoreTypeTracker:
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
         used = self._used(report, but=candidate.uuid)
-        _check_sum(candidate.policy, used, sold_cu)
+        policy = candidate.policy
+        if report.unlike_core_types:
+            # What it takes depends on the core type.
+            _check_sum(policy.units, used, report, sold_cu)
+        else:
+            _check_sum(_cost_cu(_server(policy, None), report), used, report,
+                       sold_cu)
         left = _with_servers(_counted(report), used)
         if not left:
             return self._record(candidate, left, None)
         mine = _of_pins(left, candidate.pins)
         if not mine:
-            raise core_types.SpansCoreTypes(candidate.policy, left)
-        return self._record(candidate, left, core_types.choose(
-            candidate.policy, mine, tick_us=report.profile.tick_us))
+            raise core_types.SpansCoreTypes(policy, left)
+        chosen = core_types.choose(policy, mine,
+                                   tick_us=report.profile.tick_us)
+        _check_sum(chosen.cost_cu(policy.units, policy.vcpus, policy.mix),
+                   used, report, sold_cu)
+        return self._record(candidate, left, chosen)
 
     @lockutils.synchronized(_LOCK)
     def check_pinned(self, candidate, report, sold_cu):
@@ -170,8 +196,8 @@ class CoreTypeTracker:
             pack
         """
         used = self._used(report, but=candidate.uuid)
-        _check_sum(candidate.policy, used, sold_cu)
         server = _server(candidate.policy, candidate.pcpus)
+        _check_sum(_cost_cu(server, report), used, report, sold_cu)
         with_it = used._replace(servers=[*used.servers, server])
         if _is_exact() and not all(
                 one.packed.packs() for one in _with_servers(
@@ -307,10 +333,20 @@ class CoreTypeTracker:
         return found
 
 
-def _check_sum(policy, used, sold_cu):
-    """Refuse a server as Placement would, where the host sells too little."""
+def _check_sum(cost_cu, used, report, sold_cu):
+    """Refuse a server as Placement would, where the host sells too little.
+
+    :param cost_cu: CU that it takes
+    """
     if sold_cu is not None:
-        room.Room(used.units_cu, sold_cu).check(policy.units)
+        room.Room(math.ceil(used.costs_cu(report)), sold_cu).check(cost_cu)
+
+
+def _cost_cu(server, report):
+    """CU of the host that a server takes; its units without a profile."""
+    found = report.all_core_types
+    return (sum(core_types.costs_cu(server, found)) if found
+            else Fraction(server.units))
 
 
 def _has_come(server, choice):
@@ -395,4 +431,4 @@ def _parse(domain):
 
 
 def _server(policy, pcpus):
-    return core_types.Server(policy.units, pcpus, policy.vcpus)
+    return core_types.Server(policy.units, pcpus, policy.vcpus, policy.mix)

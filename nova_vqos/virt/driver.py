@@ -71,8 +71,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_sells_units = None
         # UUID of this host's resource provider; None: not yet known.
         self._vqos_provider = None
-        # Of CPU units, as Nova was last given it; None: not yet, or none.
-        self._vqos_inventory = None
+        # CU that it sells, by the last inventory that Nova was given, without
+        # what that reserves for kinds of work; None: not yet, or none.
+        self._vqos_last_sold_cu = None
+        # CU that are reserved for these.
+        self._vqos_work_cu = 0
         self._vqos_agent = agent_client.AgentClient()
         # UUIDs of servers whose guest is being made anew on this host.
         self._vqos_returning = set()
@@ -96,13 +99,18 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # NOTE: read before, since the stock method replaces all inventory.
         last = inventory.last_of(provider_tree, nodename)
         guarantees = inventory.guarantees(provider_tree, nodename)
+        sold_cu, work_cu = None, 0
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._vqos_provider = provider_tree.data(nodename).uuid
         try:
             report = self._vqos_report()
-            mine = _cpu_units(
-                report, self._vqos_core_types.stock_load(report), last,
-                guarantees)
+            stock_load = self._vqos_core_types.stock_load(report)
+            work_cu = self._vqos_core_types.work_cu(report)
+            mine = _cpu_units(report, stock_load, last, guarantees, work_cu)
+            if mine is not None:
+                # The driver itself counts what servers take.
+                sold_cu = inventory.sold_cu(_cpu_units(
+                    report, stock_load, last, guarantees))
             traits = report.traits(sold_units=mine is not None)
             if guarantees and report.valid and report.unsold_cu is None:
                 # As the inventory does.
@@ -113,11 +121,12 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             LOG.exception('The inventory of CPU units cannot be made: this '
                           'host accepts no new servers with units')
             mine = None if last is None else inventory.closed(last)
+            sold_cu = None if mine is None else inventory.sold_cu(mine)
             traits = host_stats.traits(host_stats.HostStats(
                 sells_units=mine is not None), hook=False)
         inventory.merge(provider_tree, nodename, mine)
         inventory.set_traits(provider_tree, nodename, traits)
-        self._vqos_inventory = mine
+        self._vqos_last_sold_cu, self._vqos_work_cu = sold_cu, work_cu
         self._vqos_sells_units = mine is not None
         # NOTE: Nova calls this for each claim, and then the source of a move
         # asks this host's agent whether the server may come.
@@ -429,11 +438,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 profile=f'its stats cannot be made: {error}',
                 sells_units=self._vqos_sells_units is not False))
             terms, used_cu = {}, None
-        sold = self._vqos_inventory
+        sold_cu = self._vqos_last_sold_cu
         self._vqos_state_file.write(
             texts, terms, self._vqos_core_types.last_stock_load,
-            None if used_cu is None or sold is None
-            else room.Room(used_cu, inventory.sold_cu(sold)))
+            None if used_cu is None or sold_cu is None
+            else room.Room(used_cu, sold_cu), self._vqos_work_cu)
         return texts
 
     def _vqos_report(self):
@@ -443,8 +452,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
     def _vqos_sold_cu(self, report):
         """CU that this host sells; None: it has nothing to sell."""
-        sold = self._vqos_inventory or _cpu_units(
-            report, self._vqos_core_types.stock_load(report))
+        if self._vqos_last_sold_cu is not None:
+            return self._vqos_last_sold_cu
+        sold = _cpu_units(report, self._vqos_core_types.stock_load(report))
         return None if sold is None else inventory.sold_cu(sold)
 
     def _vqos_obstacle(self):
@@ -536,11 +546,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             reason=f'host {CONF.host}: {reason}')
 
 
-def _cpu_units(report, stock_load, last=None, guarantees=False):
+def _cpu_units(report, stock_load, last=None, guarantees=False, work_cu=0):
     return inventory.cpu_units(
         report, last, reserved_cu=CONF.vqos.reserved_cu,
         allocation_ratio=CONF.vqos.allocation_ratio,
-        stock_cu=stock_load.cu or 0, guarantees=guarantees)
+        stock_cu=stock_load.cu or 0, work_cu=work_cu, guarantees=guarantees)
 
 
 def _parse(flavor, numa_topology=None):

@@ -127,16 +127,21 @@ class HostReport:
             # It is the problem already.
             return stats
         return stats._replace(
-            slowest_cu=_cu(slowest), fastest_cu=_cu(fastest),
+            slowest_cu=host_stats.speed_cu(slowest),
+            fastest_cu=host_stats.speed_cu(fastest),
             least_cu=_least_cu(slowest, profile),
             guarantee_cu=self.guarantee_cu,
             largest_vcpu_cu=_largest_vcpu_cu(left), pieces=_pieces(left),
             stranded_cu=_stranded_cu(left),
             core_types=tuple(host_stats.CoreTypeRoom(
-                _cu(one.coefficient), one.whole_room_cu,
+                host_stats.speed_cu(one.coefficient), one.whole_room_cu,
                 _least_cu(one.coefficient, profile))
                 for one in left) if len(left) > 1 else (),
-            room_cu=sum(one.whole_room_cu for one in left) if left else None)
+            room_cu=sum(one.whole_room_cu for one in left) if left else None,
+            work=tuple(host_stats.WorkSpeeds(
+                host_stats.speed_cu(one.coefficient), one.kinds)
+                for one in sorted(self.all_core_types,
+                                  key=lambda one: one.coefficient)))
 
     def traits(self, *, sold_units: bool = False) -> set[str]:
         """The traits of ours that the host has.
@@ -250,11 +255,6 @@ def read_agent_state(path: str) -> agent_state.AgentState:
                 file.read(agent_state.MAX_CHARACTERS + 1))
     except (files.FileInvalid, OSError, ValueError):
         return agent_state.AgentState()
-
-
-def _cu(coefficient: float) -> Decimal:
-    """A pCPU's speed in CU, without an error of rounding."""
-    return Decimal(repr(float(coefficient))) * units.CU_PER_REFERENCE_PCPU
 
 
 def _largest_vcpu_cu(left: Iterable[core_types.CoreType]) -> Decimal | None:

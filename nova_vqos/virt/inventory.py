@@ -12,13 +12,14 @@ _ANY_AMOUNT = {'min_unit': 1, 'max_unit': units.MAX_UNITS, 'step_size': 1}
 
 
 def cpu_units(report, last, *, reserved_cu, allocation_ratio,
-              stock_cu=0, guarantees=False):
+              stock_cu=0, work_cu=0, guarantees=False):
     """The inventory of CPU units of a host.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param last: the inventory that Placement has; None if it has none
     :param reserved_cu: CU that are reserved for the host
     :param stock_cu: CU that servers without units take
+    :param work_cu: CU that other servers take beyond their units
     :param allocation_ratio: ratio of sold CU to the rest
     :param guarantees: whether Placement knows it as a host that guarantees
         speed
@@ -29,16 +30,17 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     capacity_cu = report.capacity_cu
     # NOTE: Placement refuses a total of 0.
     total = max(capacity_cu, 1)
-    unsold_cu = report.unsold_cu
-    if unsold_cu is None:
+    unsold_cu, least_cu = report.unsold_cu, 0
+    if unsold_cu is None and last and guarantees:
         # Until the agent says it, the inventory stays as it is.
-        unsold_cu = last['reserved'] if last and guarantees else 0
+        least_cu = min(last['reserved'], capacity_cu)
     return {
         **_ANY_AMOUNT,
         'total': total,
-        'reserved': total if capacity_cu < 1 else room.reserved_cu(
-            capacity_cu, host_cu=reserved_cu, stock_cu=stock_cu,
-            unsold_cu=unsold_cu),
+        'reserved': total if capacity_cu < 1 else max(
+            least_cu, room.reserved_cu(
+                capacity_cu, host_cu=reserved_cu, stock_cu=stock_cu,
+                unsold_cu=unsold_cu or 0, work_cu=work_cu)),
         'allocation_ratio': allocation_ratio,
     }
 

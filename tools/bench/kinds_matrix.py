@@ -49,6 +49,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
+from nova_vqos import units
 from nova_vqos.calibration.cpu import combine
 
 NAMES = ('provider_cpu', 'arch')
@@ -161,8 +162,8 @@ def promise(known):
     for pair, row in enumerate(known):
         coefficients = np.exp(row[~np.isnan(row)]).tolist()
         weights = [1.0] * len(coefficients)
-        made[0, pair] = math.log(
-            combine.geometric_mean(coefficients, weights))
+        made[0, pair] = math.log(units.mean_coefficient(
+            zip(weights, coefficients, strict=True)))
         found = combine.off_by(coefficients, weights)
         made[1, pair] = math.nan if found is None else math.log1p(found)
     return made

@@ -422,7 +422,7 @@ class CapsController(controller.Controller):
                     and (pinned_to or not other.spans_core_types(profile))):
                 others.append(core_types.Server(
                     policy.units, pinned_to or domain.pcpus,
-                    policy.vcpus))
+                    policy.vcpus, policy.mix))
         return desired.pcpus_to_pin(
             server.policy, len(in_force.vcpus), server.domain.pcpus, others,
             terms, profile)

@@ -290,5 +290,6 @@ class CapState:
 def _promise(server: servers.Server) -> str:
     policy = server.policy
     return 'no units' if policy is None else (
-        f'{policy.units} CU ({policy.cap}), class {policy.quantum_class}, '
-        f'billing {policy.dd_billing}')
+        f'{policy.units} CU ({policy.cap}'
+        f'{f", work {policy.work}" if policy.work else ""}), '
+        f'class {policy.quantum_class}, billing {policy.dd_billing}')

@@ -121,7 +121,7 @@ class QuantumController(controller.Controller):
                 vcpus = max(vcpus, len(state.in_force.vcpus))
             share = min(
                 Fraction(1), units.cu_per_vcpu(policy.units, vcpus)
-                / units.pcpu_cu(profile.slowest(pcpus or profile.pcpus)))
+                / units.pcpu_cu(server.coefficient(profile)))
         return enforcers.Target(
             uuid=server.uuid, name=server.name,
             quantum_class=server.quantum_class, share=share,

@@ -2,15 +2,15 @@
 """One coefficient from the scores of several benchmarks.
 
 The coefficient is the geometric mean of those by each benchmark, with their
-weights: the only mean that comes out the same whichever host is the reference
-(Fleming and Wallace, How Not to Lie With Statistics, CACM 29(3), 1986). What
-a server of one kind of work gets is off by as much as that kind's own
-coefficient is from the mean.
+weights: see :func:`nova_vqos.units.mean_coefficient`. What a server of one
+kind of work gets is off by as much as that kind's own coefficient is from the
+mean, unless its flavor has ``vqos:work``.
 """
 
 from collections.abc import Iterable, Sequence
 import math
 
+from nova_vqos import units
 from nova_vqos.calibration import estimate
 from nova_vqos.profile import cpu
 
@@ -72,18 +72,6 @@ def error_bound(measured: cpu.Measurement,
                   [_weight(score, reference) for score in counting])
 
 
-def geometric_mean(coefficients: Sequence[float],
-                   weights: Sequence[float]) -> float:
-    """The coefficient of a host by those of several kinds of work.
-
-    :param coefficients: above 0
-    :param weights: of these, not all 0
-    """
-    return math.exp(math.fsum(
-        weight * math.log(coefficient) for coefficient, weight in zip(
-            coefficients, weights, strict=True)) / math.fsum(weights))
-
-
 def off_by(coefficients: Sequence[float],
            weights: Sequence[float]) -> float | None:
     """How far 90 % of other work is from the geometric mean.
@@ -104,7 +92,7 @@ def off_by(coefficients: Sequence[float],
     # But for rounding.
     if kinds < LEAST_KINDS * (1 - 1e-9):
         return None
-    mean = geometric_mean(coefficients, shares)
+    mean = units.mean_coefficient(zip(shares, coefficients, strict=True))
     square = math.fsum(
         share * (math.log(coefficient / mean) / (1 - share)) ** 2
         for coefficient, share in zip(coefficients, shares, strict=True))
@@ -114,9 +102,8 @@ def off_by(coefficients: Sequence[float],
 
 def _mean(scores: Iterable[cpu.Score],
           reference: cpu.Reference) -> float:
-    scores = tuple(scores)
-    return geometric_mean([score.coefficient for score in scores],
-                          [_weight(score, reference) for score in scores])
+    return units.mean_coefficient(
+        (_weight(score, reference), score.coefficient) for score in scores)
 
 
 def _weight(score: cpu.Score, reference: cpu.Reference) -> float:

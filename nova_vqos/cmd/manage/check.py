@@ -20,9 +20,9 @@ from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 from nova_vqos.scheduler import fitness
 
-_COLUMNS = ('host', 'fits', 'free_cu', 'speed_cu', 'reasons')
-_MIGRATION_COLUMNS = ('host', 'fits', 'free_cu', 'speed_cu', 'cap',
-                      'as_fast', 'reasons', 'notes')
+_HEAD = ('host', 'fits', 'free_cu', 'takes_cu', 'speed_cu')
+_COLUMNS = (*_HEAD, 'reasons')
+_MIGRATION_COLUMNS = (*_HEAD, 'cap', 'as_fast', 'reasons', 'notes')
 _LINE = 48
 # Of a flavor or an image that gives servers a NUMA topology.
 _TOPOLOGY_KEYS = ('hw:numa_nodes', 'hw:mem_page_size', 'hw:pmem')
@@ -203,10 +203,12 @@ def _row(verdict: checks.Verdict, landing: checks.Landing
 
 
 def _head(verdict: checks.Verdict) -> tuple[ty.Any, ...]:
-    speed_cu = verdict.speed_cu
     return (verdict.host, verdict.fits, output.number(verdict.free_cu),
-            output.Shown(
-                speed_cu, units.format_cu(speed_cu) if speed_cu else ''))
+            _cu(verdict.takes_cu), _cu(verdict.speed_cu))
+
+
+def _cu(cu: float | None) -> output.Shown:
+    return output.Shown(cu, units.format_cu(cu) if cu else '')
 
 
 def _lines(texts: Iterable[str]) -> output.Shown:

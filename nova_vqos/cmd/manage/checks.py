@@ -8,6 +8,7 @@ The judgement of a host's stats is the scheduler filter's own, see
 from collections.abc import Mapping
 import datetime
 import decimal
+import fractions
 import typing as ty
 
 from nova_vqos import cputune
@@ -48,13 +49,17 @@ class Verdict(ty.NamedTuple):
 
     :ivar fits: YES, NO or UNKNOWN
     :ivar free_cu: that Placement has left; None: the host has none
-    :ivar speed_cu: of the pCPUs that count for the server; None: not known
+    :ivar takes_cu: CU of the host that the server takes; None: not known, or
+        it has no units
+    :ivar speed_cu: of the pCPUs that count for the server, by its kind of
+        work; None: not known
     :ivar reasons: what is against it, or why it is not known
     """
 
     host: str
     fits: str
     free_cu: int | None
+    takes_cu: float | None
     speed_cu: float | None
     reasons: tuple[str, ...]
 
@@ -125,6 +130,7 @@ class Check:
         return Verdict(
             host=facts.compute.host, fits=fits,
             free_cu=facts.provider and facts.provider.free_cu,
+            takes_cu=stats and _number(self._judge.cost_cu(stats)),
             speed_cu=stats and _number(self._judge.speed_cu(stats)),
             reasons=(*obstacles, *([doubt] if doubt else [])))
 
@@ -240,8 +246,9 @@ def _without_promise(there_cu: float | None, now_cu: float | None
     return (note,)
 
 
-def _number(speed_cu: decimal.Decimal | None) -> float | None:
-    if speed_cu is None:
+def _number(cu: decimal.Decimal | fractions.Fraction | int | None
+            ) -> float | None:
+    if cu is None:
         return None
-    number = float(speed_cu)
+    number = float(cu)
     return int(number) if number.is_integer() else number

@@ -39,10 +39,10 @@ class PushPolicies(command.ManageCommand, lister.Lister):
     """Have running servers follow their flavors as Nova has them now.
 
     They follow vqos:quantum_class, vqos:dd_billing and vqos:guarantee; the
-    defaults of a flavor without them. Units and vqos:cap change only by a
-    resize, and a reservation ends only when its server stops. Agents that are
-    down get the push from others once they are back. Exits with 1 where a host
-    did not acknowledge.
+    defaults of a flavor without them. Units, vqos:cap and vqos:work change
+    only by a resize, and a reservation ends only when its server stops. Agents
+    that are down get the push from others once they are back. Exits with 1
+    where a host did not acknowledge.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -59,10 +59,12 @@ class PushPolicies(command.ManageCommand, lister.Lister):
             'others of its cell within minutes; may be repeated')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        wanted = overrides(select(self.app.connections.cloud().flavors(),
-                                  parsed_args.flavors))
+        flavors = select(self.app.connections.cloud().flavors(),
+                         parsed_args.flavors)
+        wanted = overrides(flavors)
         if not wanted:
             raise errors.ManageError('Nova has no flavors')
+        self._warn_of_work(flavors)
         asked = self.hosts(parsed_args)
         if parsed_args.dry_run:
             answers = self.ask(asked, rpcapi.GET_PUSHED)
@@ -80,6 +82,16 @@ class PushPolicies(command.ManageCommand, lister.Lister):
                 for flavor_id, override in wanted.items()})
         self._warn(results, generation)
         return PUSH_COLUMNS, [push_row(one, generation) for one in results]
+
+    def _warn_of_work(self, flavors: Iterable[cloud.Flavor]) -> None:
+        """Warn of what looks as if a push changed it."""
+        named = [flavor.name for flavor in flavors
+                 if policy.WORK_KEY in flavor.extra_specs]
+        if named:
+            self.app.LOG.warning(
+                '%s is not pushed: running servers keep that of their boot '
+                'until a resize. Flavors with it: %s', policy.WORK_KEY,
+                output.some(named))
 
     def _warn(self, answers: Sequence[fanout.Answer[messages.PushResult]],
               generation: int) -> None:

@@ -20,12 +20,18 @@ def make_profile(hostname, coefficients, *, fingerprint=None,
                  relative_width=0.01, **changes):
     """A profile as a calibration writes it.
 
-    :param coefficients: {pCPUs as in 0-3: coefficient}
+    :param coefficients: {pCPUs as in 0-3: coefficient}; each may be one, or
+        that of each kind of work by its name
     :param fingerprint: of what was measured; None: of the tests' hosts
     :param relative_width: of the confidence intervals
     """
+    for coefficient in coefficients.values():
+        if isinstance(coefficient, dict):
+            changes['reference'] = make_profiles.make_kinds(coefficient)[1]
     return make_profiles.make_profile(
         hostname, *(
+            make_profiles.make_class(cpuset.parse_pcpus(pcpus), coefficient)
+            if isinstance(coefficient, dict) else
             make_profiles.make_class(cpuset.parse_pcpus(pcpus), coefficient,
                                      width=relative_width,
                                      samples=(coefficient * 1000.0,) * 3)

@@ -260,7 +260,7 @@ COEFFICIENTS = st.lists(
 SERVERS = st.lists(st.builds(
     core_types.Server, st.integers(1, 500),
     st.none() | st.frozensets(st.integers(0, 12), max_size=5),
-    st.integers(1, 4)), max_size=8)
+    st.integers(1, 4), st.none()), max_size=8)
 
 
 def host_of(coefficients):

@@ -140,6 +140,7 @@ def test_what_is_sold_can_be_reserved(capacity_cu, pcpu_cu, total_pcpus):
 ])
 def test_what_a_host_cannot_guarantee(cu, vcpus, free_cu, part):
     """Of 120 CU each are its pCPUs."""
-    refusal = guarantee.refusal(cu, vcpus, Fraction(120), free_cu)
+    refusal = guarantee.refusal(
+        Fraction(cu, vcpus * 120), vcpus, Fraction(120), free_cu)
     assert bool(refusal) == bool(part)
     assert part in refusal

@@ -25,7 +25,10 @@ WHOLE = host_stats.HostStats(
     dd_billing=('off', 'account'), guarantee_cu=120,
     largest_vcpu_cu=Decimal('26.666667'), pieces=(
         host_stats.Piece(100, 3), host_stats.Piece(40, 12)), stranded_cu=480,
-    sells_units=True)
+    sells_units=True, work=(
+        host_stats.WorkSpeeds(Decimal('33.4'), {
+            'integer': 0.341, 'memory-chase': 0.2987654321098765}),
+        host_stats.WorkSpeeds(Decimal(200), {'integer': 2.1})))
 TEXTS = {
     'vqos_profile': 'valid', 'vqos_profile_id': 'f00f00f00f00f00f',
     'vqos_slowest_cu': '33.4', 'vqos_fastest_cu': '200',
@@ -36,7 +39,9 @@ TEXTS = {
     'vqos_quantum_pools': 'cache:2:3 io:1:4 polluters:5',
     'vqos_dd_billing': 'off,account', 'vqos_guarantee_cu': '120',
     'vqos_largest_vcpu_cu': '26.666667', 'vqos_pieces': '100:3 40:12',
-    'vqos_stranded_cu': '480', 'vqos_sells_units': 'True'}
+    'vqos_stranded_cu': '480', 'vqos_sells_units': 'True',
+    'vqos_work': '33.4=integer:34.1,memory-chase:29.87654321098765 '
+                 '200=integer:210'}
 
 CU = st.decimals(0, 999_999, allow_nan=False, places=17)
 NAMES = st.lists(st.from_regex('[a-z_]{1,9}', fullmatch=True),
@@ -47,6 +52,11 @@ POOLS = st.builds(
     st.dictionaries(st.sampled_from(occupancy.NAMES),
                     st.builds(occupancy.PoolSize, COUNTS, COUNTS)),
     st.none() | COUNTS)
+WORK = st.lists(st.builds(
+    host_stats.WorkSpeeds, CU, st.dictionaries(
+        st.from_regex('[a-z0-9][a-z0-9-]{0,9}', fullmatch=True),
+        st.floats(0.001, 1000), min_size=1, max_size=5)), max_size=4).map(
+            lambda found: tuple(sorted(found, key=lambda one: one.speed_cu)))
 STATS = st.builds(
     host_stats.HostStats,
     profile=st.text(st.characters(exclude_categories=('C', 'Z')),
@@ -67,7 +77,7 @@ STATS = st.builds(
         st.integers(1, 10**6 - 1)), max_size=9, unique_by=lambda one: one.cu
         ).map(lambda found: tuple(sorted(found, reverse=True))),
     stranded_cu=st.none() | st.integers(0, 10**10 - 1),
-    sells_units=st.booleans())
+    sells_units=st.booleans(), work=WORK)
 # What the parts of stats are made of, in any order, and anything else.
 PARTS = st.lists(st.sampled_from([
     '0', '60', '1', '9' * 6, '9' * 40, '.', ':', ' ', ',', '-', '+00:00', 'T',
@@ -182,6 +192,12 @@ def test_nonsense_is_the_one_error(stats):
                       '\u202e')),
     ('vqos_profile_id', ('F00', 'x', 'f' * 65)),
     ('vqos_sells_units', ('true', '1', 'Yes')),
+    ('vqos_work', (
+        ' ', '80', '80=', '80=integer', '80=integer:', '80=Integer:1',
+        '80=integer:0', '80=integer:x', '80=integer:1e3', '80=integer:-1',
+        '80=integer:1,integer:1', '80=integer:1  90=integer:1',
+        '90=integer:1 80=integer:1', '=integer:1', '80=integer:٦',
+        f'80={"x" * 33}:1', ','.join(['80=integer:1'] * 200))),
     *((key, (None, 5, True, b'1', ['1'])) for key in TEXTS)])
 def test_what_no_host_reports(key, texts):
     for text in texts:
@@ -210,6 +226,17 @@ def test_core_types_that_have_no_place():
     found = decode(vqos_classes=text).core_types
     assert set(found) == set(sorted(
         core_types, key=lambda one: -one.room_cu)[:len(found)])
+
+
+def test_kinds_of_work_that_have_no_place():
+    kinds = {f'kind-{number}': 1 + number / 7 for number in range(60)}
+    speeds = tuple(host_stats.WorkSpeeds(Decimal(cu), kinds)
+                   for cu in (80, 100, 120))
+    text = host_stats.encode(WHOLE._replace(work=speeds))['vqos_work']
+    assert 1900 < len(text) <= 2000
+    found = decode(vqos_work=text).work
+    assert found[0] == speeds[0]
+    assert found[1].kinds.items() < kinds.items()
 
 
 def test_pieces_that_have_no_place():

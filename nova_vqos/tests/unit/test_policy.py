@@ -97,6 +97,7 @@ def test_choices_name_what_they_may_be(key, value):
     ({'vqos:cap': 'hard'}, 1, 'vqos:cap', 'left out'),
     ({'vqos:dd_billing': 'charge'}, 1, 'vqos:dd_billing', 'off or account'),
     ({'vqos:guarantee': 'required'}, 1, 'vqos:guarantee', UNITS),
+    ({'vqos:work': 'integer'}, 1, 'vqos:work', UNITS),
     ({UNITS: '60', 'vqos:quantum': 'io'}, 1, 'vqos:quantum',
      'vqos:quantum_class'),
 ])
@@ -106,6 +107,32 @@ def test_contradictions(extra_specs, vcpus, key, says):
     assert (caught.value.key, str(caught.value.value)) == (
         key, extra_specs[key])
     assert says in caught.value.expected
+
+
+@pytest.mark.parametrize(('text', 'weights'), [
+    ('integer', {'integer': 1}), ('integer:0.5,memory-chase:2', {
+        'integer': 0.5, 'memory-chase': 2})])
+def test_a_kind_of_work(text, weights):
+    found = policy.parse({UNITS: '60', 'vqos:work': text}, 1)
+    assert found == policy.ServerPolicy(1, 60, work=text)
+    assert dict(found.mix.weights) == weights
+    assert policy.ServerPolicy(1, 60).mix is None
+
+
+@pytest.mark.parametrize('value', [
+    '', 'Integer', 'integer:0', 'integer,hash', 'integer:1001', None, 1,
+    'x' * 300])
+def test_work_that_is_none(value):
+    with pytest.raises(policy.PolicyError) as caught:
+        policy.parse({UNITS: '60', 'vqos:work': value}, 1)
+    assert (caught.value.key, caught.value.value) == ('vqos:work', value)
+    assert 'integer:0.5,hash:0.5' in caught.value.expected
+
+
+def test_an_older_receiver_knows_no_work():
+    """It refuses a field that it does not know."""
+    assert 'work' not in policy.ServerPolicy(1, 60).to_dict()
+    assert policy.ServerPolicy(1, 60, work='hash').to_dict()['work'] == 'hash'
 
 
 def make_topology(*cpu_policies):
@@ -170,7 +197,9 @@ def policies(draw):
         dd_billing=draw(st.sampled_from(
             policy.CHOICES[policy.DD_BILLING_KEY][:3 if has_units else 2])),
         guarantee=draw(st.sampled_from(policy.CHOICES[policy.GUARANTEE_KEY][
-            :3 if has_units else 1])))
+            :3 if has_units else 1])),
+        work=draw(st.sampled_from(['', 'hash', 'hash:0.5,integer:1'])
+                  ) if has_units else '')
 
 
 @given(policies())
@@ -183,7 +212,7 @@ def test_a_policy_survives_a_message(server_policy):
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda children: st.lists(children, max_size=3) | st.dictionaries(
         st.sampled_from(['vcpus', 'units', 'cap', 'quantum_class',
-                         'dd_billing', 'guarantee', 'other']),
+                         'dd_billing', 'guarantee', 'work', 'other']),
         children, max_size=6)))
 def test_garbage_in_a_message_is_a_typed_error(garbage):
     try:
@@ -197,7 +226,7 @@ def test_garbage_in_a_message_is_a_typed_error(garbage):
     st.sampled_from([*policy.KEYS, 'vqos:x', 'resources1:' +
                      policy.RESOURCE_CLASS, 'quota:cpu_quota']),
     st.text(max_size=5) | st.sampled_from(['60', 'hard', 'io', 'charge',
-                                           'required']),
+                                           'required', 'hash:1']),
     max_size=5), st.integers(1, 8))
 def test_any_flavor_is_a_policy_or_a_typed_error(extra_specs, vcpus):
     try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many CPU units a host sells, and whether there is room."""
 
+from fractions import Fraction
+
 import pytest
 
 from nova_vqos import room
@@ -30,3 +32,18 @@ def test_what_is_not_sold(host_cu, stock_cu, unsold_cu, reserved_cu):
         200, host_cu=host_cu, stock_cu=stock_cu,
         unsold_cu=unsold_cu) == reserved_cu
     assert room.sold_cu(200, reserved_cu, 1.5) == (200 - reserved_cu) * 1.5
+
+
+@pytest.mark.parametrize(('ratio', 'work_cu'), [
+    (1.0, 31), (1.5, 21), (0.8, 39), (16.0, 2)])
+def test_what_slow_kinds_of_work_take(ratio, work_cu):
+    """Placement multiplies what is left, and so what is reserved."""
+    found = room.work_cu(100, Fraction('130.5'), ratio)
+    assert found == work_cu
+    reserved_cu = room.reserved_cu(
+        200, host_cu=20, stock_cu=0, unsold_cu=26, work_cu=found)
+    assert reserved_cu == 26 + work_cu
+    # Servers that claim all that is left of it take no more than there is.
+    left_cu = room.sold_cu(200, reserved_cu, ratio) - 100
+    assert 130.5 + left_cu <= room.sold_cu(200, 26, ratio)
+    assert room.work_cu(100, Fraction(100), ratio) == 0

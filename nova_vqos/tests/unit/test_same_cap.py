@@ -26,6 +26,7 @@ OPTIONS = (
      'cache_max_period_us': '700000'},
 )
 VCPUS = 2
+KINDS = {'integer': 1.9, 'hash': 0.77}
 
 
 class SameCapTestCase(driver_case.DriverTestCase):
@@ -73,12 +74,14 @@ class SameCapTestCase(driver_case.DriverTestCase):
                 driver.CONF.clear_override(name, 'vqos')
             self.flags(group='vqos', **options)
             for cu, coefficient, quantum_class, billing in itertools.product(
-                    ('3', '61', '117', '180', '200'), (1.0, 1.37),
+                    ('3', '61', '117', '180', '200'), (1.0, 1.37, KINDS),
                     ('default', 'cache', 'auto'), ('off', 'charge')):
                 self.files.calibrate({'0-1': coefficient})
                 extra_specs = {policy.UNITS_KEY: cu,
                                policy.QUANTUM_CLASS_KEY: quantum_class,
                                policy.DD_BILLING_KEY: billing}
+                if coefficient is KINDS:
+                    extra_specs[policy.WORK_KEY] = 'integer:1,hash:0.5'
                 cap = self.cap_of_driver(extra_specs)
                 self.assertEqual(cap, self.cap_of_agent(extra_specs))
                 self.assertEqual(cap, self.cap_of_hook(extra_specs, options))

@@ -27,7 +27,8 @@ def test_nova_loads_them_by_the_entry_point():
     (policy.UNITS_KEY, '1'), (policy.UNITS_KEY, '60'),
     (policy.UNITS_KEY, str(2**31 - 1)),
     *((key, value) for key, values in policy.CHOICES.items()
-      for value in values)])
+      for value in values),
+    (policy.WORK_KEY, 'integer'), (policy.WORK_KEY, 'integer:0.5,hash:0.5')])
 def test_valid(key, value):
     nova_validators.validate(key, value)
 
@@ -51,12 +52,21 @@ def test_choices_are_named(key, values, value):
     assert ', '.join(values) in answer
 
 
+@pytest.mark.parametrize('value', ['', 'integer,hash', 'hash:0', 'Hash'])
+def test_work_is_a_kind_or_weights(value):
+    answer = refusal(policy.WORK_KEY, value)
+    assert policy.WORK_KEY in answer
+    assert repr(value) in answer
+    assert 'weights above 0 and up to 1000' in answer
+
+
 @pytest.mark.parametrize('key', ['vqos:kap', 'vqos:', 'vqos:cap:x'])
 def test_unknown_names_of_ours_are_refused_with_the_known_ones(key):
     answer = refusal(key, 'hard')
     assert key in answer
     assert "'hard'" in answer
     assert policy.CAP_KEY in answer
+    assert policy.WORK_KEY in answer
 
 
 def test_a_long_value_is_cut():

@@ -16,8 +16,8 @@ def path(tmp_path):
     return str(tmp_path / 'vqos.json')
 
 
-def count(path, stock_cu):
-    compute_state.Writer(path).write({}, {}, (1, stock_cu))
+def count(path, stock_cu, work_cu=0):
+    compute_state.Writer(path).write({}, {}, (1, stock_cu), work_cu=work_cu)
 
 
 def test_the_last_count_holds(path):
@@ -48,8 +48,14 @@ def test_the_agent_does_not_sell_it(tmp_path, path):
     assert (found['units']['reserved_cu'], found['units']['stock_cu']) == (
         110, 100)
     assert found['alarms'] == []
+    # What servers take beyond their units.
+    count(path, 100, 20)
+    world.tick()
+    found = world.host_report()
+    assert (found['units']['reserved_cu'], found['units']['work_cu']) == (
+        130, 20)
     # Of 200 CU, and the server has 60.
-    count(path, 140)
+    count(path, 130, 10)
     world.tick()
     (alarm,) = world.host_report()['alarms']
     assert '60 CU' in alarm

@@ -62,9 +62,10 @@ class TestServer:
             'flavor': 'm1', 'flavor_id': '', 'policy': {
                 'vcpus': 2, 'units': 60, 'cap': 'hard',
                 'quantum_class': 'io', 'dd_billing': 'account',
-                'guarantee': 'off'},
+                'guarantee': 'off', 'work': ''},
             'policy_source': dict.fromkeys(
-                ('units', 'cap', 'guarantee', 'quantum_class', 'dd_billing'),
+                ('units', 'cap', 'work', 'guarantee', 'quantum_class',
+                 'dd_billing'),
                 'flavor'),
             'booted': {'quantum_class': 'io', 'dd_billing': 'account',
                        'guarantee': 'off'},
@@ -165,6 +166,11 @@ class TestHost:
                 total_pcpus)
             assert (found.reserved_cu, found.stock_cu) == (
                 reserved_cu, stock_cu)
+            # What servers take beyond their units comes on top.
+            found = replies.of_units(
+                dataclasses.replace(terms, stock_cu=stock_cu, work_cu=7), [],
+                total_pcpus)
+            assert (found.reserved_cu, found.work_cu) == (reserved_cu + 7, 7)
         assert replies.of_profile(None, NOW) is None
 
     @pytest.mark.parametrize('created_at, age_s', [

@@ -141,6 +141,17 @@ class TestRpc:
         assert bool(reason) is refused
         assert ('60 of the 100 CU' in reason) is refused
 
+    @pytest.mark.parametrize('units, refused', [(20, False), (21, True)])
+    def test_it_counts_what_a_slow_kind_of_work_takes(self, agent, units,
+                                                      refused):
+        write_stats(agent.compute_state_path, (60, 100.0), work=(
+            host_stats.WorkSpeeds(Decimal(80), {'hash': 0.4}),))
+        reason = agent.api.check_server(
+            'host', policy.ServerPolicy(1, units, work='hash'),
+            is_pinned=False)
+        assert bool(reason) is refused
+        assert ('42 CU more' in reason) is refused
+
     def test_where_cores_are_unlike_it_says_what_each_type_has(self, agent):
         write_stats(agent.compute_state_path, core_types=(
             host_stats.CoreTypeRoom(Decimal(80), 50, Decimal(1)),

@@ -74,6 +74,7 @@ class TestHost:
                 'agent_tamperings_total': 2, 'host_servers': 1,
                 'host_servers_wrong': 0, 'host_capacity_cpu_units': 400,
                 'host_reserved_cpu_units': 20, 'host_stock_cpu_units': 5,
+                'host_work_cpu_units': 7,
                 'host_allocation_ratio': 1.5, 'host_profile_valid': 1,
                 'host_profile_holds': 1, 'host_unpaid_cpu_units': 1,
                 'host_profile_measured_timestamp_seconds':

@@ -16,6 +16,8 @@ from nova_vqos import core_types
 from nova_vqos import cputune
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
+from nova_vqos import room
+from nova_vqos import work
 from nova_vqos.scheduler import fitness
 from nova_vqos.tests.fixtures import make_profiles
 from nova_vqos.virt import admission
@@ -131,7 +133,9 @@ def test_the_slowest_that_a_host_can_make_a_vcpu(units, reasons):
     (policies.ServerPolicy(2, dd_billing='account'),
      'vqos:dd_billing account'),
     (policies.ServerPolicy(2, guarantee='preferred'),
-     'vqos:guarantee preferred')])
+     'vqos:guarantee preferred'),
+    (policies.ServerPolicy(1, units=60, work='hash:1'),
+     '60 CU on 1 vCPUs, 60 CU each, vqos:work hash:1')])
 def test_defaults_ask_for_nothing(policy, asked):
     assert judge_of(policy).asked == asked
 
@@ -151,14 +155,23 @@ def test_the_speed_that_counts(core_types, units, cap, in_one_type, speed_cu):
     assert judge.speed_cu(host_stats.HostStats()) is None
 
 
-def make_report(draw, most_servers=3, *, exact=False):
-    """A host of one or two core types, and what servers left of them."""
+def make_report(draw, most_servers=3, *, exact=False, kinds=()):
+    """A host of one or two core types, and what servers left of them.
+
+    :param kinds: of work, that it was measured with; none: with one
+    """
+    def speed():
+        return round(draw.uniform(0.3, 3.0), 14)
+
     classes = [make_profiles.make_class(
-        range(number * 4, number * 4 + 4), round(draw.uniform(0.3, 3.0), 14))
+        range(number * 4, number * 4 + 4),
+        {kind: speed() for kind in kinds} if kinds else speed())
         for number in range(draw.choice((1, 2)))]
     profile = make_profiles.make_profile(
         'host', *classes, fingerprint={'tick_us': draw.choice(
-            ('1000', '4000', '10000'))})
+            ('1000', '4000', '10000'))},
+        reference=make_profiles.make_kinds(dict.fromkeys(kinds, 1.0))[1]
+        if kinds else make_profiles.make_reference())
     report = host_state.HostReport(
         pcpus=profile.pcpus, profile=profile,
         problem=draw.choice(('', '', '', 'the profile is stale')),
@@ -169,7 +182,8 @@ def make_report(draw, most_servers=3, *, exact=False):
                 ('off',), ('off', 'account'), ('off', 'account', 'charge'))),
             guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0))))
     servers = [core_types.Server(draw.randrange(1, 300), None,
-                                 draw.randrange(1, 5))
+                                 draw.randrange(1, 5), work.parse(
+                                     draw.choice(kinds)) if kinds else None)
                for _ in range(draw.randrange(most_servers))]
     return report, core_types.with_servers(report.all_core_types, servers,
                                            exact=exact)
@@ -195,6 +209,11 @@ class Tracker:
 
     def choose(self, candidate, report, sold_cu):
         if len(self._left) < 2 and not self._left[0].packed:
+            policy, (only,) = candidate.policy, self._left
+            cost_cu = only.cost_cu(policy.units, policy.vcpus, policy.mix)
+            # Of others Placement counts the units.
+            if policy.work and cost_cu > only.room_cu:
+                raise room.HostFull(cost_cu, room.Room(0, 0.0))
             return None
         return core_types.choose(candidate.policy, self._left,
                                  tick_us=report.profile.tick_us).pcpus
@@ -229,13 +248,84 @@ def test_the_driver_judges_alike():
     assert 200 < sum(answers) < 1800
 
 
+WORK = ('integer', 'hash', 'hash:1,integer:2.5', 'integer:1,gpu:1')
+
+
+@pytest.mark.parametrize('exact', [False, True])
+def test_the_driver_judges_kinds_of_work_alike(exact):
+    """But for a part of a CU, of which the driver alone knows."""
+    draw = random.Random(11)
+    answers = collections.Counter()
+    for _ in range(2000):
+        report, left = make_report(draw, 8, exact=exact,
+                                   kinds=('integer', 'hash'))
+        policy = make_policy(draw, report)._replace(work=draw.choice(WORK))
+        stats = host_stats.decode(
+            host_stats.encode(report.stats(left)).values())
+        judge = judge_of(policy)
+        reason = judge.refusal(stats)
+        accepts = driver_accepts(policy, report, left)
+        assert not (accepts and reason), (policy, stats, reason)
+        answers[accepts, not reason] += 1
+        if 'gpu' in policy.work:
+            assert reason
+        elif accepts and not report.unlike_core_types:
+            tune = cputune.compute(policy, report.profile, report.pcpus,
+                                   cgroup_version=1)
+            assert float(tune.cap.share) * float(
+                judge.speed_cu(stats)) * policy.vcpus == pytest.approx(
+                    policy.units, rel=1e-3)
+    assert answers[True, True] > 100
+    assert answers[False, False] > 100
+    if not exact:
+        assert answers[False, True] < 5
+
+
+def make_work(speed_cu, **kinds):
+    return host_stats.WorkSpeeds(Decimal(speed_cu), kinds)
+
+
+@pytest.mark.parametrize(('cu', 'text', 'room_cu', 'parts'), [
+    (30, 'hash', 60, ()), (31, 'hash', 62, ('30 CU of hash',)),
+    (120, 'integer', 120, ()), (121, 'integer', 200, ('120 CU of integer',)),
+    (30, 'hash', 59, ('30 CU of hash take 60 CU', 'leave 59')),
+    # Placement counts its units.
+    (60, '', 59, ()), (30, 'hash', None, ()),
+    (30, 'gpu', 60, ("'gpu'", 'hash, integer'))])
+def test_a_kind_of_work(cu, text, room_cu, parts):
+    judge = judge_of(policies.ServerPolicy(1, units=cu, work=text))
+    stats = make_stats(room_cu=room_cu, work=(
+        make_work(60, hash=0.3, integer=1.2),))
+    reasons = judge.refusals(stats)
+    assert len(reasons) == bool(parts)
+    assert all(part in reasons[0] for part in parts)
+    assert (judge.speed_cu(stats), judge.cost_cu(stats)) == {
+        'hash': (30, 2 * cu), 'integer': (120, cu), '': (60, cu),
+        'gpu': (None, None)}[text]
+
+
+def test_a_host_that_does_not_say_its_kinds_of_work():
+    judge = judge_of(policies.ServerPolicy(1, units=1, work='integer'))
+    assert "'integer'" in judge.refusal(make_stats(room_cu=100))
+
+
+def test_servers_of_one_request_share_the_room_of_a_core_type():
+    work_speeds = make_work(80, hash=0.4), make_work(200, hash=1.0)
+    policy = policies.ServerPolicy(1, units=30, work='hash')
+    left = make_types((80, 130, '0.1'), (200, 110, 1))
+    for rooms_cu in (70, 110), (10, 110), (10, 50), (10, 50):
+        left = fitness.with_server(policy, left, work_speeds)
+        assert tuple(one.room_cu for one in left) == rooms_cu
+
+
 def test_traits_exclude_no_host_that_fits():
     """What Placement leaves out by its traits would be refused anyway."""
     draw = random.Random(9)
     answers = collections.Counter()
     for _ in range(3000):
-        report, rooms = make_report(draw)
+        report, rooms = make_report(draw, kinds=('integer', 'hash'))
         policy = make_policy(draw, report)._replace(
+            work=draw.choice(('', '', '', *WORK)),
             quantum_class=draw.choice(('default', 'auto', 'io')),
             dd_billing=draw.choice(('off', 'account', 'charge')))
         if draw.random() < 0.2:
@@ -263,6 +353,8 @@ def test_traits_exclude_no_host_that_fits():
      {'SELLS_UNITS'}),
     (policies.ServerPolicy(2, units=120), {'', 'SPEED_60'}, set()),
     (policies.ServerPolicy(2, units=119), {'', 'SPEED_50'}, set()),
+    # It may be faster at that than its trait says.
+    (policies.ServerPolicy(2, units=119, work='hash'), {''}, set()),
     (policies.ServerPolicy(1, units=9, quantum_class='auto',
                            dd_billing='account', guarantee='preferred'),
      {''}, set()),

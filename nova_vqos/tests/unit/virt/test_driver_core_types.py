@@ -25,6 +25,7 @@ XML = """
  <metadata><n:instance xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'>
   <n:flavor name='f'><n:vcpus>%(vcpus)s</n:vcpus><n:extraSpecs>
    <n:extraSpec name='resources:CUSTOM_VQOS_CPU_UNIT'>%(units)s</n:extraSpec>
+   %(specs)s
   </n:extraSpecs></n:flavor></n:instance></metadata>
  <vcpu%(cpuset)s>%(vcpus)s</vcpu></domain>"""
 
@@ -32,7 +33,10 @@ XML = """
 class FakeGuest:
     """A domain that is there, be it stopped."""
 
-    def __init__(self, uuid, units, pcpus='', vcpus=1):
+    def __init__(self, uuid, units, pcpus='', vcpus=1, specs=None):
+        self.specs = ''.join(
+            f"<n:extraSpec name='{key}'>{value}</n:extraSpec>"
+            for key, value in (specs or {}).items())
         self.uuid = uuid
         self.units = units
         self.pcpus = pcpus
@@ -41,7 +45,7 @@ class FakeGuest:
     def get_xml_desc(self):
         cpuset = f" cpuset='{self.pcpus}'" if self.pcpus else ''
         return XML % {'uuid': self.uuid, 'units': self.units, 'cpuset': cpuset,
-                      'vcpus': self.vcpus}
+                      'vcpus': self.vcpus, 'specs': self.specs}
 
 
 class ClassesTestCase(driver_case.DriverTestCase):
@@ -59,16 +63,18 @@ class ClassesTestCase(driver_case.DriverTestCase):
         self.only_running.append(only_running)
         return list(self.guests)
 
-    def has(self, units, pcpus='', uuid=OTHER, vcpus=1):
-        self.guests.append(FakeGuest(uuid, units, pcpus, vcpus))
+    def has(self, units, pcpus='', uuid=OTHER, vcpus=1, specs=None):
+        self.guests.append(FakeGuest(uuid, units, pcpus, vcpus, specs))
 
-    def tune(self, units, vcpus=1, *, guest=None, uuid=driver_case.UUID):
+    def tune(self, units, vcpus=1, *, guest=None, uuid=driver_case.UUID,
+             specs=None):
         """A guest with its tuning."""
         if guest is None:
             guest = vconfig.LibvirtConfigGuest()
         guest.uuid = uuid
         self.driver._update_guest_cputune(
-            guest, self.make_flavor({policy.UNITS_KEY: str(units)}, vcpus))
+            guest, self.make_flavor(
+                {policy.UNITS_KEY: str(units), **(specs or {})}, vcpus))
         return guest
 
     def assert_runs(self, pcpus, tunables, guest):

@@ -23,6 +23,8 @@ class ExtraSpecsTest(base.UnitsTestCase):
 
     @decorators.idempotent_id('5d2ff0d0-5f5e-4c7e-8b13-1f1f55a5f0a1')
     @ddt.data((policy.UNITS_KEY, '1'), (policy.UNITS_KEY, '250'),
+              (policy.WORK_KEY, 'integer'),
+              (policy.WORK_KEY, 'integer:0.5,hash:0.5'),
               *((key, value) for key, values in policy.CHOICES.items()
                 for value in values))
     @ddt.unpack
@@ -37,7 +39,8 @@ class ExtraSpecsTest(base.UnitsTestCase):
               (policy.UNITS_KEY, '6_0'), (policy.UNITS_KEY, 'many'),
               (policy.UNITS_KEY, str(2 ** 40)), (policy.CAP_KEY, 'soft'),
               (policy.QUANTUM_CLASS_KEY, 'fast'),
-              (policy.DD_BILLING_KEY, 'yes'), ('vqos:unknown', 'x'))
+              (policy.DD_BILLING_KEY, 'yes'), (policy.WORK_KEY, 'hash:0'),
+              ('vqos:unknown', 'x'))
     @ddt.unpack
     def test_refused(self, key, value):
         error = self.assertRaises(lib_exc.BadRequest, self.set_spec, key,

@@ -64,7 +64,7 @@ def verdict(facts, policy=POLICY, demand=DEMAND, *, max_age_s=300,
 
 def test_a_host_that_fits():
     found = verdict(make_facts(provider=make_provider(used=20)))
-    assert found[:5] == ('host', 'yes', 300, 80, ())
+    assert found == ('host', 'yes', 300, 60, 80, ())
 
 
 @pytest.mark.parametrize(('fields', 'reason'), [
@@ -210,6 +210,19 @@ def test_the_cap_there():
     stats = make_stats(vqos_slowest_cu='33.4')
     assert land(policies.ServerPolicy(5, units=167), stats=stats)[:3] == (
         (50000, 50000), 33.4, True)
+
+
+def test_the_cap_of_a_kind_of_work():
+    policy = POLICY._replace(work='hash')
+    stats = make_stats(vqos_work='80=hash:64,integer:99.5')
+    found = verdict(make_facts(stats=stats), policy)
+    assert (found.takes_cu, found.speed_cu) == (75, 64)
+    assert land(policy, stats=stats)[:3] == ((46875, 50000), 60, True)
+    other = verdict(make_facts(stats=stats), POLICY._replace(work='gpu'))
+    assert other[:5] == ('host', 'no', 320, None, None)
+    full = make_stats(vqos_work='80=hash:64', vqos_room_cu='74')
+    (reason,) = verdict(make_facts(stats=full), policy).reasons
+    assert '75 CU' in reason
 
 
 def test_where_it_does_not_fit_there_is_no_cap():

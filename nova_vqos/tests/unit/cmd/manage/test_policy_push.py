@@ -365,3 +365,15 @@ class TestShow:
         assert 'runs on no host whose agent answers' in ran.err
         ran = run('policy', 'show', '--host', 'a', '--server', 'web')
         assert "'web' is no UUID" in ran.err
+
+
+class TestWork:
+    def test_it_is_not_pushed(self, run, made, nova):
+        """What it costs is checked when a server comes."""
+        assert 'vqos:work' not in run('policy', 'push').err
+        nova.add('f4', 'numbers', vqos__work='integer',
+                 resources__CUSTOM_VQOS_CPU_UNIT='60')
+        ran = run('policy', 'push')
+        assert ran.status == 0
+        assert 'vqos:work is not pushed' in ran.err
+        assert 'numbers' in ran.err

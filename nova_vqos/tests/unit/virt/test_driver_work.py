@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers with units of a kind of work, and what they take of a host."""
+
+from fractions import Fraction
+
+import hypothesis
+from hypothesis import strategies as st
+from nova.compute import provider_tree
+
+from nova import exception
+from nova import objects
+from nova_vqos import compute_state
+from nova_vqos import cputune
+from nova_vqos import domain_xml
+from nova_vqos import policy
+from nova_vqos import units
+from nova_vqos.profile import document
+from nova_vqos.tests.fixtures import driver
+from nova_vqos.tests.functional import host_files
+from nova_vqos.tests.unit.virt import test_driver_core_types
+from nova_vqos.virt import admission
+from nova_vqos.virt import core_type_tracker
+
+FIRST = '6f70656e-0000-4000-8000-000000000001'
+SECOND = '6f70656e-0000-4000-8000-000000000002'
+# 100 CU by both together.
+KINDS = {'integer': 2.0, 'hash': 0.5}
+FAST = {policy.WORK_KEY: 'integer'}
+SLOW = {policy.WORK_KEY: 'hash'}
+
+
+class WorkTestCase(test_driver_core_types.ClassesTestCase):
+    """A host of two pCPUs of 100 CU, with a fast and a slow kind of work."""
+
+    def setUp(self):
+        super().setUp()
+        self.stub_driver('_get_vcpu_available', lambda this: {0, 1})
+        self.files.calibrate({'0-1': KINDS})
+
+    def guarantee(self):
+        self.stub_out(
+            'nova_vqos.profile.fingerprint.of_host', lambda emulator=None: {
+                **host_files.FINGERPRINT, 'online_pcpus': '0-1'})
+        self.files.agent_lives(guarantee_pcpus=1.0, guarantee_total_pcpus=1.9)
+
+    def assert_cannot(self, units_cu, specs, *texts):
+        error = self.assertRaises(exception.ComputeResourcesUnavailable,
+                                  self.tune, units_cu, specs=specs)
+        for text in texts:
+            self.assertIn(text, str(error))
+
+
+class ArrivingTestCase(WorkTestCase):
+
+    def test_the_cap_is_that_of_the_kind(self):
+        for specs, tunables in (
+                ({}, (20_000, 50_000, 410)),
+                (FAST, (10_000, 50_000, 205)),
+                (SLOW, (40_000, 50_000, 819)),
+                ({policy.WORK_KEY: 'hash:1,integer:1'},
+                 (20_000, 50_000, 410))):
+            self.assertEqual(
+                tunables, self.tunables(self.tune(40, specs=specs)), specs)
+
+    def test_too_fast_for_the_kind(self):
+        self.tune(50, specs=SLOW)
+        self.assert_cannot(51, SLOW, '51 CU', '50 CU', 'hash')
+        # Faster than the mean of all kinds.
+        self.tune(150, specs=FAST)
+
+    def test_a_kind_that_was_not_measured(self):
+        self.assert_cannot(1, {policy.WORK_KEY: 'hash:1,gpu:1'}, "'gpu'",
+                           'hash, integer')
+        self.assertEqual({}, self.driver._vqos_core_types._chosen)
+
+    def test_it_takes_more_than_its_units(self):
+        """50 CU of hash are a whole pCPU."""
+        self.has(50, specs=SLOW)
+        self.assert_cannot(101, {}, '100 of the 200 CU', '101 CU more')
+        self.assert_cannot(51, SLOW)
+        self.tune(100, uuid=FIRST)
+        self.assert_cannot(1, {}, '200 of the 200 CU')
+
+    def test_it_takes_more_than_is_left(self):
+        self.has(101)
+        self.assert_cannot(50, SLOW, '101 of the 200 CU', '100 CU more')
+        self.tune(49, specs=SLOW)
+
+    def test_what_a_fast_kind_leaves_is_not_sold(self):
+        self.has(100, specs=FAST)
+        self.assert_cannot(101, {}, '100 of the 200 CU')
+
+    def test_one_whose_work_is_no_longer_measured(self):
+        """Its cap is unknown: it counts as a whole pCPU."""
+        self.has(10, specs={policy.WORK_KEY: 'gpu'})
+        self.assert_cannot(101, {}, '100 of the 200 CU')
+
+    def test_two_before_their_domains_are_there(self):
+        self.tune(50, uuid=FIRST, specs=SLOW)
+        self.tune(50, uuid=SECOND, specs=SLOW)
+        self.assert_cannot(1, {}, '200 of the 200 CU')
+
+    def test_vcpus_that_have_to_pack(self):
+        self.flags(packing='exact', group='vqos')
+        self.has(30, specs=SLOW)
+        self.has(30, specs=SLOW, uuid=FIRST)
+        # 60 CU of each pCPU are taken.
+        self.assert_cannot(41, {}, 'of at most 40 CU')
+        self.assert_cannot(21, SLOW)
+        self.tune(20, specs=SLOW)
+
+    def test_a_guarantee_needs_the_time(self):
+        self.guarantee()
+        required = {policy.GUARANTEE_KEY: 'required'}
+        self.tune(60, specs=required)
+        self.tune(40, specs={**required, **SLOW}, uuid=FIRST)
+        self.assert_cannot(46, {**required, **SLOW}, '92%')
+
+
+class UnlikeTestCase(WorkTestCase):
+    """One core type is fast in each kind."""
+
+    def setUp(self):
+        super().setUp()
+        self.stub_driver('_get_vcpu_available', lambda this: set(range(4)))
+        self.files.calibrate({'0-1': {'integer': 2.0, 'hash': 0.5},
+                              '2-3': {'integer': 0.8, 'hash': 1.8}})
+
+    def test_the_one_that_is_fast_enough_for_the_kind(self):
+        self.assertEqual({2, 3}, self.tune(100, specs=SLOW).cpuset)
+        self.assertEqual({0, 1}, self.tune(100, specs=FAST,
+                                           uuid=FIRST).cpuset)
+        self.assert_cannot(181, SLOW, 'vqos:work hash')
+
+    def test_room_is_counted_by_the_kind(self):
+        self.has(50, '0-1', specs=SLOW)
+        self.has(240, '2-3', uuid=FIRST)
+        self.assert_cannot(101, {})
+        self.assertEqual({0, 1}, self.tune(100, vcpus=2).cpuset)
+
+
+class ReportTestCase(WorkTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.stub_driver('update_provider_tree', lambda *args: None)
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root(driver.NODE, FIRST)
+
+    def reserved(self):
+        self.driver.update_provider_tree(self.tree, driver.NODE)
+        return self.tree.data(driver.NODE).inventory[
+            policy.RESOURCE_CLASS]['reserved']
+
+    def state(self):
+        return compute_state.load(self.files.compute_state_path)
+
+    def test_what_units_do_not_cover_is_reserved(self):
+        self.flags(reserved_cu=10, group='vqos')
+        self.has(30, specs=SLOW)
+        self.has(30, specs=FAST, uuid=FIRST)
+        self.assertEqual(40, self.reserved())
+        self.assertEqual(30, self.state().work_cu)
+        # The driver's own sum has what they take, against all that it sells.
+        self.assertEqual((90, 190.0), self.state().room)
+        self.tune(100, uuid=SECOND)
+        self.assert_cannot(101, {}, '90 of the 190 CU')
+
+    def test_with_a_ratio(self):
+        """Placement multiplies what is left."""
+        self.has(30, specs=SLOW)
+        for ratio, reserved_cu in (1.5, 20), (0.8, 38), (16.0, 2):
+            self.flags(allocation_ratio=ratio, group='vqos')
+            self.assertEqual(reserved_cu, self.reserved())
+
+    def test_it_does_not_grow_while_the_agent_is_silent(self):
+        self.guarantee()
+        self.has(30, specs=SLOW)
+        self.assertEqual(40, self.reserved())
+        self.files.agent_lives()
+        self.assertEqual([40] * 3, [self.reserved() for _ in range(3)])
+
+    def test_speeds_of_kinds_are_in_the_stats(self):
+        self.reserved()
+        self.assertEqual('100=hash:50,integer:200',
+                         self.state().stats['vqos_work'])
+
+
+class LiveMigrationTestCase(WorkTestCase):
+
+    def test_the_pre_check_counts_what_it_takes(self):
+        self.stub_driver(
+            'check_can_live_migrate_destination',
+            lambda *args: objects.LibvirtLiveMigrateData(filename='tmp1'))
+        self.has(101)
+
+        def check(cu):
+            self.driver.check_can_live_migrate_destination(
+                self.context, self.make_instance(
+                    {policy.UNITS_KEY: str(cu), **SLOW}), {}, {})
+
+        error = self.assertRaises(exception.MigrationPreCheckError, check, 50)
+        self.assertIn('101 of the 200 CU', str(error))
+        check(49)
+
+
+class AnySequenceTestCase(WorkTestCase):
+
+    @hypothesis.settings(max_examples=60, deadline=None)
+    @hypothesis.given(
+        st.lists(st.fixed_dictionaries(dict.fromkeys(
+            KINDS, st.floats(0.1, 9.0))), min_size=1, max_size=2),
+        st.lists(st.tuples(
+            st.integers(1, 300), st.integers(1, 3), st.sampled_from(
+                ('', 'integer', 'hash', 'integer:1,hash:3')),
+            st.booleans()), max_size=10),
+        st.sampled_from(('sum', 'exact')), st.integers(0, 100))
+    def test_caps_never_exceed_the_host(self, classes, servers, packing,
+                                        reserved_cu):
+        """Whatever comes, goes and asks: the driver's own way to a cap."""
+        self.flags(packing=packing, reserved_cu=reserved_cu, group='vqos')
+        self.stub_driver('_get_vcpu_available',
+                         lambda this: set(range(2 * len(classes))))
+        self.files.calibrate({f'{2 * number}-{2 * number + 1}': kinds
+                              for number, kinds in enumerate(classes)})
+        self.driver._vqos_core_types = core_type_tracker.CoreTypeTracker(
+            self.driver._host)
+        self.guests.clear()
+        profile = document.load(self.files.profile_path)
+        report = self.driver._vqos_report()
+        for number, (cu, vcpus, work, leaves) in enumerate(servers):
+            if leaves and self.guests:
+                self.guests.pop(0)
+            uuid = FIRST[:-2] + f'{number:02}'
+            specs = {policy.WORK_KEY: work} if work else {}
+            try:
+                guest = self.tune(max(cu, vcpus), vcpus, uuid=uuid,
+                                  specs=specs)
+            except exception.ComputeResourcesUnavailable:
+                continue
+            self.driver._vqos_core_types.forget_choice(uuid)
+            self.has(max(cu, vcpus), ','.join(map(str, guest.cpuset or ())),
+                     uuid, vcpus, specs)
+        used = dict.fromkeys((one.pcpus for one in report.all_core_types),
+                             Fraction(0))
+        for guest in self.guests:
+            domain = domain_xml.read(guest.get_xml_desc())
+            flavor = policy.parse(domain.extra_specs, domain.vcpus)
+            pcpus = domain.pcpus or report.pcpus
+            used[pcpus] += flavor.vcpus * units.share(
+                flavor.units, flavor.vcpus,
+                profile.slowest(pcpus, flavor.mix))
+        taken_cu = sum(time * units.pcpu_cu(profile.slowest(pcpus))
+                       for pcpus, time in used.items())
+        self.assertLessEqual(taken_cu, report.capacity_cu - min(
+            reserved_cu, report.capacity_cu))
+        for pcpus, time in used.items():
+            self.assertLessEqual(time, len(pcpus))
+
+
+class ReturningTestCase(WorkTestCase):
+
+    def test_it_keeps_its_cap_where_its_work_is_unknown(self):
+        guest = self.tune(40, specs=SLOW)
+        report = self.driver._vqos_report()
+        former = admission.Former(units.CpuCap(40_000, 50_000), 819, None)
+        found = admission.readmit(
+            admission.Candidate(guest.uuid, policy.ServerPolicy(
+                1, 40, work='gpu'), report.pcpus, False), report,
+            self.driver._vqos_core_types, periods=cputune.DEFAULT_PERIODS,
+            former=former)
+        self.assertEqual((former.cap, 410), found.tune[:2])

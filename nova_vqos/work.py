@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of work, and mixes of them: the values of ``vqos:work``.
+
+A kind is the name of a benchmark in the reference. Pure: standard library
+only; what a mix costs on a host is in :mod:`nova_vqos.core_types`.
+"""
+
+from collections.abc import Mapping
+import functools
+import re
+import typing as ty
+
+from nova_vqos import units
+
+MOST_KINDS = 8
+MOST_WEIGHT = 1000
+#: Of Nova, for the value of an extra spec.
+MOST_CHARACTERS = 255
+
+KIND = '[a-z0-9][a-z0-9-]{0,31}'
+_KIND_PATTERN = re.compile(KIND)
+# NOTE: not float() alone: it accepts 'inf', '1e3', '1_0' and other scripts'
+# digits.
+_WEIGHT_PATTERN = re.compile(r'[0-9]{1,4}(?:\.[0-9]{1,6})?')
+
+EXPECTED = (f'a kind of work such as integer, or 1 to {MOST_KINDS} different '
+            'kinds with weights above 0 and up to '
+            f'{MOST_WEIGHT}, such as integer:0.5,hash:0.5')
+
+
+class KindMissing(units.UnitsError):
+    """A host was not measured with a kind of work.
+
+    :ivar kind: its name
+    """
+
+    def __init__(self, kind: str, measured: Mapping[str, float]) -> None:
+        self.kind = kind
+        super().__init__(
+            f'vqos:work has {kind!r}, of which the profile of this host has '
+            f'no score: it has {", ".join(measured) or "none"}')
+
+
+class Mix(ty.NamedTuple):
+    """Kinds of work, and the weight of each.
+
+    :ivar weights: by kind, as pairs
+    """
+
+    weights: tuple[tuple[str, float], ...]
+
+    def coefficient(self, measured: Mapping[str, float]) -> float:
+        """That of the mix on a pCPU, see :func:`units.mean_coefficient`.
+
+        :param measured: coefficient of each kind
+        :raises KindMissing: when one has none
+        """
+        for kind, _weight in self.weights:
+            if kind not in measured:
+                raise KindMissing(kind, measured)
+        return units.mean_coefficient(
+            (weight, measured[kind]) for kind, weight in self.weights)
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Mix:
+    """A mix from its text, such as ``integer`` or ``integer:0.5,hash:0.5``.
+
+    :raises ValueError: when it is something else
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(EXPECTED)
+    if _KIND_PATTERN.fullmatch(text):
+        return Mix(((text, 1.0),))
+    weights: dict[str, float] = {}
+    for part in text.split(','):
+        kind, _colon, weight = part.partition(':')
+        if (not _KIND_PATTERN.fullmatch(kind) or kind in weights
+                or not _WEIGHT_PATTERN.fullmatch(weight)
+                or not 0 < float(weight) <= MOST_WEIGHT):
+            raise ValueError(EXPECTED)
+        weights[kind] = float(weight)
+    if len(weights) > MOST_KINDS:
+        raise ValueError(EXPECTED)
+    return Mix(tuple(weights.items()))
