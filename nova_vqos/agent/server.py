@@ -161,6 +161,13 @@ class Server:
         try:
             return profile.slowest(self._pcpus(profile), mix)
         except (files.FileError, work.KindMissing):
+            return self.host_coefficient(profile)
+
+    def host_coefficient(self, profile: model.Profile) -> float:
+        """The same by the mean of all kinds of work."""
+        try:
+            return profile.slowest(self._pcpus(profile))
+        except files.FileError:
             return profile.slowest(profile.pcpus)
 
     def spans_core_types(self, profile: model.Profile) -> bool:

@@ -48,7 +48,9 @@ class Billable:
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
     :ivar began_s: when its guest began to run here; None: unknown
     :ivar billed_since_s: earlier use is not billed; None: all is
-    :ivar coefficient: of the slowest pCPU that it may run on
+    :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
+        work: its bills are in units of that
+    :ivar host_coefficient: the same by the mean of all kinds
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
     """
@@ -60,6 +62,7 @@ class Billable:
     origin: str
     began_s: float | None
     coefficient: float
+    host_coefficient: float
     entitlement_cu: int | None
     limit_share: float | None
     devices: meter.Devices
@@ -234,8 +237,12 @@ class Biller:
         self._log_unmodelled(book, subject, bill, costs)
         self._books.store_later(book.account)
         book.report = self._report(book, subject)
+        of_host_cu_us = {
+            name: accounts.to_cu_us(used_ns, subject.host_coefficient)
+            for name, used_ns in bill.used_ns.items()}
         self._capacity.add_server(
-            meter.measured_io(used_cu_us), meter.modelled_io(used_cu_us),
+            meter.measured_io(of_host_cu_us),
+            meter.modelled_io(of_host_cu_us),
             charged=book.control is not None)
         notification = self._notifications.add(
             subject.uuid, used_cu_us, bill.throttled_ns, book.report,

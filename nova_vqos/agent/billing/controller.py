@@ -96,18 +96,22 @@ class BillState:
         self.billed_at_s: float | None = None
         self.since_s: float | None = None
         self._was_off = False
-        self._coefficient = 0.0
+        self._coefficients = 0.0, 0.0
         self._coefficient_of: tuple[int, model.Profile] | None = None
 
-    def coefficient(self, server: servers.Server,
-                    profile: model.Profile) -> float:
-        """That of a server, worked out once for each description of it."""
+    def coefficients(self, server: servers.Server,
+                     profile: model.Profile) -> tuple[float, float]:
+        """Those of a server, worked out once for each description of it.
+
+        :returns: by its kind of work, and by the mean of all
+        """
         if self._coefficient_of is None or (
                 self._coefficient_of[0] != server.revision
                 or self._coefficient_of[1] is not profile):
-            self._coefficient = server.coefficient(profile)
+            self._coefficients = (server.coefficient(profile),
+                                  server.host_coefficient(profile))
             self._coefficient_of = server.revision, profile
-        return self._coefficient
+        return self._coefficients
 
     def follow(self, server: servers.Server, now_s: float) -> None:
         """Follow the billing policy of a server."""
@@ -233,11 +237,13 @@ class BillingController(controller.Controller):
             if limit_share is None and not self._limits.is_waived(server):
                 # Its cap was not looked at yet.
                 return None
+        coefficient, host_coefficient = self._states[server].coefficients(
+            server, profile)
         return billers.Billable(
             uuid=server.uuid, name=server.name, project_id=domain.project_id,
             billing=server.dd_billing, origin=server.origin,
             began_s=server.runs_since_s,
-            coefficient=self._states[server].coefficient(server, profile),
+            coefficient=coefficient, host_coefficient=host_coefficient,
             entitlement_cu=(None if server.policy is None
                             else server.policy.units),
             limit_share=limit_share,

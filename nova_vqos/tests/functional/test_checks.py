@@ -7,6 +7,7 @@ import testtools.matchers
 from nova_vqos.tests.functional import base
 from nova_vqos.tests.functional import manage_case
 
+HEAD = ('free_cu', 'takes_cu', 'speed_cu')
 # By host, what is wrong with it for a server of 90 CU per vCPU.
 OBSTACLES = {
     'fast': [],
@@ -80,10 +81,28 @@ class ChecksTestCase(manage_case.ManageTestCase):
     def test_flavors(self):
         rows = self.check_flavor(90)
         self.assert_reasons(rows, OBSTACLES)
-        self.assertEqual((800, 200), (rows['fast']['free_cu'],
-                                      rows['fast']['speed_cu']))
-        self.assertEqual((None, None), (rows['stock']['free_cu'],
-                                        rows['stock']['speed_cu']))
+        self.assertEqual((800, 90, 200), tuple(
+            rows['fast'][name] for name in HEAD))
+        self.assertEqual((None, None, None), tuple(
+            rows['stock'][name] for name in HEAD))
+        # What the guide shows.
+        self.assertEqual({'hybrid', 'stock'}, {
+            host for host, row in rows.items() if row['takes_cu'] is None})
+
+        # As fast in hashes as any, and slower in the mean.
+        self.host_files['charging'].calibrate(
+            {'0-3': {'hash': 2.0, 'integer': 0.5}})
+        self._run_periodics()
+        rows = self.check_flavor(150, specs={'vqos:work': 'hash'})
+        self.assert_reasons({'charging': rows['charging']}, {'charging': []})
+        self.assertEqual((400, 150, 200), tuple(
+            rows['charging'][name] for name in HEAD))
+        self.assertIn("vqos:work has 'hash'", rows['fast']['reasons'][0])
+        rows = self.check_flavor(40, specs={'vqos:work': 'integer'})
+        self.assertEqual((400, 80, 50), tuple(
+            rows['charging'][name] for name in HEAD))
+        self.host_files['charging'].calibrate({'0-3': 1.0})
+        self._run_periodics()
 
         # Room in the slow class alone; what is offered beside units.
         rows = self.check_flavor(60, specs={

@@ -124,8 +124,9 @@ class Partition:
         """Start servers of a flavor; how many there was room for."""
         for count in range(at_most):
             if flavor.units > self.left_cu or guarantee.refusal(
-                    flavor.units, flavor.vcpus, self.pcpu_cu,
-                    math.floor(self.free_cu)):
+                    units.share(flavor.units, flavor.vcpus,
+                                self.kind.coefficient),
+                    flavor.vcpus, self.pcpu_cu, math.floor(self.free_cu)):
                 return count
             self.left_cu -= flavor.units
             self.free_pcpus -= self.cost_cu(flavor) / self.pcpu_cu

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures import fakes
@@ -153,3 +154,25 @@ class TestDue:
         assert host.biller.begin_interval(0.0, ())
         host.receive_claim('there')
         assert host.biller.begin_interval(2.5, ())
+
+
+class TestWork:
+    def test_bills_are_in_units_of_the_servers_work(self, host):
+        """But the load of the host is in units of the host."""
+        host.begin()
+        host.subjects[UUID] = dataclasses.replace(
+            host.subjects[UUID], coefficient=0.5)
+        for used_s in 0, 60:
+            host.now_s += 60
+            host.hypervisor.host_used = usage.HostUsage(
+                host.now_s, total_ns=used_s * 10**9,
+                domains_ns=used_s * 10**9, own_ns=0)
+            host.hypervisor.used[UUID] = dataclasses.replace(
+                host.hypervisor.used[UUID], read_at_s=host.now_s,
+                emulator_ns=used_s * 10**9)
+            host.biller.bill_all(list(host.subjects.values()), host.costs,
+                                 {UUID}, 100.0)
+        assert host.used_cu_s() == 60 * 50
+        load = host.biller.capacity
+        assert (load.total_cu, load.servers_cu, load.unpaid_cu) == (
+            100, 100, 100)

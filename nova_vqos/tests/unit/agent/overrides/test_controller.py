@@ -77,8 +77,9 @@ class TestBilling:
         report = world.report()
         assert report['tamperings'] == []
         assert report['policy_source'] == {
-            'units': 'flavor', 'cap': 'flavor', 'guarantee': 'pushed',
-            'quantum_class': 'pushed', 'dd_billing': 'pushed'}
+            'units': 'flavor', 'cap': 'flavor', 'work': 'flavor',
+            'guarantee': 'pushed', 'quantum_class': 'pushed',
+            'dd_billing': 'pushed'}
         assert report['booted']['dd_billing'] == 'off'
         assert report['pushed']['dd_billing'] == 'charge'
         assert report['pushed']['pushed_at'] == '2027-01-15T08:00:00+00:00'
