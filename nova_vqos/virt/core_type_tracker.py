@@ -64,8 +64,9 @@ class _Used(ty.NamedTuple):
 
     def costs_cu(self, report):
         """CU that all servers take: more where their work is slow here."""
-        return sum((_cost_cu(server, report) for server in self.servers),
-                   start=Fraction(0))
+        all_core_types = report.all_core_types
+        return sum((_cost_cu(server, all_core_types)
+                    for server in self.servers), start=Fraction(0))
 
 
 class UsageForStats(ty.NamedTuple):
@@ -169,8 +170,8 @@ class CoreTypeTracker:
             # What it takes depends on the core type.
             _check_sum(policy.units, used, report, sold_cu)
         else:
-            _check_sum(_cost_cu(_server(policy, None), report), used, report,
-                       sold_cu)
+            _check_sum(_cost_cu(_server(policy, None), report.all_core_types),
+                       used, report, sold_cu)
         left = _with_servers(_counted(report), used)
         if not left:
             return self._record(candidate, left, None)
@@ -197,7 +198,8 @@ class CoreTypeTracker:
         """
         used = self._used(report, but=candidate.uuid)
         server = _server(candidate.policy, candidate.pcpus)
-        _check_sum(_cost_cu(server, report), used, report, sold_cu)
+        _check_sum(_cost_cu(server, report.all_core_types), used, report,
+                   sold_cu)
         with_it = used._replace(servers=[*used.servers, server])
         if _is_exact() and not all(
                 one.packed.packs() for one in _with_servers(
@@ -342,11 +344,10 @@ def _check_sum(cost_cu, used, report, sold_cu):
         room.Room(math.ceil(used.costs_cu(report)), sold_cu).check(cost_cu)
 
 
-def _cost_cu(server, report):
+def _cost_cu(server, all_core_types):
     """CU of the host that a server takes; its units without a profile."""
-    found = report.all_core_types
-    return (sum(core_types.costs_cu(server, found)) if found
-            else Fraction(server.units))
+    return (sum(core_types.costs_cu(server, all_core_types))
+            if all_core_types else Fraction(server.units))
 
 
 def _has_come(server, choice):

@@ -142,6 +142,7 @@ def fields(host: str, server: messages.ServerDetail
         ('name', server.name), ('project_id', server.project_id),
         ('flavor', server.flavor), ('origin', server.origin),
         ('arriving', server.arriving), ('entitled_cu', server.entitled_cu),
+        ('work', server.policy.work if server.policy else ''),
         ('delivered_cu', _delivered(server.rates)),
         ('delivered_10s_cu', _delivered(server.rates_10s)),
         ('delivered_5min_cu', _delivered(server.rates_5min)),

@@ -208,6 +208,7 @@ def test_a_server_is_found_by_its_name(agents, run):
     assert (ran.json['server_uuid'], ran.json['host']) == (
         fakes.OTHER_UUID, 'b')
     assert ran.json['entitled_cu'] == 60
+    assert ran.json['work'] == ''
     assert ran.json['wanted']['quota_us'] == 15_000
 
 
