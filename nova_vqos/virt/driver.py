@@ -498,10 +498,12 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             host = migration.dest_compute
             if host == migration.source_compute:
                 report = self._vqos_report()
+                # Placement has counted its units, and not what they take.
+                sold_cu = self._vqos_sold_cu(report) if policy.work else None
                 admission.admit(
                     admission.Candidate(instance.uuid, policy, report.pcpus,
                                         is_pinned),
-                    report, self._vqos_core_types, sold_cu=None,
+                    report, self._vqos_core_types, sold_cu=sold_cu,
                     periods=vqos.periods(CONF))
                 return ''
             reason = self._vqos_agent.refusal(host, policy, is_pinned)

@@ -204,6 +204,34 @@ class LiveMigrationTestCase(WorkTestCase):
         check(49)
 
 
+class ResizeTestCase(WorkTestCase):
+
+    def test_on_the_same_host_it_is_refused_before_it_is_off(self):
+        self.has(101, uuid=FIRST)
+        self.has(10, uuid=driver.UUID)
+        off = []
+        self.stub_driver('migrate_disk_and_power_off',
+                         lambda *args: off.append(True))
+        self.stub_out('nova.objects.Migration.get_by_id',
+                      lambda *args: objects.Migration(
+                          source_compute='here', dest_compute='here'))
+        instance = self.make_instance(
+            {policy.UNITS_KEY: '10'},
+            migration_context=objects.MigrationContext(
+                new_numa_topology=None, migration_id=1))
+
+        def resize(cu):
+            self.driver.migrate_disk_and_power_off(
+                self.context, instance, 'here', self.make_flavor(
+                    {policy.UNITS_KEY: str(cu), **SLOW}), None)
+
+        error = self.assertRaises(exception.InstanceFaultRollback, resize, 50)
+        self.assertIn('100 CU more do not fit', str(error.inner_exception))
+        self.assertEqual([], off)
+        resize(49)
+        self.assertEqual([True], off)
+
+
 class AnySequenceTestCase(WorkTestCase):
 
     @hypothesis.settings(max_examples=60, deadline=None)
