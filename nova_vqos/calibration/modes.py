@@ -29,6 +29,9 @@ LEAST_ROUNDS = 4
 LEAST_SHARE = 0.07
 #: A coefficient that is off by less is as good as others.
 LEAST_RATIO = 1.05
+#: Of a mean, by a mode that is left out: what the interval of a calibration is
+#: to be narrower than.
+MOST_SHIFT = 0.02
 
 # Single disturbed rounds at either end count in no range.
 _TRIMMED = 2
@@ -58,6 +61,11 @@ class Modes(ty.NamedTuple):
     def __str__(self) -> str:
         return (f'{self.share:.0%} of the rounds ran {self.difference} than '
                 'the others')
+
+    @property
+    def shift(self) -> float:
+        """How far the rarer mode moves the mean of all rounds, relatively."""
+        return self.share * abs(self.ratio - 1)
 
     @property
     def difference(self) -> str:

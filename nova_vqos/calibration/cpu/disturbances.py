@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What disturbs a calibration, or makes its result doubtful."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import itertools
 import logging
 import os
 import statistics
+import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos.calibration import guest
@@ -92,8 +93,19 @@ def observe_during(taken: steps.Taken, members: Sequence[Member],
             _warn_of_spread(member, busy, classes, max_interval, observations)
 
 
+class TwoSpeeds(ty.NamedTuple):
+    """A measurement whose rounds had two speeds.
+
+    :ivar text: what was seen, for people
+    :ivar is_serious: whether the coefficient would be wrong by it
+    """
+
+    text: str
+    is_serious: bool
+
+
 def find_modes(taken: steps.Taken, members: Iterable[Member],
-               classes: steps.Classes) -> list[str]:
+               classes: steps.Classes) -> Iterator[TwoSpeeds]:
     """Find measurements whose rounds had two speeds.
 
     Where each pCPU had one of them it is no matter of rounds, but of classes
@@ -101,9 +113,7 @@ def find_modes(taken: steps.Taken, members: Iterable[Member],
 
     :param members: the benchmarks to look at
     :param classes: of equal pCPUs
-    :returns: what was seen, for people, of each such measurement
     """
-    found = []
     for member in members:
         for (name, state), measured in taken.items():
             if name != member.name:
@@ -114,9 +124,11 @@ def find_modes(taken: steps.Taken, members: Iterable[Member],
                                       for score in rounds.scores({pcpu})])}
                 seen = modes.find(list(itertools.chain(*scores.values())))
                 if seen and not _is_of_pcpus(seen, scores.values()):
-                    found.append(f'{member.name}, {state} on pCPU '
-                                 f'{cpuset.format_pcpus(scores)}: {seen}')
-    return found
+                    yield TwoSpeeds(
+                        f'{member.name}, {state} on pCPU '
+                        f'{cpuset.format_pcpus(scores)}: {seen}',
+                        bool(member.weight)
+                        and seen.shift >= modes.MOST_SHIFT)
 
 
 def _is_of_pcpus(seen: modes.Modes,

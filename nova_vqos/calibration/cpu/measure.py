@@ -296,19 +296,17 @@ class Calibration:
     def _find_modes(self) -> list[str]:
         """Look for two speeds in the rounds of one measurement.
 
-        :returns: what was seen of benchmarks that count; of the others it is
-            a warning
+        :returns: what was seen where the coefficient would be wrong; all else
+            is a warning
         """
+        serious = []
         for seen in disturbances.find_modes(
-                self._steps.taken,
-                (one for one in self._members if not one.weight),
-                self._classes):
-            self._observations.warn(
-                f'rounds had two speeds: {seen}; the coefficient is without '
-                'them')
-        return disturbances.find_modes(
-            self._steps.taken, (one for one in self._members if one.weight),
-            self._classes)
+                self._steps.taken, self._members, self._classes):
+            if seen.is_serious:
+                serious.append(seen.text)
+            else:
+                self._observations.warn(f'rounds had two speeds: {seen.text}')
+        return serious
 
     def _observe_disturbances(self) -> None:
         disturbances.observe_during(

@@ -198,6 +198,14 @@ def test_two_speeds_of_what_is_only_reported(calibrate):
                               ': 50% of the rounds ran 1.40 times slower')
 
 
+def test_two_speeds_that_hardly_move_the_mean(calibrate):
+    """A seventh of the rounds, 6 % slower."""
+    result = calibrate({0, 1}, busy=(*(99.7, 100.0, 100.1) * 2, 94.0),
+                       effort=Effort(40))
+    assert result.measured.coefficient(0) == pytest.approx(1, abs=0.01)
+    assert any('two speeds' in warning for warning in result.warnings)
+
+
 def test_two_speeds_of_two_pcpus(calibrate, alike):
     """They are no modes of one measurement, and tolerated or two classes."""
     result = calibrate({0, 1, 9}, class_tolerance=1.5)
