@@ -11,7 +11,8 @@ SBIN = '/usr/local/sbin:/usr/sbin:/sbin'
 
 _PROGRAMS = {'mariadbd': 'mariadb-server', 'rabbitmq-server':
              'rabbitmq-server', 'busybox': 'busybox-static',
-             'sysbench': 'sysbench', 'nsenter': 'util-linux',
+             'sysbench': 'sysbench', 'openssl': 'openssl',
+             'nsenter': 'util-linux',
              'ssh': 'openssh-client', 'sshd': 'openssh-server'}
 
 

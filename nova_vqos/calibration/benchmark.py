@@ -24,8 +24,9 @@ from nova_vqos.profile import cpu
 NAMESPACE = 'nova_vqos.benchmarks'
 #: What a server's work may be made of. Memory-bound work is measured as well,
 #: and reported: no coefficient of a CPU can promise its speed.
-DEFAULT_SET = ('integer', 'float', 'hash', 'compression', 'interpreter',
-               'memory-stream', 'memory-chase')
+DEFAULT_SET = ('integer', 'float', 'hash', 'compression', 'decompression',
+               'interpreter', 'parsing', 'image', 'vector', 'memory-stream',
+               'memory-chase')
 
 _MOST = 20
 _NAME = re.compile(r'[a-z0-9][a-z0-9-]{0,31}')

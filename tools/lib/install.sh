@@ -88,7 +88,7 @@ if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
     HOST_TEST_PACKAGES+=(virtiofsd)
 fi
 # What is put into the guests of tests, lab and calibration.
-GUEST_PACKAGES=(busybox-static cpio sysbench)
+GUEST_PACKAGES=(busybox-static cpio openssl sysbench)
 # What draws the diagrams of the documentation.
 DOC_PACKAGES=(graphviz)
 # What the lab's controller runs, and what guests of its command kinds run.

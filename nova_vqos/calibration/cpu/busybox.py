@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks that busybox runs: hashing, compression, interpretation.
+"""Benchmarks that busybox runs: hashes, compression, an interpreter.
 
 One static program, written in plain C, that a guest needs anyway, with the
 same work on every CPU. Of its hash sums SHA-512 is the one that no release
@@ -11,11 +11,13 @@ from collections.abc import Mapping
 import functools
 import re
 import subprocess
+import zlib
 
 from nova_vqos.calibration import benchmark
 from nova_vqos.calibration import guest
 
 _TEXT = 'text'
+_COMPRESSED = 'text.gz'
 _TIMEOUT_S = 30
 
 
@@ -24,9 +26,11 @@ class _Busybox(benchmark.Benchmark):
 
     :cvar applet: its name, which the measuring guest knows the work by, and
         what precedes the files in its command line
+    :cvar file: the text, or what else it works on
     """
 
     applet: tuple[str, ...]
+    file = _TEXT
 
     @functools.cached_property
     def program(self) -> str:
@@ -39,10 +43,10 @@ class _Busybox(benchmark.Benchmark):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        return {_TEXT: guest.workload(_TEXT)}
+        return {self.file: guest.workload(self.file)}
 
     def argv(self, events: int) -> list[str]:
-        return [self.program, *self.applet, *[_TEXT] * events]
+        return [self.program, *self.applet, *[self.file] * events]
 
 
 class Hash(_Busybox):
@@ -59,6 +63,21 @@ class Compression(_Busybox):
     kind = 'compression'
     guest_kind = 'gzip'
     applet = ('gzip', '-c')
+
+
+class Decompression(_Busybox):
+    """Inflates what zlib deflated, of one release like of another mostly."""
+
+    kind = 'decompression'
+    guest_kind = 'gunzip'
+    applet = ('gunzip', '-c')
+    file = _COMPRESSED
+
+    @functools.cached_property
+    def identity(self) -> str:
+        # Other releases may find other matches: that is other work.
+        checksum = zlib.crc32(guest.workload(_COMPRESSED))
+        return f'{super().identity}, deflated as {checksum:08x}'
 
 
 class Interpreter(_Busybox):

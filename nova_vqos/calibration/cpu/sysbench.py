@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks that sysbench runs: integers, floating point, memory.
+"""Benchmarks that sysbench runs: arithmetic, parsing, images, memory.
 
 sysbench does a number of events that the caller chooses on one thread, is
 compiled once by the distribution, takes no path that depends on the CPU's
@@ -75,6 +75,26 @@ class Float(_Script):
     emulated_slowdown = 30
     test = 'nbody.lua'
     parameters = '5 bodies, 2000 steps'
+
+
+class Parsing(_Script):
+    """Reads a page of HTML into tags, attributes and text."""
+
+    kind = 'parsing'
+    guest_kind = 'html'
+    emulated_slowdown = 20
+    test = 'html.lua'
+    parameters = '400 rows'
+
+
+class Image(_Script):
+    """Blurs a picture, and finds its edges."""
+
+    kind = 'image filter'
+    guest_kind = 'image'
+    emulated_slowdown = 20
+    test = 'image.lua'
+    parameters = '256 x 256 pixels'
 
 
 class MemoryChase(_Script):

@@ -83,6 +83,7 @@ round_of_sysbench() {
 
 sha512() { sha512sum /text > /dev/null; }
 gzip_() { gzip -c /text > /dev/null; }
+gunzip_() { gunzip -c /text.gz > /dev/null; }
 awk_() { awk '@awk_program@' /text > /dev/null; }
 
 # round_of KIND FUNCTION EVENTS
@@ -120,7 +121,7 @@ while :; do
             sysbench)
                 round_of_sysbench sysbench cpu --events="$events" \
                     --cpu-max-prime=@max_prime@ ;;
-            nbody | chase)
+            nbody | html | image | chase)
                 round_of_sysbench "$kind" "/$kind.lua" --events="$events" ;;
             stream)
                 round_of_sysbench stream memory --memory-block-size=64M \
@@ -128,6 +129,7 @@ while :; do
                     --memory-total-size=$((64 * events))M ;;
             sha512) round_of sha512 sha512 "$events" ;;
             gzip) round_of gzip gzip_ "$events" ;;
+            gunzip) round_of gunzip gunzip_ "$events" ;;
             awk) round_of awk awk_ "$events" ;;
             *) round_of_file "$kind" "$events" ;;
         esac

@@ -12,7 +12,8 @@ from nova_vqos.calibration.guest import programs
 from nova_vqos.calibration.guest import work
 
 # Files that measuring guests find in /.
-_WORKLOADS = ('text', 'nbody.lua', 'chase.lua')
+_WORKLOADS = ('text', 'text.gz', 'nbody.lua', 'html.lua', 'image.lua',
+              'chase.lua')
 
 
 class Cpio:

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.quiet, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 @pytest.fixture(scope='module', autouse=True)
 def tools():
-    requirement.need_programs('sysbench', 'busybox', QEMU)
+    requirement.need_programs('sysbench', 'busybox', 'openssl', QEMU)
 
 
 @pytest.fixture(scope='module', autouse=True)

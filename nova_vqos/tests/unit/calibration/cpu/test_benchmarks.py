@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks, and which of them make a set."""
 
+import gzip
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import guest
 from nova_vqos.calibration.cpu import busybox
 from nova_vqos.calibration.cpu import command
+from nova_vqos.calibration.cpu import openssl
 from nova_vqos.calibration.cpu import sysbench
 from nova_vqos.tests.fixtures import make_profiles
 
@@ -21,7 +23,7 @@ def choose(*wanted, commands=None):
 @pytest.fixture
 def versions(monkeypatch):
     """Of the programs, whatever there is here."""
-    for module in (busybox, sysbench):
+    for module in (busybox, openssl, sysbench):
         monkeypatch.setattr(module, '_version', lambda program: '9.9')
     monkeypatch.setattr(shutil, 'which', lambda name: f'/opt/{name}')
 
@@ -32,7 +34,9 @@ class TestSet:
         """All that are installed; of memory-bound work none counts."""
         assert choose() == [
             ('integer', 1), ('float', 1), ('hash', 1), ('compression', 1),
-            ('interpreter', 1), ('memory-stream', 0), ('memory-chase', 0)]
+            ('decompression', 1), ('interpreter', 1), ('parsing', 1),
+            ('image', 1), ('vector', 1), ('memory-stream', 0),
+            ('memory-chase', 0)]
         assert sorted(benchmarks.DEFAULT_SET) == benchmarks.names()
 
     def test_the_operators(self):
@@ -95,12 +99,47 @@ class TestSysbench:
         assert benchmark.argv(3)[-2:] == ['--memory-total-size=192M', 'run']
 
     @pytest.mark.parametrize('benchmark', [
-        sysbench.Integer(), busybox.Hash(), command.Command(['no-such', 'x'])])
+        sysbench.Integer(), busybox.Hash(), openssl.Vector(),
+        command.Command(['no-such', 'x'])])
     def test_missing_program(self, monkeypatch, benchmark):
         monkeypatch.setenv('PATH', '/nonexistent')
         with pytest.raises(benchmarks.CalibrationError,
                            match='install the package|give the path'):
             benchmark.argv(1)
+
+
+class TestBusybox:
+
+    def test_each_event_is_a_file(self):
+        benchmark = busybox.Decompression()
+        benchmark.program = '/opt/busybox'
+        assert benchmark.argv(2) == [
+            '/opt/busybox', 'gunzip', '-c', 'text.gz', 'text.gz']
+        assert gzip.decompress(benchmark.files['text.gz']) == \
+            guest.workload('text')
+
+    def test_what_is_compressed_otherwise_is_other_work(self, versions,
+                                                        monkeypatch):
+        identity = busybox.Decompression().identity
+        assert identity == busybox.Decompression().identity
+        monkeypatch.setattr(guest, 'workload', lambda name: b'shorter')
+        assert busybox.Decompression().identity != identity
+
+
+class TestOpenssl:
+
+    def test_a_script_does_a_number_of_mebibytes(self, versions):
+        benchmark = openssl.Vector()
+        assert benchmark.argv(7) == ['sh', 'kinds/vector', '7']
+        (script,) = benchmark.files.values()
+        assert b'$1 * 1048576' in script
+        # AES, AVX, XOP and carry-less multiplication are hidden.
+        assert b'OPENSSL_ia32cap=~0x1200080200000000:0 openssl' in script
+
+    def test_no_openssl(self, monkeypatch):
+        monkeypatch.setenv('PATH', '/nonexistent')
+        with pytest.raises(benchmarks.CalibrationError, match='openssl'):
+            _ = openssl.Vector().identity
 
 
 class TestCommand:
@@ -142,5 +181,5 @@ class TestWorkload:
         assert guest.workload('text') is text
 
     def test_scripts_define_what_sysbench_calls(self):
-        for name in ('nbody.lua', 'chase.lua'):
+        for name in ('nbody.lua', 'html.lua', 'image.lua', 'chase.lua'):
             assert b'function event()' in guest.workload(name)
