@@ -51,7 +51,7 @@ _OWN_TRAIT = re.compile(
 VALID = 'valid'
 # Of any stat but one: Nova keeps them in a column of texts.
 _MAX_STAT = 255
-# Of the speeds of all kinds of work: seven kinds on five core types.
+# Of the speeds of all kinds of work: eleven kinds on five core types.
 _MAX_WORK = 2000
 _POLLUTERS = 'polluters'
 
