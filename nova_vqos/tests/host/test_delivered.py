@@ -82,7 +82,7 @@ def test_what_guests_are_delivered(lab, guest_on, server_on, agent_of, client):
     found = client.get_host(lab.fast)
     assert found['units'] == {
         'capacity_cu': 100 * len(lab.fast.pcpus), 'reserved_cu': 0,
-        'stock_cu': 0, 'allocation_ratio': 1.0, 'used_cu': 40,
+        'stock_cu': 0, 'work_cu': 0, 'allocation_ratio': 1.0, 'used_cu': 40,
         'slowest_cu': 100.0, 'fastest_cu': 100.0}
     assert found['profile']['id'] == found['profile_id']
     assert found['profile']['age_s'] >= 0
