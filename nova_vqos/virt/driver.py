@@ -498,8 +498,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             host = migration.dest_compute
             if host == migration.source_compute:
                 report = self._vqos_report()
-                # Placement has counted its units, and not what they take.
-                sold_cu = self._vqos_sold_cu(report) if policy.work else None
+                # Placement has counted its units, and not what they take; nor
+                # what others take that have come since the last report.
+                sold_cu = (self._vqos_sold_cu(report)
+                           if policy.work or self._vqos_work_cu else None)
                 admission.admit(
                     admission.Candidate(instance.uuid, policy, report.pcpus,
                                         is_pinned),

@@ -34,8 +34,17 @@ class WorkTestCase(test_driver_core_types.ClassesTestCase):
 
     def setUp(self):
         super().setUp()
+        self.stub_driver('update_provider_tree', lambda *args: None)
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root(driver.NODE, FIRST)
         self.stub_driver('_get_vcpu_available', lambda this: {0, 1})
         self.files.calibrate({'0-1': KINDS})
+
+    def reserved(self):
+        """What Placement gets to know."""
+        self.driver.update_provider_tree(self.tree, driver.NODE)
+        return self.tree.data(driver.NODE).inventory[
+            policy.RESOURCE_CLASS]['reserved']
 
     def guarantee(self):
         self.stub_out(
@@ -141,17 +150,6 @@ class UnlikeTestCase(WorkTestCase):
 
 class ReportTestCase(WorkTestCase):
 
-    def setUp(self):
-        super().setUp()
-        self.stub_driver('update_provider_tree', lambda *args: None)
-        self.tree = provider_tree.ProviderTree()
-        self.tree.new_root(driver.NODE, FIRST)
-
-    def reserved(self):
-        self.driver.update_provider_tree(self.tree, driver.NODE)
-        return self.tree.data(driver.NODE).inventory[
-            policy.RESOURCE_CLASS]['reserved']
-
     def state(self):
         return compute_state.load(self.files.compute_state_path)
 
@@ -206,30 +204,44 @@ class LiveMigrationTestCase(WorkTestCase):
 
 class ResizeTestCase(WorkTestCase):
 
-    def test_on_the_same_host_it_is_refused_before_it_is_off(self):
-        self.has(101, uuid=FIRST)
-        self.has(10, uuid=driver.UUID)
-        off = []
+    def setUp(self):
+        super().setUp()
+        self.off = []
         self.stub_driver('migrate_disk_and_power_off',
-                         lambda *args: off.append(True))
+                         lambda *args: self.off.append(True))
         self.stub_out('nova.objects.Migration.get_by_id',
                       lambda *args: objects.Migration(
                           source_compute='here', dest_compute='here'))
+
+    def _resize(self, cu, **specs):
         instance = self.make_instance(
             {policy.UNITS_KEY: '10'},
             migration_context=objects.MigrationContext(
                 new_numa_topology=None, migration_id=1))
+        self.driver.migrate_disk_and_power_off(
+            self.context, instance, 'here', self.make_flavor(
+                {policy.UNITS_KEY: str(cu), **specs}), None)
 
-        def resize(cu):
-            self.driver.migrate_disk_and_power_off(
-                self.context, instance, 'here', self.make_flavor(
-                    {policy.UNITS_KEY: str(cu), **SLOW}), None)
-
-        error = self.assertRaises(exception.InstanceFaultRollback, resize, 50)
+    def test_on_the_same_host_it_is_refused_before_it_is_off(self):
+        self.has(101, uuid=FIRST)
+        self.has(10, uuid=driver.UUID)
+        error = self.assertRaises(exception.InstanceFaultRollback,
+                                  self._resize, 50, **SLOW)
         self.assertIn('100 CU more do not fit', str(error.inner_exception))
-        self.assertEqual([], off)
-        resize(49)
-        self.assertEqual([True], off)
+        self.assertEqual([], self.off)
+        self._resize(49, **SLOW)
+        self.assertEqual([True], self.off)
+
+    def test_what_others_take_counts_without_work_too(self):
+        """Placement did not know that when it counted the claim."""
+        self.flags(reserved_cu=10, group='vqos')
+        self.has(50, uuid=FIRST, specs=SLOW)
+        self.has(10, uuid=driver.UUID)
+        self.assertEqual(60, self.reserved())
+        self.assertRaises(exception.InstanceFaultRollback, self._resize, 91)
+        self.assertEqual([], self.off)
+        self._resize(90)
+        self.assertEqual([True], self.off)
 
 
 class AnySequenceTestCase(WorkTestCase):
