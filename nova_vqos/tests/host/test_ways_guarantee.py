@@ -48,6 +48,22 @@ def wait_reserved(guest, wanted):
                        f'{wanted} for each vCPU of {guest.name}')
 
 
+def wait_divided(guest, wanted):
+    """The same, of which its threads of I/O may have some.
+
+    As much as vCPUs leave: see :func:`nova_vqos.guarantee.vcpu_reservation`.
+    """
+    def is_divided():
+        (found, *others) = set(reservations(guest))
+        return (not others and found is not None
+                and found.period_us == wanted.period_us
+                and wanted.quota_us * 3 // 4 <= found.quota_us
+                <= wanted.quota_us)
+
+    process.wait_until(is_divided, LIMIT_S,
+                       f'{wanted}, or a part, for each vCPU of {guest.name}')
+
+
 class FirstReservation:
     """Waits for a vCPU that is plugged in, and then for its reservation.
 
@@ -105,7 +121,7 @@ def test_changes_of_a_guaranteed_server(agent, whole, busy):
           cap_watch.CapWatch(guest) as watch):
         began_s = time.monotonic()
         whole.run(['virsh', 'setvcpus', guest.name, '3', '--live'])
-        wait_reserved(guest, THIRD)
+        wait_divided(guest, THIRD)
         guest.wait_cap(THIRD)
     assert third.wait_ms < TICK_MS
     assert watch.wrong_ms(THIRD, began_s) < TICK_MS, watch.caps()
