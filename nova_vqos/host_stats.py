@@ -229,9 +229,11 @@ def _write_pieces(pieces: Iterable[Piece]) -> str:
         text[:_MAX_STAT + 1].rpartition(' ')[0])
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _read_work(text: str) -> tuple[WorkSpeeds, ...]:
-    """NOTE: cached, since few hosts of a cloud are unlike."""
+    """NOTE: cached by host: each is calibrated by itself, and reports it anew
+    at each request.
+    """
     found = []
     for one in text.split(' '):
         speed_cu, _, speeds = one.partition('=')

@@ -36,8 +36,8 @@ MOST_SHIFT = 0.02
 # Single disturbed rounds at either end count in no range.
 _TRIMMED = 2
 _GAP_CHANCE = 5e-4
-# Ashman's D: two modes can be told apart from 2 on. Here a few disturbed
-# rounds must not look like a mode.
+# Ashman's D: two modes are separate from 2 on. Here it is more, so that a few
+# disturbed rounds do not look like a mode.
 _LEAST_D = 6.0
 # Of the rarer mode's scatter to that of the other, or to what rounds of a
 # quiet host have.
@@ -78,7 +78,7 @@ def find(samples: Sequence[float]) -> Modes | None:
     """The two modes of samples.
 
     :param samples: positive numbers
-    :returns: None where they have one mode, or are too few to tell
+    :returns: None where they have one mode, or are too few to show two
     """
     logs = sorted(map(math.log, samples))
     least = max(LEAST_ROUNDS, math.ceil(LEAST_SHARE * len(logs)))

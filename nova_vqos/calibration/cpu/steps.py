@@ -198,7 +198,7 @@ def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
 def _is_known(scores: Sequence[float], max_interval: float) -> bool:
     """Whether the mean is, and that it is one of a single mode."""
     now = estimate.estimate(scores)
-    # More of them may be a second mode: only more rounds can tell.
+    # More outliers than that may be a second mode. More rounds show it.
     return (now.width <= max_interval
             and now.outliers < modes.LEAST_SHARE * len(scores))
 

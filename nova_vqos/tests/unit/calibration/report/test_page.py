@@ -111,7 +111,7 @@ class TestContent:
             page.texts['figcaption'])
         assert ['0-1', 'busy', 'combined'] in [row[:3] for row in page.rows
                                                if row[-1] == f'±{bound:.1%}']
-        # Of three kinds nobody knows.
+        # Three kinds are too few to show how much kinds differ.
         few = draw(make())
         assert 'of other work' not in few.chart('Error').texts['desc'][0]
         assert 'are expected within the band' not in ' '.join(
