@@ -110,6 +110,25 @@ class VcpuTime(ty.NamedTuple):
     vcpus: int
 
 
+class GuestWork(ty.NamedTuple):
+    """The instructions of a domain, and the CPU time that they took.
+
+    :ivar run: of one counter within a run of the emulator: it is another one
+        whenever counting begins anew. Counters of two runs are never compared
+    :ivar read_at_s: on the monotonic clock
+    :ivar instructions: that the guest retired on all its vCPUs in this run
+    :ivar vcpu_ns: CPU time of its vCPUs at the same moment, as in
+        :class:`VcpuTime`, like the next two
+    """
+
+    run: str
+    read_at_s: float
+    instructions: float
+    vcpu_ns: int
+    throttled_ns: int
+    vcpus: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostUsage:
     """CPU time of a whole host at one moment, since it booted.

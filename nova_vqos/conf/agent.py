@@ -76,6 +76,17 @@ Directory of libvirt's files with the process ids of emulators.
 
 The agent finds the cgroup of a domain through them.
 """),
+    cfg.StrOpt(
+        'instructions_path',
+        default=default_path.INSTRUCTIONS,
+        help="""
+Directory of files in which QEMU counts the instructions of its guests.
+
+A file has the process id of its QEMU as its name; a plugin of QEMU that counts
+writes it. The agent reads the file of a server whose instructions it counts.
+Without one it counts by performance events of the server's vCPUs, which KVM
+and ``CAP_PERFMON`` are needed for.
+"""),
     cfg.FloatOpt(
         'tick_interval_s',
         default=1.0,

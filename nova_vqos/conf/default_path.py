@@ -18,6 +18,8 @@ CONFIG = '/etc/nova-vqos/nova-vqos.conf'
 #: Heartbeat of the agent.
 AGENT_STATE = '/run/nova-vqos/agent.json'
 AGENT_LOCK = '/run/nova-vqos/agent.lock'
+#: Directory of files in which emulators count instructions of their guests.
+INSTRUCTIONS = '/run/nova-vqos/instructions'
 #: Policy overrides that the agent has received.
 PUSHED = '/var/lib/nova-vqos/pushed.json'
 #: Accounts of billed servers.

@@ -360,6 +360,29 @@ class UsageDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def guest_work(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.GuestWork]:
+        """Read the instructions that guests retired, and their CPU time.
+
+        A domain is counted while it is asked for: from its first call on,
+        until a call without it. A domain whose instructions cannot be counted
+        is left out, and so is one that has retired none since the first call.
+        Blocks as :meth:`vcpu_times` does.
+
+        :param run_ids: as from :meth:`CapDriver.running`
+        :returns: by UUID
+        """
+
+    @abc.abstractmethod
+    def guest_work_problems(self) -> Mapping[str, str]:
+        """Find why the instructions of domains cannot be counted.
+
+        Reads nothing: it is as of the last call of :meth:`guest_work`.
+
+        :returns: for an operator, by UUID; without domains that are counted
+        """
+
+    @abc.abstractmethod
     def activity(self, uuids: Collection[str]
                  ) -> Mapping[str, recognition.Activity]:
         """Read what shows the kind of work of domains, with one bulk call.

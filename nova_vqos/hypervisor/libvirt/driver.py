@@ -11,6 +11,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos import units
 from nova_vqos.billing import usage
+from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import activity as libvirt_activity
 from nova_vqos.hypervisor.libvirt import definition
@@ -24,6 +25,7 @@ from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import frequency
+from nova_vqos.hypervisor.linux import guest_work
 from nova_vqos.hypervisor.linux import partition
 from nova_vqos.hypervisor.linux import threads
 from nova_vqos.hypervisor.linux import topology
@@ -49,7 +51,8 @@ class LibvirtHypervisor(base.Hypervisor):
     def __init__(self, uri: str = 'qemu:///system', *, root: str = '/',
                  run_path: str = '/run/libvirt/qemu',
                  guaranteed_pcpus: frozenset[int] = frozenset(),
-                 partition_path: str = '') -> None:
+                 partition_path: str = '',
+                 instructions_path: str = default_path.INSTRUCTIONS) -> None:
         """Prepare; nothing is connected yet.
 
         :param uri: libvirt's name of the daemon
@@ -58,6 +61,8 @@ class LibvirtHypervisor(base.Hypervisor):
         :param guaranteed_pcpus: of the cpuset partition in which time is
             reserved for domains; empty: it is reserved on all
         :param partition_path: of the file with what was measured there
+        :param instructions_path: directory of the files in which emulators
+            count instructions
         """
         self._root = root
         self._guaranteed_pcpus = guaranteed_pcpus
@@ -71,6 +76,8 @@ class LibvirtHypervisor(base.Hypervisor):
             on_written=lambda uuid: self._events.on_written(uuid))
         self._statistics = statistics.StatisticsReader(
             self._session, root, self._domains)
+        self._work = guest_work.WorkReader(self._domains, root,
+                                           instructions_path)
         self._topology = topology.Topology(root)
         self._activity = libvirt_activity.ActivityReader(
             self._session, self.vcpu_runs)
@@ -87,6 +94,7 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def close(self) -> None:
         self._disconnect()
+        self._work.close()
         self._domains.close()
 
     def _disconnect(self) -> None:
@@ -162,6 +170,13 @@ class LibvirtHypervisor(base.Hypervisor):
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
         return self._statistics.read_vcpus(run_ids)
+
+    def guest_work(self, run_ids: Mapping[str, int]
+                   ) -> Mapping[str, usage.GuestWork]:
+        return self._work.read(run_ids)
+
+    def guest_work_problems(self) -> Mapping[str, str]:
+        return self._work.problems()
 
     def activity(self, uuids: Collection[str]
                  ) -> Mapping[str, recognition.Activity]:

@@ -12,6 +12,7 @@ import dataclasses
 from fractions import Fraction
 import logging
 import os
+import typing as ty
 
 from nova_vqos import units
 from nova_vqos.hypervisor import base
@@ -21,6 +22,17 @@ from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.hypervisor.linux import sched_attr
 
 LOG = logging.getLogger(__name__)
+
+
+class VcpuThreads(ty.NamedTuple):
+    """The threads of a domain's vCPUs.
+
+    :ivar emulator: that they are of
+    :ivar tids: by the number of the vCPU
+    """
+
+    emulator: domain_files.Emulator
+    tids: Mapping[int, int]
 
 
 class ThreadReader:
@@ -50,6 +62,14 @@ class ThreadReader:
         return base.Threads(
             dict(self._vcpus), (*emulator, *self._iothreads),
             (*((main,) if main in emulator else ()), *self._iothreads))
+
+    def read_vcpus(self) -> VcpuThreads:
+        """Find the threads of its vCPUs alone, for a part of the cost.
+
+        :raises OSError: when the cgroup is gone
+        """
+        self._find()
+        return VcpuThreads(self._domain.emulator, dict(self._vcpus))
 
     def read_runs(self) -> dict[int, base.ThreadRun]:
         """Read what each vCPU ran, by its number; without those just gone.

@@ -18,7 +18,7 @@ from nova_vqos.agent.quantum import watcher
 from nova_vqos.agent.quantum.sources import base
 from nova_vqos.agent.quantum.sources import cache
 from nova_vqos.agent.quantum.sources import loading
-from nova_vqos.agent.quantum.sources import perf
+from nova_vqos.hypervisor.linux import perf
 from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.quantum import model
 from nova_vqos.quantum import recognition
@@ -150,7 +150,8 @@ def test_without_files_it_says_so(load, source):
 # of another user's thread.
 _TRY = """
 import sys
-from nova_vqos.agent.quantum.sources import base, cache, perf
+from nova_vqos.agent.quantum.sources import base, cache
+from nova_vqos.hypervisor.linux import perf
 source = cache.CacheSource((perf.Event(1, 1), perf.Event(1, 2)))
 source.read(base.Observation(1.0, {'server': {0: int(sys.argv[1])}}, {}))
 print(source.available())

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Set
 import errno
 
 from nova_vqos.agent.quantum.sources import base
-from nova_vqos.agent.quantum.sources import perf
+from nova_vqos.hypervisor.linux import perf
 from nova_vqos.quantum import model
 from nova_vqos.quantum import recognition
 

@@ -14,8 +14,8 @@ from nova_vqos.agent.quantum.sources import base
 from nova_vqos.agent.quantum.sources import cache
 from nova_vqos.agent.quantum.sources import io
 from nova_vqos.agent.quantum.sources import loading
-from nova_vqos.agent.quantum.sources import perf
 from nova_vqos.agent.quantum.sources import spin
+from nova_vqos.hypervisor.linux import perf
 from nova_vqos.quantum import recognition
 
 UUID = 'd3b1a8c2-0000-4000-8000-000000000001'

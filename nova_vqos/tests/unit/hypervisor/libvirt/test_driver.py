@@ -13,11 +13,24 @@ from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.libvirt import session
+from nova_vqos.tests.fixtures import counter_file
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fake_host
 from nova_vqos.tests.fixtures import fakes
 
 LIMIT_S = 20
+
+
+def opened_files():
+    """:returns: the paths of the files that this process has open"""
+    found = set()
+    for handle in os.listdir('/proc/self/fd'):
+        try:
+            found.add(os.readlink(f'/proc/self/fd/{handle}'))
+        except FileNotFoundError:
+            # That of the listing.
+            continue
+    return found
 
 
 class TestLibvirt:
@@ -179,7 +192,8 @@ class TestUsages:
     @pytest.fixture
     def reader(self, host, statistics):
         made = driver.LibvirtHypervisor(
-            root=str(host.root), run_path=str(host.root / 'run'))
+            root=str(host.root), run_path=str(host.root / 'run'),
+            instructions_path=str(host.root / 'instructions'))
         yield made
         made.close()
 
@@ -205,6 +219,28 @@ class TestUsages:
         reader.usages([fakes.UUID])
         assert reader.vcpu_times({fakes.UUID: 7})
         assert len(os.listdir('/proc/self/fd')) == opened
+
+    def test_what_guests_retired(self, reader, statistics, host):
+        for count in 100, 400:
+            counter_file.write(host.root / 'instructions', fake_host.PID,
+                               count)
+            found = reader.guest_work({fakes.UUID: 7})
+        assert found[fakes.UUID] == usage.GuestWork(
+            found[fakes.UUID].run, found[fakes.UUID].read_at_s, 400,
+            30_000_000, 2_000_000, 1)
+        assert reader.guest_work_problems() == {}
+
+    def test_why_they_are_not_counted(self, reader, statistics):
+        assert reader.guest_work({fakes.UUID: 7}) == {}
+        assert set(reader.guest_work_problems()) == {fakes.UUID}
+
+    def test_its_counters_are_closed_with_it(self, reader, statistics, host):
+        path = counter_file.write(host.root / 'instructions',
+                                  fake_host.PID, 1)
+        reader.guest_work({fakes.UUID: 7})
+        assert str(path) in opened_files()
+        reader.close()
+        assert str(path) not in opened_files()
 
     def test_libvirt_is_asked_for_new_domains_alone(self, reader, statistics):
         reader.vcpu_times({fakes.UUID: 7})

@@ -20,8 +20,11 @@ _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331,
              'riscv64': 241}
 
 # Of include/uapi/linux/perf_event.h.
+TYPE_HARDWARE = 0
 TYPE_SOFTWARE = 1
 TYPE_HW_CACHE = 3
+#: For Event: count only while the thread runs a guest.
+EXCLUDE_HOST = 1 << 19
 _FORMAT_TIMES_AND_GROUP = 1 | 2 | 8
 _FLAG_CLOSE_ON_EXEC = 8
 # struct perf_event_attr as of its first version: type, size, config,
@@ -49,10 +52,14 @@ _library: ty.Any = ctypes.CDLL(None, use_errno=True)
 
 
 class Event(ty.NamedTuple):
-    """An event, in the kernel's numbers."""
+    """An event, in the kernel's numbers.
+
+    :ivar flags: bits of struct perf_event_attr, such as EXCLUDE_HOST
+    """
 
     type: int
     config: int
+    flags: int = 0
 
 
 class Counts(ty.NamedTuple):
@@ -144,7 +151,7 @@ def _open(event: Event, thread: int, leader: int) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     attributes = _ATTRIBUTES.pack(
         event.type, _ATTRIBUTES.size, event.config, 0, 0,
-        _FORMAT_TIMES_AND_GROUP, 0, 0, 0, 0)
+        _FORMAT_TIMES_AND_GROUP, event.flags, 0, 0, 0)
     handle: int = _library.syscall(
         ctypes.c_long(number), attributes, ctypes.c_int(thread),
         ctypes.c_int(_ANY_CPU), ctypes.c_int(leader),
