@@ -11,6 +11,7 @@ import sys
 
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
+from nova_vqos_lab import counting
 from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
@@ -202,6 +203,7 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
 def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
     if options.slow:
         os.environ[slowcpu.VARIABLE] = options.slow
+    os.environ.setdefault(counting.VARIABLE, '1')
     with cloud.only_one():
         lab = cloud.Lab()
         try:

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 
 from nova_vqos import units
+from nova_vqos_lab import counting
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 
@@ -318,7 +319,8 @@ def agent(host: str, address: str, profile_max_interval: float) -> Settings:
                  'profile_max_interval': str(profile_max_interval),
                  'period_us': str(period_us())},
         # For a Prometheus on the controller.
-        'vqos_agent': {'metrics_address': address},
+        'vqos_agent': {'metrics_address': address,
+                       'instructions_path': counting.DIRECTORY},
     }
 
 

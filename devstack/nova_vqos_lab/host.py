@@ -31,6 +31,8 @@ import typing as ty
 import uuid
 
 from nova_vqos_lab import cgroups
+from nova_vqos_lab import counting
+from nova_vqos_lab import emulator
 from nova_vqos_lab import netns
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
@@ -40,7 +42,7 @@ LIBVIRTD = '/usr/sbin/libvirtd'
 _LIBVIRTD_LIMIT_S = 60
 _INIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'init.py')
 _PROGRAMS = {
-    LIBVIRTD: 'libvirt-daemon-system', slowcpu.QEMU: 'qemu-system-x86',
+    LIBVIRTD: 'libvirt-daemon-system', emulator.QEMU: 'qemu-system-x86',
     '/usr/bin/qemu-img': 'qemu-utils', 'ip': 'iproute2',
 }
 
@@ -101,6 +103,9 @@ def missing_requirements(slow: bool = True) -> list[str]:
                          f'{package}')
     if slow:
         found += slowcpu.missing_requirements()
+    if counting.is_wanted():
+        found += [one for one in emulator.missing_requirements(plugins=True)
+                  if one not in found]
     if shutil.which('ip'):
         probed = process.run(_init('probe'), check=False)
         found += (probed.stdout + probed.stderr).splitlines()
@@ -124,6 +129,7 @@ class Host:
         namespace and its cgroup
     :ivar pcpus: what its guests run on
     :ivar slow: whether its CPUs are made slower
+    :ivar counts: whether its QEMUs count the instructions of their guests
     :ivar address: in the lab's network
     :ivar directory: of its own, on the machine
     :ivar cgroup: its group, relative to the mounted hierarchies
@@ -131,11 +137,12 @@ class Host:
     """
 
     def __init__(self, name: str, pcpus: Iterable[int], slow: bool = False, *,
-                 address: str | None = None, root: str = paths.ROOT,
-                 prefix: str = paths.PREFIX) -> None:
+                 counts: bool | None = None, address: str | None = None,
+                 root: str = paths.ROOT, prefix: str = paths.PREFIX) -> None:
         """:param name: at most 15 letters and digits
         :param pcpus: numbers of the machine's CPUs
         :param slow: make its CPUs slower, see slowcpu.py
+        :param counts: see counting.py; None: where it is wanted
         :param address: None: as paths.HOST_ADDRESSES has it
         :param root: of the lab that the host is part of
         :param prefix: of that lab's names
@@ -143,6 +150,7 @@ class Host:
         self.name = name
         self.pcpus = frozenset(pcpus)
         self.slow = slow
+        self.counts = counting.is_wanted() if counts is None else counts
         self.address = address or paths.HOST_ADDRESSES[name]
         self.directory = os.path.join(root, 'hosts', name)
         self.cgroup = f'{prefix}/{name}'
@@ -361,8 +369,7 @@ class Host:
         self._write_files(peers)
         binds = [(self.path(name), target) for target, name in _OWN.items()]
         binds.append((self.path('nova'), self._compute_state))
-        if self.slow:
-            binds += slowcpu.build(self.path('slowcpu'))
+        binds += self._wrap_emulator(self.path('emulator'))
         cgroups.create(self.hierarchy, self.cgroup)
         self._network.join(self.name, self.address)
         roots = [os.path.join(mount.directory, self.cgroup)
@@ -386,6 +393,15 @@ class Host:
             }, stream, indent=1)
         self._boot_init()
         cgroups.divide(self.hierarchy, self.cgroup, self.pcpus)
+
+    def _wrap_emulator(self, directory: str) -> list[tuple[str, str]]:
+        additions = []
+        if self.slow:
+            additions.append(slowcpu.build(directory))
+        if self.counts:
+            additions.append(counting.build(directory))
+            os.makedirs(self.path(counting.DIRECTORY.lstrip('/')))
+        return emulator.wrap(directory, additions) if additions else []
 
     def _boot_init(self) -> None:
         with subprocess.Popen(

@@ -4,9 +4,10 @@
 Two environment variables, read once, let two labs run side by side:
 NOVA_VQOS_LAB_DIR, the directory of everything below, and
 NOVA_VQOS_LAB_PREFIX, the first part of the names of namespaces and cgroups.
-Two more say what it is like: NOVA_VQOS_LAB_PERIOD_US, the CFS period of all
-caps, see config, and NOVA_VQOS_LAB_SLOW, what makes the slow host slow, see
-slowcpu.
+Three more say what it is like: NOVA_VQOS_LAB_PERIOD_US, the CFS period of all
+caps, see config; NOVA_VQOS_LAB_SLOW, what makes the slow host slow, see
+slowcpu; and NOVA_VQOS_LAB_COUNT, whether QEMU counts instructions, see
+counting.
 """
 
 import os

@@ -4,45 +4,11 @@
  * little more, a division much more. So unlike are real CPUs: on Intel's of
  * 2013 a 64-bit division takes 40 to 100 cycles, on those of 2019 15. How much
  * slower a program gets depends on what it does.
- *
- * QEMU installs no header for plugins in the releases that this is for; what
- * follows is as much of the interface as is needed. VQOS_PLUGIN_API is 1 for
- * QEMU before 9.0; 2 for 9.0, where counters are per vCPU; and 3 since, where
- * an instruction's bytes are copied out.
  */
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-
-enum qemu_plugin_op {
-    QEMU_PLUGIN_INLINE_ADD_U64,
-};
-
-enum qemu_plugin_cb_flags {
-    QEMU_PLUGIN_CB_NO_REGS,
-};
-
-typedef uint64_t qemu_plugin_id_t;
-typedef void (*translated_t)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
-typedef void (*executed_t)(unsigned vcpu, void *data);
-
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
-                                           translated_t callback);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *insn,
-                                            executed_t callback,
-                                            enum qemu_plugin_cb_flags flags,
-                                            void *data);
-size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
-struct qemu_plugin_insn *
-qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
-size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
-
-#define EXPORTED __attribute__((visibility("default")))
+#include "qemu_plugin.h"
 
 /*
  * Counters to rotate over, each in a cache line of its own: with one counter
@@ -54,17 +20,10 @@ size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 /* An instruction of x86 has at most so many bytes. */
 #define MAX_SIZE 15
 
-EXPORTED int qemu_plugin_version = VQOS_PLUGIN_API;
-
 /* Only spreads the load: a lost update does no harm. */
 static unsigned next_counter;
 
 #if VQOS_PLUGIN_API == 1
-
-void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn,
-                                                enum qemu_plugin_op op,
-                                                void *counter,
-                                                uint64_t amount);
 
 static struct {
     uint64_t value;
@@ -83,18 +42,6 @@ static void add(struct qemu_plugin_insn *insn, unsigned counter)
 }
 
 #else
-
-struct qemu_plugin_scoreboard;
-
-typedef struct {
-    struct qemu_plugin_scoreboard *score;
-    size_t offset;
-} qemu_plugin_u64;
-
-struct qemu_plugin_scoreboard *qemu_plugin_scoreboard_new(size_t size);
-void qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
-    struct qemu_plugin_insn *insn, enum qemu_plugin_op op,
-    qemu_plugin_u64 counter, uint64_t amount);
 
 static struct qemu_plugin_scoreboard *counters;
 
@@ -116,8 +63,6 @@ static void add(struct qemu_plugin_insn *insn, unsigned counter)
 
 #if VQOS_PLUGIN_API < 3
 
-const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
-
 static size_t copy_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
 {
     size_t size = qemu_plugin_insn_size(insn);
@@ -128,9 +73,6 @@ static size_t copy_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
 }
 
 #else
-
-size_t qemu_plugin_insn_data(const struct qemu_plugin_insn *insn, void *bytes,
-                             size_t size);
 
 static size_t copy_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
 {
@@ -195,7 +137,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     }
 }
 
-EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const void *info,
+EXPORTED int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info,
                                  int argc, char **argv)
 {
     (void)info;

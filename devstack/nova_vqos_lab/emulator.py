@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's QEMU with something more: plugins, or a library before all others.
+
+In the host's mount namespace alone, QEMU is replaced by a wrapper that runs
+it so.
+"""
+
+from collections.abc import Sequence
+import os
+import re
+import shutil
+import typing as ty
+
+from nova_vqos_lab import process
+
+QEMU = '/usr/bin/qemu-system-x86_64'
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Addition(ty.NamedTuple):
+    """What QEMU is run with.
+
+    :ivar plugin: value of its option -plugin; '': none
+    :ivar preload: a library for LD_PRELOAD; '': none
+    """
+
+    plugin: str = ''
+    preload: str = ''
+
+
+def missing_requirements(plugins: bool) -> list[str]:
+    """:returns: what this machine lacks for it, in sentences.
+
+    :param plugins: whether plugins are wanted
+    """
+    if not os.path.exists(QEMU):
+        # Callers that need QEMU report it.
+        return []
+    found = []
+    if plugins and '-plugin' not in process.run([QEMU, '-help']).stdout:
+        found.append('QEMU here was built without TCG plugins, which make '
+                     'one of the hosts slow and count instructions')
+    if shutil.which('gcc') is None:
+        found.append('there is no C compiler: install the packages gcc and '
+                     'libc6-dev')
+    return found
+
+
+def wrap(directory: str,
+         additions: Sequence[Addition]) -> list[tuple[str, str]]:
+    """Compile a wrapper that runs QEMU with additions.
+
+    :param directory: where to, on the machine; the host must see it at the
+        same path
+    :returns: what the host has to mount, in this order: (what, where)
+    :raises LabError: when it cannot be compiled
+    """
+    real = os.path.join(directory, 'usr', 'bin', os.path.basename(QEMU))
+    wrapper = os.path.join(directory, 'qemu-wrapper')
+    _make_place(real)
+    options = [f'-DVQOS_QEMU="{real}"']
+    plugins = ','.join(f'"{one.plugin}"' for one in additions if one.plugin)
+    if plugins:
+        options.append(f'-DVQOS_PLUGINS={plugins}')
+    preloads = ':'.join(one.preload for one in additions if one.preload)
+    if preloads:
+        options.append(f'-DVQOS_PRELOAD="{preloads}"')
+    compile_source('qemu_wrapper.c', wrapper, *options)
+    return [(QEMU, real), (wrapper, QEMU)]
+
+
+def compile_plugin(source: str, target: str, *options: str) -> None:
+    """Compile a plugin for the QEMU of this machine.
+
+    :param source: beside this file
+    :raises LabError: when it cannot be compiled
+    """
+    compile_source(source, target, '-shared', '-fPIC', '-fvisibility=hidden',
+                   f'-DVQOS_PLUGIN_API={_plugin_api()}', *options)
+
+
+def compile_source(source: str, target: str, *options: str) -> None:
+    """Compile a program or a library.
+
+    :param source: beside this file
+    :raises LabError: when it cannot be compiled
+    """
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    process.run(['gcc', '-std=gnu11', '-O2', '-Wall', '-Wextra', '-Werror',
+                 *options, '-o', target, os.path.join(_HERE, source)])
+
+
+def _make_place(real: str) -> None:
+    """Make the file that the real QEMU is mounted on.
+
+    QEMU looks for its firmware and modules relative to where it is started
+    from, hence the links beside it.
+    """
+    prefix = os.path.dirname(os.path.dirname(real))
+    os.makedirs(os.path.dirname(real), exist_ok=True)
+    with open(real, 'ab'):
+        pass
+    for name in ('share', 'lib', 'libexec'):
+        link = os.path.join(prefix, name)
+        if not os.path.islink(link):
+            os.symlink(f'/usr/{name}', link)
+
+
+def _plugin_api() -> int:
+    """:returns: the version of the plugin interface to compile for."""
+    shown = process.run([QEMU, '--version']).stdout
+    version = re.search(r'version (\d+)\.(\d+)', shown)
+    if version is None:
+        raise process.LabError(f'{QEMU} does not say its version: {shown}')
+    if int(version[1]) < 9:
+        return 1
+    return 2 if (version[1], version[2]) == ('9', '0') else 3
