@@ -17,8 +17,8 @@ import nova_vqos
 PACKAGE = pathlib.Path(nova_vqos.__file__).parent
 
 # A floor may import itself and those before it.
-GROUND = {'units', 'work', 'policy', 'policy_override', 'cpuset', 'files',
-          'utc', 'primitives', 'room', 'compute_state', 'domain_xml',
+GROUND = {'units', 'work', 'learning', 'policy', 'policy_override', 'cpuset',
+          'files', 'utc', 'primitives', 'room', 'compute_state', 'domain_xml',
           'xml_edit', 'version'}
 # What is known of a host, and what follows from it for its servers.
 PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
