@@ -8,6 +8,7 @@ import collections
 import contextlib
 import itertools
 import os
+import sqlite3
 import threading
 
 import fixtures
@@ -17,6 +18,9 @@ from placement import handler
 import sqlalchemy
 
 _IN_MEMORY = 'sqlite://'
+# For which a connection waits for another one, on a machine that does much
+# else.
+_TIMEOUT_S = 60
 
 
 class ThreadsFixture(fixtures.Fixture):
@@ -36,7 +40,6 @@ class ThreadsFixture(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.notifications.FakeVersionedNotifier.'
             '_get_sender_test_case_id', lambda: self._test_id))
-
 
     def _queue_for_placement(self):
         """Its database stays in memory, with one connection for all."""
@@ -61,6 +64,8 @@ class FileDatabases(fixtures.Fixture):
         super().setUp()
         self._directory = self.useFixture(fixtures.TempDir()).path
         self._numbers = itertools.count()
+        self._kept = {}
+        self.addCleanup(self._close)
         self._create_engine = engines.create_engine
         self.useFixture(fixtures.MonkeyPatch(
             'oslo_db.sqlalchemy.engines.create_engine', self._create))
@@ -70,21 +75,37 @@ class FileDatabases(fixtures.Fixture):
         if sql_connection != _IN_MEMORY:
             return self._create_engine(sql_connection, *args, **kwargs)
         path = os.path.join(self._directory, f'{next(self._numbers)}.sqlite')
-        engine = self._create_engine(f'{_IN_MEMORY}/{path}', *args, **kwargs)
-
-        @sqlalchemy.event.listens_for(engine, 'connect')
-        def let_readers_on(connection, _record):
-            # While one writes; the driver's own default is to wait for it.
-            connection.execute('PRAGMA journal_mode=WAL')
+        self._make(path)
+        engine = self._create_engine(
+            f'{_IN_MEMORY}/{path}?timeout={_TIMEOUT_S}', *args, **kwargs)
 
         @sqlalchemy.event.listens_for(engine, 'engine_disposed')
         def forget(_engine):
             # As one in memory does: the fixtures rely on it.
+            if path not in self._kept:
+                return
+            self._kept.pop(path).close()
             for end in '', '-wal', '-shm':
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + end)
+            self._make(path)
 
         return engine
+
+    def _make(self, path):
+        """Make an empty database, in which one writes while others read.
+
+        The connection stays open: oslo.db opens one for each transaction, and
+        SQLite locks all others out while it puts away the log of a database
+        that nothing has open any more. On a busy machine that takes long.
+        """
+        kept = sqlite3.connect(path, check_same_thread=False)
+        kept.execute('PRAGMA journal_mode=WAL').fetchall()
+        self._kept[path] = kept
+
+    def _close(self):
+        while self._kept:
+            self._kept.popitem()[1].close()
 
     def _take_turns(self):
         """SQLite refuses a writer whose view another one has outdated."""
