@@ -24,11 +24,27 @@ kind known
     three coefficients a host: the kinds make three groups by half of the CPUs
     (k-means), and the work is known to be of the group that is most like it
     there. Pairs are of the others.
+learned k=3, 5, 8
+    the prediction of nova_vqos.learning, with the mean of the kinds as prior:
+    the work is a server that was seen on k CPUs, and comes to one more. All
+    are drawn by chance, --draws times for each kind of work. A row is left out
+    where no k + 1 CPUs have the same work. Kinds that all of them have count.
+nearest k=3, 5, 8
+    for comparison, on the same draws: the mean ratio of the three kinds whose
+    ratios to the work vary least over the CPUs seen.
 
 An error is |ln(real ratio / promised ratio)|. within_off_by is the share of
 work that is no further off than the product's off_by says, for the pairs with
-a coefficient. Then sets of --kinds kinds are drawn by chance: the errors of
-their means, by all other kinds of work, and how much is within off_by.
+a coefficient. Of learned it is the share of real ratios within the
+prediction's own interval of 90 %.
+
+The ratio of learned and nearest is that of the speed on the next CPU to the
+geometric mean of the speeds on those seen. last_median and last_p90 are for
+the ratio to the last one seen alone, with the factors of both by the same
+history: what a server sees that moved between them.
+
+Then sets of --kinds kinds are drawn by chance: the errors of their means, by
+all other kinds of work, and how much is within off_by.
 
 It needs NumPy, of the test requirements, and nothing but this checkout:
 
@@ -49,6 +65,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
+from nova_vqos import learning
 from nova_vqos import units
 from nova_vqos.calibration.cpu import combine
 
@@ -59,6 +76,10 @@ GROUPS = 3
 # Divisions of the CPUs into two halves, each of which chooses for the other.
 HALVES = 8
 STARTS = 10
+SEEN = (3, 5, 8)
+NEAREST = 3
+# Of a speed in the table, as a logarithm: servers of one CPU model differ.
+VARIANCE = 0.01 ** 2
 SEED = 17
 
 _LATENCY = re.compile(r'(?<![a-z])lat(ency)?(?![a-z])')
@@ -258,6 +279,73 @@ def _groups(logs, chance):
             if len(members := np.flatnonzero(best[1] == i))]
 
 
+class Learned(Errors):
+    """Of a server's own history.
+
+    :ivar last: the errors of ratios to the last CPU seen
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.last = []
+
+    def result(self, unit):
+        return super().result(unit) | {
+            'last_median': float(np.median(self.last)),
+            'last_p90': float(np.quantile(self.last, 0.9))}
+
+
+def learned(matrix, seen, draws):
+    """Units that a server corrects, seen on so many CPUs.
+
+    :returns: none where the table has too few
+    """
+    own, nearest = Learned(), Errors()
+    chance = np.random.default_rng(SEED)
+    for judged in range(len(matrix.kinds)):
+        work = matrix.logs[:, judged]
+        measured = np.flatnonzero(~np.isnan(work))
+        others = np.delete(np.arange(len(matrix.kinds)), judged)
+        for _ in range(draws if len(measured) > seen else 0):
+            hosts = chance.permutation(measured)[:seen + 1]
+            kinds = chance.permutation(others)[:learning.MOST_KINDS]
+            logs = matrix.logs[np.ix_(hosts, kinds)]
+            logs = logs[:, ~np.isnan(logs).any(axis=0)]
+            if logs.shape[1] >= combine.LEAST_KINDS:
+                _judge_history(logs, work[hosts], own)
+                _judge_nearest(logs, work[hosts], nearest)
+    return [errors.result(f'{name} k={seen}')
+            for name, errors in (('learned', own), ('nearest', nearest))
+            if errors.errors]
+
+
+def _judge_history(logs, speeds, found):
+    """:param logs: of the kinds on the CPUs seen and, last, on the next one"""
+    # As a profile has them: relative to one CPU, the reference.
+    kinds = [{f'kind-{kind}': math.exp(log) for kind, log in enumerate(row)}
+             for row in (logs - logs[-1]).tolist()]
+    history = learning.History(tuple(
+        learning.Observation(of_cpu, speed, VARIANCE)
+        for of_cpu, speed in zip(kinds[:-1], speeds[:-1].tolist(),
+                                 strict=True)))
+    here, last = (learning.predict(history, of_cpu, dict.fromkeys(of_cpu, 1.0))
+                  for of_cpu in (kinds[-1], kinds[-2]))
+    # Each speed over that which the prior promises.
+    own = speeds - logs.mean(axis=1)
+    real = own[-1] - own[:-1].mean()
+    found.add(np.abs([real - math.log(here.factor)]))
+    found.within.append([math.log(here.low) <= real <= math.log(here.high)])
+    found.last.append(abs(own[-1] - own[-2]
+                          - math.log(here.factor / last.factor)))
+
+
+def _judge_nearest(logs, speeds, found):
+    unlike = np.var(speeds[:-1, None] - logs[:-1], axis=0)
+    best = logs[:, np.argsort(unlike)[:NEAREST]].mean(axis=1)
+    error = speeds - best
+    found.add(np.abs([error[-1] - error[:-1].mean()]))
+
+
 def drawn(matrix, kinds, sets):
     """Sets of so many kinds, drawn by chance, and all other work."""
     errors, by_median, bounds, moved = Errors(), Errors(), [], []
@@ -284,7 +372,7 @@ def drawn(matrix, kinds, sets):
             'moved_p90': float(np.quantile(moved, 0.9))}
 
 
-def run(matrix, kinds, sets):
+def run(matrix, kinds, sets, draws):
     """:returns: what is written as JSON"""
     complete = (~np.isnan(matrix.logs).any(axis=0)).sum()
     if not combine.LEAST_KINDS <= kinds < complete:
@@ -294,6 +382,8 @@ def run(matrix, kinds, sets):
             'one must remain to be judged')
     return {'cpus': len(matrix.logs), 'kinds': len(matrix.kinds),
             'units': [*whole(matrix), *halves(matrix),
+                      *itertools.chain.from_iterable(
+                          learned(matrix, seen, draws) for seen in SEEN),
                       *drawn(matrix, kinds, sets)]}
 
 
@@ -309,6 +399,10 @@ def show(results):
         if 'median_off_by' in row:
             print(f'{row["unit"]}: {row["sets"]} sets, off_by of half of the '
                   f'pairs is below {math.expm1(row["median_off_by"]):.0%}')
+        if 'last_p90' in row:
+            print(f'{row["unit"]}: against the last CPU seen '
+                  f'{row["last_median"]:.1%}, at the 90th percentile '
+                  f'{row["last_p90"]:.1%}')
         if 'moved_p90' in row:
             print(f'{row["unit"]}: with another reference the ratio of two '
                   f'CPUs moves by {row["moved_median"]:.1%}, at the 90th '
@@ -328,13 +422,19 @@ def main():
                         help='of each set that is drawn, default: %(default)s')
     parser.add_argument('--sets', type=int, default=40,
                         help='how many are drawn, default: %(default)s')
+    parser.add_argument('--draws', type=int, default=100,
+                        help='of CPUs that a server was seen on, for each '
+                        'kind of work, default: %(default)s')
     arguments = parser.parse_args()
     try:
+        if not 1 <= arguments.draws <= 10_000:
+            raise ValueError(f'--draws is {arguments.draws}, it may be from 1 '
+                             'to 10000')
         if not 1 <= arguments.sets <= 10_000:
             raise ValueError(f'--sets is {arguments.sets}, it may be from 1 '
                              'to 10000')
         results = run(read(arguments.data).without(arguments.aside),
-                      arguments.kinds, arguments.sets)
+                      arguments.kinds, arguments.sets, arguments.draws)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     show(results)

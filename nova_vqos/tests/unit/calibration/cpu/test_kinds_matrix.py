@@ -53,6 +53,16 @@ def write(path, speeds, latency=None):
     return path
 
 
+def write_groups(path):
+    """Three groups of kinds, each with a speed of its own on each CPU."""
+    chance = random.Random(1)
+    groups = [[math.exp(chance.gauss(0, 0.3)) for _ in range(3)]
+              for _ in range(CPUS)]
+    return write(path, [
+        [of_cpu[kind % 3] * math.exp(chance.gauss(0, 0.01))
+         for kind in range(KINDS)] for of_cpu in groups])
+
+
 def test_kinds_that_are_alike(bench, tmp_path):
     """CPU n is 1.1 ** n as fast by all of them, a latency is the shorter."""
     path = write(tmp_path / 'table', [
@@ -80,17 +90,34 @@ def test_off_by_has_90_percent_in_it(bench, tmp_path):
 
 
 def test_a_kind_that_is_known(bench, tmp_path):
-    """Three groups of kinds, each with a speed of its own on each CPU."""
-    chance = random.Random(1)
-    groups = [[math.exp(chance.gauss(0, 0.3)) for _ in range(3)]
-              for _ in range(CPUS)]
-    path = write(tmp_path / 'table', [
-        [of_cpu[kind % 3] * math.exp(chance.gauss(0, 0.01))
-         for kind in range(KINDS)] for of_cpu in groups])
+    path = write_groups(tmp_path / 'table')
     _, units = bench(path, '--sets', '2')
     assert units['kind known']['p90'] < 0.05
     assert units['3 groups known']['p90'] < 0.05
     assert units['host mean']['median'] > 0.1
+
+
+def test_a_server_that_was_seen(bench, tmp_path):
+    """It is like other kinds of its group, which the mean is not."""
+    path = write_groups(tmp_path / 'table')
+    _, units = bench(path, '--sets', '2', '--draws', '20')
+    for seen in (3, 5, 8):
+        learned, nearest = (units[f'{name} k={seen}']
+                            for name in ('learned', 'nearest'))
+        assert learned['median'] < units['host mean']['median'] / 4
+        assert learned['last_median'] < units['host mean']['median'] / 4
+        assert learned['within_off_by'] > 0.8
+        assert nearest['within_off_by'] is None
+    assert (units['learned k=8']['p90'] < units['learned k=3']['p90']
+            < units['host mean']['p90'])
+
+
+def test_too_few_cpus_for_a_history(bench, tmp_path):
+    path = write(tmp_path / 'table', [
+        [1.1 ** cpu for _ in range(KINDS)] for cpu in range(8)])
+    _, units = bench(path, '--sets', '2', '--draws', '2')
+    assert units['learned k=5']['median'] == pytest.approx(0, abs=1e-9)
+    assert not {'learned k=8', 'nearest k=8'} & units.keys()
 
 
 def test_what_was_not_measured(bench, tmp_path):
@@ -116,6 +143,7 @@ def test_what_was_not_measured(bench, tmp_path):
     (None, ('--kinds', '3'), '--kinds is 3, it may be from 4 to 13'),
     (None, ('--kinds', '14'), 'from 4 to 13'),
     (None, ('--sets', '0'), '--sets is 0, it may be from 1'),
+    (None, ('--draws', '0'), '--draws is 0, it may be from 1'),
     (None, ('--aside', 'nbody'), 'nbody is no column')])
 def test_what_is_refused(bench, tmp_path, capsys, text, arguments, says):
     path = write(tmp_path / 'table', [[1.0] * KINDS] * CPUS)
@@ -138,3 +166,7 @@ def test_measured_cpus(bench, tmp_path, capsys):
         assert units[unit]['within_off_by'] >= 0.9
     assert (units['kind known']['median'] < units['host mean']['median']
             < units['vcpu']['median'])
+    for seen in (3, 5, 8):
+        learned = units[f'learned k={seen}']
+        assert learned['median'] < units[f'nearest k={seen}']['median']
+        assert learned['within_off_by'] >= 0.85
