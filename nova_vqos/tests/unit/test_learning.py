@@ -174,6 +174,20 @@ def test_a_server_that_is_a_known_kind(kind):
     assert errors[15] < errors[8] < errors[3] < errors[1]
 
 
+def test_two_servers_that_were_seen_on_other_hosts():
+    """By the factor of the reference, each kind has its own coefficient."""
+    chance = random.Random(3)
+    here = make_hosts(chance, 1)[0]
+    for _ in range(2):
+        history = make_history(make_hosts(chance, 16),
+                               lambda host: host['kind-2'])
+        found, reference = (
+            learning.predict(history, host, EQUAL).factor
+            for host in (here, dict.fromkeys(KINDS, 1.0)))
+        assert found / reference == pytest.approx(
+            here['kind-2'] / mean(here), rel=0.03)
+
+
 def test_a_server_that_is_a_mix_of_kinds():
     chance = random.Random(3)
     *hosts, here = make_hosts(chance, 16)

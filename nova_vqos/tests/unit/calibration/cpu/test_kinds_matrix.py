@@ -28,7 +28,7 @@ def bench(monkeypatch):
     def run(path, *arguments):
         monkeypatch.setattr(sys, 'argv', [
             'kinds_matrix.py', '--data', str(path),
-            '--json', f'{path}.json', *arguments])
+            '--json', f'{path}.json', '--draws', '3', *arguments])
         assert made['main']() == 0
         with open(f'{path}.json') as file:
             results = json.load(file)
@@ -159,7 +159,7 @@ def test_what_is_refused(bench, tmp_path, capsys, text, arguments, says):
 def test_measured_cpus(bench, tmp_path, capsys):
     path = tmp_path / 'table'
     path.symlink_to(os.environ['NOVA_VQOS_CPU_MATRIX'])
-    _, units = bench(path)
+    _, units = bench(path, '--draws', '100')
     with capsys.disabled():
         print(f'\n{capsys.readouterr().out}')
     for unit in ('host mean', 'host mean of 9'):
