@@ -52,7 +52,8 @@ DEFAULT_PERIODS: ty.Final = Periods()
 
 def compute(policy: policies.ServerPolicy, profile: model.Profile,
             pcpus: Iterable[int], *, cgroup_version: int,
-            periods: Periods = DEFAULT_PERIODS) -> CpuTune | None:
+            periods: Periods = DEFAULT_PERIODS,
+            correction: float = 1.0) -> CpuTune | None:
     """The tuning that gives a server its speed on a host.
 
     Only the flavor decides on the period of class ``cache``. A server that the
@@ -62,6 +63,7 @@ def compute(policy: policies.ServerPolicy, profile: model.Profile,
 
     :param pcpus: those that the server's vCPUs may run on: the slowest for
         its kind of work counts
+    :param correction: of that coefficient, for the server's own work
     :returns: None where the policy has no units: stock Nova tunes the server
     :raises nova_vqos.units.HostTooSlow: when a vCPU needs a faster pCPU
     :raises nova_vqos.units.ShareTooSmall: when a vCPU is too slow for a quota
@@ -72,10 +74,10 @@ def compute(policy: policies.ServerPolicy, profile: model.Profile,
     if policy.units is None:
         return None
     pcpus = frozenset(pcpus)
-    coefficient = profile.slowest(pcpus, policy.mix)
+    coefficient = profile.slowest(pcpus, policy.mix) * correction
     # A floor has no cap: its weight gives it the time that its work needs.
     weighed = Fraction(policy.units)
-    if policy.mix is not None:
+    if policy.mix is not None or correction != 1.0:
         weighed *= (units.pcpu_cu(profile.slowest(pcpus))
                     / units.pcpu_cu(coefficient))
     return CpuTune(

@@ -422,4 +422,5 @@ def _size(values: _Vector) -> float:
 
 def _dot(values: Iterable[float], others: Iterable[float]) -> float:
     # NOTE: math.sumprod is there from Python 3.12 on.
-    return sum(map(operator.mul, values, others))
+    found: float = sum(map(operator.mul, values, others))
+    return found

@@ -76,7 +76,7 @@ class ServerPolicy(ty.NamedTuple):
     :ivar guarantee: whether its units are reserved: only where a host can
         (preferred), or on no other host (required)
     :ivar work: the kinds of work that its units are of, as in the flavor; '':
-        the mean of all kinds
+        the mean of all kinds; auto: its own
     """
 
     vcpus: int
@@ -91,6 +91,11 @@ class ServerPolicy(ty.NamedTuple):
     def mix(self) -> works.Mix | None:
         """The kinds of work of its units; None: the mean of all."""
         return works.parse(self.work) if self.work else None
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether its units follow what is measured of the server itself."""
+        return self.work == works.AUTO
 
     def to_dict(self) -> dict[str, int | str | None]:
         """Primitives only, fit for a message."""

@@ -75,7 +75,8 @@ def register():
                 'The kind of work that the units are of, or kinds with '
                 'weights. Its servers get their units in that work, not in '
                 'the mean of all kinds. Only hosts that were measured with '
-                'these kinds accept them.'),
+                'these kinds accept them. ``auto`` lets the agent correct '
+                'the units by what it measures of the server itself.'),
             value={'type': str},
         ),
         # All other names below vqos: are refused here rather than by Nova,

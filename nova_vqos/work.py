@@ -2,7 +2,9 @@
 """Kinds of work, and mixes of them: the values of ``vqos:work``.
 
 A kind is the name of a benchmark in the reference. Pure: standard library
-only; what a mix costs on a host is in :mod:`nova_vqos.core_types`.
+only; what a mix costs on a host is in :mod:`nova_vqos.core_types`. With the
+value AUTO the agent learns a server's own speed instead: see
+:mod:`nova_vqos.agent.correction`.
 """
 
 from collections.abc import Mapping
@@ -17,15 +19,18 @@ MOST_WEIGHT = 1000
 #: Of Nova, for the value of an extra spec.
 MOST_CHARACTERS = 255
 
+#: No kind: the units follow what is measured of the server itself.
+AUTO = 'auto'
+
 KIND = '[a-z0-9][a-z0-9-]{0,31}'
 _KIND_PATTERN = re.compile(KIND)
 # NOTE: not float() alone: it accepts 'inf', '1e3', '1_0' and other scripts'
 # digits.
 _WEIGHT_PATTERN = re.compile(r'[0-9]{1,4}(?:\.[0-9]{1,6})?')
 
-EXPECTED = (f'a kind of work such as integer, or 1 to {MOST_KINDS} different '
-            'kinds with weights above 0 and up to '
-            f'{MOST_WEIGHT}, such as integer:0.5,hash:0.5')
+EXPECTED = (f'{AUTO}, a kind of work such as integer, or 1 to {MOST_KINDS} '
+            f'different kinds with weights above 0 and up to {MOST_WEIGHT}, '
+            'such as integer:0.5,hash:0.5')
 
 
 class KindMissing(units.UnitsError):
@@ -63,19 +68,23 @@ class Mix(ty.NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def parse(text: str) -> Mix:
+def parse(text: str) -> Mix | None:
     """A mix from its text, such as ``integer`` or ``integer:0.5,hash:0.5``.
 
+    :returns: None: it is AUTO
     :raises ValueError: when it is something else
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(EXPECTED)
+    if text == AUTO:
+        return None
     if _KIND_PATTERN.fullmatch(text):
         return Mix(((text, 1.0),))
     weights: dict[str, float] = {}
     for part in text.split(','):
         kind, _colon, weight = part.partition(':')
         if (not _KIND_PATTERN.fullmatch(kind) or kind in weights
+                or kind == AUTO
                 or not _WEIGHT_PATTERN.fullmatch(weight)
                 or not 0 < float(weight) <= MOST_WEIGHT):
             raise ValueError(EXPECTED)

@@ -11,7 +11,8 @@ from unittest import mock
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 
-_CASTS = ('wake', 'claim_ledger', 'hand_over')
+_CASTS = ('wake', 'claim_ledger', 'hand_over', 'claim_speeds',
+          'hand_over_speeds')
 _WORDS = {str: 'text', bool: 'true or false', int: 'whole number',
           float: 'number', object: 'a mapping'}
 

@@ -20,6 +20,7 @@ import time
 from nova_vqos import agent_state
 from nova_vqos import cputune
 from nova_vqos import policy_override
+from nova_vqos import speeds as records
 from nova_vqos import utc
 from nova_vqos.agent import compute_watch
 from nova_vqos.agent import connection
@@ -27,6 +28,7 @@ from nova_vqos.agent import controller
 from nova_vqos.agent import heartbeat as heartbeats
 from nova_vqos.agent import informer
 from nova_vqos.agent import messages
+from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import replies
@@ -36,6 +38,8 @@ from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.correction import controller as corrections
+from nova_vqos.agent.correction import store as correction_stores
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.overrides import controller as overrides
 from nova_vqos.agent.overrides import store as stores
@@ -66,6 +70,9 @@ class Loop:
                  biller: billers.Biller | None = None,
                  enforcer: enforcers.Enforcer | None = None,
                  store: stores.OverrideStore | None = None,
+                 speeds: correction_stores.Store | None = None,
+                 sender: outbox.Outbox | None = None,
+                 correction_reserve_cu: int = 0,
                  compute_state_path: str = '',
                  guarantees_speed: bool = False,
                  guaranteed_share: float | None = None,
@@ -81,6 +88,10 @@ class Loop:
         :param biller: bills servers for their I/O; None: billing is off
         :param enforcer: enforces slices; None: none are
         :param store: has what was pushed of flavors; None: nothing can be
+        :param speeds: has what was measured of servers with
+            ``vqos:work=auto``; None: it is kept in memory alone
+        :param sender: sends that to other hosts; None: nothing is sent
+        :param correction_reserve_cu: see the option; part of reserved_cu
         :param compute_state_path: see :mod:`nova_vqos.compute_state`
         :param guarantees_speed: whether CPU time is reserved for servers
         :param guaranteed_share: see the option; None: as much as the kernel
@@ -122,6 +133,7 @@ class Loop:
                 work, purpose, lambda: self._stale.add(getattr(self, name)))
 
         def expire() -> None:
+            self._corrections.expire()
             self._guarantees.expire()
             self._quantum.expire()
         self._overrides = overrides.OverridesController(
@@ -134,6 +146,11 @@ class Loop:
         self._caps = caps.CapsController(
             hypervisor, known, self._jobs, self._informer, io_limits,
             self._executor, clock)
+        self._corrections = corrections.CorrectionController(
+            hypervisor, known, job('Measuring the speed of servers',
+                                   '_corrections'), self._caps,
+            speeds or correction_stores.Store(''), sender or outbox.Outbox(''),
+            correction_reserve_cu, clock)
         self._guarantees = guarantees.GuaranteeController(
             hypervisor, guarantees_speed, guaranteed_share,
             least_frequency_scale, known, self._jobs,
@@ -146,8 +163,8 @@ class Loop:
             hypervisor, known, job('Reading of CPU time', '_sampler'),
             sample_interval_s)
         self._controllers: tuple[controller.Controller, ...] = (
-            self._overrides, self._caps, self._guarantees, self._billing,
-            self._quantum, self._sampler)
+            self._overrides, self._corrections, self._caps, self._guarantees,
+            self._billing, self._quantum, self._sampler)
         # Whose status has to be asked for again.
         self._stale = set(self._controllers)
         self._statuses: dict[controller.Controller, controller.Status] = {}
@@ -170,7 +187,7 @@ class Loop:
             self._settle()
             self._close(self._caps)
         self._executor.shutdown(wait=False, cancel_futures=True)
-        for each in (self._billing, self._quantum):
+        for each in (self._billing, self._quantum, self._corrections):
             self._close(each)
         self._hypervisor.close()
 
@@ -210,6 +227,17 @@ class Loop:
         return self._mailbox.ask(
             lambda: uuid not in self._servers
             or self._caps.is_lifted(self._servers[uuid]))
+
+    def answer_speeds(self, uuid: str, host: str, nonce: str) -> None:
+        """See :meth:`corrections.CorrectionController.answer`."""
+        self._mailbox.post(functools.partial(
+            self._corrections.answer, uuid, host, nonce))
+
+    def receive_speeds(self, uuid: str, nonce: str,
+                       received: records.Speeds) -> None:
+        """See :meth:`corrections.CorrectionController.receive`."""
+        self._mailbox.post(functools.partial(
+            self._corrections.receive, uuid, nonce, received))
 
     def follow_pushed(self) -> tuple[int, messages.Following]:
         """Have all servers follow what was pushed, from now on.
@@ -281,6 +309,7 @@ class Loop:
             terms = self._terms()
             for server in self._servers.marked():
                 self._informer.refresh(server, now_s)
+                self._corrections.reconcile(server, now_s, terms)
                 self._caps.reconcile(server, now_s, terms)
                 if server.is_guaranteed:
                     self._guarantees.reconcile(server, now_s, terms)
@@ -413,6 +442,7 @@ class Loop:
         return replies.ServerView(
             server, self._caps.state(server), self._billing.state(server),
             self._quantum.state(server), self._guarantees.state(server),
+            self._corrections.message(server),
             self._sampler.history(server), self._profiles.profile,
             self._clock(), self._failed_fields[server])
 

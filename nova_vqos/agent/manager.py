@@ -6,6 +6,7 @@ import datetime
 import functools
 import math
 import os
+import re
 import time
 import typing as ty
 import uuid
@@ -18,6 +19,7 @@ from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import primitives
 from nova_vqos import room
+from nova_vqos import speeds as records
 from nova_vqos import utc
 from nova_vqos import version
 from nova_vqos.agent import loop as loops
@@ -36,7 +38,8 @@ _LIFT_WAIT_S = 2.5
 _LIFT_LOOK_S = 0.05
 # What methods raise where an argument is not what it has to be.
 _INVALID = (account.StatementInvalid, policies.PolicyError,
-            policy_override.PushInvalid)
+            policy_override.PushInvalid, primitives.MessageInvalid)
+_NONCE = re.compile('[0-9a-f]{32}')
 
 
 def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
@@ -69,7 +72,7 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.3."""
+    """The RPC endpoint of a host's agent, version 1.4."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
@@ -263,6 +266,34 @@ class AgentManager:
             self._transfer.receive_statement(checked)
 
     @_checked
+    def claim_speeds(self, _context: object, server_uuid: object,
+                     host: object, nonce: object) -> None:
+        """Send what was measured of a server that runs on another host now.
+
+        Without an effect where this agent measured nothing of it.
+
+        :param nonce: goes back with the answer
+        :raises InvalidArgument: when an argument is not what it has to be
+        """
+        checked, claimant = _uuid(server_uuid), account.check_host(host)
+        nonce = _nonce(nonce)
+        # A fanout reaches the one that asks, too.
+        if claimant != self._host:
+            self._loop.answer_speeds(checked, claimant, nonce)
+
+    @_checked
+    def hand_over_speeds(self, _context: object, server_uuid: object,
+                         nonce: object, speeds: object) -> None:
+        """Receive what other hosts measured of a server that came here.
+
+        :param nonce: of this agent's question: any other is dropped
+        :param speeds: see :class:`nova_vqos.speeds.Speeds`
+        :raises InvalidArgument: when an argument is not what it has to be
+        """
+        self._loop.receive_speeds(_uuid(server_uuid), _nonce(nonce),
+                                  records.parse(speeds))
+
+    @_checked
     def push_policies(self, _context: object, generation: object,
                       flavors: object) -> messages.PushResult:
         """Have running servers follow flavors as they are now.
@@ -300,6 +331,16 @@ class AgentManager:
         if self._push_receiver is None:
             raise rpcapi.AgentError('this agent takes no pushes')
         return self._push_receiver
+
+
+def _nonce(value: object) -> str:
+    """
+    :raises InvalidArgument: when it is none
+    """
+    if not isinstance(value, str) or not _NONCE.fullmatch(value):
+        raise rpcapi.InvalidArgument(
+            f'nonce is {repr(value)[:80]}, it must be 32 hexadecimal digits')
+    return value
 
 
 def _uuid(value: object) -> str:

@@ -152,6 +152,7 @@ class LoopReport:
     :ivar policy_errors: flavors that cannot be honoured
     :ivar refused_reservations: tries to reserve CPU time for a server that
         did not succeed
+    :ivar corrections: changes of the speed of servers with ``vqos:work=auto``
     :ivar errors: unexpected errors
     """
 
@@ -183,6 +184,7 @@ class LoopReport:
     tamperings: int = 0
     policy_errors: int = 0
     refused_reservations: int = 0
+    corrections: int = 0
     errors: int
 
 
@@ -343,12 +345,41 @@ class Guarantee:
     ends: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """How fast a server's own work is on its host: ``vqos:work=auto``.
+
+    :ivar factor: in force, over the coefficient of all kinds of work
+    :ivar predicted: by what was measured; None: nothing could be predicted
+    :ivar low: of the interval that has it with 90 %
+    :ivar high: likewise
+    :ivar since: since when the factor is in force; None: it never changed
+    :ivar hosts: unlike ones that the server was measured on, this included
+    :ivar windows: of five seconds, in which it was measured here
+    :ivar phases: how often its work changed here
+    :ivar instructions_per_cpu_s: of its guest; None: not measured yet
+    :ivar problem: why it is not corrected, or not as far; '': it is
+    """
+
+    factor: float
+    predicted: float | None = None
+    low: float | None = None
+    high: float | None = None
+    since: str | None = None
+    hosts: int = 0
+    windows: int = 0
+    phases: int = 0
+    instructions_per_cpu_s: float | None = None
+    problem: str = ''
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recap:
     """The last time that a cap was set.
 
     :ivar reason: the server's origin, for its first cap here; else flavor,
-        profile, pcpus, vcpus, lifted, debt, tampered, released or other
+        profile, pcpus, vcpus, correction, lifted, debt, tampered, released or
+        other
     :ivar wrong_ms: for how long another cap was in force before, at the most;
         None: unknown
     """
@@ -380,7 +411,9 @@ class Server:
     :ivar dd_billing: in force
     :ivar right: whether its cap is as wanted; None: without units
     :ivar guarantee: None: its flavor asks for none, and nothing is reserved
-    :ivar coefficient: of the slowest pCPU that it may run on
+    :ivar correction: None: its flavor asks for none
+    :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
+        work, as corrected
     :ivar vcpu_s: CPU time of its vCPUs since its emulator started
     :ivar throttled_s: for how long limits held them back, all together
     :ivar rates: over about the last minute, or since the first sample
@@ -410,6 +443,7 @@ class Server:
     bill: Bill | None = None
     quantum: Slices | None = None
     guarantee: Guarantee | None = None
+    correction: Correction | None = None
     last_recap: Recap | None = None
 
 

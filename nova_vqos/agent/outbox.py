@@ -12,6 +12,7 @@ import threading
 import time
 import typing as ty
 
+from nova_vqos import speeds as records
 from nova_vqos.agent import rpcapi
 from nova_vqos.billing import account
 
@@ -88,6 +89,21 @@ class Outbox:
         api = self._api
         if api is not None:
             self._put(lambda: api.hand_over(host, statement))
+
+    def claim_speeds(self, server_uuid: str, nonce: str) -> None:
+        """Ask all hosts what they measured of a server that is here now."""
+        api = self._api
+        if api is not None:
+            self._put(lambda: api.claim_speeds(server_uuid, self._host,
+                                               nonce))
+
+    def hand_over_speeds(self, host: str, server_uuid: str, nonce: str,
+                         speeds: records.Speeds) -> None:
+        """Send what was measured of a server to the host that asked."""
+        api = self._api
+        if api is not None:
+            self._put(lambda: api.hand_over_speeds(
+                host, server_uuid, nonce, speeds))
 
     def notify(self, event_type: str, payload: Mapping[str, ty.Any]) -> None:
         """Notify of a server's usage, or that it is overdrawn."""

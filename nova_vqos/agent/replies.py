@@ -39,6 +39,7 @@ class ServerView(ty.NamedTuple):
     billing: billing.BillState
     quantum: quantum.QuantumState
     guarantee: guarantees.GuaranteeState
+    correction: messages.Correction | None
     history: usage_history.History
     profile: model.Profile | None
     now_s: float
@@ -249,6 +250,7 @@ _FIELDS: Mapping[str, _Field] = {
                           else view.billing.bill),
     'quantum': lambda view: view.quantum.slices,
     'guarantee': lambda view: view.guarantee.message(view.server),
+    'correction': lambda view: view.correction,
     'last_recap': _last_recap,
 }
 

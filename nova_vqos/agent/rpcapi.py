@@ -14,6 +14,7 @@ import oslo_messaging
 
 from nova_vqos import policy as policies
 from nova_vqos import primitives
+from nova_vqos import speeds as records
 from nova_vqos.agent import messages
 from nova_vqos.billing import account
 
@@ -24,7 +25,7 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.3'
+VERSION = '1.4'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
@@ -180,6 +181,29 @@ class AgentAPI:
         """
         self._client.prepare(server=host, version='1.1').cast(
             {}, 'hand_over', statement=statement.to_dict())
+
+    def claim_speeds(self, server_uuid: str, host: str, nonce: str) -> None:
+        """Ask all agents what they measured of a server that runs here now.
+
+        :param host: CONF.host of the caller
+        :param nonce: by which the answer is known
+        :raises oslo_messaging.MessagingException: when the bus is down
+        """
+        self._client.prepare(fanout=True, version='1.4').cast(
+            {}, 'claim_speeds', server_uuid=server_uuid, host=host,
+            nonce=nonce)
+
+    def hand_over_speeds(self, host: str, server_uuid: str, nonce: str,
+                         speeds: records.Speeds) -> None:
+        """Send what was measured of a server to the host that asked.
+
+        :param host: CONF.host of the agent
+        :param nonce: of its question
+        :raises oslo_messaging.MessagingException: when the bus is down
+        """
+        self._client.prepare(server=host, version='1.4').cast(
+            {}, 'hand_over_speeds', server_uuid=server_uuid, nonce=nonce,
+            speeds=primitives.to_primitives(speeds))
 
     def call(self, host: str | None, method: Method[_Reply], *,
              timeout: float = _TIMEOUT_S, version: str = '',

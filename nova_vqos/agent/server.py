@@ -67,6 +67,7 @@ class Server:
         self.push_error = ''
         self.unmatched = ''
         self.reserved: base.Reserved | None = None
+        self.correction = 1.0
         self.problem = ''
         self._understood = False
 
@@ -155,13 +156,14 @@ class Server:
         """That of the slowest pCPU that it may run on, by its kind of work.
 
         Of all pCPUs where it may run on one that was not measured, and by the
-        mean of all kinds where its own was not. It was described.
+        mean of all kinds where its own was not. As corrected for the server's
+        own work. It was described.
         """
         mix = None if self.policy is None else self.policy.mix
         try:
-            return profile.slowest(self._pcpus(profile), mix)
+            return profile.slowest(self._pcpus(profile), mix) * self.correction
         except (files.FileError, work.KindMissing):
-            return self.host_coefficient(profile)
+            return self.host_coefficient(profile) * self.correction
 
     def host_coefficient(self, profile: model.Profile) -> float:
         """The same by the mean of all kinds of work."""
@@ -253,6 +255,11 @@ class Server:
     def record_reserved(self, reserved: base.Reserved) -> None:
         """Record what is reserved for its threads."""
         self.reserved = reserved
+
+    def record_correction(self, correction: float) -> None:
+        """Record by how much its own work is faster than its coefficient."""
+        self.correction = correction
+        self.revision += 1
 
     def set_problem(self, problem: str) -> bool:
         """Log a problem once; an empty text ends it.

@@ -23,6 +23,7 @@ from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import biller as billers
+from nova_vqos.agent.correction import store as speed_store
 from nova_vqos.agent.overrides import gossip
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store as override_store
@@ -54,7 +55,8 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
         invoke_args=(options.libvirt_uri,),
         invoke_kwds={'run_path': options.libvirt_run_path,
                      'guaranteed_pcpus': conf.vqos.guaranteed_pcpus,
-                     'partition_path': options.partition_path})
+                     'partition_path': options.partition_path,
+                     'instructions_path': options.instructions_path})
     hypervisor: base.Hypervisor = found.driver
     return hypervisor
 
@@ -156,6 +158,8 @@ class AgentService(service.Service):  # type: ignore[misc]
         biller = make_biller(conf, hypervisor, self._outbox)
         store = override_store.OverrideStore(options.pushed_path)
         store.load()
+        speeds = speed_store.Store(options.speeds_path)
+        speeds.load()
         self._loop = loop.Loop(
             hypervisor,
             profile_watch.ProfileWatch(conf.vqos.profile_path,
@@ -164,11 +168,14 @@ class AgentService(service.Service):  # type: ignore[misc]
                                 options.heartbeat_interval_s),
             self._manager,
             periods=vqos.periods(conf),
-            reserved_cu=conf.vqos.reserved_cu,
+            reserved_cu=vqos.reserved_cu(conf),
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
             enforcer=make_enforcer(conf, hypervisor),
             store=store,
+            speeds=speeds,
+            sender=self._outbox,
+            correction_reserve_cu=conf.vqos.correction_reserve_cu,
             compute_state_path=conf.vqos.compute_state_path,
             guarantees_speed=options.guarantees_speed,
             guaranteed_share=(

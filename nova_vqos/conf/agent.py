@@ -174,6 +174,16 @@ policy push`` sent.
 The file must belong to root or to the agent's user, and no other user may
 write it. Otherwise the agent ignores it, with an alarm, until the next push.
 """),
+    cfg.StrOpt(
+        'speeds_path',
+        default=default_path.SPEEDS,
+        help="""
+Path of the file in which the agent stores what it measured of servers with
+``vqos:work=auto``, here and on the hosts that they came from.
+
+The file must belong to root or to the agent's user, and no other user may
+write it. Otherwise the agent ignores it, with an alarm, and measures anew.
+"""),
     cfg.FloatOpt(
         'pushed_interval_s',
         default=300.0,

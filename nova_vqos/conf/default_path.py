@@ -22,6 +22,8 @@ AGENT_LOCK = '/run/nova-vqos/agent.lock'
 INSTRUCTIONS = '/run/nova-vqos/instructions'
 #: Policy overrides that the agent has received.
 PUSHED = '/var/lib/nova-vqos/pushed.json'
+#: What was measured of servers with vqos:work=auto.
+SPEEDS = '/var/lib/nova-vqos/speeds.json'
 #: Accounts of billed servers.
 LEDGER = '/var/lib/nova-vqos/ledger.sqlite'
 #: Latest stats of the compute node, written by the compute driver.

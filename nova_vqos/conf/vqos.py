@@ -141,6 +141,20 @@ that guarantees speed reserves at least what its kernel cannot reserve for
 servers. On a host with several core types each type reserves a part, in
 proportion to its capacity, and the agent needs the same value.
 """),
+    cfg.IntOpt(
+        'correction_reserve_cu',
+        default=0,
+        min=0,
+        max=units.MAX_UNITS,
+        help="""
+CPU units of this host that are not sold, for servers with ``vqos:work=auto``
+whose work is slower here than the mean of all kinds.
+
+Such a server needs more CPU time than its units are. The agent gives it no
+more than this reserve has left, so that it takes nothing from other servers;
+with 0 it corrects servers down only. The reserve adds to ``reserved_cu``.
+Compute service and agent need the same value.
+"""),
     cfg.FloatOpt(
         'allocation_ratio',
         default=1.0,
@@ -297,6 +311,11 @@ units.
 def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_group(GROUP)
     conf.register_opts(OPTS, group=GROUP)
+
+
+def reserved_cu(conf: cfg.ConfigOpts) -> int:
+    """CU of this host that the operator reserves, for whatever."""
+    return int(conf.vqos.reserved_cu + conf.vqos.correction_reserve_cu)
 
 
 def slices_us(conf: cfg.ConfigOpts) -> Mapping[str, int]:

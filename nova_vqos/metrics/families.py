@@ -256,6 +256,18 @@ GUARANTEED = Family(
 RESERVED_PCPUS = Family(
     'nova_vqos_server_reserved_pcpus', GAUGE,
     'pCPUs whose time is reserved for it, its I/O included', SERVER_LABELS)
+CORRECTION = Family(
+    'nova_vqos_server_correction', GAUGE,
+    'How many times as fast as by the mean of all kinds of work this host is '
+    'for its own work, as its cap follows it', SERVER_LABELS)
+PREDICTED = Family(
+    'nova_vqos_server_correction_predicted', GAUGE,
+    'The same as predicted by what was measured of it, and the bounds of the '
+    'interval that has it with 90 %', (*SERVER_LABELS, 'bound'))
+INSTRUCTIONS = Family(
+    'nova_vqos_server_instructions_per_cpu_second', GAUGE,
+    'Instructions that its guest executes in each CPU second of its vCPUs',
+    SERVER_LABELS)
 
 #: In the order in which they are exported.
 ALL: ty.Final = tuple(

@@ -177,6 +177,14 @@ def _server(server: messages.Server, deliveries: Deliveries,
             (families.GUARANTEED, None if server.guarantee.ends
              else server.guarantee.since is not None),
             (families.RESERVED_PCPUS, server.guarantee.reserved_pcpus)]
+    if server.correction is not None:
+        found = server.correction
+        figures += [(families.CORRECTION, found.factor),
+                    (families.INSTRUCTIONS, found.instructions_per_cpu_s)]
+        for bound, value in (('low', found.low), ('mean', found.predicted),
+                             ('high', found.high)):
+            if value is not None:
+                yield _one(families.PREDICTED, value, *labels, bound)
     if server.bill is not None:
         bill = server.bill
         for component, used_cu_s in bill.used_here_cu_s.items():

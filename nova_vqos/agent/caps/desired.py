@@ -29,6 +29,7 @@ class Inputs(ty.NamedTuple):
     :ivar profile: id of the host's
     :ivar pcpus: those that it may run on; None: all
     :ivar vcpus: how many are online
+    :ivar correction: of the coefficient, for the server's own work
     :ivar lifted: whether the limit on its I/O is lifted, for a migration
     :ivar debt: part of its entitlement that its I/O leaves it; None: it does
         not pay for it
@@ -38,6 +39,7 @@ class Inputs(ty.NamedTuple):
     profile: str
     pcpus: frozenset[int] | None
     vcpus: int
+    correction: float
     lifted: bool
     debt: float | None
 
@@ -90,12 +92,13 @@ def desire(server: servers.Server, in_force: base.InForce,
     if policy is None or domain is None:
         raise Unenforceable('the server was not described')
     inputs = Inputs(policy, '' if terms.profile is None else terms.profile.id,
-                    domain.pcpus, len(in_force.vcpus), lifted, None)
-    if before is not None and before.inputs[:4] == inputs[:4]:
+                    domain.pcpus, len(in_force.vcpus), server.correction,
+                    lifted, None)
+    if before is not None and before.inputs[:5] == inputs[:5]:
         entitled = before.entitled
     else:
         entitled = entitlement(policy, len(in_force.vcpus), domain.pcpus,
-                               terms)
+                               terms, server.correction)
     if not server.is_charged(terms):
         return Desired(entitled, entitled, inputs)
     vcpus = max(policy.vcpus, len(in_force.vcpus))
@@ -108,14 +111,15 @@ def desire(server: servers.Server, in_force: base.InForce,
 
 
 def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
-                pcpus: Set[int] | None,
-                terms: controller.HostTerms) -> cputune.CpuTune:
+                pcpus: Set[int] | None, terms: controller.HostTerms,
+                correction: float = 1.0) -> cputune.CpuTune:
     """The tuning that keeps a server's promise, without any limit.
 
     :param policy: with units
     :param vcpus_online: a server with more of them than its flavor says (they
         were hotplugged) shares its units among all of them
     :param pcpus: those that its vCPUs may run on; None: all of the profile
+    :param correction: see :func:`nova_vqos.cputune.compute`
     :raises Unenforceable: when it cannot be worked out, or given
     """
     if terms.profile is None:
@@ -125,7 +129,8 @@ def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
         found = cputune.compute(
             policy, terms.profile,
             terms.profile.pcpus if pcpus is None else pcpus,
-            cgroup_version=terms.cgroup_version, periods=terms.periods)
+            cgroup_version=terms.cgroup_version, periods=terms.periods,
+            correction=correction)
     except (units.UnitsError, files.FileError) as error:
         raise Unenforceable(str(error)) from error
     if found is None:

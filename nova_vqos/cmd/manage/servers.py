@@ -143,6 +143,7 @@ def fields(host: str, server: messages.ServerDetail
         ('flavor', server.flavor), ('origin', server.origin),
         ('arriving', server.arriving), ('entitled_cu', server.entitled_cu),
         ('work', server.policy.work if server.policy else ''),
+        ('correction', _correction(server.correction)),
         ('delivered_cu', _delivered(server.rates)),
         ('delivered_10s_cu', _delivered(server.rates_10s)),
         ('delivered_5min_cu', _delivered(server.rates_5min)),
@@ -316,6 +317,23 @@ def _guarantee(found: messages.Guarantee | None) -> output.Shown:
         f'{found.period_us} us for each vCPU, {found.reserved_pcpus:.2f} '
         'pCPUs with its I/O'
         + (f', {found.problem}' if found.problem else ''))
+
+
+def _correction(found: messages.Correction | None) -> output.Shown:
+    if found is None:
+        return output.Shown(None, 'off')
+    lines = [f'{found.factor:.3f} since {found.since}' if found.since
+             else 'none yet']
+    if None not in (found.predicted, found.low, found.high):
+        lines.append(f'predicted {found.predicted:.3f}, {found.low:.3f} to '
+                     f'{found.high:.3f} with 90 %')
+    if found.instructions_per_cpu_s is not None:
+        lines.append(
+            f'{found.instructions_per_cpu_s / 1e6:.1f} million instructions '
+            f'per CPU second in {found.windows} windows')
+    if found.problem:
+        lines.append(found.problem)
+    return output.Shown(found, '\n'.join(lines))
 
 
 def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:

@@ -36,7 +36,7 @@ _RIGHT_RETRIES = 1
 _EQUAL = (
     (None, 'host'), ('vqos', 'profile_path'), ('vqos', 'agent_state_path'),
     ('vqos', 'period_us'), ('vqos', 'cache_max_period_us'),
-    ('vqos', 'quantum_slices'))
+    ('vqos', 'quantum_slices'), ('vqos', 'correction_reserve_cu'))
 # Where these differ, operators' tools see less of the host.
 _EQUAL_FOR_TOOLS = (('vqos', 'compute_state_path'),)
 # These matter to the agent only where the pCPUs of the host are unlike.

@@ -22,7 +22,8 @@ GROUND = {'units', 'work', 'learning', 'policy', 'policy_override', 'cpuset',
           'xml_edit', 'version'}
 # What is known of a host, and what follows from it for its servers.
 PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
-        {'cputune', 'core_types', 'packing', 'host_stats', 'guarantee'},
+        {'cputune', 'core_types', 'packing', 'host_stats', 'guarantee',
+         'speeds'},
         {'agent_state'})
 BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
 FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration'}, BESIDE, {'metrics'},

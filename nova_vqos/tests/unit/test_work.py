@@ -53,7 +53,8 @@ def test_mixes(text, weights):
     'integer:.5', 'integer:1.', 'integer:1.1234567', 'integer:1,integer:2',
     'integer:1,', ',integer:1', 'integer:1;hash:1', 'integer:1, hash:1',
     'integer:1\n', ','.join(f'k{number}:1' for number in range(9)),
-    ','.join(f'{number:032}:1' for number in range(8)) + 'x' * 200])
+    ','.join(f'{number:032}:1' for number in range(8)) + 'x' * 200,
+    'auto:1', 'integer:1,auto:1', 'AUTO'])
 def test_what_is_no_mix(text):
     with pytest.raises(ValueError, match='kind'):
         work.parse(text)

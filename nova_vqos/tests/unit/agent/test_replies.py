@@ -44,7 +44,7 @@ def view(server, profile=None, history=None):
     return replies.ServerView(
         server, state.CapState(server), billing.BillState(server),
         quantum.QuantumState(server), guarantee.GuaranteeState(server),
-        history or usage_history.History(), profile, now_s=100.0, failed=set())
+        None, history or usage_history.History(), profile, now_s=100.0, failed=set())
 
 
 def reading(at_s, vcpu_ns, throttled_ns=0, run='run'):
@@ -74,7 +74,8 @@ class TestServer:
             'dd_billing': 'account', 'right': False, 'problem': '',
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
             'rates': None, 'bill': None, 'quantum': None,
-            'guarantee': None, 'last_recap': None}
+            'guarantee': None, 'correction': None,
+            'last_recap': None}
 
     def test_one_that_comes_is_reported_by_two_hosts(self):
         server = servers.Server(fakes.UUID, 1, 'migrated')

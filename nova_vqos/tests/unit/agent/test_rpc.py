@@ -12,14 +12,22 @@ import pytest
 
 from nova_vqos import compute_state
 from nova_vqos import host_stats
+from nova_vqos import learning
 from nova_vqos import policy
 from nova_vqos import room
+from nova_vqos import speeds as records
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 from nova_vqos.billing import account
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
+
+NONCE = '0123456789abcdef' * 2
+KINDS = {'integer': 1.0, 'hash': 2.0}
+_SEEN = {'kinds': KINDS, 'log_speed': 21.5, 'variance': 1e-4}
+_SPEEDS = {'reference': 'gold', 'first': KINDS,
+           'history': {'observations': [_SEEN]}}
 
 
 @pytest.fixture
@@ -217,7 +225,48 @@ class TestRpc:
         manage.wait_until(lambda: taken)
         assert taken.pop() == statement
 
+    def test_speeds_are_asked_for_and_handed_over(self, agent, monkeypatch):
+        taken = []
+        for name in 'answer_speeds', 'receive_speeds':
+            monkeypatch.setattr(agent.loop, name, lambda *arguments:
+                                taken.append(arguments))
+        agent.api.claim_speeds(fakes.UUID, 'host', NONCE)
+        agent.api.claim_speeds(fakes.UUID, 'there', NONCE)
+        manage.wait_until(lambda: taken)
+        # A fanout comes back to the agent that asked: it does not answer.
+        assert taken == [(fakes.UUID, 'there', NONCE)]
+        speeds = records.Speeds('gold', KINDS, learning.History((
+            learning.Observation(KINDS, 21.5, 1e-4),)))
+        agent.api.hand_over_speeds('host', fakes.UUID, NONCE, speeds)
+        manage.wait_until(lambda: len(taken) > 1)
+        assert taken[1] == (fakes.UUID, NONCE, speeds)
+
     @pytest.mark.parametrize('method, arguments', [
+        ('claim_speeds', {'server_uuid': 'x', 'host': 'a', 'nonce': NONCE}),
+        ('claim_speeds', {'server_uuid': fakes.UUID, 'host': '../x',
+                          'nonce': NONCE}),
+        ('claim_speeds', {'server_uuid': fakes.UUID, 'host': 'a',
+                          'nonce': ''}),
+        ('claim_speeds', {'server_uuid': fakes.UUID, 'host': 'a'}),
+        ('hand_over_speeds', {'server_uuid': fakes.UUID, 'nonce': None,
+                              'speeds': _SPEEDS}),
+        ('hand_over_speeds', {'server_uuid': fakes.UUID, 'nonce': NONCE,
+                              'speeds': []}),
+        *(('hand_over_speeds', {
+            'server_uuid': fakes.UUID, 'nonce': NONCE,
+            'speeds': {**_SPEEDS, **wrong}}) for wrong in (
+                {'first': {}}, {'first': {'integer': -1.0}},
+                {'first': {'Integer; x': 1.0}}, {'reference': 'x' * 10_000},
+                {'history': {'observations': [{}]}},
+                {'history': {'observations': [_SEEN] * 17}},
+                {'history': {'observations': [{**_SEEN, 'kinds': dict.fromkeys(
+                    map('k{}'.format, range(65)), 1.0)}]}},
+                *({'history': {'observations': [{**_SEEN, name: value}]}}
+                  for name, value in (('log_speed', 99.0),
+                                      ('log_speed', float('nan')),
+                                      ('variance', 0.0),
+                                      ('variance', float('inf')),
+                                      ('kinds', {'integer': 1e9}))))),
         ('get_server', {'server_uuid': 'x'}),
         ('get_server', {'server_uuid': None}),
         ('get_server', {'server_uuid': '../' * 12}),

@@ -39,6 +39,7 @@ def conf(tmp_path):
     for name, value in (('lock_path', str(tmp_path / 'agent.lock')),
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
                         ('pushed_path', str(tmp_path / 'pushed.json')),
+                        ('speeds_path', str(tmp_path / 'speeds.json')),
                         ('metrics_port', 0),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),

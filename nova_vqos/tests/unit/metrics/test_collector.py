@@ -241,6 +241,19 @@ class TestServer:
         agent.servers[0]['guarantee'] = None
         assert values(agent.scrape(), 'server_reserved_pcpus') == []
 
+    def test_one_that_is_corrected(self, agent):
+        found = agent.scrape()
+        assert values(found, 'server_correction') == [0.9]
+        assert values(found, 'server_correction_predicted') == [
+            0.8, 0.85, 0.95]
+        assert values(found, 'server_instructions_per_cpu_second') == [2e9]
+        agent.servers[0]['correction'].update(
+            predicted=None, low=None, high=None, instructions_per_cpu_s=None)
+        found = agent.scrape()
+        assert values(found, 'server_correction') == [0.9]
+        assert values(found, 'server_correction_predicted') == []
+        assert values(found, 'server_instructions_per_cpu_second') == []
+
     def test_texts_are_escaped(self, agent):
         name = 'a "b"\\ \n{c="d"} 1'
         agent.servers = [metrics.make_server(name=name, flavor='größer')]
