@@ -9,17 +9,20 @@ decides by the same stats as the scheduler. Imports neither Nova nor libvirt.
 from collections.abc import Mapping
 import json
 import logging
+import types
 import typing as ty
 
 from nova_vqos import files
 from nova_vqos import primitives
-from nova_vqos import room as rooms
 from nova_vqos import utc
 
 LOG = logging.getLogger(__name__)
 
 _VERSION = 1
-_MAX_BYTES = 64 * 1024
+_MAX_BYTES = 128 * 1024
+# So that they fit beside the stats, whatever characters they have.
+_MOST_MOVES = 20
+_MOST_REASON = 300
 
 #: The driver writes the state each minute, and at each claim of a server.
 MAX_AGE_S = 300
@@ -38,8 +41,8 @@ class ComputeState(ty.NamedTuple):
     :ivar stock_cu: CU that are reserved for them; None: none are
     :ivar work_cu: CU that are reserved for what servers with ``vqos:work``
         take beyond their units
-    :ivar room: of the host; its servers are all that are there, stopped or
-        not, and those that are about to come; None: not known
+    :ivar moves: by UUID of servers that are to move here cold, why the host
+        cannot take them; '': it can, and holds their room
     """
 
     at: str
@@ -48,7 +51,7 @@ class ComputeState(ty.NamedTuple):
     stock_servers: int | None = None
     stock_cu: int | None = None
     work_cu: int = 0
-    room: rooms.Room | None = None
+    moves: Mapping[str, str] = types.MappingProxyType({})
 
 
 class Writer:
@@ -62,15 +65,16 @@ class Writer:
     def write(self, stats: Mapping[str, str],
               terms: Mapping[str, int],
               stock_load: tuple[int, int | None] | None = None,
-              room: rooms.Room | None = None, work_cu: int = 0) -> None:
+              work_cu: int = 0,
+              moves: Mapping[str, str] = types.MappingProxyType({})) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
         :param terms: likewise
         :param stock_load: stock_servers and stock_cu, likewise; None: they
             were not counted yet
-        :param room: likewise
         :param work_cu: likewise
+        :param moves: likewise; of more than can be written the last count
         """
         servers, cu = stock_load or (None, None)
         try:
@@ -80,7 +84,8 @@ class Writer:
                 'stats': dict(stats), 'terms': dict(terms),
                 'stock_servers': servers, 'stock_cu': cu,
                 'work_cu': work_cu,
-                'room': primitives.to_primitives(room)}),
+                'moves': {uuid: reason[:_MOST_REASON] for uuid, reason
+                          in list(moves.items())[-_MOST_MOVES:]}}),
                 self._path, durable=False)
         except Exception as error:
             if not self._failed:

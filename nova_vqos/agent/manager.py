@@ -14,11 +14,9 @@ import uuid
 import oslo_messaging
 
 from nova_vqos import compute_state
-from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import primitives
-from nova_vqos import room
 from nova_vqos import speeds as records
 from nova_vqos import utc
 from nova_vqos import version
@@ -30,7 +28,6 @@ from nova_vqos.agent.billing import transfer
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.billing import account
 from nova_vqos.profile import document as documents
-from nova_vqos.scheduler import fitness
 
 # How long a migration may take to begin once its server's limit is gone.
 _LIFT_S = 30.0
@@ -171,43 +168,26 @@ class AgentManager:
         self._loop.wake(checked)
 
     @_checked
-    def check_server(self, _context: object, policy: object,
-                     is_pinned: object) -> messages.Refusal:
-        """Why this host cannot take a server that is to move here.
+    def check_server(self, _context: object,
+                     server_uuid: object) -> messages.Refusal:
+        """Why this host cannot take a server that is to move here cold.
 
-        It is judged by what the compute service reported last, which is no
-        older than its claim for that server: as the scheduler does, and by the
-        units of all servers here, that one not included.
+        The compute service decides when Nova claims the move here, and leaves
+        its decision with its report.
 
-        :param policy: of the server, as ServerPolicy.to_dict()
-        :param is_pinned: whether its vCPUs have pins here, which are those of
-            a NUMA topology
-        :raises InvalidArgument: when an argument is not what it has to be
-        :raises AgentError: when what the service reported cannot be used
+        :raises InvalidArgument: when the argument is no UUID
+        :raises AgentError: when there is no decision
         """
-        checked = policies.ServerPolicy.from_dict(policy)
-        if not isinstance(is_pinned, bool):
-            raise rpcapi.InvalidArgument(
-                f'is_pinned is {repr(is_pinned)[:80]}, it must be True or '
-                'False')
-        found, stats = self._recent_report()
-        # The age of the agent, which answers, does not count.
-        judge = fitness.Judge(checked, agent_max_age_s=0,
-                              in_one_type=not is_pinned)
-        reason = judge.refusal(stats)
-        cost_cu = judge.cost_cu(stats)
-        if not reason and cost_cu is not None and found.room is not None:
-            # NOTE: Placement has agreed, but it may have sold more than there
-            # is, or count less than servers here have.
-            try:
-                found.room.check(cost_cu)
-            except room.HostFull as error:
-                reason = str(error)
+        checked = _uuid(server_uuid)
+        reason = self._recent_report().moves.get(checked)
+        if reason is None:
+            raise rpcapi.AgentError(
+                f'the compute service of {self._host} expects no server '
+                f'{checked}')
         return messages.Refusal(reason)
 
-    def _recent_report(self) -> tuple[compute_state.ComputeState,
-                                      host_stats.HostStats]:
-        """What the compute service reported, and its stats decoded.
+    def _recent_report(self) -> compute_state.ComputeState:
+        """What the compute service reported.
 
         :raises AgentError: when it cannot be used
         """
@@ -219,9 +199,9 @@ class AgentManager:
             age = datetime.datetime.now(datetime.UTC) - utc.parse(found.at)
             if age.total_seconds() > compute_state.MAX_AGE_S:
                 raise ValueError(f'{path} is of {found.at}')
-            return found, host_stats.decode(host_stats.texts_of(found.stats))
         except ValueError as error:
             raise rpcapi.AgentError(str(error)) from error
+        return found
 
     @_checked
     def lift_limits(self, _context: object,

@@ -63,7 +63,7 @@ class Method(ty.Generic[_Reply]):
     since: str
 
 
-CHECK_SERVER = Method('check_server', messages.Refusal, '1.3')
+CHECK_SERVER = Method('check_server', messages.Refusal, '1.4')
 COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
 GET_HOST = Method('get_host', messages.Host, '1.0')
 GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
@@ -137,28 +137,24 @@ class AgentAPI:
                         'the I/O of server %s: %s', host, server_uuid, error)
             return False
 
-    def check_server(self, host: str, policy: policies.ServerPolicy, *,
-                     is_pinned: bool) -> str:
-        """Ask why a host cannot take a server that is to move there.
+    def check_server(self, host: str, server_uuid: str) -> str:
+        """Ask why a host cannot take a server whose move was claimed there.
 
         Never raises.
 
         :param host: CONF.host of the agent
-        :param is_pinned: whether its vCPUs have pins there, which are those
-            of a NUMA topology
         :returns: '' when it can, and when the agent does not know
         """
         try:
             return self.call(
                 host, CHECK_SERVER, timeout=CHECK_TIMEOUT_S,
-                at_least_once=True, policy=policy.to_dict(),
-                is_pinned=is_pinned).reason
+                at_least_once=True, server_uuid=str(server_uuid)).reason
         except Exception as error:
-            # The scheduler found the host good, and the host's driver has the
-            # last word.
+            # The scheduler found the host good, and the server runs there in
+            # any case.
             LOG.warning('The vqos agent of host %s did not say whether the '
-                        'host can take a server, the server moves there: %s',
-                        host, error)
+                        'host can take server %s, it moves there: %s', host,
+                        server_uuid, error)
             return ''
 
     def claim_ledger(self, server_uuid: str, host: str,

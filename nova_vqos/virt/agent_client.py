@@ -42,18 +42,15 @@ class AgentClient:
                         'a server: they may slow its migration',
                         instance=instance, exc_info=True)
 
-    def refusal(self, host, policy, is_pinned):
+    def refusal(self, host, uuid):
         """Ask the agent of another host why that cannot take a server.
 
         Waits for the answer, for seconds at most.
 
-        :param is_pinned: whether its vCPUs have pins there, which are those
-            of a NUMA topology
+        :param uuid: of a server whose move was claimed there
         :returns: '' when it can, and when it is not known
         """
-        if self._is_silent():
-            return ''
-        return _api().check_server(host, policy, is_pinned=is_pinned)
+        return '' if self._is_silent() else _api().check_server(host, uuid)
 
     def wake(self, instance):
         """Have the agent inspect a server now, not at its next tick."""

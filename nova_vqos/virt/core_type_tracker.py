@@ -69,18 +69,6 @@ class _Used(ty.NamedTuple):
                     for server in self.servers), start=Fraction(0))
 
 
-class UsageForStats(ty.NamedTuple):
-    """What servers use of a host, and what they leave.
-
-    :ivar left: all core types with the room that is left, be it one alone;
-        empty: not known
-    :ivar used_cu: CU that all servers take, rounded up; None: not known
-    """
-
-    left: tuple = ()
-    used_cu: int | None = None
-
-
 class CoreTypeTracker:
     """Chooses a core type for each server of a host, while there is room.
 
@@ -99,33 +87,34 @@ class CoreTypeTracker:
         self._last = {}
         # Likewise, without units.
         self._last_stock = {}
+        # By UUID, what servers were before a resize on this host, which is
+        # neither confirmed nor reverted: their claims are still there.
+        self._formers = {}
         # By UUID, the XML of a domain as last parsed, and what it is.
         self._parsed = {}
         #: What :meth:`stock_load` last returned; None: it was not called yet.
         self.last_stock_load = None
 
     @lockutils.synchronized(_LOCK)
-    def usage_for_stats(self, report):
-        """What servers use of the host, and what they leave.
+    def left_for_stats(self, report):
+        """The core types with the room that all servers leave.
 
         Where it is not known: of unlike pCPUs this raises, of others the
         scheduler's weighers alone read it, and there is none.
 
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :returns: UsageForStats
+        :returns: all core types, be it one alone; empty: not known
         """
         if not report.all_core_types:
-            return UsageForStats()
+            return ()
         try:
-            used = self._used(report)
-            return UsageForStats(_with_servers(report.all_core_types, used),
-                                 math.ceil(used.costs_cu(report)))
+            return _with_servers(report.all_core_types, self._used(report))
         except Exception as error:
             if report.unlike_core_types:
                 raise
             LOG.warning('CPU units that are left cannot be counted, and the '
                         'scheduler prefers other hosts: %s', error)
-            return UsageForStats()
+            return ()
 
     @lockutils.synchronized(_LOCK)
     def stock_load(self, report):
@@ -165,13 +154,14 @@ class CoreTypeTracker:
         :raises nova_vqos.core_types.NoCoreTypeFits: when no core type fits
         """
         used = self._used(report, but=candidate.uuid)
+        claimed = self._with_former(used, candidate.uuid)
         policy = candidate.policy
         if report.unlike_core_types:
             # What it takes depends on the core type.
-            _check_sum(policy.units, used, report, sold_cu)
+            _check_sum(policy.units, claimed, report, sold_cu)
         else:
             _check_sum(_cost_cu(_server(policy, None), report.all_core_types),
-                       used, report, sold_cu)
+                       claimed, report, sold_cu)
         left = _with_servers(_counted(report), used)
         if not left:
             return self._record(candidate, left, None)
@@ -181,7 +171,7 @@ class CoreTypeTracker:
         chosen = core_types.choose(policy, mine,
                                    tick_us=report.profile.tick_us)
         _check_sum(chosen.cost_cu(policy.units, policy.vcpus, policy.mix),
-                   used, report, sold_cu)
+                   claimed, report, sold_cu)
         return self._record(candidate, left, chosen)
 
     @lockutils.synchronized(_LOCK)
@@ -198,8 +188,8 @@ class CoreTypeTracker:
         """
         used = self._used(report, but=candidate.uuid)
         server = _server(candidate.policy, candidate.pcpus)
-        _check_sum(_cost_cu(server, report.all_core_types), used, report,
-                   sold_cu)
+        _check_sum(_cost_cu(server, report.all_core_types),
+                   self._with_former(used, candidate.uuid), report, sold_cu)
         with_it = used._replace(servers=[*used.servers, server])
         if _is_exact() and not all(
                 one.packed.packs() for one in _with_servers(
@@ -250,6 +240,27 @@ class CoreTypeTracker:
         """The guest was made anew."""
         self._last.pop(uuid, None)
         self._last_stock.pop(uuid, None)
+
+    def keep_formers(self, policies_by_uuid):
+        """Count what servers were before a resize on this host, as well.
+
+        Placement holds both claims until it is confirmed or reverted. These
+        replace the last ones.
+
+        :param policies_by_uuid: policies with units
+        """
+        self._formers = {uuid: _server(policy, None)
+                         for uuid, policy in policies_by_uuid.items()}
+
+    @lockutils.synchronized(_LOCK)
+    def hold(self, candidate):
+        """Hold the room of a server that comes whether it fits or not.
+
+        :param candidate: nova_vqos.virt.admission.Candidate
+        """
+        if (candidate.policy.units is not None
+                and candidate.uuid not in self._chosen):
+            self._hold(candidate, None)
 
     @lockutils.synchronized(_LOCK)
     def forget_choice(self, uuid):
@@ -321,8 +332,16 @@ class CoreTypeTracker:
                    in list(self._last.items())} | servers
         servers |= {uuid: choice.server for uuid, choice
                     in list(self._chosen.items())}
+        formers = [former for uuid, former in self._formers.items()
+                   if uuid != but and not _is_as(servers.get(uuid), former)]
         servers.pop(but, None)
-        return list(servers.values())
+        return [*servers.values(), *formers]
+
+    def _with_former(self, used, uuid):
+        """What is used, with what a server was before a resize here."""
+        former = self._formers.get(uuid)
+        return used if former is None else used._replace(
+            servers=[*used.servers, former])
 
     def _domains(self):
         """{UUID: server, with units or without; None: neither} of all."""
@@ -357,6 +376,15 @@ def _has_come(server, choice):
     """
     return server is not None and choice.server in (
         server, server._replace(pcpus=None))
+
+
+def _is_as(server, former):
+    """Whether a server is what it was before: nothing else is held then.
+
+    :param server: None: there is neither domain nor choice
+    """
+    return (server is not None
+            and server._replace(pcpus=None) == former._replace(pcpus=None))
 
 
 def _is_exact():

@@ -16,13 +16,11 @@ from nova.virt.libvirt import driver as libvirt_driver
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 
-from nova import context as nova_context
 from nova import exception
 from nova import objects
 from nova_vqos import compute_state
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
-from nova_vqos import room
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.virt import admission
@@ -32,6 +30,7 @@ from nova_vqos.virt import core_type_tracker
 from nova_vqos.virt import guest_cputune
 from nova_vqos.virt import host_state
 from nova_vqos.virt import inventory
+from nova_vqos.virt import move
 from nova_vqos.virt import nova_contract
 
 CONF = nova.conf.CONF
@@ -44,10 +43,6 @@ _ARRIVING = (task_states.SPAWNING, task_states.RESIZE_FINISH)
 # In the system metadata of a server, which Nova keeps: the host that it was
 # moved to, and that refused it. What Nova has by then cannot be undone.
 _REFUSED_BY_KEY = 'vqos_refused_by'
-
-# The status of migrations after which no server comes any more.
-_OVER = ('cancelled', 'completed', 'confirmed', 'done', 'error', 'failed',
-         'finished', 'reverted')
 
 # Nova has <quota> for lxc as well, but there it is one for all vCPUs.
 _VIRT_TYPES = ('kvm', 'qemu')
@@ -84,6 +79,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # By UUID, admission.Former of guests that are to be made anew.
         self._vqos_formers = {}
         self._vqos_core_types = core_type_tracker.CoreTypeTracker(self._host)
+        self._vqos_moves = move.ColdMoves(self._vqos_core_types)
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
@@ -104,6 +100,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_provider = provider_tree.data(nodename).uuid
         try:
             report = self._vqos_report()
+            self._vqos_follow_moves(nodename, report)
             stock_load = self._vqos_core_types.stock_load(report)
             work_cu = self._vqos_core_types.work_cu(report)
             mine = _cpu_units(report, stock_load, last, guarantees, work_cu)
@@ -129,14 +126,14 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_last_sold_cu, self._vqos_work_cu = sold_cu, work_cu
         self._vqos_sells_units = mine is not None
         # NOTE: Nova calls this for each claim, and then the source of a move
-        # asks this host's agent whether the server may come.
+        # asks this host's agent for the decision on it.
         self._vqos_stats()
 
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler's filter and weighers read."""
         resources = super().get_available_resource(nodename)
         try:
-            self._vqos_core_types.drop_old_choices(_is_moving)
+            self._vqos_core_types.drop_old_choices(move.is_moving)
         except Exception as error:
             LOG.warning('It is not known which servers still move to this '
                         'host, their CPU units stay counted: %s', error)
@@ -422,27 +419,24 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 # reported before this start counts.
                 self._vqos_sells_units = _sold_units(self._vqos_state_path)
             report = self._vqos_report()
-            usage = self._vqos_core_types.usage_for_stats(report)
-            stats = report.stats(usage.left)
+            stats = report.stats(
+                self._vqos_core_types.left_for_stats(report))
             texts = host_stats.encode(stats._replace(
                 sells_units=report.may_have_sold(
                     bool(self._vqos_sells_units))))
             terms = ({} if report.profile is None else
                      {'tick_us': report.profile.tick_us,
                       **vqos.periods(CONF)._asdict()})
-            used_cu = usage.used_cu
         except Exception as error:
             LOG.exception('The stats of CPU units cannot be made: this host '
                           'accepts no new servers with units')
             texts = host_stats.encode(host_stats.HostStats(
                 profile=f'its stats cannot be made: {error}',
                 sells_units=self._vqos_sells_units is not False))
-            terms, used_cu = {}, None
-        sold_cu = self._vqos_last_sold_cu
+            terms = {}
         self._vqos_state_file.write(
             texts, terms, self._vqos_core_types.last_stock_load,
-            None if used_cu is None or sold_cu is None
-            else room.Room(used_cu, sold_cu), self._vqos_work_cu)
+            self._vqos_work_cu, self._vqos_moves.reasons)
         return texts
 
     def _vqos_report(self):
@@ -481,41 +475,49 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         claim.correct(context, instance.uuid, self._vqos_provider,
                       (policy and policy.units) or 0, allocations)
 
+    def _vqos_follow_moves(self, nodename, report):
+        """Decide on cold moves that were claimed on this host. Never raises.
+        """
+        def admit(candidate, is_resize):
+            # NOTE: of another size on this host Placement has counted the
+            # units, and not what they take; nor what others take that have
+            # come since the last report.
+            counted = (not is_resize or candidate.policy.work
+                       or self._vqos_work_cu)
+            admission.admit(
+                candidate, report, self._vqos_core_types,
+                sold_cu=self._vqos_sold_cu(report) if counted else None,
+                periods=vqos.periods(CONF))
+        try:
+            self._vqos_moves.follow(nodename, report, admit)
+        except Exception:
+            LOG.exception('It is not known which servers move to this host '
+                          'cold: no decision on them can be asked for, and '
+                          'those that it accepted before stay counted')
+
     def _vqos_refusal_of_move(self, context, instance, flavor):
         """Why the destination cannot take a server; '': nothing is known.
 
         :param flavor: that the server is to have there
         """
         try:
-            move = instance.migration_context
-            topology = move.new_numa_topology
-            policy = _parse(flavor, topology)
-            if policy is None:
+            context_of_move = instance.migration_context
+            if _parse(flavor, context_of_move.new_numa_topology) is None:
                 return ''
-            is_pinned = topology is not None
-            migration = objects.Migration.get_by_id(context,
-                                                    move.migration_id)
+            migration = objects.Migration.get_by_id(
+                context, context_of_move.migration_id)
             host = migration.dest_compute
-            if host == migration.source_compute:
-                report = self._vqos_report()
-                # Placement has counted its units, and not what they take; nor
-                # what others take that have come since the last report.
-                sold_cu = (self._vqos_sold_cu(report)
-                           if policy.work or self._vqos_work_cu else None)
-                admission.admit(
-                    admission.Candidate(instance.uuid, policy, report.pcpus,
-                                        is_pinned),
-                    report, self._vqos_core_types, sold_cu=sold_cu,
-                    periods=vqos.periods(CONF))
-                return ''
-            reason = self._vqos_agent.refusal(host, policy, is_pinned)
+            reason = (
+                self._vqos_moves.reasons.get(instance.uuid, '')
+                if host == migration.source_compute
+                else self._vqos_agent.refusal(host, instance.uuid))
             return f'host {host}: {reason}' if reason else ''
-        except (admission.CannotServe, policies.PolicyError) as error:
+        except policies.PolicyError as error:
             return str(error)
         except Exception:
             LOG.exception('The check of CPU units failed before the server '
-                          'moves: it moves, and its destination may refuse it',
-                          instance=instance)
+                          'moves: it moves, whether its destination can take '
+                          'it or not', instance=instance)
             return ''
 
     def _vqos_check_migration(self, instance, pins=frozenset()):
@@ -566,14 +568,6 @@ def _parse_or_invalid(*args):
         return _parse(*args)
     except policies.PolicyError as error:
         raise exception.InvalidInput(reason=str(error)) from error
-
-
-def _is_moving(uuid):
-    """Whether a server has a migration that is not over."""
-    return any(migration.status not in _OVER
-               for migration in objects.MigrationList.get_by_filters(
-                   nova_context.get_admin_context(),
-                   {'instance_uuid': uuid}))
 
 
 def _record_refusal(instance):

@@ -6,6 +6,7 @@ libvirt is faked: the hook's own function is applied where libvirt would.
 
 import fixtures
 from nova.tests.functional.api import client as api_client
+from nova.virt.libvirt import driver as libvirt_driver
 
 from nova import utils
 from nova_vqos.tests.functional import base
@@ -117,6 +118,80 @@ class ColdMigrationTestCase(WorkTestCase):
         self._confirm_resize(server)
         self.assertEqual(('slow', ON_SLOW),
                          (self.host_of(server), self.tunables(server)))
+
+
+    def start_move(self, server):
+        self.api.post_server_action(server['id'], {'migrate': None})
+
+    def in_power_off(self, server, act):
+        """Act where the source powers a server off, which it was asked for.
+
+        :returns: whether it did so
+        """
+        stock = libvirt_driver.LibvirtDriver.migrate_disk_and_power_off
+        done = []
+
+        def power_off(driver, context, instance, *args, **kwargs):
+            if instance.uuid == server['id']:
+                act()
+                done.append(instance.uuid)
+            return stock(driver, context, instance, *args, **kwargs)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.LibvirtDriver.migrate_disk_and_power_off',
+            power_off))
+        return done
+
+    def test_its_room_is_held_on_its_way(self):
+        self.flags(allow_resize_to_same_host=False)
+        self.start_agent('slow')
+        server = self.boot(self.make_work(100, vcpus=4), 'fast')
+        other = self.boot(self.make_work(101, vcpus=4), 'fast')
+        seen = []
+
+        def look():
+            seen.append(self.inventory('slow')['reserved'])
+            # What it takes is neither sold by Placement
+            self.boot(self.make_flavor(201, vcpus=4), 'slow',
+                      expected_state='ERROR')
+            # nor given to another one that asks meanwhile. The filter judges
+            # by older stats.
+            with fixtures.MonkeyPatch(
+                    'nova_vqos.scheduler.fitness.Judge._no_room_for_work',
+                    lambda *_args: ''):
+                self.start_move(other)
+                self._wait_for_migration_status(other, ['error'])
+
+        done = self.in_power_off(server, look)
+        self.start_move(server)
+        self._wait_for_state_change(server, 'VERIFY_RESIZE')
+        self.assertEqual(([server['id']], [100]), (done, seen))
+        self.assertIn('202 CU more do not fit', self.log())
+        self._wait_for_server_parameter(
+            other, {'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.assertEqual(('slow', 'fast'),
+                         (self.host_of(server), self.host_of(other)))
+        self.assert_sells('slow', 100, 100)
+
+    def test_what_a_resize_reverts_to_is_held(self):
+        """On one host Placement keeps the claim, and the driver the rest."""
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot(self.make_work(40), 'slow')
+        self.assert_sells('slow', 40, 40)
+        # The other one is too slow.
+        self._resize_server(server, self.make_work(150, 'integer'))
+        self.assertEqual('slow', self.host_of(server))
+        self.assert_sells('slow', 190, 40)
+        self.boot(self.make_flavor(171, vcpus=4), 'slow',
+                  expected_state='ERROR')
+        self.boot(self.make_flavor(171, vcpus=4), az='nova:slow',
+                  expected_state='ERROR')
+        self._revert_resize(server)
+        self.assertEqual(ON_SLOW, self.tunables(server))
+        self.assert_sells('slow', 40, 40)
+        self._resize_server(server, self.make_work(150, 'integer'))
+        self._confirm_resize(server)
+        self.assert_sells('slow', 150, 0)
 
 
 class BootTestCase(WorkTestCase):

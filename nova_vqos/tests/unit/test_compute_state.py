@@ -7,7 +7,7 @@ import os
 import pytest
 
 from nova_vqos import compute_state
-from nova_vqos import room
+from nova_vqos import host_stats
 
 TERMS = {'tick_us': 4000, 'plain_us': 50000, 'cache_longest_us': 200000,
          'cache_slice_us': 90000}
@@ -31,13 +31,25 @@ def test_the_agent_reads_what_the_driver_wrote(path):
 
 def test_what_the_driver_does_not_know_is_left_out(path):
     writer = compute_state.Writer(path)
-    writer.write(STATS, TERMS, (2, 150), room.Room(60, 241.5))
+    writer.write(STATS, TERMS, (2, 150), 30, {'one': 'full'})
     found = compute_state.load(path)
-    assert (found.stock_servers, found.stock_cu) == (2, 150)
-    assert found.room == (60, 241.5)
+    assert (found.stock_servers, found.stock_cu, found.work_cu) == (2, 150, 30)
+    assert found.moves == {'one': 'full'}
     writer.write(STATS, TERMS)
     found = compute_state.load(path)
-    assert (found.stock_servers, found.stock_cu, found.room) == (None,) * 3
+    assert (found.stock_servers, found.stock_cu) == (None, None)
+    assert (found.work_cu, found.moves) == (0, {})
+
+
+def test_as_many_moves_as_there_is_place_for(path):
+    texts = dict.fromkeys(host_stats.KEYS, '\xe9' * 255) | {
+        'vqos_work': '\xe9' * 2000}
+    compute_state.Writer(path).write(texts, TERMS, None, 0, {
+        f'{number:036}': '\U0001f4a5' * 5000 for number in range(999)})
+    found = compute_state.load(path)
+    assert found.stats == texts
+    # The last that were claimed will be asked for.
+    assert list(found.moves)[-1] == f'{998:036}'
 
 
 def test_a_directory_that_cannot_be_made_is_logged_once(tmp_path, caplog):
@@ -77,8 +89,8 @@ def test_nothing_was_left(path):
     ('{"version": 1, "at": "", "stats": [], "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {"a": 1}, "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {}, "terms": {"a": true}}', 'terms'),
-    ('{"version": 1, "at": "", "stats": {}, "terms": {}, "room": 7}', 'room'),
-    (' ' * 70_000, 'longer')])
+    ('{"version": 1, "at": "", "stats": {}, "terms": {}, "moves": 7}', 'moves'),
+    (' ' * 140_000, 'longer')])
 def test_an_invalid_state_is_refused(path, content, problem):
     with open(path, 'w', encoding='utf-8') as file:
         file.write(content)

@@ -2,7 +2,6 @@
 """The agent's RPC: real calls over oslo.messaging's in-memory transport."""
 
 import dataclasses
-from decimal import Decimal
 import functools
 import pathlib
 import time
@@ -11,10 +10,8 @@ import oslo_messaging
 import pytest
 
 from nova_vqos import compute_state
-from nova_vqos import host_stats
 from nova_vqos import learning
 from nova_vqos import policy
-from nova_vqos import room
 from nova_vqos import speeds as records
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
@@ -42,18 +39,6 @@ def agent(tmp_path):
         world.call = functools.partial(world.api.call, 'host',
                                        timeout=manage.LIMIT_S)
         yield world
-
-
-def write_stats(path, used=None, **changes):
-    """What a compute service reports of pCPUs of 80 CU.
-
-    :param used: CU of all servers and CU that the host sells
-    """
-    stats = host_stats.HostStats(
-        profile=host_stats.VALID, slowest_cu=Decimal(80),
-        fastest_cu=Decimal(80), least_cu=Decimal(1))._replace(**changes)
-    compute_state.Writer(path).write(host_stats.encode(stats), {},
-                                     room=used and room.Room(*used))
 
 
 class TestRpc:
@@ -130,51 +115,18 @@ class TestRpc:
     def test_lifting_limits_of_no_server_is_harmless(self, agent):
         assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
 
-    @pytest.mark.parametrize('units, vcpus, refused', [
-        (80, 1, False), (81, 1, True), (160, 2, False), (None, 1, False)])
-    def test_a_host_says_what_it_cannot_take(self, agent, units, vcpus,
-                                             refused):
-        write_stats(agent.compute_state_path)
-        reason = agent.api.check_server(
-            'host', policy.ServerPolicy(vcpus, units), is_pinned=False)
-        assert bool(reason) is refused
+    def test_the_compute_service_decides_on_cold_moves(self, agent):
+        compute_state.Writer(agent.compute_state_path).write(
+            {}, {}, moves={fakes.UUID: '', fakes.OTHER_UUID: 'it is full'})
+        assert agent.api.check_server('host', fakes.UUID) == ''
+        assert agent.api.check_server('host', fakes.OTHER_UUID) == 'it is full'
 
-    @pytest.mark.parametrize('units, refused', [
-        (40, False), (41, True), (None, False)])
-    def test_a_host_says_what_its_servers_leave_no_room_for(
-            self, agent, units, refused):
-        write_stats(agent.compute_state_path, (60, 100.0))
-        reason = agent.api.check_server(
-            'host', policy.ServerPolicy(1, units), is_pinned=False)
-        assert bool(reason) is refused
-        assert ('60 of the 100 CU' in reason) is refused
-
-    @pytest.mark.parametrize('units, refused', [(20, False), (21, True)])
-    def test_it_counts_what_a_slow_kind_of_work_takes(self, agent, units,
-                                                      refused):
-        write_stats(agent.compute_state_path, (60, 100.0), work=(
-            host_stats.WorkSpeeds(Decimal(80), {'hash': 0.4}),))
-        reason = agent.api.check_server(
-            'host', policy.ServerPolicy(1, units, work='hash'),
-            is_pinned=False)
-        assert bool(reason) is refused
-        assert ('42 CU more' in reason) is refused
-
-    def test_where_cores_are_unlike_it_says_what_each_type_has(self, agent):
-        write_stats(agent.compute_state_path, core_types=(
-            host_stats.CoreTypeRoom(Decimal(80), 50, Decimal(1)),
-            host_stats.CoreTypeRoom(Decimal(200), 100, Decimal(2))))
-        for units, pinned, refused in (
-                (100, False, False), (101, False, True), (60, True, False)):
-            assert bool(agent.api.check_server(
-                'host', policy.ServerPolicy(1, units), is_pinned=pinned)
-            ) is refused, units
-
-    def test_the_speed_of_an_agent_that_just_answered_counts(self, agent):
-        # Whenever it left its last heartbeat.
-        write_stats(agent.compute_state_path, agent_seen_at=None)
-        assert agent.call(rpcapi.CHECK_SERVER, is_pinned=False,
-                          policy={'vcpus': 1, 'units': 80}).reason == ''
+    def test_one_that_it_does_not_expect(self, agent):
+        compute_state.Writer(agent.compute_state_path).write(
+            {}, {}, moves={fakes.OTHER_UUID: 'it is full'})
+        with pytest.raises(rpcapi.AgentError, match=fakes.UUID):
+            agent.call(rpcapi.CHECK_SERVER, server_uuid=fakes.UUID)
+        assert agent.api.check_server('host', fakes.UUID) == ''
 
     @pytest.mark.parametrize('content', [
         None, 'x', '{"version": 1, "at": "x", "stats": {}, "terms": {}}',
@@ -184,26 +136,22 @@ class TestRpc:
         path = pathlib.Path(agent.compute_state_path)
         if content is not None:
             path.write_text(content)
-        asked = policy.ServerPolicy(1, 80)
         with pytest.raises(rpcapi.AgentError):
-            agent.call(rpcapi.CHECK_SERVER, is_pinned=False,
-                       policy=asked.to_dict())
-        assert agent.api.check_server('host', asked, is_pinned=False) == ''
+            agent.call(rpcapi.CHECK_SERVER, server_uuid=fakes.UUID)
+        assert agent.api.check_server('host', fakes.UUID) == ''
 
     def test_an_older_agent_stops_no_move(self, agent, monkeypatch):
         monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', manage.LIMIT_S)
         monkeypatch.setattr(rpcapi, 'CHECK_SERVER', dataclasses.replace(
             rpcapi.CHECK_SERVER, since='1.99'))
         with pytest.raises(oslo_messaging.UnsupportedVersion):
-            agent.call(rpcapi.CHECK_SERVER, is_pinned=False, policy={})
-        assert agent.api.check_server('host', policy.ServerPolicy(1, 999),
-                                      is_pinned=False) == ''
+            agent.call(rpcapi.CHECK_SERVER, server_uuid=fakes.UUID)
+        assert agent.api.check_server('host', fakes.UUID) == ''
 
     def test_no_agent_stops_no_move(self, agent, monkeypatch):
         monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', 0.1)
         began_s = time.monotonic()
-        assert agent.api.check_server('gone', policy.ServerPolicy(1, 999),
-                                      is_pinned=False) == ''
+        assert agent.api.check_server('gone', fakes.UUID) == ''
         assert time.monotonic() - began_s < manage.LIMIT_S / 2
 
     def test_accounts_are_asked_for_and_handed_over(self, agent):
@@ -290,14 +238,12 @@ class TestRpc:
                           'policy': {'vcpus': 'x', 'units': {}}}),
         ('apply_policy', {'server_uuid': fakes.UUID,
                           'policy': {'vcpus': 1, 'units': 6, 'x': 1}}),
-        ('check_server', {'policy': {'vcpus': 1, 'units': 60}}),
+        ('check_server', {}),
+        ('check_server', {'server_uuid': 'x'}),
+        ('check_server', {'server_uuid': fakes.UUID, 'host': 'there'}),
+        # Of agents of version 1.3.
         ('check_server', {'policy': {'vcpus': 1, 'units': 60},
-                          'is_pinned': 0}),
-        ('check_server', {'policy': None, 'is_pinned': False}),
-        ('check_server', {'policy': {'vcpus': 1, 'units': '6_0'},
                           'is_pinned': False}),
-        ('check_server', {'policy': {'vcpus': 1, 'units': 60},
-                          'is_pinned': False, 'host': 'there'}),
         ('lift_limits', {'server_uuid': 'x'}),
         ('lift_limits', {}),
         ('claim_ledger', {'server_uuid': fakes.UUID, 'host': 'there'}),

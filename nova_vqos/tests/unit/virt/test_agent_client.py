@@ -124,14 +124,14 @@ class WakeTestCase(driver.DriverTestCase):
         asked = []
         self.stub_out(
             'nova_vqos.agent.rpcapi.AgentAPI.check_server',
-            lambda api, host, policy, is_pinned: asked.append(host) or 'no')
+            lambda api, host, uuid: asked.append((host, uuid)) or 'no')
         client = self.driver._vqos_agent
-        self.assertEqual('no', client.refusal('there', None, False))
+        self.assertEqual('no', client.refusal('there', UUID))
         with fixtures.MonkeyPatch('nova_vqos.agent.rpcapi.AgentAPI.wake',
                                   lambda *args: False):
             client.wake(self.instance)
-        self.assertEqual('', client.refusal('there', None, False))
-        self.assertEqual(['there'], asked)
+        self.assertEqual('', client.refusal('there', UUID))
+        self.assertEqual([('there', UUID)], asked)
 
     def test_a_migration_waits_for_the_limit_to_go(self):
         calls = []

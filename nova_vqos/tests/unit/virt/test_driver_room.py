@@ -159,47 +159,51 @@ class ArrivingTestCase(RoomTestCase):
         self.assertIn('120 of the 100 CU', str(error))
 
 
-class ReportTestCase(RoomTestCase):
+class ColdMoveTestCase(RoomTestCase):
     """What the agent learns, which answers the sources of cold moves."""
 
     def setUp(self):
         super().setUp()
-        self.stub_driver('get_available_resource',
-                         lambda this, nodename: {'stats': {}})
         self.stub_driver('update_provider_tree', lambda *args: None)
         self.tree = provider_tree.ProviderTree()
         self.tree.new_root(driver.NODE, FIRST)
 
-    def room(self):
-        return compute_state.load(self.files.compute_state_path).room
-
-    def report(self):
+    def decide(self, units, **specs):
+        """The decision on a server whose move was claimed."""
+        self.claim_move({policy.UNITS_KEY: str(units), **specs}, vcpus=1)
         self.driver.update_provider_tree(self.tree, driver.NODE)
-        return self.room()
+        found = compute_state.load(self.files.compute_state_path).moves
+        self.migrations[-1].status = 'error'
+        return found[driver.UUID]
 
     def test_servers_and_those_that_are_to_come(self):
         self.flags(reserved_cu=10, allocation_ratio=1.5, group='vqos')
-        self.assertEqual((0, 135.0), self.report())
         self.has(60)
         self.tune(20, uuid=SECOND)
-        self.assertEqual((80, 135.0), self.report())
+        self.assertIn('80 of the 135 CU', self.decide(56))
+        self.assertEqual('', self.decide(55))
         self.assertEqual({False}, set(self.only_running))
 
+    def test_too_fast(self):
+        self.assertIn('101 CU', self.decide(101))
+
+    def test_nothing_is_asked(self):
+        self.claim_move({})
+        self.driver.update_provider_tree(self.tree, driver.NODE)
+        found = compute_state.load(self.files.compute_state_path).moves
+        self.assertEqual({driver.UUID: ''}, found)
+
     def test_what_is_not_known(self):
-        # Placement was not told yet what the host sells.
-        self.driver.get_available_resource(driver.NODE)
-        self.assertIsNone(self.room())
-        self.assertEqual((0, 100.0), self.report())
         self.stub_out('nova.virt.libvirt.host.Host.list_guests',
                       lambda *args, **kwargs: 1 / 0)
-        self.driver.get_available_resource(driver.NODE)
-        self.assertIsNone(self.room())
+        self.claim_move({policy.UNITS_KEY: '60'})
+        self.driver.update_provider_tree(self.tree, driver.NODE)
+        found = compute_state.load(self.files.compute_state_path).moves
+        self.assertEqual({}, found)
 
     def test_a_host_that_is_closed(self):
-        self.has(60)
-        self.assertEqual((60, 100.0), self.report())
         self.files.lose_profile()
-        self.assertIsNone(self.report())
+        self.assertIn('profile', self.decide(10))
 
 
 class ReturningTestCase(RoomTestCase):

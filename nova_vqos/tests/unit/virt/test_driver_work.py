@@ -3,6 +3,7 @@
 
 from fractions import Fraction
 
+import fixtures
 import hypothesis
 from hypothesis import strategies as st
 from nova.compute import provider_tree
@@ -52,9 +53,9 @@ class WorkTestCase(test_driver_core_types.ClassesTestCase):
                 **host_files.FINGERPRINT, 'online_pcpus': '0-1'})
         self.files.agent_lives(guarantee_pcpus=1.0, guarantee_total_pcpus=1.9)
 
-    def assert_cannot(self, units_cu, specs, *texts):
+    def assert_cannot(self, units_cu, specs, *texts, uuid=driver.UUID):
         error = self.assertRaises(exception.ComputeResourcesUnavailable,
-                                  self.tune, units_cu, specs=specs)
+                                  self.tune, units_cu, specs=specs, uuid=uuid)
         for text in texts:
             self.assertIn(text, str(error))
 
@@ -160,7 +161,6 @@ class ReportTestCase(WorkTestCase):
         self.assertEqual(40, self.reserved())
         self.assertEqual(30, self.state().work_cu)
         # The driver's own sum has what they take, against all that it sells.
-        self.assertEqual((90, 190.0), self.state().room)
         self.tune(100, uuid=SECOND)
         self.assert_cannot(101, {}, '90 of the 190 CU')
 
@@ -202,7 +202,137 @@ class LiveMigrationTestCase(WorkTestCase):
         check(49)
 
 
-class ResizeTestCase(WorkTestCase):
+class MoveTestCase(WorkTestCase):
+    """Servers of two vCPUs."""
+
+    def claim(self, cu, specs=SLOW, **options):
+        """A move that Nova has just claimed here, and our decision on it."""
+        move = self.claim_move({policy.UNITS_KEY: str(cu), **specs},
+                               **options)
+        self.reserved()
+        return move, self.decisions()[move.instance_uuid]
+
+    def decisions(self):
+        return compute_state.load(self.files.compute_state_path).moves
+
+    def has(self, units, **options):
+        super().has(units, vcpus=2, **options)
+
+    def tune(self, units, **options):
+        return super().tune(units, 2, **options)
+
+
+class ColdMoveTestCase(MoveTestCase):
+    """Between Nova's claim on the destination and the server's arrival."""
+
+    def test_what_it_takes_beyond_its_claim_is_reserved(self):
+        move, refusal = self.claim(30)
+        self.assertEqual('', refusal)
+        for status in 'pre-migrating', 'migrating', 'post-migrating':
+            move.status = status
+            self.assertEqual(30, self.reserved(), status)
+        # It counts once when it is here.
+        self.has(30, specs=SLOW, uuid=driver.UUID)
+        self.assertEqual(30, self.reserved())
+        move.status = 'finished'
+        self.assertEqual(30, self.reserved())
+
+    def test_nothing_else_gets_its_room(self):
+        self.claim(30)
+        self.assert_cannot(141, {}, '60 of the 200 CU', uuid=FIRST)
+        self.tune(140, uuid=FIRST)
+
+    def test_of_two_at_once_the_second_is_refused(self):
+        self.assertEqual('', self.claim(60)[1])
+        _move, refusal = self.claim(41, uuid=FIRST)
+        self.assertIn('82 CU more do not fit', refusal)
+        # The first one stays accepted, and nothing is held for the second.
+        self.assertEqual('', self.decisions()[driver.UUID])
+        self.assertEqual('', self.claim(40, uuid=SECOND)[1])
+
+    def test_one_that_failed_holds_nothing(self):
+        move, _refusal = self.claim(100)
+        move.status = 'error'
+        self.stub_driver('get_available_resource',
+                         lambda this, nodename: {'stats': {}})
+        self.stub_out('nova_vqos.virt.core_type_tracker.time.monotonic',
+                      lambda: 1e9)
+        self.driver.get_available_resource(driver.NODE)
+        self.assertEqual(0, self.reserved())
+        self.assertEqual({}, self.decisions())
+        self.assertEqual('', self.claim(100, uuid=FIRST)[1])
+
+    def test_one_whose_source_was_killed(self):
+        """Nova leaves its migration open for ever."""
+        move, _refusal = self.claim(60)
+        move.status = 'migrating'
+        self.moving[driver.UUID].task_state = None
+        self.stub_driver('get_available_resource',
+                         lambda this, nodename: {'stats': {}})
+        self.stub_out('nova_vqos.virt.core_type_tracker.time.monotonic',
+                      lambda: 1e9)
+        self.driver.get_available_resource(driver.NODE)
+        self.assertEqual(0, self.reserved())
+        self.assertEqual({}, self.decisions())
+        # And later on it moves again.
+        again, refusal = self.claim(60)
+        self.assertEqual('', refusal)
+        self.assertEqual(60, self.reserved())
+
+    def test_a_restart_of_nova_compute(self):
+        self.claim(60)
+        for status in 'migrating', 'post-migrating':
+            self.migrations[0].status = status
+            self.driver = type(self.driver)(self.driver.virtapi, False)
+            self.assertEqual(60, self.reserved())
+            self.assertEqual({driver.UUID: ''}, self.decisions())
+            self.assert_cannot(81, {}, '120 of the 200 CU', uuid=FIRST)
+
+    def test_one_that_comes_though_it_was_refused(self):
+        """Its source could not ask: it is off, and has no other host."""
+        self.has(150)
+        move, refusal = self.claim(30)
+        self.assertIn('60 CU more', refusal)
+        self.assertEqual(0, self.reserved())
+        move.status = 'post-migrating'
+        self.assertEqual(30, self.reserved())
+        self.assert_cannot(2, {}, '210 of the 200 CU', uuid=FIRST)
+
+    def test_a_migration_of_another_kind(self):
+        move, _refusal = self.claim(30)
+        self.driver._vqos_core_types.forget_choice(driver.UUID)
+        move.migration_type = 'live-migration'
+        self.assertEqual(0, self.reserved())
+        self.assertEqual({}, self.decisions())
+
+    def test_what_else_the_host_lacks(self):
+        for specs, text in (
+                ({policy.WORK_KEY: 'gpu'}, "'gpu'"),
+                ({policy.QUANTUM_CLASS_KEY: 'cache'}, 'cache'),
+                ({policy.WORK_KEY: 'hash:0'}, 'weights above 0')):
+            self.assertIn(text, self.claim(10, specs)[1])
+            self.migrations[-1].status = 'error'
+
+    def test_without_the_database_what_was_accepted_stays(self):
+        self.claim(30)
+        for name in ('MigrationList.get_by_filters',
+                     'Instance.get_by_uuid'):
+            with fixtures.MonkeyPatch(f'nova.objects.{name}',
+                                      lambda *args, **options: 1 / 0):
+                self.assertEqual(30, self.reserved())
+                self.assertEqual({driver.UUID: ''}, self.decisions())
+
+    def test_one_that_was_deleted_on_its_way(self):
+        def gone(*args, **options):
+            raise exception.InstanceNotFound(instance_id=driver.UUID)
+        self.claim(30)
+        self.stub_out('nova.objects.Instance.get_by_uuid', gone)
+        self.reserved()
+        self.assertEqual({}, self.decisions())
+
+
+class ResizeTestCase(MoveTestCase):
+    """On the same host."""
 
     def setUp(self):
         super().setUp()
@@ -210,26 +340,38 @@ class ResizeTestCase(WorkTestCase):
         self.stub_driver('migrate_disk_and_power_off',
                          lambda *args: self.off.append(True))
         self.stub_out('nova.objects.Migration.get_by_id',
-                      lambda *args: objects.Migration(
-                          source_compute='here', dest_compute='here'))
+                      lambda *args: self.migrations[args[-1] - 1])
 
-    def _resize(self, cu, **specs):
-        instance = self.make_instance(
-            {policy.UNITS_KEY: '10'},
-            migration_context=objects.MigrationContext(
-                new_numa_topology=None, migration_id=1))
-        self.driver.migrate_disk_and_power_off(
-            self.context, instance, 'here', self.make_flavor(
-                {policy.UNITS_KEY: str(cu), **specs}), None)
+    def resize(self, cu, old_cu=10, old=None, **specs):
+        move, _refusal = self.claim(
+            cu, specs, source=driver.NODE,
+            old_specs={policy.UNITS_KEY: str(old_cu), **(old or {})})
+        try:
+            self.driver.migrate_disk_and_power_off(
+                self.context, self.moving[driver.UUID], 'here',
+                self.moving[driver.UUID].new_flavor, None)
+        except exception.InstanceFaultRollback:
+            move.status = 'error'
+            raise
+        return move
 
-    def test_on_the_same_host_it_is_refused_before_it_is_off(self):
-        self.has(101, uuid=FIRST)
+    def finish(self, move):
+        """As Nova's ComputeManager._finish_resize."""
+        move.status = 'finished'
+        instance = self.moving[driver.UUID]
+        instance.task_state = None
+        instance.old_flavor = instance.flavor
+        instance.flavor = instance.new_flavor
+        self.driver._vqos_core_types.forget_choice(driver.UUID)
+
+    def test_it_is_refused_before_it_is_off(self):
+        self.has(91, uuid=FIRST)
         self.has(10, uuid=driver.UUID)
         error = self.assertRaises(exception.InstanceFaultRollback,
-                                  self._resize, 50, **SLOW)
+                                  self.resize, 50, **SLOW)
         self.assertIn('100 CU more do not fit', str(error.inner_exception))
         self.assertEqual([], self.off)
-        self._resize(49, **SLOW)
+        self.resize(49, **SLOW)
         self.assertEqual([True], self.off)
 
     def test_what_others_take_counts_without_work_too(self):
@@ -238,10 +380,48 @@ class ResizeTestCase(WorkTestCase):
         self.has(50, uuid=FIRST, specs=SLOW)
         self.has(10, uuid=driver.UUID)
         self.assertEqual(60, self.reserved())
-        self.assertRaises(exception.InstanceFaultRollback, self._resize, 91)
+        self.assertRaises(exception.InstanceFaultRollback, self.resize, 81)
         self.assertEqual([], self.off)
-        self._resize(90)
+        self.resize(80)
         self.assertEqual([True], self.off)
+
+    def test_what_it_reverts_to_is_held(self):
+        """Until it is confirmed: Placement keeps its units, not the rest."""
+        self.has(30, uuid=driver.UUID, specs=SLOW)
+        self.assertEqual(30, self.reserved())
+        move = self.resize(20, 30, SLOW, **FAST)
+        self.assertEqual(30, self.reserved())
+        self.guests.clear()
+        self.has(20, uuid=driver.UUID, specs=FAST)
+        self.finish(move)
+        for _ in range(2):
+            self.assertEqual(30, self.reserved())
+            self.assert_cannot(121, {}, '80 of the 200 CU', uuid=FIRST)
+            # Nova's database has it, whatever becomes of nova-compute.
+            self.driver = type(self.driver)(self.driver.virtapi, False)
+        move.status = 'confirmed'
+        self.assertEqual(0, self.reserved())
+        self.tune(180, uuid=FIRST)
+
+    def test_it_counts_once_when_it_is_back(self):
+        self.has(20, uuid=driver.UUID, specs=FAST)
+        move = self.resize(20, 30, SLOW, **FAST)
+        self.finish(move)
+        self.assertEqual(30, self.reserved())
+        # The domain comes before Nova says so.
+        self.guests.clear()
+        self.has(30, uuid=driver.UUID, specs=SLOW)
+        self.assertEqual(30, self.reserved())
+        move.status = 'reverted'
+        self.assertEqual(30, self.reserved())
+
+    def test_what_it_becomes_and_what_it_was(self):
+        """Both claims count, and so does what both take beyond them."""
+        self.has(30, uuid=driver.UUID, specs=SLOW)
+        self.assertRaises(exception.InstanceFaultRollback, self.resize, 71,
+                          30, SLOW, **SLOW)
+        self.resize(70, 30, SLOW, **SLOW)
+        self.assertEqual(100, self.reserved())
 
 
 class AnySequenceTestCase(WorkTestCase):
