@@ -15,6 +15,7 @@ from fractions import Fraction
 import functools
 import operator
 import re
+import types
 import typing as ty
 
 from nova_vqos import units
@@ -119,6 +120,10 @@ class WorkSpeeds(ty.NamedTuple):
 
     speed_cu: Decimal
     kinds: Mapping[str, float]
+
+    # NOTE: a Mapping has no hash; see fitness.terms.
+    def __hash__(self) -> int:
+        return hash((self.speed_cu, *self.kinds.items()))
 
 
 class HostStats(ty.NamedTuple):
@@ -244,7 +249,8 @@ def _read_work(text: str) -> tuple[WorkSpeeds, ...]:
             if kind in kinds or not coefficient:
                 raise ValueError
             kinds[kind] = coefficient
-        found.append(WorkSpeeds(Decimal(speed_cu), kinds))
+        found.append(WorkSpeeds(Decimal(speed_cu),
+                                types.MappingProxyType(kinds)))
     speeds_cu = [one.speed_cu for one in found]
     if sorted(speeds_cu) != speeds_cu:
         raise ValueError

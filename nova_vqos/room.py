@@ -20,30 +20,60 @@ class HostFull(units.UnitsError):
         :param cost_cu: CU that the refused server would take
         """
         super().__init__(
-            f'the servers of this host have {room.used_cu} of the '
-            f'{units.format_cu(room.sold_cu)} CU that it sells, '
+            f'the servers of this host have {math.ceil(room.costs_cu)} of the '
+            f'{units.format_cu(room.sale.sold_cu())} CU that it sells, '
             f'{units.format_cu(cost_cu)} CU more do not fit')
+
+
+class Sale(ty.NamedTuple):
+    """What of a host is sold, but for what kinds of work take of that.
+
+    :ivar capacity_cu: of the host
+    :ivar reserved_cu: that are not sold whatever servers there are
+    :ivar allocation_ratio: ratio of sold CU to the rest
+    """
+
+    capacity_cu: int
+    reserved_cu: int
+    allocation_ratio: float
+
+    def sold_cu(self, work_cu: int = 0) -> float:
+        """CU that servers may claim.
+
+        :param work_cu: that are reserved for kinds of work as well
+        """
+        return sold_cu(
+            self.capacity_cu,
+            min(self.reserved_cu + work_cu, self.capacity_cu),
+            self.allocation_ratio)
 
 
 class Room(ty.NamedTuple):
     """The CPU units of a host and of its servers.
 
-    :ivar used_cu: that all its servers take, rounded up
-    :ivar sold_cu: that it sells, see :func:`sold_cu`, without what is reserved
-        for kinds of work: :attr:`used_cu` has that
+    :ivar units_cu: of all its servers, which they claimed
+    :ivar costs_cu: that they take
     """
 
-    used_cu: int
-    sold_cu: float
+    units_cu: int
+    costs_cu: Fraction
+    sale: Sale
 
-    def check(self, cost_cu: Fraction | int) -> None:
-        """Refuse one more server, as Placement would.
+    def check(self, units_cu: int, cost_cu: Fraction | int) -> None:
+        """Refuse one more server, as Placement would once it has come.
 
-        :param cost_cu: CU that the server takes: its units, or more where its
-            kind of work is slow, see :func:`nova_vqos.units.cost_cu`
+        So the agent, which compares claims with what Placement sells, never
+        calls a host oversold by its rounding alone.
+
+        :param units_cu: of the server
+        :param cost_cu: CU that it takes: its units, or more where its kind of
+            work is slow, see :func:`nova_vqos.units.cost_cu`
         :raises HostFull: when it does not fit
         """
-        if self.used_cu + cost_cu > self.sold_cu:
+        claimed_cu = self.units_cu + units_cu
+        if claimed_cu > self.sale.sold_cu(work_cu(
+                claimed_cu, self.costs_cu + cost_cu,
+                self.sale.allocation_ratio)):
             raise HostFull(cost_cu, self)
 
 

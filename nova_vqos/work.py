@@ -54,15 +54,22 @@ class Mix(ty.NamedTuple):
 
     weights: tuple[tuple[str, float], ...]
 
-    def coefficient(self, measured: Mapping[str, float]) -> float:
-        """That of the mix on a pCPU, see :func:`units.mean_coefficient`.
-
+    def check(self, measured: Mapping[str, float]) -> None:
+        """
         :param measured: coefficient of each kind
         :raises KindMissing: when one has none
         """
         for kind, _weight in self.weights:
             if kind not in measured:
                 raise KindMissing(kind, measured)
+
+    def coefficient(self, measured: Mapping[str, float]) -> float:
+        """That of the mix on a pCPU, see :func:`units.mean_coefficient`.
+
+        :param measured: coefficient of each kind
+        :raises KindMissing: when one has none
+        """
+        self.check(measured)
         return units.mean_coefficient(
             (weight, measured[kind]) for kind, weight in self.weights)
 

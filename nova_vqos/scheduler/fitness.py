@@ -5,7 +5,7 @@ The one judgement of the scheduler's filter and of the operator's checks, so
 that they cannot differ. Imports nothing of Nova's.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -46,24 +46,41 @@ class Terms(ty.NamedTuple):
 
 
 def terms(policy: policies.ServerPolicy, pcpu_cu: Decimal,
-          work: Iterable[host_stats.WorkSpeeds]) -> Terms | None:
+          work: tuple[host_stats.WorkSpeeds, ...]) -> Terms | None:
     """What pCPUs are for a server; None: not measured with its work.
 
     :param policy: of the server, with units
     :param pcpu_cu: speed of the pCPUs by the mean of all kinds
     :param work: of the host
     """
-    cu, mix = ty.cast(int, policy.units), policy.mix
-    if mix is None:
-        return Terms(pcpu_cu, cu)
-    # The best, where core types of one speed differ: the driver knows which.
-    coefficient = max(filter(None, (
-        _coefficient(mix, one) for one in work if one.speed_cu == pcpu_cu)),
-        default=None)
-    if coefficient is None:
-        return None
-    return Terms(host_stats.speed_cu(coefficient), units.cost_cu(
-        cu, float(pcpu_cu / units.CU_PER_REFERENCE_PCPU), coefficient))
+    if not policy.work:
+        return Terms(pcpu_cu, ty.cast(int, policy.units))
+    return _terms_by_speed(policy, work).get(pcpu_cu)
+
+
+@functools.lru_cache(maxsize=16384)
+def _terms_by_speed(policy: policies.ServerPolicy,
+                    work: tuple[host_stats.WorkSpeeds, ...]
+                    ) -> Mapping[Decimal, Terms]:
+    """Of the core types that were measured with a kind of work.
+
+    NOTE: cached, since ten thousand hosts are asked for each server of a
+    flavor, several times each.
+
+    :param policy: with units and kinds of work
+    """
+    cu, mix = ty.cast(int, policy.units), ty.cast(works.Mix, policy.mix)
+    best: dict[Decimal, float] = {}
+    for one in work:
+        coefficient = _coefficient(mix, one)
+        if coefficient is not None:
+            # Where core types of one speed differ: the driver knows which.
+            best[one.speed_cu] = max(coefficient,
+                                     best.get(one.speed_cu, coefficient))
+    return {speed_cu: Terms(
+        host_stats.speed_cu(coefficient), units.cost_cu(
+            cu, float(speed_cu / units.CU_PER_REFERENCE_PCPU), coefficient))
+        for speed_cu, coefficient in best.items()}
 
 
 def _coefficient(mix: works.Mix, measured: host_stats.WorkSpeeds
@@ -75,7 +92,7 @@ def _coefficient(mix: works.Mix, measured: host_stats.WorkSpeeds
 
 
 def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes,
-            work: Sequence[host_stats.WorkSpeeds] = ()
+            work: tuple[host_stats.WorkSpeeds, ...] = ()
             ) -> host_stats.CoreTypeRoom | None:
     """The core type that the driver would choose; None: none fits.
 
@@ -97,7 +114,7 @@ def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes,
 
 
 def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes,
-                work: Sequence[host_stats.WorkSpeeds] = ()) -> _CoreTypes:
+                work: tuple[host_stats.WorkSpeeds, ...] = ()) -> _CoreTypes:
     """What one more server leaves of a host's core types.
 
     :param policy: of the server, with units
@@ -123,7 +140,14 @@ def terms_of(policy: policies.ServerPolicy, stats: host_stats.HostStats
     if not policy.work:
         return (None if stats.slowest_cu is None
                 else terms(policy, stats.slowest_cu, ()))
-    known = _all_terms(policy, stats)
+    return _least_terms(policy, stats.work)
+
+
+@functools.lru_cache(maxsize=16384)
+def _least_terms(policy: policies.ServerPolicy,
+                 work: tuple[host_stats.WorkSpeeds, ...]) -> Terms | None:
+    """The slowest speed and the least cost; None: not measured."""
+    known = _terms_by_speed(policy, work).values()
     if not known:
         return None
     return Terms(min(one.speed_cu for one in known),
@@ -138,15 +162,10 @@ def cost_cu(policy: policies.ServerPolicy, stats: host_stats.HostStats
 
     :param policy: of the server, with units
     """
-    return (min((one.cost_cu for one in _all_terms(policy, stats)),
-                default=None) if policy.work else policy.units)
-
-
-def _all_terms(policy: policies.ServerPolicy, stats: host_stats.HostStats
-               ) -> list[Terms]:
-    """Those of its core types that were measured with a kind of work."""
-    return [found for one in stats.work
-            if (found := terms(policy, one.speed_cu, stats.work)) is not None]
+    if not policy.work:
+        return policy.units
+    found = _least_terms(policy, stats.work)
+    return None if found is None else found.cost_cu
 
 
 class Judge:
@@ -244,8 +263,7 @@ class Judge:
         policy = self._policy
         if policy.mix is not None:
             try:
-                policy.mix.coefficient(stats.work[0].kinds if stats.work
-                                       else {})
+                policy.mix.check(stats.work[0].kinds if stats.work else {})
             except works.KindMissing as error:
                 return str(error)
         if self._in_one_type and core_types:

@@ -65,13 +65,13 @@ class Admission(ty.NamedTuple):
     tune: cputune.CpuTune | None = None
 
 
-def admit(candidate, report, tracker, *, sold_cu, periods):
+def admit(candidate, report, tracker, *, sale, periods):
     """What a server gets on a host that does not have it yet.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
     :param tracker: its CoreTypeTracker
-    :param sold_cu: CU that the host sells; None: the sum of its servers is
-        not counted
+    :param sale: nova_vqos.room.Sale of the host; None: the sum of its servers
+        is not counted
     :raises CannotServe: when the host cannot keep its promise
     """
     policy = candidate.policy
@@ -100,10 +100,10 @@ def admit(candidate, report, tracker, *, sold_cu, periods):
                 raise CannotServe(
                     f'{policies.GUARANTEE_KEY} is required: {refusal}')
         if candidate.in_one_type:
-            pcpus = tracker.choose(candidate, report, sold_cu)
+            pcpus = tracker.choose(candidate, report, sale)
         else:
             pcpus = None
-            tracker.check_pinned(candidate, report, sold_cu)
+            tracker.check_pinned(candidate, report, sale)
         return Admission(pcpus, _tune(candidate, report, pcpus, periods))
     except (units.UnitsError, files.FileError) as error:
         # It may be too slow here, where there is room.

@@ -8,7 +8,6 @@ host, stopped ones included, since these still hold what they claimed.
 """
 
 from fractions import Fraction
-import math
 import time
 import typing as ty
 
@@ -69,6 +68,20 @@ class _Used(ty.NamedTuple):
                     for server in self.servers), start=Fraction(0))
 
 
+class Usage(ty.NamedTuple):
+    """What servers use of a host, and what they leave.
+
+    :ivar stock_load: of those without units
+    :ivar work_cu: CU that may not be sold since slow kinds of work take them
+    :ivar left: all core types with the room that is left, be it one alone;
+        empty: there is no profile
+    """
+
+    stock_load: stock_servers.Load
+    work_cu: int
+    left: tuple
+
+
 class CoreTypeTracker:
     """Chooses a core type for each server of a host, while there is room.
 
@@ -92,62 +105,43 @@ class CoreTypeTracker:
         self._formers = {}
         # By UUID, the XML of a domain as last parsed, and what it is.
         self._parsed = {}
-        #: What :meth:`stock_load` last returned; None: it was not called yet.
+        #: That of the last usage; None: it was not asked for yet.
         self.last_stock_load = None
 
     @lockutils.synchronized(_LOCK)
-    def left_for_stats(self, report):
-        """The core types with the room that all servers leave.
+    def usage(self, report):
+        """What servers use of the host, and what they leave.
 
-        Where it is not known: of unlike pCPUs this raises, of others the
-        scheduler's weighers alone read it, and there is none.
-
-        :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :returns: all core types, be it one alone; empty: not known
-        """
-        if not report.all_core_types:
-            return ()
-        try:
-            return _with_servers(report.all_core_types, self._used(report))
-        except Exception as error:
-            if report.unlike_core_types:
-                raise
-            LOG.warning('CPU units that are left cannot be counted, and the '
-                        'scheduler prefers other hosts: %s', error)
-            return ()
-
-    @lockutils.synchronized(_LOCK)
-    def stock_load(self, report):
-        """What servers without units take of the host.
+        All domains are read for it, once.
 
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :returns: nova_vqos.virt.stock_servers.Load
+        :returns: Usage
         """
-        load, last = self._load(self._domains(), report), self.last_stock_load
+        domains = self._domains()
+        load = self._load(domains, report)
+        self._log_stock_load(load)
+        used = self._used_of(domains, load)
+        return Usage(
+            load, room.work_cu(used.units_cu, used.costs_cu(report),
+                               CONF.vqos.allocation_ratio),
+            _with_servers(report.all_core_types, used))
+
+    def _log_stock_load(self, load):
+        last = self.last_stock_load
         if (load.cu or 0) != (0 if last is None else last.cu or 0):
             LOG.warning('Servers without CPU units on this host: %(servers)d. '
                         'CPU units reserved for them: %(cu)d', {
                             'servers': load.servers, 'cu': load.cu or 0})
         self.last_stock_load = load
-        return load
 
     @lockutils.synchronized(_LOCK)
-    def work_cu(self, report):
-        """CU that may not be sold since slow kinds of work take them.
-
-        :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        """
-        used = self._used(report)
-        return room.work_cu(used.units_cu, used.costs_cu(report),
-                            CONF.vqos.allocation_ratio)
-
-    @lockutils.synchronized(_LOCK)
-    def choose(self, candidate, report, sold_cu):
+    def choose(self, candidate, report, sale):
         """The pCPUs for a server that is new to the host.
 
         :param candidate: nova_vqos.virt.admission.Candidate with units
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :param sold_cu: CU that the host sells; None: the sum is not counted
+        :param sale: nova_vqos.room.Sale of the host; None: the sum is not
+            counted
         :returns: None where all pCPUs are equal
         :raises nova_vqos.room.HostFull: when all servers have more than the
             host sells
@@ -158,10 +152,11 @@ class CoreTypeTracker:
         policy = candidate.policy
         if report.unlike_core_types:
             # What it takes depends on the core type.
-            _check_sum(policy.units, claimed, report, sold_cu)
+            _check_sum(policy, policy.units, claimed, report, sale)
         else:
-            _check_sum(_cost_cu(_server(policy, None), report.all_core_types),
-                       claimed, report, sold_cu)
+            _check_sum(policy, _cost_cu(_server(policy, None),
+                                        report.all_core_types),
+                       claimed, report, sale)
         left = _with_servers(_counted(report), used)
         if not left:
             return self._record(candidate, left, None)
@@ -170,17 +165,18 @@ class CoreTypeTracker:
             raise core_types.SpansCoreTypes(policy, left)
         chosen = core_types.choose(policy, mine,
                                    tick_us=report.profile.tick_us)
-        _check_sum(chosen.cost_cu(policy.units, policy.vcpus, policy.mix),
-                   claimed, report, sold_cu)
+        _check_sum(policy, chosen.cost_cu(policy.units, policy.vcpus,
+                                          policy.mix), claimed, report, sale)
         return self._record(candidate, left, chosen)
 
     @lockutils.synchronized(_LOCK)
-    def check_pinned(self, candidate, report, sold_cu):
+    def check_pinned(self, candidate, report, sale):
         """Refuse a new server, with pins of Nova's, that does not fit.
 
         :param candidate: nova_vqos.virt.admission.Candidate with units
         :param report: :class:`nova_vqos.virt.host_state.HostReport`
-        :param sold_cu: CU that the host sells; None: the sum is not counted
+        :param sale: nova_vqos.room.Sale of the host; None: the sum is not
+            counted
         :raises nova_vqos.room.HostFull: when all servers have more than the
             host sells
         :raises nova_vqos.core_types.NoCoreTypeFits: when its vCPUs do not
@@ -188,8 +184,9 @@ class CoreTypeTracker:
         """
         used = self._used(report, but=candidate.uuid)
         server = _server(candidate.policy, candidate.pcpus)
-        _check_sum(_cost_cu(server, report.all_core_types),
-                   self._with_former(used, candidate.uuid), report, sold_cu)
+        _check_sum(
+            candidate.policy, _cost_cu(server, report.all_core_types),
+            self._with_former(used, candidate.uuid), report, sale)
         with_it = used._replace(servers=[*used.servers, server])
         if _is_exact() and not all(
                 one.packed.packs() for one in _with_servers(
@@ -296,7 +293,9 @@ class CoreTypeTracker:
         :param but: UUID of a server that is left out; None: all count
         """
         domains = self._domains()
-        load = self._load(domains, report, but)
+        return self._used_of(domains, self._load(domains, report, but), but)
+
+    def _used_of(self, domains, load, but=None):
         return _Used(self._all_servers(domains, but),
                      CONF.vqos.reserved_cu + (load.cu or 0))
 
@@ -354,13 +353,15 @@ class CoreTypeTracker:
         return found
 
 
-def _check_sum(cost_cu, used, report, sold_cu):
+def _check_sum(policy, cost_cu, used, report, sale):
     """Refuse a server as Placement would, where the host sells too little.
 
+    :param policy: of the server
     :param cost_cu: CU that it takes
     """
-    if sold_cu is not None:
-        room.Room(math.ceil(used.costs_cu(report)), sold_cu).check(cost_cu)
+    if sale is not None:
+        room.Room(used.units_cu, used.costs_cu(report), sale).check(
+            policy.units, cost_cu)
 
 
 def _cost_cu(server, all_core_types):

@@ -62,15 +62,17 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # Why this Nova would start servers without a cap; '': it would not.
         self._vqos_unknown_nova = nova_contract.difference(
             type(self), libvirt_driver.LibvirtDriver, libvirt_host.Host)
+        self._vqos_state_path = CONF.vqos.compute_state_path
+        last = _last_state(self._vqos_state_path)
         # Whether Placement has units of this host; None: not yet known.
-        self._vqos_sells_units = None
+        self._vqos_sells_units = last and host_stats.sells_units(last.stats)
+        # CU that its last inventory reserves for kinds of work.
+        self._vqos_work_cu = last.work_cu if last else 0
+        # room.Sale of the last inventory that Nova was given; None: not yet,
+        # or none.
+        self._vqos_last_sale = None
         # UUID of this host's resource provider; None: not yet known.
         self._vqos_provider = None
-        # CU that it sells, by the last inventory that Nova was given, without
-        # what that reserves for kinds of work; None: not yet, or none.
-        self._vqos_last_sold_cu = None
-        # CU that are reserved for these.
-        self._vqos_work_cu = 0
         self._vqos_agent = agent_client.AgentClient()
         # UUIDs of servers whose guest is being made anew on this host.
         self._vqos_returning = set()
@@ -83,7 +85,6 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
-        self._vqos_state_path = CONF.vqos.compute_state_path
         self._vqos_state_file = compute_state.Writer(self._vqos_state_path)
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
@@ -95,19 +96,20 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # NOTE: read before, since the stock method replaces all inventory.
         last = inventory.last_of(provider_tree, nodename)
         guarantees = inventory.guarantees(provider_tree, nodename)
-        sold_cu, work_cu = None, 0
+        sale, usage, work_cu = None, None, 0
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._vqos_provider = provider_tree.data(nodename).uuid
         try:
             report = self._vqos_report()
             self._vqos_follow_moves(nodename, report)
-            stock_load = self._vqos_core_types.stock_load(report)
-            work_cu = self._vqos_core_types.work_cu(report)
-            mine = _cpu_units(report, stock_load, last, guarantees, work_cu)
+            usage = self._vqos_core_types.usage(report)
+            work_cu = usage.work_cu
+            given = {'last': last, 'last_work_cu': self._vqos_work_cu,
+                     'guarantees': guarantees}
+            mine = _cpu_units(report, usage, work_cu=work_cu, **given)
             if mine is not None:
                 # The driver itself counts what servers take.
-                sold_cu = inventory.sold_cu(_cpu_units(
-                    report, stock_load, last, guarantees))
+                sale = inventory.sale(_cpu_units(report, usage, **given))
             traits = report.traits(sold_units=mine is not None)
             if guarantees and report.valid and report.unsold_cu is None:
                 # As the inventory does.
@@ -117,17 +119,18 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             # the stats of one that runs.
             LOG.exception('The inventory of CPU units cannot be made: this '
                           'host accepts no new servers with units')
+            work_cu = 0
             mine = None if last is None else inventory.closed(last)
-            sold_cu = None if mine is None else inventory.sold_cu(mine)
+            sale = None if mine is None else inventory.sale(mine)
             traits = host_stats.traits(host_stats.HostStats(
                 sells_units=mine is not None), hook=False)
         inventory.merge(provider_tree, nodename, mine)
         inventory.set_traits(provider_tree, nodename, traits)
-        self._vqos_last_sold_cu, self._vqos_work_cu = sold_cu, work_cu
+        self._vqos_last_sale, self._vqos_work_cu = sale, work_cu
         self._vqos_sells_units = mine is not None
         # NOTE: Nova calls this for each claim, and then the source of a move
         # asks this host's agent for the decision on it.
-        self._vqos_stats()
+        self._vqos_stats(usage)
 
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler's filter and weighers read."""
@@ -336,10 +339,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             raise exception.UnsupportedHostCPUControlPolicy()
         # NOTE: Nova has no other host for a server that moved here cold: it is
         # off, and a refusal would set it to ERROR.
-        sold_cu = (None if guest.uuid in self._vqos_moved
-                   else self._vqos_sold_cu(self._vqos_report()))
+        sale = (None if guest.uuid in self._vqos_moved
+                else self._vqos_sale(self._vqos_report()))
         try:
-            self._vqos_admit(admission.admit, guest, policy, sold_cu=sold_cu)
+            self._vqos_admit(admission.admit, guest, policy, sale=sale)
         except admission.CannotServe as error:
             raise exception.ComputeResourcesUnavailable(
                 reason=str(error)) from error
@@ -411,16 +414,15 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                         'rescue began: %s', error, instance=instance)
             return xml
 
-    def _vqos_stats(self):
-        """Our stats, which the agent gets as well. Never raises."""
+    def _vqos_stats(self, usage=None):
+        """Our stats, which the agent gets as well. Never raises.
+
+        :param usage: what servers use now; None: it is read
+        """
         try:
-            if self._vqos_sells_units is None:
-                # The first report comes before the inventory: what was
-                # reported before this start counts.
-                self._vqos_sells_units = _sold_units(self._vqos_state_path)
             report = self._vqos_report()
-            stats = report.stats(
-                self._vqos_core_types.left_for_stats(report))
+            stats = report.stats(self._vqos_left(report) if usage is None
+                                 else usage.left)
             texts = host_stats.encode(stats._replace(
                 sells_units=report.may_have_sold(
                     bool(self._vqos_sells_units))))
@@ -439,17 +441,32 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             self._vqos_work_cu, self._vqos_moves.reasons)
         return texts
 
+    def _vqos_left(self, report):
+        """The core types with the room that all servers leave.
+
+        Where it is not known: of unlike pCPUs this raises, of others the
+        scheduler's weighers alone read it, and there is none.
+        """
+        try:
+            return self._vqos_core_types.usage(report).left
+        except Exception as error:
+            if report.unlike_core_types:
+                raise
+            LOG.warning('CPU units that are left cannot be counted, and the '
+                        'scheduler prefers other hosts: %s', error)
+            return ()
+
     def _vqos_report(self):
         return self._vqos_reporter.report(
             self._get_vcpu_available(),
             self._vqos_obstacle() or self._vqos_unknown_nova)
 
-    def _vqos_sold_cu(self, report):
-        """CU that this host sells; None: it has nothing to sell."""
-        if self._vqos_last_sold_cu is not None:
-            return self._vqos_last_sold_cu
-        sold = _cpu_units(report, self._vqos_core_types.stock_load(report))
-        return None if sold is None else inventory.sold_cu(sold)
+    def _vqos_sale(self, report):
+        """What this host sells; None: it has nothing to sell."""
+        if self._vqos_last_sale is not None:
+            return self._vqos_last_sale
+        sold = _cpu_units(report, self._vqos_core_types.usage(report))
+        return None if sold is None else inventory.sale(sold)
 
     def _vqos_obstacle(self):
         """Why this host can cap no guest, '' if it can."""
@@ -486,7 +503,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                        or self._vqos_work_cu)
             admission.admit(
                 candidate, report, self._vqos_core_types,
-                sold_cu=self._vqos_sold_cu(report) if counted else None,
+                sale=self._vqos_sale(report) if counted else None,
                 periods=vqos.periods(CONF))
         try:
             self._vqos_moves.follow(nodename, report, admit)
@@ -537,7 +554,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                     instance.uuid, policy,
                     frozenset().union(*pins) or report.pcpus, is_pinned, pins),
                 report, self._vqos_core_types,
-                sold_cu=self._vqos_sold_cu(report),
+                sale=self._vqos_sale(report),
                 periods=vqos.periods(CONF)).pcpus
             # Its pins are known once Nova has claimed its cells.
             return None if is_pinned and not pins else pcpus
@@ -552,11 +569,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             reason=f'host {CONF.host}: {reason}')
 
 
-def _cpu_units(report, stock_load, last=None, guarantees=False, work_cu=0):
+def _cpu_units(report, usage, last=None, **options):
     return inventory.cpu_units(
         report, last, reserved_cu=CONF.vqos.reserved_cu,
         allocation_ratio=CONF.vqos.allocation_ratio,
-        stock_cu=stock_load.cu or 0, work_cu=work_cu, guarantees=guarantees)
+        stock_cu=usage.stock_load.cu or 0, **options)
 
 
 def _parse(flavor, numa_topology=None):
@@ -590,18 +607,16 @@ def _record_refusal(instance):
                       instance=instance)
 
 
-def _sold_units(path):
-    """Whether the last report before this start was that of units to sell.
+def _last_state(path):
+    """The last report before this start; None: it is not known.
 
     :param path: see :mod:`nova_vqos.compute_state`
-    :returns: None where that is not known
     """
     try:
-        last = compute_state.load(path)
+        return compute_state.load(path)
     except ValueError as error:
         LOG.warning('The last stats of this host cannot be read: %s', error)
         return None
-    return None if last is None else host_stats.sells_units(last.stats)
 
 
 def _was_refused(instance):

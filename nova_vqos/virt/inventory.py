@@ -12,7 +12,7 @@ _ANY_AMOUNT = {'min_unit': 1, 'max_unit': units.MAX_UNITS, 'step_size': 1}
 
 
 def cpu_units(report, last, *, reserved_cu, allocation_ratio,
-              stock_cu=0, work_cu=0, guarantees=False):
+              stock_cu=0, work_cu=0, last_work_cu=0, guarantees=False):
     """The inventory of CPU units of a host.
 
     :param report: :class:`nova_vqos.virt.host_state.HostReport` of the host
@@ -20,6 +20,7 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     :param reserved_cu: CU that are reserved for the host
     :param stock_cu: CU that servers without units take
     :param work_cu: CU that other servers take beyond their units
+    :param last_work_cu: what the last inventory reserved for that
     :param allocation_ratio: ratio of sold CU to the rest
     :param guarantees: whether Placement knows it as a host that guarantees
         speed
@@ -32,23 +33,23 @@ def cpu_units(report, last, *, reserved_cu, allocation_ratio,
     total = max(capacity_cu, 1)
     unsold_cu, least_cu = report.unsold_cu, 0
     if unsold_cu is None and last and guarantees:
-        # Until the agent says it, the inventory stays as it is.
-        least_cu = min(last['reserved'], capacity_cu)
+        # Until the agent says it, the rest of the inventory stays as it is.
+        least_cu = last['reserved'] - last_work_cu
     return {
         **_ANY_AMOUNT,
         'total': total,
-        'reserved': total if capacity_cu < 1 else max(
-            least_cu, room.reserved_cu(
+        'reserved': total if capacity_cu < 1 else min(
+            capacity_cu, work_cu + max(least_cu, room.reserved_cu(
                 capacity_cu, host_cu=reserved_cu, stock_cu=stock_cu,
-                unsold_cu=unsold_cu or 0, work_cu=work_cu)),
+                unsold_cu=unsold_cu or 0))),
         'allocation_ratio': allocation_ratio,
     }
 
 
-def sold_cu(inventory):
-    """CU that servers may claim of an inventory, as Placement computes it."""
-    return room.sold_cu(inventory['total'], inventory['reserved'],
-                        inventory['allocation_ratio'])
+def sale(inventory):
+    """What an inventory sells, that has nothing reserved for kinds of work."""
+    return room.Sale(inventory['total'], inventory['reserved'],
+                     inventory['allocation_ratio'])
 
 
 def closed(last):

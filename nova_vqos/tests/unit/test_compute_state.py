@@ -89,7 +89,8 @@ def test_nothing_was_left(path):
     ('{"version": 1, "at": "", "stats": [], "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {"a": 1}, "terms": {}}', 'stats'),
     ('{"version": 1, "at": "", "stats": {}, "terms": {"a": true}}', 'terms'),
-    ('{"version": 1, "at": "", "stats": {}, "terms": {}, "moves": 7}', 'moves'),
+    ('{"version": 1, "at": "", "stats": {}, "terms": {}, "moves": 7}',
+     'moves'),
     (' ' * 140_000, 'longer')])
 def test_an_invalid_state_is_refused(path, content, problem):
     with open(path, 'w', encoding='utf-8') as file:

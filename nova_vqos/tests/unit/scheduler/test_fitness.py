@@ -7,6 +7,7 @@ What the filter makes of it: test_filter.
 import collections
 import datetime
 from decimal import Decimal
+from fractions import Fraction
 import random
 
 import pytest
@@ -207,13 +208,14 @@ class Tracker:
     def __init__(self, left):
         self._left = left
 
-    def choose(self, candidate, report, sold_cu):
+    def choose(self, candidate, report, sale):
         if len(self._left) < 2 and not self._left[0].packed:
             policy, (only,) = candidate.policy, self._left
             cost_cu = only.cost_cu(policy.units, policy.vcpus, policy.mix)
             # Of others Placement counts the units.
             if policy.work and cost_cu > only.room_cu:
-                raise room.HostFull(cost_cu, room.Room(0, 0.0))
+                raise room.HostFull(cost_cu, room.Room(
+                    0, Fraction(0), room.Sale(0, 0, 1.0)))
             return None
         return core_types.choose(candidate.policy, self._left,
                                  tick_us=report.profile.tick_us).pcpus
@@ -227,7 +229,7 @@ def driver_accepts(policy, report, left):
     try:
         admission.admit(
             admission.Candidate('uuid', policy, report.pcpus, False), report,
-            Tracker(left), sold_cu=None, periods=cputune.DEFAULT_PERIODS)
+            Tracker(left), sale=None, periods=cputune.DEFAULT_PERIODS)
     except admission.CannotServe:
         return False
     return True

@@ -221,7 +221,7 @@ class ChoicesTestCase(ClassesTestCase):
 
     def room(self):
         return [room.whole_room_cu for room in self.driver._vqos_core_types
-                .left_for_stats(self.driver._vqos_report())]
+                .usage(self.driver._vqos_report()).left]
 
     def test_it_counts_at_once(self):
         self.assertEqual([400, 240], self.room())

@@ -178,6 +178,29 @@ class ReportTestCase(WorkTestCase):
         self.files.agent_lives()
         self.assertEqual([40] * 3, [self.reserved() for _ in range(3)])
 
+    def test_it_counts_once_while_the_agent_is_silent(self):
+        """Also after a restart: the last report says what it was."""
+        self.guarantee()
+        self.has(30, specs=SLOW)
+        self.assertEqual(40, self.reserved())
+        self.files.agent_lives()
+        for _ in range(2):
+            self.assertEqual(40, self.reserved())
+            self.assert_cannot(131, {}, '60 of the 190 CU', uuid=FIRST)
+            self.tune(100, uuid=FIRST)
+            self.driver = type(self.driver)(self.driver.virtapi, False)
+        self.guests.clear()
+        self.assertEqual(10, self.reserved())
+        self.has(50, specs=SLOW)
+        self.assertEqual(60, self.reserved())
+
+    def test_domains_are_read_once_for_a_report(self):
+        self.has(30, specs=SLOW)
+        self.reserved()
+        self.only_running.clear()
+        self.reserved()
+        self.assertEqual([False], self.only_running)
+
     def test_speeds_of_kinds_are_in_the_stats(self):
         self.reserved()
         self.assertEqual('100=hash:50,integer:200',
