@@ -114,7 +114,7 @@ def choose(wanted: Iterable[str], commands: Mapping[str, Benchmark],
         name, equals, weight = text.partition('=')
         benchmark = load(name, commands)
         members.append(Member(name, benchmark, (
-            _weight(text, weight) if equals
+            parse_weight(weight, text) if equals
             else 0.0 if benchmark.memory_bound else 1.0)))
     _check_set(members)
     unused = commands.keys() - {member.name for member in members}
@@ -131,16 +131,23 @@ def choose_as(reference: cpu.Reference,
 
     :raises CalibrationError: when this host cannot be compared with it
     """
-    members = []
-    for known in reference.benchmarks:
-        benchmark = load(known.name, commands)
-        if benchmark.identity != known.identity:
-            raise CalibrationError(
-                f'benchmark {known.name} of the reference is '
-                f'{known.identity!r}, this host has {benchmark.identity!r}: '
-                'scores of the two cannot be compared')
-        members.append(Member(known.name, benchmark, known.weight))
-    return tuple(members)
+    return tuple(Member(known.name, load_as(known, commands), known.weight)
+                 for known in reference.benchmarks)
+
+
+def load_as(known: cpu.Benchmark,
+            commands: Mapping[str, Benchmark]) -> Benchmark:
+    """A benchmark of a reference.
+
+    :raises CalibrationError: when this host cannot be compared with it
+    """
+    benchmark = load(known.name, commands)
+    if benchmark.identity != known.identity:
+        raise CalibrationError(
+            f'benchmark {known.name} of the reference is '
+            f'{known.identity!r}, this host has {benchmark.identity!r}: '
+            'scores of the two cannot be compared')
+    return benchmark
 
 
 def find_program(name: str, package: str) -> str:
@@ -199,14 +206,19 @@ def check_name(name: str) -> None:
             'something else')
 
 
-def _weight(text: str, weight: str) -> float:
+def parse_weight(weight: str, where: str) -> float:
+    """A weight from its text.
+
+    :param where: the text is, for the error
+    :raises CalibrationError: when it is none
+    """
     try:
         found = float(weight)
     except ValueError:
         found = -1.0
     if not 0 <= found <= cpu.MAX_WEIGHT:
         raise CalibrationError(
-            f'the weight in {text!r} must be a number from 0 to '
+            f'the weight in {where!r} must be a number from 0 to '
             f'{cpu.MAX_WEIGHT:g}')
     return found
 

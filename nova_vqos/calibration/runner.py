@@ -9,6 +9,7 @@ lower it by its share.
 import abc
 from collections.abc import Callable, Collection, Mapping
 import dataclasses
+import hashlib
 import logging
 import os
 import pathlib
@@ -19,6 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import typing as ty
 
 from nova_vqos.calibration.benchmark import Benchmark
 from nova_vqos.calibration.benchmark import CalibrationError
@@ -155,6 +157,16 @@ class NativeRunner(Runner):
         """Remove what the program worked with."""
         self._directory.cleanup()
 
+    def output_sha256(self, events: int) -> str:
+        """The hash of what the program writes to its standard output.
+
+        :raises CalibrationError: when it fails, or hangs
+        """
+        with tempfile.TemporaryFile() as output:
+            self._run(events, output)
+            output.seek(0)
+            return hashlib.file_digest(output, 'sha256').hexdigest()
+
     def work(self, pcpu: int, report: Callable[[float], None],
              stop: threading.Event) -> None:
         pin(0, pcpu)
@@ -195,13 +207,14 @@ class NativeRunner(Runner):
         line = shlex.join(self._benchmark.argv(events))
         return line if len(line) <= 200 else f'{line[:197]}...'
 
-    def _run(self, events: int) -> float:
+    def _run(self, events: int,
+             output: ty.IO[bytes] | int = subprocess.DEVNULL) -> float:
         """Run the program once; the CPU time that it took."""
         with (tempfile.TemporaryFile() as errors,
               subprocess.Popen(self._benchmark.argv(events),
                                cwd=self._directory.name,
                                stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL,
+                               stdout=output,
                                stderr=errors) as process):
             watchdog = threading.Timer(_ROUND_TIMEOUT_S, process.kill)
             watchdog.start()

@@ -15,6 +15,13 @@ def add_profile(parser: argparse.ArgumentParser, what: str) -> None:
                         help=f'{what}, default: %(default)s')
 
 
+def add_verification(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--verification', metavar='FILE', default=default_path.VERIFICATION,
+        help='result of the last command verify, if there was one; a profile '
+             'that was found to be stale is refused; default: %(default)s')
+
+
 def add_max_seconds(parser: argparse.ArgumentParser, effort: Effort,
                     least: str) -> None:
     """:param least: what is measured at least"""

@@ -65,6 +65,10 @@ class Reference(ty.NamedTuple):
         return math.hypot(*(b.weight / total * b.half_width
                             for b in self.benchmarks))
 
+    def has(self, name: str) -> bool:
+        """Whether a benchmark of this name is one of it."""
+        return any(found.name == name for found in self.benchmarks)
+
     def benchmark(self, name: str) -> Benchmark:
         """A benchmark by its name.
 
@@ -156,6 +160,18 @@ class Measurement(ty.NamedTuple):
     def kinds(self) -> dict[str, float]:
         """The coefficient of each kind of work, by its name."""
         return {score.benchmark: score.coefficient for score in self.scores}
+
+    def score(self, benchmark: str) -> Score:
+        """The coefficient by one benchmark, by its name.
+
+        :raises files.FileInvalid: when there is none
+        """
+        for found in self.scores:
+            if found.benchmark == benchmark:
+                return found
+        raise files.FileInvalid(
+            f'the profile has no score of {benchmark!r}, it has '
+            f'{", ".join(self.kinds)}')
 
     def coefficient_of(self, mix: work.Mix | None) -> float:
         """The coefficient of a mix of kinds of work; None: that of all.

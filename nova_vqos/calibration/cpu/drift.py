@@ -26,6 +26,7 @@ UNKNOWN = validity.UNKNOWN
 class Finding:
     """The drift of a class of equal pCPUs.
 
+    :ivar kind: a benchmark; '': all those that count
     :ivar drift: of the coefficient, relative to the profile's
     :ivar open_by: how far it may be off by chance, relative to the profile's:
         half of the drift's 95 % interval
@@ -33,11 +34,12 @@ class Finding:
     """
 
     pcpus: frozenset[int]
-    promised: cpu.Measurement
-    measured: cpu.Measurement
+    promised: cpu.Measurement | cpu.Score
+    measured: cpu.Measurement | cpu.Score
     drift: float
     open_by: float
     verdict: str
+    kind: str = ''
 
 
 def classes(profile: model.Profile,
@@ -71,12 +73,30 @@ def judge(profile: model.Profile,
         sibling threads and interrupts, and make a host look slower than it
         is, by an unknown amount, and never faster
     """
-    promised = {c.pcpus: c.busy for c in profile.cpu_classes}
-    found = [_judge(profile, pcpus, promised[pcpus], measured[pcpus],
-                    tolerance) for pcpus in promised]
-    return [dataclasses.replace(one, verdict=UNKNOWN)
-            if beside_guests and one.drift < 0 and one.verdict == STALE
-            else one for one in found]
+    return _beside_guests([
+        _judge(c.pcpus, c.busy, reference.own_half_width(profile, c.busy),
+               measured[c.pcpus], tolerance)
+        for c in profile.cpu_classes], beside_guests)
+
+
+def judge_kind(profile: model.Profile, kind: str,
+               measured: Mapping[frozenset[int], cpu.Score],
+               tolerance: float, *,
+               beside_guests: bool = False) -> list[Finding]:
+    """Compare a measurement by one benchmark with a profile, by class.
+
+    :param kind: name of the benchmark
+    :param measured, tolerance, beside_guests: see :func:`judge`
+    """
+    known = profile.reference.benchmark(kind)
+    found = []
+    for c in profile.cpu_classes:
+        promised = c.busy.score(kind)
+        found.append(dataclasses.replace(
+            _judge(c.pcpus, promised, reference.own_half_width(
+                profile, promised, known.half_width), measured[c.pcpus],
+                tolerance), kind=kind))
+    return _beside_guests(found, beside_guests)
 
 
 def worst(findings: Iterable[Finding]) -> str:
@@ -86,12 +106,23 @@ def worst(findings: Iterable[Finding]) -> str:
                 if verdict in verdicts)
 
 
-def _judge(profile: model.Profile, pcpus: frozenset[int],
-           promised: cpu.Measurement, measured: cpu.Measurement,
+def _beside_guests(found: Iterable[Finding],
+                   beside_guests: bool) -> list[Finding]:
+    return [dataclasses.replace(one, verdict=UNKNOWN)
+            if beside_guests and one.drift < 0 and one.verdict == STALE
+            else one for one in found]
+
+
+def _judge(pcpus: frozenset[int], promised: cpu.Measurement | cpu.Score,
+           promised_half_width: float,
+           measured: cpu.Measurement | cpu.Score,
            tolerance: float) -> Finding:
+    """
+    :param promised_half_width: of its interval, without the reference's part
+    """
     drift = measured.coefficient / promised.coefficient - 1
     open_by = math.hypot(
-        reference.own_half_width(profile, promised),
+        promised_half_width,
         (measured.interval_high - measured.interval_low) / 2,
     ) / promised.coefficient
     verdict = (STALE if abs(drift) > open_by + tolerance

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration of a host's CPUs: from scores to a profile."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+import dataclasses
 import itertools
 import logging
 import math
@@ -33,6 +34,11 @@ LOG = logging.getLogger(__name__)
 EFFORT = Effort(max_rounds=40)
 
 
+class UnfitRoundsError(CalibrationError):
+    """Rounds from which no figure may come: going on with them is of no use.
+    """
+
+
 class TwoModesError(CalibrationError):
     """Rounds of one measurement had two speeds: no mean is their promise.
 
@@ -47,6 +53,19 @@ class TwoModesError(CalibrationError):
             'the clock rate, give the pCPUs of one node by --pcpus, or stop '
             'the other work, and measure again')
         self.profile = profile
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """What benchmarks scored, one by one.
+
+    :ivar estimates: by benchmark, state, and class of equal pCPUs; those
+        alone are those of the busy ones where no pCPU was measured alone
+    :ivar round_events: by benchmark; None: they depended on the pCPU
+    """
+
+    estimates: Mapping[tuple[str, str, frozenset[int]], estimate.Estimate]
+    round_events: Mapping[str, int | None]
 
 
 class Calibration:
@@ -93,13 +112,18 @@ class Calibration:
         self._record = Record(record_path, self._key(), restart=restart)
         self._steps = steps.Steps(
             members, setting, effort,
-            None if against is None else against.reference, self._record,
-            self._observations)
+            () if against is None else against.reference.benchmarks,
+            self._record, self._observations)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What may be wrong with the measurements so far."""
         return self._observations.warnings
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """The conditions of the measurements so far."""
+        return self._observations.provenance
 
     @property
     def guests_at_work(self) -> bool:
@@ -115,8 +139,7 @@ class Calibration:
             are at work on the pCPUs
         """
         deadline_s = self._begin()
-        # A single pCPU is as busy as it can be when it is measured alone.
-        alone = self._alone() if len(self._setting.pcpus) > 1 else []
+        alone = self._alone()
         self._steps.run([*alone, (steps.BUSY, self._setting.pcpus)],
                         self._classes, deadline_s)
         if self._split():
@@ -173,6 +196,38 @@ class Calibration:
             steps.BUSY, members, self._against.reference, with_reference=False)
             for members in self._classes}
 
+    def measure_each(self, *, also_alone: bool) -> Taken:
+        """Measure each benchmark, and make no coefficient of all of them.
+
+        A benchmark that the reference lacks finds how many events its rounds
+        have.
+
+        :param also_alone: one pCPU of each class alone, before all at once
+        :raises UnfitRoundsError: when rounds of one with a weight had two
+            speeds
+        :raises CalibrationError: when a benchmark cannot be run, or guests are
+            at work on the pCPUs
+        """
+        alone = self._alone() if also_alone else []
+        self._steps.run([*alone, (steps.BUSY, self._setting.pcpus)],
+                        self._classes, self._begin())
+        self._observe_disturbances()
+        two_modes = '; '.join(self._find_modes())
+        if two_modes:
+            raise UnfitRoundsError(
+                f'rounds of one measurement had two speeds: {two_modes}. No '
+                'mean is their promise: see the guide to calibration, and '
+                'measure again')
+        return Taken(
+            {(member.name, state, members): self._estimate(
+                member.name, state if alone else steps.BUSY, members)
+             for member in self._members
+             for state in (steps.ALONE, steps.BUSY)
+             for members in self._classes},
+            {member.name:
+             self._steps.taken[member.name, steps.BUSY][0].round_events
+             for member in self._members})
+
     def remove_record(self) -> None:
         """Remove the file from which an interrupted calibration continues."""
         self._record.remove()
@@ -210,7 +265,13 @@ class Calibration:
         return time.monotonic() + self._effort.max_s
 
     def _alone(self) -> list[steps.Step]:
-        """:returns: a step for one pCPU of each class"""
+        """:returns: a step for one pCPU of each class
+
+        None where there is a single pCPU: it is as busy as it can be when it
+        is measured alone.
+        """
+        if len(self._setting.pcpus) < 2:
+            return []
         return [(steps.ALONE, frozenset({min(members)}))
                 for members in self._classes]
 
@@ -264,14 +325,9 @@ class Calibration:
         benchmarks = []
         for member in self._members:
             (rounds,) = self._steps.taken[member.name, steps.BUSY]
-            own = estimate.estimate(rounds.scores(self._classes[0]))
-            benchmarks.append(cpu.Benchmark(
-                name=member.name, kind=member.benchmark.kind,
-                identity=member.benchmark.identity,
-                unit=member.benchmark.unit,
-                program_sha256=member.benchmark.program_sha256,
-                weight=member.weight, score=own.mean,
-                half_width=own.width / 2, round_events=rounds.round_events))
+            benchmarks.append(defined(
+                member, estimate.estimate(rounds.scores(self._classes[0])),
+                rounds.round_events))
         return cpu.Reference(self._reference_name, utc.text(),
                              tuple(benchmarks))
 
@@ -285,13 +341,17 @@ class Calibration:
         """
         scores = []
         for member in self._members:
-            found = estimate.estimate(
-                [score for rounds in self._steps.taken[member.name, state]
-                 for score in rounds.scores(pcpus)])
             known = reference.benchmark(member.name)
             scores.append(coefficient(
-                found, known, known.half_width if with_reference else 0.0))
+                self._estimate(member.name, state, pcpus), known,
+                known.half_width if with_reference else 0.0))
         return combine.measurement(scores, reference)
+
+    def _estimate(self, name: str, state: str,
+                  pcpus: frozenset[int]) -> estimate.Estimate:
+        return estimate.estimate([
+            score for rounds in self._steps.taken[name, state]
+            for score in rounds.scores(pcpus)])
 
     def _find_modes(self) -> list[str]:
         """Look for two speeds in the rounds of one measurement.
@@ -312,6 +372,17 @@ class Calibration:
         disturbances.observe_during(
             self._steps.taken, self._members, self._classes,
             self._effort.max_interval, self._observations)
+
+
+def defined(member: benchmark.Member, own: estimate.Estimate,
+            round_events: int | None) -> cpu.Benchmark:
+    """A benchmark of the reference, whose own score this is."""
+    return cpu.Benchmark(
+        name=member.name, kind=member.benchmark.kind,
+        identity=member.benchmark.identity, unit=member.benchmark.unit,
+        program_sha256=member.benchmark.program_sha256,
+        weight=member.weight, score=own.mean, half_width=own.width / 2,
+        round_events=round_events)
 
 
 def coefficient(found: estimate.Estimate, known: cpu.Benchmark,

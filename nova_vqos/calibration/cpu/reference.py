@@ -78,6 +78,22 @@ def own_half_width(profile: model.Profile,
         measured.coefficient * reference_half_width) ** 2))
 
 
+def are_same(one: cpu.Reference, other: cpu.Reference) -> bool:
+    """Whether two references are one, of which either may lack some kinds.
+
+    A kind of work is added to one profile after the other. Benchmarks that
+    count must be in both; one that is only reported may be in one of them.
+    """
+    if (one.name, one.created_at) != (other.name, other.created_at):
+        return False
+    mine, theirs = ({known.name: known for known in each.benchmarks}
+                    for each in (one, other))
+    return (all(mine[name] == theirs[name]
+                for name in mine.keys() & theirs.keys())
+            and not any((mine | theirs)[name].weight
+                        for name in mine.keys() ^ theirs.keys()))
+
+
 def check_comparable(found: Mapping[str, model.Profile]) -> None:
     """See that hosts were measured alike, and against the same reference.
 
@@ -86,10 +102,12 @@ def check_comparable(found: Mapping[str, model.Profile]) -> None:
     """
     first_path, first = next(iter(found.items()))
     for path, profile in found.items():
-        for what, mine, theirs in (
-                ('against', first.reference, profile.reference),
-                ('in the', first.measured_in, profile.measured_in)):
-            if mine != theirs:
+        for what, mine, theirs, is_same in (
+                ('against', first.reference, profile.reference,
+                 are_same(first.reference, profile.reference)),
+                ('in the', first.measured_in, profile.measured_in,
+                 first.measured_in == profile.measured_in)):
+            if not is_same:
                 name, other = (
                     (f'{one.name} of {one.created_at} '
                      f'({", ".join(b.identity for b in one.benchmarks)})'
@@ -159,19 +177,28 @@ def rescale(profile: model.Profile, onto: model.Profile,
     :param onto: the profile of the host that becomes the reference, by its
         first class of pCPUs; measured as this one was
     :param name: of the new reference
-    :raises CalibrationError: when the two were not measured alike
+    :raises CalibrationError: when the two were not measured alike, or the new
+        reference lacks a kind of work of the profile
     :raises files.FileInvalid: when the outcome cannot be a profile, as where
         one CPU is a thousand times as fast as the other
     """
     check_comparable({'the profile': profile, 'the new reference': onto})
     old = profile.reference
+    lacking = [known.name for known in old.benchmarks
+               if not onto.reference.has(known.name)]
+    if lacking:
+        raise CalibrationError(
+            f'the profile of {profile.host} has {", ".join(lacking)}, that '
+            f'of {onto.host} does not: add it there with the command '
+            'add-kind first')
+    onto_busy = onto.cpu_classes[0].busy
     new = cpu.Reference(name, onto.created_at, tuple(
         benchmark._replace(
             score=benchmark.score * score.coefficient,
             half_width=min(1.0, own_half_width(
                 onto, score, benchmark.half_width) / score.coefficient))
-        for benchmark, score in zip(
-            old.benchmarks, onto.cpu_classes[0].busy.scores, strict=True)))
+        for benchmark in old.benchmarks
+        for score in (onto_busy.score(benchmark.name),)))
     # To itself a reference is certain.
     its_own = profile.id == onto.id
 

@@ -69,19 +69,19 @@ class Steps:
     """
 
     def __init__(self, members: Sequence[Member], setting: Setting,
-                 effort: run.Effort, reference: cpu.Reference | None,
+                 effort: run.Effort, known: Iterable[cpu.Benchmark],
                  record: Record, observations: run.Observations) -> None:
         """
         :param members: the benchmarks
-        :param reference: defines the events of a round; None: each benchmark
-            finds how many
+        :param known: those of the reference, which defines the events of
+            their rounds; any other benchmark finds how many
         :param record: of earlier measurements, which are not repeated
         """
         self.taken: Taken = {}
         self._members = members
         self._setting = setting
         self._effort = effort
-        self._reference = reference
+        self._known = {one.name: one for one in known}
         self._record = record
         self._observations = observations
 
@@ -118,12 +118,12 @@ class Steps:
                         rounds)
 
     def _open(self, member: Member) -> Runner:
-        if self._reference is None:
+        known = self._known.get(member.name)
+        if known is None:
             # As many events as in the rounds of this host so far.
             return self._setting.open_runner(member, next((
                 one.round_events
                 for one in self.taken.get((member.name, ALONE), ())), None))
-        known = self._reference.benchmark(member.name)
         if known.program_sha256 != member.benchmark.program_sha256:
             # Several benchmarks may be one program: the warning comes once.
             self._observations.warn(

@@ -8,6 +8,7 @@ import typing as ty
 
 from cliff import lister
 
+from nova_vqos import cpuset
 from nova_vqos import files
 from nova_vqos.calibration import benchmark
 from nova_vqos.calibration import guest
@@ -80,12 +81,7 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
             help='kernel of the guests, default: the newest in /boot, else '
                  "the distribution's for guests, fetched but not installed")
         add_effort(parser, measure.EFFORT)
-        parser.add_argument(
-            '--max-interval', type=arguments.share, metavar='SHARE',
-            default=measure.EFFORT.max_interval,
-            help='end a measurement when its 95%% confidence interval is '
-                 'narrower than this, relative to the score, default: '
-                 '%(default)s')
+        add_max_interval(parser)
         parser.add_argument(
             '--pcpus', metavar='LIST',
             help="pCPUs to measure, such as 0-3,8: Nova's [compute] "
@@ -194,12 +190,44 @@ def add_effort(parser: argparse.ArgumentParser, effort: Effort) -> None:
                               'each has 4 rounds, however long they take')
 
 
+def add_max_interval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--max-interval', type=arguments.share, metavar='SHARE',
+        default=measure.EFFORT.max_interval,
+        help='end a measurement when its 95%% confidence interval is '
+             'narrower than this, relative to the score, default: '
+             '%(default)s')
+
+
 def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--command', metavar='NAME=COMMAND', action='append', default=[],
         help=f'a benchmark of your own: a command with {command.EVENTS} in '
              'it, which does that many equal pieces of work on one thread and '
              'ends; no shell runs it; may be repeated')
+
+
+def setting_of(log: ty.Any, held: model.Profile,
+               members: tuple[benchmark.Member, ...], effort: Effort, *,
+               kernel: str | None, beside_guests: bool) -> steps.Setting:
+    """Run the benchmarks as they were run for a profile.
+
+    :raises CalibrationError: when that cannot be
+    """
+    found = setting(
+        host_cpus.choose(cpuset.format_pcpus(held.pcpus)), members,
+        held.fingerprint.get('emulator'), held.provenance.get('virt_type'),
+        effort, kernel=kernel, beside_guests=beside_guests)
+    was = held.provenance.get('guest_kernel')
+    if was and found.guest_kernel:
+        booted = guest.kernel_release(found.guest_kernel)
+        if booted != was:
+            # No reason to call the profile stale: servers bring their own.
+            log.warning(
+                'Warning: guests boot Linux %s, those of the profile '
+                'booted %s: where it seems to have drifted, give that '
+                'one by --kernel', booted, was)
+    return found
 
 
 def setting(pcpus: frozenset[int], members: tuple[benchmark.Member, ...],

@@ -38,12 +38,13 @@ class MeasurePart(options.OptionsCommand, lister.Lister):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         arguments.add_profile(
             parser, 'the file, written by the command cpu on this host')
+        arguments.add_verification(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         path = parsed_args.profile
         held = document.load(path)
         arguments.check_writable(path, 'another PROFILE')
-        check_fresh(held)
+        check_fresh(held, parsed_args.verification)
         result = self.calibrate(held, parsed_args)
         if document.load(path).id != held.id:
             raise CalibrationError(
@@ -58,14 +59,18 @@ class MeasurePart(options.OptionsCommand, lister.Lister):
         return self.describe(self.app.LOG, result.measured)
 
 
-def check_fresh(held: model.Profile) -> None:
+def check_fresh(held: model.Profile, verification_path: str) -> None:
     """
+    :param verification_path: of the last verification, if there was one
     :raises CalibrationError: when the profile is not of this host as it is
     """
-    # Not by intervals: they are of speed.
-    reasons = validity.staleness(
-        held, fingerprint.of_host(held.fingerprint.get('emulator')),
-        max_interval=math.inf)
+    # Not by intervals: they are of speed. What is written has another id, and
+    # by that the record of the verification would no longer be of it.
+    reasons = [
+        *validity.staleness(
+            held, fingerprint.of_host(held.fingerprint.get('emulator')),
+            max_interval=math.inf),
+        *filter(None, [validity.why_stale(verification_path, held.id)])]
     if reasons:
         raise CalibrationError(
             'the profile is not of this host as it is now, measure it with '

@@ -11,14 +11,12 @@ from cliff import lister
 from nova_vqos import cpuset
 from nova_vqos import units
 from nova_vqos.calibration import benchmark
-from nova_vqos.calibration import guest
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import idle
 from nova_vqos.calibration.cpu import command
 from nova_vqos.calibration.cpu import drift
 from nova_vqos.calibration.cpu import measure
 from nova_vqos.calibration.cpu import reference
-from nova_vqos.calibration.cpu import steps
 from nova_vqos.calibration.run import Effort
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd import options
@@ -122,13 +120,9 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
                     command.parse, parsed_args.command)))
         effort = Effort(max_rounds=parsed_args.rounds,
                         max_s=parsed_args.max_seconds)
-        setting = cpu.setting(
-            host_cpus.choose(cpuset.format_pcpus(held.pcpus)), members,
-            held.fingerprint.get('emulator'),
-            held.provenance.get('virt_type'), effort,
-            kernel=parsed_args.kernel,
+        setting = cpu.setting_of(
+            self.app.LOG, held, members, effort, kernel=parsed_args.kernel,
             beside_guests=parsed_args.beside_guests or parsed_args.idle)
-        self._warn_of_kernel(held, setting)
         calibration = measure.Calibration(
             members, setting, against=against, effort=effort,
             classes=drift.classes(held, host_cpus.classes(
@@ -138,15 +132,3 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             self.app.LOG.warning('Warning: %s', warning)
         return drift.judge(held, measured, parsed_args.tolerance,
                            beside_guests=calibration.guests_at_work)
-
-    def _warn_of_kernel(self, held: model.Profile,
-                        setting: steps.Setting) -> None:
-        """No reason to call a profile stale: servers bring their own."""
-        was = held.provenance.get('guest_kernel')
-        if was and setting.guest_kernel:
-            found = guest.kernel_release(setting.guest_kernel)
-            if found != was:
-                self.app.LOG.warning(
-                    'Warning: guests boot Linux %s, those of the profile '
-                    'booted %s: where it seems to have drifted, give that '
-                    'one by --kernel', found, was)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ QEMU = '/usr/bin/qemu-system-x86_64'
 # A quiet machine needs 15 s of it.
 TIMEOUT_S = 300
 # TCG everywhere: what the machine may have in hardware is not to be tested.
+# A program of an operator, which writes the same each time.
+OWN = ("busybox awk 'BEGIN { for (n = 0; n < ARGV[1] * 20000; n++) s += n; "
+       "print s }' {events}")
 IN_GUEST = ('--in-guest', '--virt-type', 'qemu', '--pcpus', '0')
 # As short as it can be: each measurement has its least rounds.
 SHORT = ('--rounds', '4')
@@ -215,6 +219,55 @@ def test_it_goes_on_where_it_was(tmp_path, tmp_path_factory, monkeypatch):
     assert list(made.cpu_classes[0].busy.scores[0].samples) == (
         before['samples']['0'])
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_kind_is_added(integer, tmp_path):
+    """To the reference's profile, and to another's that has not measured it.
+
+    On a machine with any noise.
+    """
+    noise = ('--tolerance', '0.9', '--widest-interval', '1')
+    gold, other = (str(tmp_path / name) for name in ('gold', 'other'))
+    shutil.copy(integer, gold)
+    calibrate('cpu', '--against', integer, *SHORT, '--output', other)
+    before = [document.load(path) for path in (gold, other)]
+    for path, against in ((gold, []), (other, ['--against', gold])):
+        calibrate('add-kind', 'own', path, '--command', OWN, *SHORT, *noise,
+                  *against)
+    made = [document.load(path) for path in (gold, other)]
+    assert made[0].reference == made[1].reference
+    for was, now in zip(before, made, strict=True):
+        for one, same in zip(was.cpu_classes, now.cpu_classes, strict=True):
+            assert same.busy.coefficient == one.busy.coefficient
+            assert same.busy.score('integer') == one.busy.score('integer')
+            assert 0.3 < same.busy.kinds['own'] < 3
+    assert sorted(tmp_path.iterdir()) == [tmp_path / name
+                                          for name in ('gold', 'other')]
+
+
+def test_a_kind_is_added_to_guests(in_guest, tmp_path):
+    path = str(tmp_path / 'profile.yaml')
+    shutil.copy(in_guest, path)
+    calibrate('add-kind', 'own', path, '--command', OWN, *SHORT,
+              '--tolerance', '0.9', '--widest-interval', '1')
+    assert document.load(path).reference.benchmark('own').round_events >= 1
+
+
+@pytest.mark.parametrize(('command', 'message'), [
+    ('/bin/true {events}', 'does not do what it was asked for'),
+    ('/bin/false {events}', 'ended with 1'),
+    ("/bin/sh -c 'kill -9 $$' {events}", 'was killed'),
+    ("/bin/sh -c 'echo $$' {events}", 'different outputs'),
+    ('/bin/sh -c "[ $0 -lt 3 ] || exit 7" {events}', 'ended with 7')])
+def test_no_kind_to_add(integer, tmp_path, command, message):
+    path = tmp_path / 'profile.yaml'
+    shutil.copy(integer, path)
+    before = path.read_bytes()
+    done = calibrate('add-kind', 'own', str(path), '--command', command,
+                     *SHORT, '--tolerance', '0.9', '--beside-guests',
+                     expected=1)
+    assert message in ' '.join(done.stderr.split())
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(('command', 'message'), [

@@ -232,6 +232,53 @@ class TestRescale:
             references.rescale(make(1.0), make(1.2, measured_in='guest'), 'x')
 
 
+def make_with(kinds, *, weight=0.0, score=1000.0, scale=1.0):
+    """A profile with integer, and these kinds of work besides."""
+    reference = make_profiles.make_reference(
+        'gold', make_profiles.make_benchmark('integer'), *(
+            make_profiles.make_benchmark(kind, weight=weight, score=score)
+            for kind in kinds))
+    measured = combine.measurement(
+        [make_profiles.make_score(scale, benchmark=name, width=0.01)
+         for name in ('integer', *kinds)], reference)
+    return make(1.0)._replace(reference=reference, cpu_classes=(
+        cpu.CpuClass(frozenset({0, 1}), measured, measured),))
+
+
+class TestKinds:
+    """Kinds of work are added one host at a time."""
+
+    @pytest.mark.parametrize('kinds', [
+        [], ['build', 'render'], ['render', 'build'], ['render']])
+    def test_the_same_reference(self, kinds):
+        one, other = make_with(['build']), make_with(kinds)
+        references.check_comparable({'one': one, 'other': other})
+        references.check_comparable({'other': other, 'one': one})
+
+    @pytest.mark.parametrize(('kinds', 'changes'), [
+        (['build'], {'score': 900.0}), (['build'], {'weight': 1.0}),
+        (['build', 'render'], {'weight': 1.0}),
+        (['render'], {'weight': 1.0})])
+    def test_another_reference(self, kinds, changes):
+        one, other = make_with(['build']), make_with(kinds, **changes)
+        for found in ({'one': one, 'other': other},
+                      {'other': other, 'one': one}):
+            with pytest.raises(CalibrationError, match='measured alike'):
+                references.check_comparable(found)
+
+    def test_a_host_is_rescaled_onto_one_with_more(self):
+        made = references.rescale(
+            make_with(['build']),
+            make_with(['render', 'build'], scale=2.0), 'silver')
+        assert made.cpu_classes[0].busy.kinds == {
+            'integer': 0.5, 'build': 0.5}
+
+    def test_a_host_with_more_cannot_be(self):
+        with pytest.raises(CalibrationError, match='add-kind'):
+            references.rescale(make_with(['render', 'build']),
+                               make_with(['build']), 'silver')
+
+
 class TestCommands:
 
     @pytest.fixture
