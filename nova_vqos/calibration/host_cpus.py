@@ -199,17 +199,37 @@ class Load:
                 'all the same')
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What some pCPUs have done since the machine started.
+
+    :ivar guests: see :func:`guest_ticks`
+    """
+
+    pcpus: Collection[int]
+    times: CpuTimes
+    guests: Mapping[int, int]
+
+    def since(self, before: 'Reading') -> Load:
+        """How busy they were between two readings."""
+        busy, _steal = self.times.since(before.times)
+        return Load(busy, guest_pcpus(
+            before.guests, self.guests,
+            (self.times.total - before.times.total) / len(self.pcpus)))
+
+
+def read(pcpus: Collection[int], sysroot: str = '/') -> Reading:
+    """Read what some pCPUs have done."""
+    return Reading(pcpus, cpu_times(pcpus, sysroot),
+                   guest_ticks(pcpus, sysroot))
+
+
 def load(pcpus: Collection[int], during_s: float,
          sysroot: str = '/') -> Load:
     """Measure for a while how busy some pCPUs are."""
-    before = cpu_times(pcpus, sysroot)
-    guests_before = guest_ticks(pcpus, sysroot)
+    before = read(pcpus, sysroot)
     time.sleep(during_s)
-    after = cpu_times(pcpus, sysroot)
-    busy, _steal = after.since(before)
-    return Load(busy, guest_pcpus(
-        guests_before, guest_ticks(pcpus, sysroot),
-        (after.total - before.total) / len(pcpus)))
+    return read(pcpus, sysroot).since(before)
 
 
 def thread_runs(threads: Iterable[int]) -> list[base.ThreadRun]:

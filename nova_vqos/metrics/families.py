@@ -148,6 +148,10 @@ DRIFT = Family(
     'nova_vqos_host_drift_ratio', GAUGE,
     'By how much the coefficient of a class of pCPUs was off when the profile '
     'was last verified; -0.02: 2 % slower than it says', ('pcpus',))
+KIND_DRIFT = Family(
+    'nova_vqos_host_kind_drift_ratio', GAUGE,
+    'By how much the coefficient of a kind of work that memory bounds was off '
+    'when it was last verified', ('pcpus', 'kind'))
 PROFILE_HOLDS = Family(
     'nova_vqos_host_profile_holds', GAUGE,
     'Whether the profile in use was found to hold when it was last verified')

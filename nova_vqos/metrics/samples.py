@@ -97,6 +97,8 @@ def drift_samples(found: validity.Verification | None
     yield from _when(families.VERIFIED, found.verified_at)
     for pcpus, drift in found.drifts.items():
         yield _one(families.DRIFT, drift, pcpus)
+    for one in found.kinds:
+        yield _one(families.KIND_DRIFT, one.drift, one.pcpus, one.kind)
 
 
 @dataclasses.dataclass(slots=True)

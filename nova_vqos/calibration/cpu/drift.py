@@ -12,13 +12,9 @@ from nova_vqos.profile import cpu
 from nova_vqos.profile import model
 from nova_vqos.profile import validity
 
-#: As far as the profile goes.
-OK = 'ok'
-#: More than the intervals leave open, but no more than is tolerated.
-DRIFTED = 'drifted'
-#: The host is another one than was measured.
+OK = validity.OK
+DRIFTED = validity.DRIFTED
 STALE = validity.STALE
-#: Chance leaves more open than is tolerated: measure again, or for longer.
 UNKNOWN = validity.UNKNOWN
 
 

@@ -16,7 +16,10 @@ from nova_vqos.calibration import idle
 from nova_vqos.calibration.cpu import command
 from nova_vqos.calibration.cpu import drift
 from nova_vqos.calibration.cpu import measure
+from nova_vqos.calibration.cpu import memory
 from nova_vqos.calibration.cpu import reference
+from nova_vqos.calibration.cpu import steps
+from nova_vqos.calibration.report import table
 from nova_vqos.calibration.run import Effort
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd import options
@@ -31,7 +34,9 @@ from nova_vqos.profile import validity
 class VerifyProfile(options.OptionsCommand, lister.Lister):
     """Check by a short measurement whether the profile still holds.
 
-    All pCPUs are busy meanwhile: move servers away first. The exit status is
+    All pCPUs are busy meanwhile: move servers away first. Where no other work
+    is, the benchmarks that memory bounds follow for some seconds, and each has
+    a verdict of its own; the worst verdict decides. The exit status is
     0 when the profile holds or has drifted within the tolerance, 3 when it is
     stale, and 1 when that remains unknown, as where the scores scatter by more
     than the tolerance.
@@ -47,6 +52,16 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             default=0.03,
             help='largest drift that is tolerated, beyond what chance leaves '
                  'open, default: %(default)s')
+        parser.add_argument(
+            '--no-memory', action='store_true',
+            help='leave out the benchmarks that memory bounds, and drop what '
+                 'was recorded of them; by default they run for some seconds '
+                 'where no guest and no other work is on the pCPUs')
+        parser.add_argument(
+            '--memory-tolerance', type=arguments.share, metavar='SHARE',
+            default=memory.TOLERANCE,
+            help='largest drift of these that is tolerated, beyond what '
+                 'chance leaves open, default: %(default)s')
         cpu.add_effort(parser, self._EFFORT)
         parser.add_argument(
             '--kernel', metavar='PATH',
@@ -78,7 +93,8 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
         reasons = validity.staleness(
             held, fingerprint.of_host(held.fingerprint.get('emulator')),
             max_interval=math.inf)
-        findings = []
+        findings: list[drift.Finding] = []
+        kinds: list[drift.Finding] | None = []
         if reasons:
             for reason in reasons:
                 self.app.LOG.warning('Stale, whatever is measured: %s', reason)
@@ -86,13 +102,16 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             with (idle.group() if parsed_args.idle
                   else contextlib.nullcontext()):
                 findings = self._measure(held, parsed_args)
+                kinds = self._measure_memory(held, parsed_args)
             if parsed_args.record:
                 validity.store(
-                    parsed_args.record, held.id, drift.worst(findings), [
-                        {'pcpus': cpuset.format_pcpus(one.pcpus),
-                         'drift': f'{one.drift:+.1%}', 'verdict': one.verdict}
-                        for one in findings])
-        verdict = drift.STALE if reasons else drift.worst(findings)
+                    parsed_args.record, held.id, drift.worst(findings),
+                    _recorded(findings),
+                    None if kinds is None else _recorded(kinds))
+        findings += kinds or []
+        verdict = (drift.STALE if reasons else validity.worst(
+            drift.worst(one for one in findings if not one.kind),
+            [one.verdict for one in findings if one.kind]))
         if verdict == drift.STALE:
             self._status = self._STALE
             self.app.LOG.warning('Calibrate this host again')
@@ -101,9 +120,9 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             self.app.LOG.warning(
                 'Chance leaves more open than is tolerated: measure on a '
                 'quieter host, or with more --rounds and --max-seconds')
-        return ('pcpus', 'cu_per_pcpu', 'measured', 'drift', 'open_by',
+        return ('pcpus', 'benchmark', 'cu_per_pcpu', 'measured', 'drift', 'open_by',
                 'verdict'), [
-            (cpuset.format_pcpus(one.pcpus), *(
+            (cpuset.format_pcpus(one.pcpus), one.kind or table.COMBINED, *(
                 round(measured.coefficient * units.CU_PER_REFERENCE_PCPU, 2)
                 for measured in (one.promised, one.measured)),
              f'{one.drift:+.2%}', f'{one.open_by:.2%}', one.verdict)
@@ -132,3 +151,60 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             self.app.LOG.warning('Warning: %s', warning)
         return drift.judge(held, measured, parsed_args.tolerance,
                            beside_guests=calibration.guests_at_work)
+
+    def _measure_memory(self, held: model.Profile,
+                        parsed_args: argparse.Namespace,
+                        ) -> list[drift.Finding] | None:
+        """:returns: None where they cannot be measured now"""
+        if parsed_args.no_memory:
+            return []
+        try:
+            members = memory.members(held.reference)
+            if not members:
+                return []
+            memory.check_room(held.pcpus, members)
+            with idle.group():
+                return self._judge_memory(held, members, parsed_args)
+        except benchmark.CalibrationError as error:
+            self.app.LOG.warning(
+                'Warning: memory was not verified, its last verdict stays: '
+                '%s', error)
+            return None
+
+    def _judge_memory(self, held: model.Profile,
+                      members: tuple[benchmark.Member, ...],
+                      parsed_args: argparse.Namespace) -> list[drift.Finding]:
+        """
+        :raises CalibrationError: when they cannot be measured
+        """
+        setting = cpu.setting_of(
+            self.app.LOG, held, members, memory.EFFORT,
+            kernel=parsed_args.kernel, beside_guests=False)
+        calibration = measure.Calibration(
+            members, setting, against=reference.of_profile(held),
+            effort=memory.EFFORT, classes=drift.classes(
+                held, host_cpus.classes(setting.pcpus, setting.sysroot)))
+        before = host_cpus.read(setting.pcpus, setting.sysroot)
+        taken = calibration.measure_each(also_alone=False)
+        # Guests may have begun to work meanwhile.
+        load = host_cpus.read(setting.pcpus, setting.sysroot).since(before)
+        found = []
+        for member in members:
+            known = held.reference.benchmark(member.name)
+            found += drift.judge_kind(held, member.name, {
+                one.pcpus: measure.coefficient(
+                    taken.estimates[member.name, steps.BUSY, one.pcpus],
+                    known, 0.0) for one in held.cpu_classes},
+                parsed_args.memory_tolerance,
+                beside_guests=load.guests_at_work)
+        for warning in calibration.warnings:
+            self.app.LOG.warning('Warning: %s', warning)
+        return found
+
+
+def _recorded(findings: list[drift.Finding]) -> list[dict[str, str]]:
+    """As in the record of a verification."""
+    return [{**({'kind': one.kind} if one.kind else {}),
+             'pcpus': cpuset.format_pcpus(one.pcpus),
+             'drift': f'{one.drift:+.1%}', 'verdict': one.verdict}
+            for one in findings]

@@ -82,6 +82,8 @@ class TestHost:
             assert values(found, name) == [value], name
         assert values(found, 'host_coefficient', pcpu='slowest') == [0.995]
         assert values(found, 'host_drift_ratio', pcpus='0-3') == [-0.015]
+        assert values(found, 'host_kind_drift_ratio', pcpus='0-3',
+                      kind='memory-stream') == [-0.04]
         assert values(found, 'host_load_cpu_units', part='unattributed') == [5]
         assert values(found, 'host_class_offered', quantum_class='spin') == [0]
         assert values(found, 'host_pool_vcpus', quantum_class='cache') == [3]

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import typing as ty
 
 from hypothesis import given
 from hypothesis import settings
@@ -13,13 +14,16 @@ import pytest
 
 from nova_vqos.calibration import benchmark as benchmarks
 from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration.cpu import combine
 from nova_vqos.calibration.cpu import disturbances
 from nova_vqos.calibration.cpu import drift
+from nova_vqos.calibration.cpu import memory
 from nova_vqos.cmd.calibrate import app
 from nova_vqos.cmd.calibrate import cpu
-from nova_vqos.cmd.calibrate import verify
+from nova_vqos.cmd.calibrate import verify as verify_command
 from nova_vqos.profile import document
 from nova_vqos.profile import fingerprint
+from nova_vqos.profile import validity
 from nova_vqos.tests.fixtures import calibration_host
 from nova_vqos.tests.fixtures import make_profiles
 from nova_vqos.tests.functional import host_files
@@ -210,7 +214,7 @@ def test_in_idle_time(command, monkeypatch):
         yield
         entered.append('out')
 
-    monkeypatch.setattr(verify.idle, 'group', group)
+    monkeypatch.setattr(verify_command.idle, 'group', group)
     ticks = itertools.count(0, 1000)
     monkeypatch.setattr(host_cpus, 'guest_ticks',
                         lambda pcpus, sysroot: {1: next(ticks)})
@@ -253,6 +257,223 @@ def test_another_kernel_of_guests_is_reported(command, tmp_path, monkeypatch):
         assert json.loads(out)[0]['verdict'] == 'ok'
         assert ('guests boot Linux 6.1.0-40, those of the profile booted '
                 '5.10.0-9' in ' '.join(err.split())) is reported
+
+
+class TestMemory:
+    """Kinds of work that memory bounds, which have no weight."""
+
+    SCORES: ty.ClassVar = {'integer': 1200.0, 'memory-chase': 800.0,
+                           'memory-stream': 900.0}
+
+    @pytest.fixture
+    def verify(self, command, tmp_path, monkeypatch, capsys):
+        """Runs the command where the host is idle."""
+        def load(name, commands):
+            made = calibration_host.FakeBenchmark(
+                tmp_path / 'benchmark', f'{name} 1.0')
+            made.memory_bound = name.startswith('memory')
+            made.memory_mib = 96
+            return made
+
+        monkeypatch.setattr(benchmarks, 'load', load)
+        monkeypatch.setattr(memory, '_LOAD_CHECK_S', 0)
+        monkeypatch.setattr(host_cpus, 'available_bytes',
+                            lambda sysroot: 2**30)
+        monkeypatch.setattr(verify_command.idle, 'group', self.group)
+        reference = make_profiles.make_reference('gold', *(
+            make_profiles.make_benchmark(
+                name, weight=float(name == 'integer'))
+            for name in self.SCORES))
+        measured = combine.measurement(
+            [make_profiles.make_score(score / 1000, benchmark=name,
+                                      width=0.02)
+             for name, score in self.SCORES.items()], reference)
+        document.store(host_files.make_profile('compute1', {'0-1': 1.2})
+                       ._replace(reference=reference, cpu_classes=(
+                           make_profiles.cpu.CpuClass(
+                               PCPUS, measured, measured),)), command.path)
+        self.record = tmp_path / 'verification.json'
+        self.measured, self.in_group = [], False
+
+        def run(*arguments, record=True, scatter=(0.999, 1.0, 1.001),
+                **changes):
+            scores = self.SCORES | {
+                name.replace('_', '-'): score
+                for name, score in changes.items()}
+
+            def opened(benchmark):
+                name = benchmark.identity.split()[0]
+                self.measured.append((name, self.in_group))
+                made = calibration_host.ScriptedRunner(benchmark, None, [
+                    scores[name] * one for one in scatter])
+                return made
+
+            monkeypatch.setattr(cpu.runner, 'NativeRunner', opened)
+            self.measured.clear()
+            status = app.main([
+                'verify', command.path, '-f', 'json', *arguments,
+                *(['--record', str(self.record)] if record else [])])
+            out, err = capsys.readouterr()
+            return status, {row['benchmark']: row['verdict']
+                            for row in json.loads(out)}, ' '.join(err.split())
+
+        run.path = command.path
+        return run
+
+    @contextlib.contextmanager
+    def group(self):
+        self.in_group = True
+        yield
+        self.in_group = False
+
+    def load(self, path):
+        return validity.load(str(self.record), document.load(path).id)
+
+    def test_each_has_a_verdict(self, verify):
+        status, verdicts, _err = verify()
+        assert status == 0
+        assert verdicts == {'combined': 'ok', 'memory-chase': 'ok',
+                            'memory-stream': 'ok'}
+        # At the lowest weight, and after the others.
+        assert self.measured == [('integer', False), ('memory-chase', True),
+                                 ('memory-stream', True)]
+        found = self.load(verify.path)
+        assert [one.kind for one in found.kinds] == ['memory-chase',
+                                                     'memory-stream']
+
+    @pytest.mark.parametrize(('score', 'status', 'verdict'), [
+        (950.0, 0, 'drifted'), (840.0, 0, 'drifted'), (780.0, 3, 'stale'),
+        (1100.0, 3, 'stale')])
+    def test_the_worst_decides(self, verify, score, status, verdict):
+        found, verdicts, _err = verify(memory_stream=score)
+        assert found == status
+        assert verdicts == {'combined': 'ok', 'memory-chase': 'ok',
+                            'memory-stream': verdict}
+        reason = validity.why_stale(str(self.record),
+                                    document.load(verify.path).id)
+        assert ('memory-stream on pCPUs 0-1' in reason) is (status == 3)
+        assert 'pCPUs 0-1 have drifted' not in reason
+
+    def test_the_cpus_alone_are_stale(self, verify):
+        status, verdicts, _err = verify(integer=900.0)
+        assert status == 3
+        assert verdicts['memory-chase'] == 'ok'
+        assert self.load(verify.path).verdict == 'stale'
+
+    def test_an_older_version_reads_it(self, verify):
+        """With the verdict of all, and one drift of each pCPU."""
+        verify(memory_stream=500.0)
+        found = json.loads(self.record.read_text())
+        assert (found['schema'], found['verdict']) == (1, 'stale')
+        assert [one.keys() for one in found['findings']] == [
+            {'pcpus', 'drift', 'verdict'}]
+
+    def test_what_an_older_version_wrote(self, verify):
+        """It is not sold again by what is unknown now."""
+        self.record.write_text(json.dumps({
+            'schema': 1, 'profile_id': document.load(verify.path).id,
+            'verdict': 'stale', 'verified_at': '2026-11-01T00:00:00+00:00',
+            'findings': [{'pcpus': '0-1', 'drift': '-9.0%',
+                          'verdict': 'stale'}]}))
+        assert self.load(verify.path).kinds == ()
+        assert verify('--tolerance', '0.0001')[0] == 1
+        found = self.load(verify.path)
+        assert (found.verdict, found.cpu_verdict) == ('stale', 'stale')
+        assert found.drifts == {'0-1': -0.09}
+        assert found.verified_at == '2026-11-01T00:00:00+00:00'
+        assert found.kinds[0].verified_at > found.verified_at
+        assert verify()[0] == 0
+        assert self.load(verify.path).verdict == 'ok'
+
+    def test_unknown_memory_decides_nothing(self, verify):
+        status, verdicts, _err = verify('--memory-tolerance', '0.001')
+        assert status == 0
+        assert verdicts == {'combined': 'ok', 'memory-chase': 'unknown',
+                            'memory-stream': 'unknown'}
+        assert self.load(verify.path).verdict == 'ok'
+        # Nor does it replace what was found.
+        verify(memory_stream=500.0)
+        verify('--memory-tolerance', '0.001')
+        assert self.load(verify.path).verdict == 'stale'
+        verify()
+        assert self.load(verify.path).verdict == 'ok'
+
+    def test_guests_at_work_are_not_disturbed(self, verify, monkeypatch):
+        """What was found before stays."""
+        verify(memory_stream=500.0)
+        ticks = itertools.count(0, 1000)
+        monkeypatch.setattr(host_cpus, 'guest_ticks',
+                            lambda pcpus, sysroot: {1: next(ticks)})
+        for how in '--idle', '--beside-guests':
+            status, verdicts, err = verify(how)
+            assert status == 0
+            assert verdicts == {'combined': 'ok'}
+            assert 'memory was not verified' in err
+            assert [name for name, _group in self.measured] == ['integer']
+            assert self.load(verify.path).verdict == 'stale'
+
+    def test_guests_that_begin_meanwhile(self, verify, monkeypatch):
+        """They make memory look slower."""
+        # Read twice before the others, and three times before memory.
+        ticks = itertools.chain([0] * 5, itertools.repeat(1000))
+        monkeypatch.setattr(host_cpus, 'guest_ticks',
+                            lambda pcpus, sysroot: {1: next(ticks)})
+        monkeypatch.setattr(memory, 'check_room', lambda *arguments: None)
+        status, verdicts, _err = verify(memory_stream=500.0)
+        assert status == 0
+        assert verdicts['memory-stream'] == 'unknown'
+
+    @pytest.mark.parametrize('change', [
+        ('load', host_cpus.Load(0.06, 0.0)),
+        ('load', host_cpus.Load(0.0, 0.06)),
+        # Of 1 GiB two pCPUs take 192 MiB.
+        ('available_bytes', 383 * 2**20)])
+    def test_there_is_no_room(self, verify, monkeypatch, change):
+        name, value = change
+        # The pCPUs' own check comes first, and sees nothing.
+        real = host_cpus.load
+        calls = itertools.count()
+        monkeypatch.setattr(
+            host_cpus, name, lambda *arguments: real(*arguments)
+            if name == 'load' and not next(calls) else value)
+        status, verdicts, err = verify()
+        assert status == 0
+        assert verdicts == {'combined': 'ok'}
+        assert 'memory was not verified' in err
+
+    def test_no_idle_group(self, verify, monkeypatch):
+        @contextlib.contextmanager
+        def group():
+            raise benchmarks.CalibrationError('no idle cgroup can be made')
+            yield
+
+        monkeypatch.setattr(verify_command.idle, 'group', group)
+        status, verdicts, err = verify()
+        assert status == 0
+        assert verdicts == {'combined': 'ok'}
+        assert 'no idle cgroup' in err
+
+    def test_without_memory(self, verify):
+        """What was recorded of it is gone, too."""
+        assert verify(memory_stream=500.0)[0] == 3
+        status, verdicts, _err = verify('--no-memory', memory_stream=500.0)
+        assert status == 0
+        assert verdicts == {'combined': 'ok'}
+        found = self.load(verify.path)
+        assert (found.verdict, found.kinds) == ('ok', ())
+
+    def test_rounds_of_memory_are_few(self, verify, monkeypatch):
+        """However much they scatter."""
+        seen = []
+        real = drift.judge_kind
+
+        def judge(profile, kind, measured, *arguments, **options):
+            seen.extend(len(one.samples) for one in measured.values())
+            return real(profile, kind, measured, *arguments, **options)
+        monkeypatch.setattr(verify_command.drift, 'judge_kind', judge)
+        verify(scatter=(0.9, 1.0, 1.1))
+        assert all(count < 3 * memory.EFFORT.max_rounds for count in seen)
+        assert seen
 
 
 def test_a_fingerprint_that_does_not_fit_needs_no_measurement(command):
