@@ -120,8 +120,8 @@ class VerifyProfile(options.OptionsCommand, lister.Lister):
             self.app.LOG.warning(
                 'Chance leaves more open than is tolerated: measure on a '
                 'quieter host, or with more --rounds and --max-seconds')
-        return ('pcpus', 'benchmark', 'cu_per_pcpu', 'measured', 'drift', 'open_by',
-                'verdict'), [
+        return ('pcpus', 'benchmark', 'cu_per_pcpu', 'measured', 'drift',
+                'open_by', 'verdict'), [
             (cpuset.format_pcpus(one.pcpus), one.kind or table.COMBINED, *(
                 round(measured.coefficient * units.CU_PER_REFERENCE_PCPU, 2)
                 for measured in (one.promised, one.measured)),
