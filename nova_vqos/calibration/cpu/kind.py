@@ -17,7 +17,6 @@ import typing as ty
 from nova_vqos import cpuset
 from nova_vqos import utc
 from nova_vqos.calibration import benchmark
-from nova_vqos.calibration import estimate
 from nova_vqos.calibration import runner
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.cpu import combine

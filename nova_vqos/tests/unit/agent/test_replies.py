@@ -44,7 +44,8 @@ def view(server, profile=None, history=None):
     return replies.ServerView(
         server, state.CapState(server), billing.BillState(server),
         quantum.QuantumState(server), guarantee.GuaranteeState(server),
-        None, history or usage_history.History(), profile, now_s=100.0, failed=set())
+        None, history or usage_history.History(), profile, now_s=100.0,
+        failed=set())
 
 
 def reading(at_s, vcpu_ns, throttled_ns=0, run='run'):
