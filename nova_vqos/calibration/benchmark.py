@@ -19,6 +19,7 @@ import typing as ty
 import stevedore
 from stevedore import exception
 
+from nova_vqos import work
 from nova_vqos.profile import cpu
 
 NAMESPACE = 'nova_vqos.benchmarks'
@@ -200,6 +201,10 @@ def check_name(name: str) -> None:
         raise CalibrationError(
             f'{name!r} is no name of a benchmark: 1 to 32 of a-z, 0-9 and -, '
             'beginning with a letter or digit')
+    if name == work.AUTO:
+        raise CalibrationError(
+            f'{name!r} is no name of a benchmark: vqos:work={name} has '
+            'another meaning')
     if name in names():
         raise CalibrationError(
             f'{name!r} is a benchmark that is installed: call the command '

@@ -53,7 +53,7 @@ def terms(policy: policies.ServerPolicy, pcpu_cu: Decimal,
     :param pcpu_cu: speed of the pCPUs by the mean of all kinds
     :param work: of the host
     """
-    if not policy.work:
+    if policy.mix is None:
         return Terms(pcpu_cu, ty.cast(int, policy.units))
     return _terms_by_speed(policy, work).get(pcpu_cu)
 
@@ -137,7 +137,7 @@ def terms_of(policy: policies.ServerPolicy, stats: host_stats.HostStats
 
     :param policy: of the server, with units
     """
-    if not policy.work:
+    if policy.mix is None:
         return (None if stats.slowest_cu is None
                 else terms(policy, stats.slowest_cu, ()))
     return _least_terms(policy, stats.work)
@@ -162,7 +162,7 @@ def cost_cu(policy: policies.ServerPolicy, stats: host_stats.HostStats
 
     :param policy: of the server, with units
     """
-    if not policy.work:
+    if policy.mix is None:
         return policy.units
     found = _least_terms(policy, stats.work)
     return None if found is None else found.cost_cu
@@ -191,7 +191,7 @@ class Judge:
         checks: list[_Check] = []
         if policy.units is not None:
             checks += self._too_slow, self._does_not_pack
-            if policy.work:
+            if policy.mix is not None:
                 checks.append(self._no_room_for_work)
             if agent_max_age_s:
                 now = datetime.datetime.now(datetime.UTC)
@@ -352,7 +352,7 @@ def required_traits(policy: policies.ServerPolicy | None) -> frozenset[str]:
     if policy.units is not None:
         # A host may be faster than its trait in a kind of work.
         found += host_stats.TRAIT, (
-            None if policy.work else host_stats.speed_trait(
+            None if policy.mix is not None else host_stats.speed_trait(
                 units.cu_per_vcpu(policy.units, policy.vcpus)))
         if policy.dd_billing == 'charge':
             found.append(host_stats.TRAIT_DD_BILLING)

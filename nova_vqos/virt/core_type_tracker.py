@@ -19,6 +19,7 @@ from nova_vqos import core_types
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies
 from nova_vqos import room
+from nova_vqos.conf import vqos
 from nova_vqos.virt import stock_servers
 
 CONF = nova.conf.CONF
@@ -297,7 +298,7 @@ class CoreTypeTracker:
 
     def _used_of(self, domains, load, but=None):
         return _Used(self._all_servers(domains, but),
-                     CONF.vqos.reserved_cu + (load.cu or 0))
+                     vqos.reserved_cu(CONF) + (load.cu or 0))
 
     def _load(self, domains, report, but=None):
         """What servers without units take.

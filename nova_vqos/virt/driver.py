@@ -499,7 +499,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             # NOTE: of another size on this host Placement has counted the
             # units, and not what they take; nor what others take that have
             # come since the last report.
-            counted = (not is_resize or candidate.policy.work
+            counted = (not is_resize or candidate.policy.mix is not None
                        or self._vqos_work_cu)
             admission.admit(
                 candidate, report, self._vqos_core_types,
@@ -571,7 +571,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
 def _cpu_units(report, usage, last=None, **options):
     return inventory.cpu_units(
-        report, last, reserved_cu=CONF.vqos.reserved_cu,
+        report, last, reserved_cu=vqos.reserved_cu(CONF),
         allocation_ratio=CONF.vqos.allocation_ratio,
         stock_cu=usage.stock_load.cu or 0, **options)
 

@@ -93,6 +93,24 @@ class LiveMigrationTestCase(WorkTestCase):
         self.assert_stays(server, 'fast', (12_750, 50_000, 261), 51)
 
 
+class CorrectedTestCase(WorkTestCase):
+    """Servers whose units the agent corrects."""
+
+    def test_it_begins_and_moves_with_the_speed_of_the_mean(self):
+        # Of both hosts this is not sold.
+        self.flags(correction_reserve_cu=30, group='vqos')
+        server = self.boot(self.make_work(40, work='auto'), 'slow')
+        for host, other in ('slow', 'fast'), ('fast', 'slow'):
+            self.assertEqual((20_000, 50_000, 410), self.tunables(server))
+            self.assertEqual({host: 40}, self.allocated(server['id']))
+            self.assert_sells(host, 40, 30)
+            self._live_migrate(server, host=other)
+        # Kinds of work that hosts lack are no matter.
+        self.start_host('plain', 1.0)
+        self._live_migrate(server, host='plain')
+        self.assertEqual((20_000, 50_000, 410), self.tunables(server))
+
+
 class ColdMigrationTestCase(WorkTestCase):
 
     def test_where_it_would_take_too_much(self):

@@ -35,7 +35,8 @@ class InventoryTestCase(driver_case.DriverTestCase):
                 if trait.startswith('CUSTOM_VQOS')}
 
     def test_inventory_beside_novas_own(self):
-        self.flags(reserved_cu=20, allocation_ratio=1.5, group='vqos')
+        self.flags(reserved_cu=12, correction_reserve_cu=8,
+                   allocation_ratio=1.5, group='vqos')
         self.assertEqual({
             'total': 300, 'reserved': 20, 'allocation_ratio': 1.5,
             'min_unit': 1, 'max_unit': 2**31 - 1, 'step_size': 1},

@@ -88,7 +88,7 @@ class ArrivingTestCase(RoomTestCase):
         self.assert_refused(11)
 
     def test_what_is_reserved_and_oversold(self):
-        self.flags(reserved_cu=30, group='vqos')
+        self.flags(reserved_cu=10, correction_reserve_cu=20, group='vqos')
         self.assert_refused(71, '0 of the 70 CU')
         self.tune(70)
         self.flags(reserved_cu=0, allocation_ratio=1.5, group='vqos')

@@ -164,6 +164,7 @@ class TestCommand:
         ('burn={events}', 'with {events} where'),
         ("burn=/bin/true 'x {events}", 'No closing quotation'),
         ('hash=/bin/true {events}', "'hash' is a benchmark that is installed"),
+        ('auto=/bin/true {events}', 'vqos:work=auto has another meaning'),
         ('My Own=/bin/true {events}', "'My Own' is no name"),
         ('burn=/bin/true {events}' + 'x' * 200, 'at most 200'),
         ('burn=/bin/true {events} \x07', 'printable')])
