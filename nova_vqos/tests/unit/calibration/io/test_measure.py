@@ -22,6 +22,7 @@ from nova_vqos.cmd.calibrate import io as command
 from nova_vqos.cmd.calibrate import part
 from nova_vqos.profile import document
 from nova_vqos.profile import io
+from nova_vqos.profile import validity
 from nova_vqos.tests.fixtures import make_profiles
 
 MIB = 1024 * 1024
@@ -308,13 +309,19 @@ def test_the_independent_check(gap, is_reported):
     assert bool(measure.gaps(found, ['nat'])) == is_reported
 
 
-def test_a_profile_of_another_host(monkeypatch):
+def test_a_profile_of_another_host(monkeypatch, tmp_path):
+    record = str(tmp_path / 'verification.json')
     monkeypatch.setattr(part.fingerprint, 'of_host',
                         lambda emulator: {'kernel': '7.2'})
     with pytest.raises(CalibrationError,
                        match="command cpu first: kernel was '6.1'"):
-        part.check_fresh(make_profile())
-    part.check_fresh(make_profile(fingerprint={'kernel': '7.2'}))
+        part.check_fresh(make_profile(), record)
+    held = make_profile(fingerprint={'kernel': '7.2'})
+    part.check_fresh(held, record)
+    validity.store(record, held.id, 'stale', [
+        {'pcpus': '0-1', 'drift': '-40.0%', 'verdict': 'stale'}])
+    with pytest.raises(CalibrationError, match='have drifted by -40.0%'):
+        part.check_fresh(held, record)
 
 
 def test_where_disks_are(tmp_path, monkeypatch):
