@@ -46,6 +46,20 @@ class KindMissing(units.UnitsError):
             f'no score: it has {", ".join(measured) or "none"}')
 
 
+class KindUnsure(units.UnitsError):
+    """Too little is known of how fast a host is in a kind of work."""
+
+    def __init__(self, kind: str, width: float) -> None:
+        """
+        :param kind: its name
+        :param width: of the confidence interval, relative to the coefficient
+        """
+        super().__init__(
+            f'vqos:work has {kind!r}, and the interval of its coefficient on '
+            f'this host is {width:.1%} wide, more than [vqos] '
+            'profile_max_interval: measure it again')
+
+
 class Mix(ty.NamedTuple):
     """Kinds of work, and the weight of each.
 
@@ -62,6 +76,15 @@ class Mix(ty.NamedTuple):
         for kind, _weight in self.weights:
             if kind not in measured:
                 raise KindMissing(kind, measured)
+
+    def check_intervals(self, wide: Mapping[str, float]) -> None:
+        """
+        :param wide: kinds of which too little is known, and their intervals
+        :raises KindUnsure: when the mix has one of them
+        """
+        for kind, _weight in self.weights:
+            if kind in wide:
+                raise KindUnsure(kind, wide[kind])
 
     def coefficient(self, measured: Mapping[str, float]) -> float:
         """That of the mix on a pCPU, see :func:`units.mean_coefficient`.

@@ -303,7 +303,8 @@ Maximum width of the confidence interval of a coefficient, relative to the
 coefficient.
 
 A profile with a wider interval is stale: its host takes no new servers with
-units.
+units. Where that of one kind of work is wider, its host takes no new servers
+with that kind in ``vqos:work``.
 """),
 ]
 

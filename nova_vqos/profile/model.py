@@ -124,6 +124,25 @@ class Profile(_ProfileFields):
         """
         return min(self._coefficients(pcpus, mix))
 
+    def wide_kinds(self, pcpus: ty.AbstractSet[int],
+                   max_interval: float) -> dict[str, float]:
+        """Kinds of work of which too little is known on some pCPUs.
+
+        :param max_interval: widest confidence interval of a coefficient,
+            relative to it
+        :returns: by its name, the widest interval of each, likewise
+        """
+        found: dict[str, float] = {}
+        for cpu_class in self.cpu_classes:
+            if not cpu_class.pcpus & pcpus:
+                continue
+            for score in cpu_class.busy.scores:
+                width = score.interval_width
+                if width > max_interval:
+                    found[score.benchmark] = max(
+                        width, found.get(score.benchmark, width))
+        return found
+
     def fastest(self, pcpus: ty.Iterable[int]) -> float:
         """The greatest coefficient among some pCPUs.
 

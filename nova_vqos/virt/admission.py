@@ -89,6 +89,8 @@ def admit(candidate, report, tracker, *, sale, periods):
     if not report.valid:
         raise CannotServe(report.problem)
     try:
+        if policy.mix is not None:
+            policy.mix.check_intervals(report.wide_kinds)
         coefficient = report.profile.slowest(report.pcpus, policy.mix)
         if policy.guarantee == 'required':
             refusal = guarantee.refusal(
@@ -110,7 +112,8 @@ def admit(candidate, report, tracker, *, sale, periods):
         tracker.forget_choice(candidate.uuid)
         raise CannotServe(
             f'{error}; CU of {policies.WORK_KEY} {policy.work}'
-            if policy.work and not isinstance(error, work.KindMissing)
+            if policy.work and not isinstance(
+                error, work.KindMissing | work.KindUnsure)
             else str(error)) from error
 
 

@@ -38,6 +38,7 @@ class HostReport:
     :ivar problem: why the host accepts no new servers with units; empty: it
         does
     :ivar present: whether there is a profile, be it unreadable
+    :ivar max_interval: see [vqos] profile_max_interval
     :ivar can_reserve: whether the kernel reserves time for threads that may
         run on these pCPUs alone
     """
@@ -48,6 +49,7 @@ class HostReport:
     present: bool
     agent: agent_state.AgentState
     can_reserve: bool = True
+    max_interval: float = math.inf
 
     @property
     def valid(self) -> bool:
@@ -63,6 +65,12 @@ class HostReport:
         if profile is None:
             raise files.FileInvalid(self.problem)
         return units.capacity_cu(map(profile.coefficient, self.pcpus))
+
+    @property
+    def wide_kinds(self) -> Mapping[str, float]:
+        """See :meth:`nova_vqos.profile.model.Profile.wide_kinds`."""
+        return ({} if self.profile is None else
+                self.profile.wide_kinds(self.pcpus, self.max_interval))
 
     @property
     def guarantee_cu(self) -> int | None:
@@ -126,6 +134,7 @@ class HostReport:
         except files.FileError:
             # It is the problem already.
             return stats
+        wide = self.wide_kinds
         return stats._replace(
             slowest_cu=host_stats.speed_cu(slowest),
             fastest_cu=host_stats.speed_cu(fastest),
@@ -139,7 +148,9 @@ class HostReport:
                 for one in left) if len(left) > 1 else (),
             room_cu=sum(one.whole_room_cu for one in left) if left else None,
             work=tuple(host_stats.WorkSpeeds(
-                host_stats.speed_cu(one.coefficient), one.kinds)
+                host_stats.speed_cu(one.coefficient),
+                {kind: coefficient for kind, coefficient in one.kinds.items()
+                 if kind not in wide})
                 for one in sorted(self.all_core_types,
                                   key=lambda one: one.coefficient)))
 
@@ -207,6 +218,7 @@ class HostReporter:
         return HostReport(
             pcpus=pcpus, profile=profile, problem=problem, present=present,
             agent=read_agent_state(self._agent_state_path),
+            max_interval=self._max_interval,
             can_reserve=self._are_domain(pcpus,
                                          found.get('online_pcpus', '')))
 

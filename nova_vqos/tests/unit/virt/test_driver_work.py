@@ -21,6 +21,7 @@ from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.unit.virt import test_driver_core_types
 from nova_vqos.virt import admission
 from nova_vqos.virt import core_type_tracker
+from nova_vqos.virt import host_state
 
 FIRST = '6f70656e-0000-4000-8000-000000000001'
 SECOND = '6f70656e-0000-4000-8000-000000000002'
@@ -82,6 +83,33 @@ class ArrivingTestCase(WorkTestCase):
         self.assert_cannot(1, {policy.WORK_KEY: 'hash:1,gpu:1'}, "'gpu'",
                            'hash, integer')
         self.assertEqual({}, self.driver._vqos_core_types._chosen)
+
+    def test_a_kind_of_which_too_little_is_known(self):
+        """As of the mean: it would be no promise."""
+        def widen(profile):
+            (one,) = profile.cpu_classes
+            scores = tuple(
+                score._replace(interval_high=score.interval_high * 1.2)
+                if score.benchmark == 'hash' else score
+                for score in one.busy.scores)
+            return profile._replace(cpu_classes=(one._replace(
+                busy=one.busy._replace(scores=scores)),))
+
+        known = host_state._load
+        self.stub_out('nova_vqos.virt.host_state._load',
+                      lambda path: widen(known(path)))
+        self.has(30, specs=SLOW)
+        for specs in SLOW, {policy.WORK_KEY: 'integer:1,hash:1'}:
+            self.assert_cannot(10, specs, "'hash'", 'profile_max_interval')
+        self.tune(10, specs=FAST)
+        # What its servers take is counted all the same.
+        self.assertEqual(30, self.reserved())
+        self.assertEqual(
+            '100=integer:200', compute_state.load(
+                self.files.compute_state_path).stats['vqos_work'])
+        self.flags(profile_max_interval=0.5, group='vqos')
+        self.driver = type(self.driver)(self.driver.virtapi, False)
+        self.tune(10, specs=SLOW)
 
     def test_it_takes_more_than_its_units(self):
         """50 CU of hash are a whole pCPU."""
