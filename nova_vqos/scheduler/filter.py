@@ -50,15 +50,16 @@ class VqosFilter(filters.BaseHostFilter):
     def __init__(self):
         vqos.register_opts(CONF)
         prefilter.install()
-        # Of requests for several servers that met hosts of unlike pCPUs: what
-        # the request itself leaves of their core types, see _CoreTypesLeft.
+        # Of requests for several servers, where Placement does not count all
+        # that they take: what the request itself leaves of hosts, see _Left.
         self._left = weakref.WeakKeyDictionary()
 
     def run_filter_for_index(self, index):
         """Whether to run again for a later server of a request.
 
         All of them have one flavor, and Placement counts their units. It does
-        not count how many units each core type has left.
+        not count how many units each core type has left, nor what their kind
+        of work takes beyond their units.
         """
         return index == 0 or bool(self._left)
 
@@ -83,11 +84,11 @@ class VqosFilter(filters.BaseHostFilter):
             policy, agent_max_age_s=CONF.vqos.agent_max_age_s,
             in_one_type=not is_pinned)
         left = None
-        if (policy.units is not None
-                and core_types.in_one_type(policy, is_pinned=is_pinned)
+        in_one_type = core_types.in_one_type(policy, is_pinned=is_pinned)
+        if (policy.units is not None and (in_one_type or policy.work)
                 and 'num_instances' in spec_obj
                 and spec_obj.num_instances > 1):
-            left = _CoreTypesLeft(policy, self._left.get(spec_obj, {}))
+            left = _Left(policy, in_one_type, self._left.get(spec_obj, {}))
         if policy.units is None:
             filter_obj_list = self._without_units(filter_obj_list, spec_obj)
         passed = []
@@ -97,7 +98,7 @@ class VqosFilter(filters.BaseHostFilter):
             if stats is None:
                 continue
             reason = judge.refusal(
-                stats, left and left.core_types(host_state, stats))
+                left.stats(host_state, stats) if left else stats)
             if reason:
                 refusals.append((host_state, reason))
             else:
@@ -128,33 +129,37 @@ class VqosFilter(filters.BaseHostFilter):
         return passed
 
 
-class _CoreTypesLeft:
-    """What the servers of one request leave of hosts' core types.
+class _Left:
+    """What the servers of one request leave of hosts.
 
-    :ivar by_host: servers that a host has, and its core types after them
+    :ivar by_host: servers that a host has, and its stats after them; only of
+        hosts whose stats the request changes
     """
 
-    def __init__(self, policy, by_host):
+    def __init__(self, policy, in_one_type, by_host):
         """
         :param policy: of each of the servers, with units
+        :param in_one_type: whether each runs on one core type
         :param by_host: what is known already
         """
         self._policy = policy
+        self._in_one_type = in_one_type
         self.by_host = by_host
 
-    def core_types(self, host_state, stats):
-        """The core types of a host, less what the request itself uses."""
-        if not stats.core_types:
-            return ()
+    def stats(self, host_state, stats):
+        """The stats of a host, less what the request itself uses."""
+        if not (self._policy.work
+                or (self._in_one_type and stats.core_types)):
+            return stats
         key = host_state.host, host_state.nodename
-        servers, core_types = self.by_host.get(
-            key, (host_state.num_instances, stats.core_types))
+        servers, stats = self.by_host.get(
+            key, (host_state.num_instances, stats))
         while servers < host_state.num_instances:
             servers += 1
-            core_types = fitness.with_server(self._policy, core_types,
-                                             stats.work)
-        self.by_host[key] = servers, core_types
-        return core_types
+            stats = fitness.stats_with_server(
+                self._policy, stats, in_one_type=self._in_one_type)
+        self.by_host[key] = servers, stats
+        return stats
 
 
 def _log_refusals(refusals, judge, spec_obj):

@@ -22,7 +22,7 @@ from nova_vqos import units
 from nova_vqos import work as works
 
 _CoreTypes: ty.TypeAlias = Sequence[host_stats.CoreTypeRoom]
-_Check: ty.TypeAlias = Callable[[host_stats.HostStats, _CoreTypes], str]
+_Check: ty.TypeAlias = Callable[[host_stats.HostStats], str]
 
 
 class Terms(ty.NamedTuple):
@@ -129,6 +129,26 @@ def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes,
     return [smaller if one is chosen else one for one in core_types]
 
 
+def stats_with_server(policy: policies.ServerPolicy,
+                      stats: host_stats.HostStats, *,
+                      in_one_type: bool) -> host_stats.HostStats:
+    """The stats of a host that has one more server, as far as a request needs.
+
+    Placement counts the units of each server of a request, neither where they
+    run nor what they take.
+
+    :param policy: of the server, with units
+    :param in_one_type: whether it runs on one core type
+    """
+    if in_one_type and stats.core_types:
+        return stats._replace(core_types=tuple(
+            with_server(policy, stats.core_types, stats.work)))
+    taken_cu = cost_cu(policy, stats) if policy.work else None
+    if taken_cu is None or stats.room_cu is None:
+        return stats
+    return stats._replace(room_cu=stats.room_cu - math.floor(taken_cu))
+
+
 def terms_of(policy: policies.ServerPolicy, stats: host_stats.HostStats
              ) -> Terms | None:
     """What a host is for a server that may run on all its pCPUs.
@@ -210,16 +230,13 @@ class Judge:
             checks.append(self._no_guarantee)
         self._checks = tuple(checks)
 
-    def refusal(self, stats: host_stats.HostStats,
-                core_types: _CoreTypes | None = None) -> str:
+    def refusal(self, stats: host_stats.HostStats) -> str:
         """Why a host is refused, '' if it is not: the first reason.
 
         :param stats: of its compute node
-        :param core_types: that are left by now; None: as the stats say
         """
-        core_types = stats.core_types if core_types is None else core_types
         for check in self._checks:
-            reason = check(stats, core_types)
+            reason = check(stats)
             if reason:
                 return reason
         return ''
@@ -227,7 +244,7 @@ class Judge:
     def refusals(self, stats: host_stats.HostStats) -> list[str]:
         """All that is against a host; nothing if it is not refused."""
         return [reason for check in self._checks
-                if (reason := check(stats, stats.core_types))]
+                if (reason := check(stats))]
 
     def speed_cu(self, stats: host_stats.HostStats) -> Decimal | None:
         """The speed of the pCPUs that count for a server, by its work.
@@ -254,8 +271,7 @@ class Judge:
             return chosen and terms(self._policy, chosen.speed_cu, stats.work)
         return terms_of(self._policy, stats)
 
-    def _too_slow(self, stats: host_stats.HostStats,
-                  core_types: _CoreTypes) -> str:
+    def _too_slow(self, stats: host_stats.HostStats) -> str:
         if stats.profile != host_stats.VALID:
             return ('it accepts no new servers with units: '
                     f'{stats.profile}' if stats.profile
@@ -266,9 +282,9 @@ class Judge:
                 policy.mix.check(stats.work[0].kinds if stats.work else {})
             except works.KindMissing as error:
                 return str(error)
-        if self._in_one_type and core_types:
-            return ('' if fitting(policy, core_types, stats.work)
-                    else _no_room(core_types))
+        if self._in_one_type and stats.core_types:
+            return ('' if fitting(policy, stats.core_types, stats.work)
+                    else _no_room(stats.core_types))
         found = terms_of(policy, stats)
         if found is None or stats.slowest_cu is None or stats.least_cu is None:
             return 'its stats do not say how fast it is'
@@ -282,10 +298,9 @@ class Judge:
                     f'{self._of_work}')
         return ''
 
-    def _no_room_for_work(self, stats: host_stats.HostStats,
-                          core_types: _CoreTypes) -> str:
+    def _no_room_for_work(self, stats: host_stats.HostStats) -> str:
         """NOTE: Placement counted its units, which may be less."""
-        if stats.room_cu is None or (self._in_one_type and core_types):
+        if stats.room_cu is None or (self._in_one_type and stats.core_types):
             return ''
         taken_cu = cost_cu(self._policy, stats)
         if taken_cu is None or math.floor(taken_cu) <= stats.room_cu:
@@ -298,8 +313,7 @@ class Judge:
     def _of_work(self) -> str:
         return f' of {self._policy.work}' if self._policy.work else ''
 
-    def _does_not_pack(self, stats: host_stats.HostStats,
-                       _core_types: _CoreTypes) -> str:
+    def _does_not_pack(self, stats: host_stats.HostStats) -> str:
         """NOTE: only the driver knows whether all vCPUs of a server pack."""
         largest_cu = stats.largest_vcpu_cu
         if largest_cu is None:
@@ -310,8 +324,7 @@ class Judge:
         return (f'no vCPU of more than {largest_cu} CU packs beside those of '
                 'its servers')
 
-    def _no_guarantee(self, stats: host_stats.HostStats,
-                      _core_types: _CoreTypes) -> str:
+    def _no_guarantee(self, stats: host_stats.HostStats) -> str:
         # Without a speed it is refused already.
         if self._policy.units is None or not stats.slowest_cu:
             return ''
@@ -324,8 +337,7 @@ class Judge:
             / Fraction(found.speed_cu), vcpus,
             Fraction(stats.slowest_cu), stats.guarantee_cu)
 
-    def _agent_gone(self, stats: host_stats.HostStats,
-                    _core_types: _CoreTypes) -> str:
+    def _agent_gone(self, stats: host_stats.HostStats) -> str:
         seen_at = stats.agent_seen_at
         if seen_at is None:
             return 'its agent was never seen'
@@ -400,8 +412,7 @@ def _no_room(core_types: _CoreTypes) -> str:
 
 
 def _not_offered(offered_of: Callable[[host_stats.HostStats], Sequence[str]],
-                 key: str, wanted: str, stats: host_stats.HostStats,
-                 _core_types: _CoreTypes) -> str:
+                 key: str, wanted: str, stats: host_stats.HostStats) -> str:
     offered = offered_of(stats)
     return ('' if wanted in offered
             else f'it offers {key} {",".join(offered) or "nothing"}')

@@ -78,9 +78,11 @@ class SeveralServersTestCase(nova_case.NovaTestCase):
         self.filter = vqos_filter.VqosFilter()
         self.handler = vqos_filter.filters.HostFilterHandler()
 
-    def schedule(self, hosts, cu, servers, vcpus=1):
+    def schedule(self, hosts, cu, servers, vcpus=1, **specs):
         """Hosts of a request's servers, each the first that passes."""
-        spec = test_filter.with_units(cu, vcpus=vcpus, num_instances=servers)
+        spec = test_filter.make_spec(
+            {policy.UNITS_KEY: str(cu), **specs}, vcpus=vcpus,
+            num_instances=servers)
         chosen = []
         for index in range(servers):
             hosts = self.handler.get_filtered_objects(
@@ -100,6 +102,16 @@ class SeveralServersTestCase(nova_case.NovaTestCase):
         hosts = [make_host(), make_host('second')]
         self.assertEqual(['hybrid'] * 2 + ['second'] * 2,
                          self.schedule(hosts, 200, 5))
+
+    def test_what_their_kind_of_work_takes(self):
+        """Placement counts 40 of 200 CU for each, and each takes 80."""
+        hosts = [test_filter.make_host(
+            name, vqos_slowest_cu='100', vqos_fastest_cu='100',
+            vqos_least_cu='0.64', vqos_room_cu='200',
+            vqos_work='100=hash:50,integer:200')
+            for name in ('first', 'second')]
+        self.assertEqual(['first'] * 2 + ['second'] * 2, self.schedule(
+            hosts, 40, 5, **{policy.WORK_KEY: 'hash'}))
 
     def test_servers_that_were_there_before_do_not(self):
         host = make_host()
