@@ -57,6 +57,8 @@ class Lab:
     """The lab on this machine, whether it runs or not.
 
     :ivar hosts: its two hosts, by name
+    :ivar correction_reserve_cu: of each host, see the option; in force from
+        the next start of its services on
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,7 @@ class Lab:
             'fast': hosts.Host('fast', {first}),
             'slow': hosts.Host('slow', {second}, slow=True),
         }
+        self.correction_reserve_cu = 0
         self._up_mark = os.path.join(paths.RUN, 'up')
         self._deployed_mark = os.path.join(paths.RUN, 'deployed')
 
@@ -228,9 +231,9 @@ class Lab:
         :param servers_without_units: 'refuse': it reserves units for them
         """
         self.write_compute(
-            name, config.compute_with_units(
+            name, config.merge(config.compute_with_units(
                 allocation_ratio, self._widest_interval(name),
-                servers_without_units))
+                servers_without_units), self._reserve()))
         self.restart_compute(name)
 
     def start_compute(self, name: str) -> None:
@@ -253,7 +256,8 @@ class Lab:
         host = self.hosts[name]
         path = host.path('etc/nova-vqos/nova-vqos.conf')
         config.write_ini(path, config.merge(config.agent(
-            name, host.address, self._widest_interval(name)), more or {}))
+            name, host.address, self._widest_interval(name)),
+            self._reserve(), more or {}))
         # The password of the bus is in it.
         os.chmod(path, 0o640)
         agent = self._start_on(name, 'nova-vqos-agent', [
@@ -262,6 +266,10 @@ class Lab:
         process.wait_until(lambda: os.path.exists(state), 60,
                            f'the agent of host {name}', log=agent.log,
                            alive=agent.alive)
+
+    def _reserve(self) -> config.Settings:
+        return {'vqos': {
+            'correction_reserve_cu': str(self.correction_reserve_cu)}}
 
     @contextlib.contextmanager
     def guaranteeing(self, name: str) -> Iterator[None]:

@@ -45,7 +45,7 @@ class Speed:
 
 
 def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
-            *, rounds: int = 8) -> Speed:
+            *, rounds: int = 8, only_new: bool = False) -> Speed:
     """Measure a server on the host that it is on.
 
     All rounds on this host count: from the first second on.
@@ -53,6 +53,7 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
     :param host: the one that it is on
     :param kind: of work
     :param rounds: how many, at least
+    :param only_new: whether those do not count that began before now
     :raises process.LabError: when the guest does not do them, or crashed
     """
     seen_at: dict[float, float] = {}
@@ -62,6 +63,8 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
     # Time and CPU time, whenever rounds were looked for and found: the boot
     # before them may have to wait for something.
     used: list[tuple[float, int]] = []
+    skipped = (1 + len(guest.rounds(server.console().splitlines(), kind))
+               if only_new else 0)
 
     def enough() -> list[guest.Round] | None:
         text = server.console()
@@ -70,7 +73,7 @@ def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
             raise process.LabError(
                 f'the guest of {server.name} crashed ({crash}): '
                 f'{text[text.index(crash):][:300]}')
-        found = guest.rounds(text.splitlines(), kind)
+        found = guest.rounds(text.splitlines(), kind)[skipped:]
         now = time.monotonic()
         if found:
             used.append((now, cgroups.cpu_time_ns(host.hierarchy, group)))
