@@ -63,11 +63,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_unknown_nova = nova_contract.difference(
             type(self), libvirt_driver.LibvirtDriver, libvirt_host.Host)
         self._vqos_state_path = CONF.vqos.compute_state_path
-        last = _last_state(self._vqos_state_path)
         # Whether Placement has units of this host; None: not yet known.
-        self._vqos_sells_units = last and host_stats.sells_units(last.stats)
-        # CU that its last inventory reserves for kinds of work.
-        self._vqos_work_cu = last.work_cu if last else 0
+        self._vqos_sells_units = None
+        # CU that its inventory reserves for kinds of work; None: likewise.
+        self._vqos_work_cu = None
         # room.Sale of the last inventory that Nova was given; None: not yet,
         # or none.
         self._vqos_last_sale = None
@@ -100,6 +99,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._vqos_provider = provider_tree.data(nodename).uuid
         try:
+            self._vqos_recall()
             report = self._vqos_report()
             self._vqos_follow_moves(nodename, report)
             usage = self._vqos_core_types.usage(report)
@@ -420,6 +420,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         :param usage: what servers use now; None: it is read
         """
         try:
+            self._vqos_recall()
             report = self._vqos_report()
             stats = report.stats(self._vqos_left(report) if usage is None
                                  else usage.left)
@@ -438,8 +439,17 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             terms = {}
         self._vqos_state_file.write(
             texts, terms, self._vqos_core_types.last_stock_load,
-            self._vqos_work_cu, self._vqos_moves.reasons)
+            self._vqos_work_cu or 0, self._vqos_moves.reasons)
         return texts
+
+    def _vqos_recall(self):
+        """What was reported before this start counts until the next report."""
+        if self._vqos_work_cu is not None:
+            return
+        last = _last_state(self._vqos_state_path)
+        self._vqos_work_cu = 0 if last is None else last.work_cu
+        if last is not None:
+            self._vqos_sells_units = host_stats.sells_units(last.stats)
 
     def _vqos_left(self, report):
         """The core types with the room that all servers leave.
