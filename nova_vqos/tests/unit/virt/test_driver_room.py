@@ -91,7 +91,8 @@ class ArrivingTestCase(RoomTestCase):
         self.flags(reserved_cu=10, correction_reserve_cu=20, group='vqos')
         self.assert_refused(71, '0 of the 70 CU')
         self.tune(70)
-        self.flags(reserved_cu=0, allocation_ratio=1.5, group='vqos')
+        self.flags(reserved_cu=0, correction_reserve_cu=0,
+                   allocation_ratio=1.5, group='vqos')
         self.has(90)
         self.assert_refused(61, '90 of the 150 CU')
         self.tune(60)

@@ -127,8 +127,8 @@ class StockServersTestCase(driver.DriverTestCase):
         self.has(vcpus=8)
         report = self.driver._vqos_report()
         self.assertFalse(report.valid)
-        self.assertEqual((1, 400), self.driver._vqos_core_types.stock_load(
-            report))
+        self.assertEqual((1, 400), self.driver._vqos_core_types.usage(
+            report).stock_load)
 
     def test_the_part_that_a_quota_allows(self):
         self.has(vcpus=2, more=quota(20_000, 40_000))
@@ -216,7 +216,7 @@ class StockServersTestCase(driver.DriverTestCase):
 
     def test_others_learn_of_them(self):
         self.stats()
-        self.assertEqual((None, None), self.state())
+        self.assertEqual((0, 0), self.state())
         self.has(vcpus=2)
         self.reserved()
         self.assertEqual((1, 200), self.state())
