@@ -5,7 +5,7 @@ A hypervisor driver reads them, the agent bills them. Counters only grow within
 a run of a domain's emulator; the next run starts at zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import dataclasses
 import typing as ty
 
@@ -96,11 +96,38 @@ class Usage:
     wakes: int = 0
 
 
+class ClockTime(ty.NamedTuple):
+    """CPU time, and the cycles that the CPU ran in it.
+
+    :ivar ran_ns: 0: the clock is not known
+    """
+
+    ran_ns: int
+    cycles: float
+
+    @property
+    def mhz(self) -> float:
+        """The mean clock in it, which must not be empty."""
+        return self.cycles / self.ran_ns * 1000
+
+
+NO_CLOCK_TIME: ty.Final = ClockTime(0, 0.0)
+
+
+def total_clock(times: Iterable[ClockTime]) -> ClockTime:
+    """The sum of some."""
+    ran_ns, cycles = 0, 0.0
+    for one in times:
+        ran_ns, cycles = ran_ns + one.ran_ns, cycles + one.cycles
+    return ClockTime(ran_ns, cycles)
+
+
 class VcpuTime(ty.NamedTuple):
     """The CPU time of a domain's vCPUs at one moment.
 
     :ivar run: as in :class:`Usage`, like the next three
     :ivar vcpus: how many are online
+    :ivar clock: of the part of that time in which cycles were counted
     """
 
     run: str
@@ -108,6 +135,7 @@ class VcpuTime(ty.NamedTuple):
     vcpu_ns: int
     throttled_ns: int
     vcpus: int
+    clock: ClockTime = NO_CLOCK_TIME
 
 
 class GuestWork(ty.NamedTuple):

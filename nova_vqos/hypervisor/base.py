@@ -329,6 +329,26 @@ class CapDriver(abc.ABC):
         """
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clock of CPUs.
+
+    :ivar counted: by UUID of the domain, CPU time of its vCPUs since the last
+        reading, and the cycles in it; without domains that are not counted
+    :ivar pcpus_mhz: by pCPU, whatever runs on it, idle or not, at this moment;
+        empty where domains are counted
+    :ivar problems: by UUID, why a domain is not counted, for an operator
+    """
+
+    counted: Mapping[str, usage.ClockTime]
+    pcpus_mhz: Mapping[int, float]
+    problems: Mapping[str, str]
+
+
+#: Before the first reading, and where the last is too old.
+NO_CLOCKS: ty.Final = Clocks({}, {}, {})
+
+
 class UsageDriver(abc.ABC):
     """Counters of domains, and of the whole host.
 
@@ -380,6 +400,17 @@ class UsageDriver(abc.ABC):
         Reads nothing: it is as of the last call of :meth:`guest_work`.
 
         :returns: for an operator, by UUID; without domains that are counted
+        """
+
+    @abc.abstractmethod
+    def clocks(self, run_ids: Mapping[str, int]) -> Clocks:
+        """Read the clock that CPUs ran domains at since the last call.
+
+        A domain is counted while it is asked for, as by :meth:`guest_work`.
+        Costs next to nothing where the CPU does not show its clock. Blocks as
+        :meth:`vcpu_times` does.
+
+        :param run_ids: as from :meth:`CapDriver.running`
         """
 
     @abc.abstractmethod

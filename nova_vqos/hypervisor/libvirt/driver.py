@@ -23,6 +23,7 @@ from nova_vqos.hypervisor.libvirt import statistics
 from nova_vqos.hypervisor.linux import caps
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import deadline
+from nova_vqos.hypervisor.linux import domain_clocks
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import frequency
 from nova_vqos.hypervisor.linux import guest_work
@@ -78,6 +79,7 @@ class LibvirtHypervisor(base.Hypervisor):
             self._session, root, self._domains)
         self._work = guest_work.WorkReader(self._domains, root,
                                            instructions_path)
+        self._clocks = domain_clocks.ClockReader(self._domains, root)
         self._topology = topology.Topology(root)
         self._activity = libvirt_activity.ActivityReader(
             self._session, self.vcpu_runs)
@@ -95,6 +97,7 @@ class LibvirtHypervisor(base.Hypervisor):
     def close(self) -> None:
         self._disconnect()
         self._work.close()
+        self._clocks.close()
         self._domains.close()
 
     def _disconnect(self) -> None:
@@ -177,6 +180,9 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def guest_work_problems(self) -> Mapping[str, str]:
         return self._work.problems()
+
+    def clocks(self, run_ids: Mapping[str, int]) -> base.Clocks:
+        return self._clocks.read(run_ids)
 
     def activity(self, uuids: Collection[str]
                  ) -> Mapping[str, recognition.Activity]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's performance events of single threads.
+"""The kernel's performance events of single threads, or of single pCPUs.
 
 Events count from the moment they are opened, in threads that exist already;
 libvirt's own (``virsh perf``) are of a whole domain, and miss those threads.
@@ -32,9 +32,12 @@ _FLAG_CLOSE_ON_EXEC = 8
 # config1.
 _ATTRIBUTES = struct.Struct('=IIQQQQQIIQ')
 
-_ANY_CPU = -1
+#: For Group: wherever its thread runs.
+ANY_PCPU = -1
 #: For Group: the calling thread.
 OWN_THREAD = 0
+#: For Group: whatever runs on its pCPU.
+ALL_THREADS = -1
 
 _REASONS = {
     errno.EACCES: 'the kernel does not let this process count (needs '
@@ -76,11 +79,13 @@ class Counts(ty.NamedTuple):
 
 
 class Group:
-    """Events of one thread, counted at the same time."""
+    """Events of one thread or one pCPU, counted at the same time."""
 
-    def __init__(self, events: Sequence[Event], thread: int) -> None:
+    def __init__(self, events: Sequence[Event], thread: int,
+                 pcpu: int = ANY_PCPU) -> None:
         """Open it; counting begins.
 
+        :param thread: ALL_THREADS: those of one pCPU
         :raises OSError: when events cannot be counted, see :func:`reason`
         """
         self._handles: list[int] = []
@@ -88,7 +93,8 @@ class Group:
         try:
             for event in events:
                 leader = self._handles[0] if self._handles else -1
-                self._handles.append(_open(event, thread, leader))
+                self._handles.append(_open(event, thread, pcpu,
+                                           leader))
         except OSError:
             self.close()
             raise
@@ -145,7 +151,7 @@ def probe(events: Sequence[Event]) -> str:
     return ''
 
 
-def _open(event: Event, thread: int, leader: int) -> int:
+def _open(event: Event, thread: int, pcpu: int, leader: int) -> int:
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -154,7 +160,7 @@ def _open(event: Event, thread: int, leader: int) -> int:
         _FORMAT_TIMES_AND_GROUP, event.flags, 0, 0, 0)
     handle: int = _library.syscall(
         ctypes.c_long(number), attributes, ctypes.c_int(thread),
-        ctypes.c_int(_ANY_CPU), ctypes.c_int(leader),
+        ctypes.c_int(pcpu), ctypes.c_int(leader),
         ctypes.c_ulong(_FLAG_CLOSE_ON_EXEC))
     if handle < 0:
         found = ctypes.get_errno()
