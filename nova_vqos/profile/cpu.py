@@ -18,6 +18,7 @@ LEAST_LOW = 0.001
 _TEXTS = ('name', 'kind', 'identity', 'unit', 'program_sha256')
 _MAX_SAMPLES = 10_000
 _COEFFICIENTS = (0.001, 1000.0)
+_CLOCKS_MHZ = (1.0, 100_000.0)
 
 
 class Benchmark(ty.NamedTuple):
@@ -183,11 +184,15 @@ class Measurement(ty.NamedTuple):
 
 
 class CpuClass(ty.NamedTuple):
-    """Equal pCPUs, measured alone, and with all pCPUs of the host busy."""
+    """Equal pCPUs, measured alone, and with all pCPUs of the host busy.
+
+    :ivar clock_mhz: their mean clock while all were busy; None: not known
+    """
 
     pcpus: frozenset[int]
     alone: Measurement
     busy: Measurement
+    clock_mhz: float | None = None
 
 
 def interval(coefficient: float, half_width: float) -> tuple[float, float]:
@@ -208,14 +213,19 @@ def class_of(fields: files.Fields,
     return CpuClass(pcpus=fields.parsed('pcpus', cpuset.parse_pcpus,
                                         'a list of pCPUs such as 0-3,8'),
                     alone=_measurement(fields.child('alone'), reference),
-                    busy=_measurement(fields.child('busy'), reference))
+                    busy=_measurement(fields.child('busy'), reference),
+                    clock_mhz=(fields.number('clock_mhz', *_CLOCKS_MHZ)
+                               if fields.has('clock_mhz') else None))
 
 
 def class_document(cpu_class: CpuClass) -> dict[str, ty.Any]:
     """The inverse of :func:`class_of`."""
     return {'pcpus': cpuset.format_pcpus(cpu_class.pcpus),
             'alone': _document(cpu_class.alone),
-            'busy': _document(cpu_class.busy)}
+            'busy': _document(cpu_class.busy),
+            # A missing one does not change the profile's id.
+            **({} if cpu_class.clock_mhz is None
+               else {'clock_mhz': float(cpu_class.clock_mhz)})}
 
 
 def _measurement(fields: files.Fields,

@@ -114,6 +114,16 @@ class Profile(_ProfileFields):
             f'pCPU {pcpu} is not in the profile, which has '
             f'{cpuset.format_pcpus(self.pcpus)}: calibrate it')
 
+    def clock_mhz(self, pcpus: ty.AbstractSet[int]) -> float | None:
+        """The clock of some pCPUs in the calibration, all pCPUs being busy.
+
+        :returns: of the class that had the lowest; None: not known of all
+        """
+        found = [cpu_class.clock_mhz for cpu_class in self.cpu_classes
+                 if not cpu_class.pcpus.isdisjoint(pcpus)]
+        known = [mhz for mhz in found if mhz is not None]
+        return min(known) if known and len(known) == len(found) else None
+
     def slowest(self, pcpus: ty.Iterable[int],
                 mix: 'work.Mix | None' = None) -> float:
         """The least coefficient among some pCPUs.

@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import socket
+import statistics
 import time
 
 from nova_vqos import cpuset
@@ -151,11 +152,8 @@ class Calibration:
         reference = (self._against.reference if self._against
                      else self._own_reference())
         made = tuple(
-            cpu.CpuClass(members, *(
-                self._combined(
-                    state if alone else steps.BUSY, members, reference,
-                    with_reference=self._against is not None)
-                for state in (steps.ALONE, steps.BUSY)))
+            self._class_of(members, reference,
+                           steps.ALONE if alone else steps.BUSY)
             for members in self._classes)
         disturbances.warn_of_intervals(made, self._effort.max_interval,
                                        self._observations)
@@ -331,6 +329,17 @@ class Calibration:
         return cpu.Reference(self._reference_name, utc.text(),
                              tuple(benchmarks))
 
+    def _class_of(self, pcpus: frozenset[int], reference: cpu.Reference,
+                  alone: str) -> cpu.CpuClass:
+        """:param alone: the state in which pCPUs were alone"""
+        is_other = self._against is not None
+        return cpu.CpuClass(
+            pcpus,
+            self._combined(alone, pcpus, reference, with_reference=is_other),
+            self._combined(steps.BUSY, pcpus, reference,
+                           with_reference=is_other),
+            self._clock_mhz(pcpus))
+
     def _combined(self, state: str, pcpus: frozenset[int],
                   reference: cpu.Reference, *,
                   with_reference: bool) -> cpu.Measurement:
@@ -352,6 +361,13 @@ class Calibration:
         return estimate.estimate([
             score for rounds in self._steps.taken[name, state]
             for score in rounds.scores(pcpus)])
+
+    def _clock_mhz(self, pcpus: frozenset[int]) -> float | None:
+        """The mean clock of a class of pCPUs while all were busy."""
+        found = [mhz for member in self._members if member.weight
+                 for rounds in self._steps.taken[member.name, steps.BUSY]
+                 for mhz in rounds.clocks(pcpus)]
+        return round(statistics.fmean(found), 1) if found else None
 
     def _find_modes(self) -> list[str]:
         """Look for two speeds in the rounds of one measurement.

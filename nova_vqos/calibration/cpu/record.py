@@ -27,17 +27,24 @@ class Rounds:
     :ivar steal: share of the time that a hypervisor below stole
     :ivar throttled: how often heat slowed the CPUs
     :ivar round_events: of a round; None: it depended on the pCPU
+    :ivar clocks_mhz: the mean clock of some of the pCPUs; empty: not known
     """
 
     samples: Mapping[int, tuple[float, ...]]
     steal: float = 0.0
     throttled: int = 0
     round_events: int | None = None
+    clocks_mhz: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
     def scores(self, pcpus: Iterable[int]) -> list[float]:
         """The scores of those among some pCPUs that were measured."""
         return [score for pcpu in sorted(pcpus)
                 for score in self.samples.get(pcpu, ())]
+
+    def clocks(self, pcpus: Iterable[int]) -> list[float]:
+        """The clocks of those among some pCPUs that are known, in MHz."""
+        return [self.clocks_mhz[pcpu] for pcpu in sorted(pcpus)
+                if pcpu in self.clocks_mhz]
 
 
 class Record:
@@ -89,9 +96,12 @@ class Record:
         try:
             age_s = time.time() - os.stat(path).st_mtime
             document = json.loads(files.read(path))
-            taken = {name: Rounds(**fields | {'samples': {
-                int(pcpu): tuple(map(float, scores))
-                for pcpu, scores in fields['samples'].items()}})
+            taken = {name: Rounds(**fields | {
+                'samples': {int(pcpu): tuple(map(float, scores))
+                            for pcpu, scores in fields['samples'].items()},
+                'clocks_mhz': {
+                    int(pcpu): float(mhz) for pcpu, mhz in fields.get(
+                        'clocks_mhz', {}).items()}})
                 for name, fields in document['taken'].items()}
             key, schema = document['key'], document['schema']
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benchmarks, in one state of the host's CPUs after the other."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import itertools
@@ -18,6 +18,7 @@ from nova_vqos.calibration.cpu.record import Record
 from nova_vqos.calibration.cpu.record import Rounds
 from nova_vqos.calibration.runner import Runner
 from nova_vqos.calibration.runner import Samples
+from nova_vqos.hypervisor.linux import clock
 from nova_vqos.profile import cpu
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ BUSY = 'busy'
 _MIN_ROUNDS = 8
 # No profile holds more of one class, see nova_vqos.profile.
 _MAX_SAMPLES = 10_000
+# Of equal pCPUs: each keeps some files open.
+_MOST_CLOCKS = 16
 
 Classes = Sequence[frozenset[int]]
 # A state, and the pCPUs that work at once in it.
@@ -157,17 +160,21 @@ class Steps:
         before = self._cpu_times()
         throttled_before = self._throttled()
         began_s = time.monotonic()
-        samples = runner.measure(
-            pcpus, lambda now: _is_enough(
-                effort, grouped(now), time.monotonic() - began_s, limit_s),
-            progress)
+        with clock.PcpuClock(_some(groups), self._setting.sysroot) as clocks:
+            samples = runner.measure(
+                pcpus, lambda now: _is_enough(
+                    effort, grouped(now), time.monotonic() - began_s,
+                    limit_s),
+                progress)
+            clocks_mhz = clocks.read_mhz()
         _busy, steal = self._cpu_times().since(before)
         LOG.info('  %s', progress(samples))
         return Rounds(
             {pcpu: tuple(float(f'{score:.6g}') for score in scores)
              for pcpu, scores in samples.items()},
             round(steal, 4), self._throttled() - throttled_before,
-            runner.round_events)
+            runner.round_events,
+            {pcpu: round(mhz, 1) for pcpu, mhz in clocks_mhz.items()})
 
     def _throttled(self) -> int:
         return host_cpus.throttle_count(self._setting.pcpus,
@@ -175,6 +182,13 @@ class Steps:
 
     def _cpu_times(self) -> host_cpus.CpuTimes:
         return host_cpus.cpu_times(self._setting.pcpus, self._setting.sysroot)
+
+
+def _some(groups: Iterable[frozenset[int]]) -> Iterator[int]:
+    """Some pCPUs of each group of equal ones, of all of it alike."""
+    for group in groups:
+        step = -(-len(group) // _MOST_CLOCKS)
+        yield from sorted(group)[::step]
 
 
 def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],

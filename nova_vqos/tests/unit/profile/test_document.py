@@ -295,3 +295,37 @@ def test_parse_pcpus_refuses(text):
 @given(st.sets(st.integers(0, 8191), min_size=1))
 def test_pcpus_and_back(pcpus):
     assert cpuset.parse_pcpus(cpuset.format_pcpus(pcpus)) == pcpus
+
+
+class TestClock:
+    def with_clocks(self, *clocks_mhz):
+        made = make_profile()
+        return made._replace(cpu_classes=tuple(
+            one._replace(clock_mhz=mhz) for one, mhz in zip(
+                made.cpu_classes, clocks_mhz, strict=True)))
+
+    def test_it_comes_back(self):
+        made = self.with_clocks(2900.5, None)
+        found = documents.loads(documents.dumps(made))
+        assert found == made
+        assert found.id != make_profile().id
+
+    def test_a_profile_without_it_stays_the_same(self):
+        text = documents.dumps(make_profile())
+        assert 'clock' not in text
+        assert documents.loads(text).clock_mhz({0}) is None
+
+    @pytest.mark.parametrize(('pcpus', 'expected'), [
+        ({0, 1}, 2900.0), ({4}, 1800.0), ({0, 4}, 1800.0), ({77}, None)])
+    def test_of_some_pcpus_it_is_the_lowest(self, pcpus, expected):
+        assert self.with_clocks(2900.0, 1800.0).clock_mhz(pcpus) == expected
+
+    def test_one_that_is_not_known_of_all_is_not_known(self):
+        assert self.with_clocks(2900.0, None).clock_mhz({0, 4}) is None
+
+    @pytest.mark.parametrize('mhz', [0, -1, 1e9, 'fast', None])
+    def test_one_that_is_none_is_refused(self, mhz):
+        content = json.loads(documents.dumps(self.with_clocks(2900.0, None)))
+        content['cpu_classes'][0]['clock_mhz'] = mhz
+        with pytest.raises(files.FileInvalid, match='clock_mhz'):
+            documents.loads(json.dumps(content))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An interrupted calibration goes on where it was."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -116,3 +117,19 @@ def test_a_calibration_goes_on(calibrate, path):
     assert calibrate({0, 1}, weights=weights, record_path=path,
                      opened=(again := [])).measured.reference.benchmarks
     assert again == []
+
+
+def test_clocks_come_back(path):
+    rounds = dataclasses.replace(ROUNDS, clocks_mhz={0: 2500.5})
+    record.Record(path, KEY).add('hash/busy/0-1', rounds)
+    found = record.Record(path, KEY).get('hash/busy/0-1')
+    assert found == rounds
+    assert found.clocks({0, 9}) == [2500.5]
+
+
+def test_rounds_of_an_earlier_version_have_none(path):
+    record.Record(path, KEY).add('hash/busy/0-1', ROUNDS)
+    content = json.loads(pathlib.Path(path).read_text())
+    del content['taken']['hash/busy/0-1']['clocks_mhz']
+    pathlib.Path(path).write_text(json.dumps(content))
+    assert record.Record(path, KEY).get('hash/busy/0-1') == ROUNDS

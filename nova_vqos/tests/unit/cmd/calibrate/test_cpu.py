@@ -10,6 +10,7 @@ from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration.cpu import disturbances
 from nova_vqos.cmd.calibrate import app
 from nova_vqos.cmd.calibrate import cpu
+from nova_vqos.hypervisor.linux import clock
 from nova_vqos.profile import document
 from nova_vqos.profile import fingerprint
 from nova_vqos.tests.fixtures import calibration_host
@@ -29,6 +30,7 @@ def command(tmp_path, monkeypatch):
                         lambda pcpus, sysroot: (frozenset(pcpus),))
     monkeypatch.setattr(host_cpus, 'guest_ticks', lambda pcpus, sysroot: {})
     monkeypatch.setattr(host_cpus, 'throttle_count', lambda pcpus, sysroot: 0)
+    monkeypatch.setattr(clock, '_PMU', 'has/none')
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
 

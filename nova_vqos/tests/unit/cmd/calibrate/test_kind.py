@@ -18,6 +18,7 @@ from nova_vqos.calibration.cpu import kind
 from nova_vqos.calibration.cpu import steps
 from nova_vqos.cmd.calibrate import app
 from nova_vqos.cmd.calibrate import cpu
+from nova_vqos.hypervisor.linux import clock
 from nova_vqos.profile import document
 from nova_vqos.profile import fingerprint
 from nova_vqos.profile import validity
@@ -102,6 +103,7 @@ def hosts(tmp_path, monkeypatch):
                         host_cpus.CpuTimes(100, 1, 0))
     monkeypatch.setattr(host_cpus, 'guest_ticks', lambda pcpus, sysroot: {})
     monkeypatch.setattr(host_cpus, 'throttle_count', lambda pcpus, sysroot: 0)
+    monkeypatch.setattr(clock, '_PMU', 'has/none')
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
 

@@ -21,6 +21,7 @@ from nova_vqos.calibration.cpu import memory
 from nova_vqos.cmd.calibrate import app
 from nova_vqos.cmd.calibrate import cpu
 from nova_vqos.cmd.calibrate import verify as verify_command
+from nova_vqos.hypervisor.linux import clock
 from nova_vqos.profile import document
 from nova_vqos.profile import fingerprint
 from nova_vqos.profile import validity
@@ -130,6 +131,7 @@ def command(tmp_path, monkeypatch, capsys):
                         host_cpus.CpuTimes(100, 1, 0))
     monkeypatch.setattr(host_cpus, 'guest_ticks', lambda pcpus, sysroot: {})
     monkeypatch.setattr(host_cpus, 'throttle_count', lambda pcpus, sysroot: 0)
+    monkeypatch.setattr(clock, '_PMU', 'has/none')
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
     path = str(tmp_path / 'profile.yaml')
