@@ -79,6 +79,18 @@ def vcpu_reservation(share: Fraction, quantum_class: str, *, tick_us: int,
     return whole._replace(quota_us=round(whole.quota_us * kept))
 
 
+def counted_part(calibrated_part: Fraction, mhz: float,
+                 calibrated_mhz: float) -> float:
+    """What the kernel counts of a second in which a thread runs at a clock.
+
+    At full clock it counts all of it, and never more.
+
+    :param calibrated_part: the same at the clock of the calibration
+    """
+    return min(1.0, float(calibrated_part) * units.clock_scale(
+        mhz, calibrated_mhz))
+
+
 def io_share(share: Fraction, vcpus: int) -> Fraction:
     """Of a pCPU's time, for each thread that serves a server's I/O, at least.
 

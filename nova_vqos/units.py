@@ -152,6 +152,17 @@ def share(units: int, vcpus: int, coefficient: float) -> Fraction:
     return cu_per_vcpu(units, vcpus) / pcpu_cu(coefficient)
 
 
+def clock_scale(mhz: float, calibrated_mhz: float) -> float:
+    """How fast a pCPU is at a clock, where it has 1 at another.
+
+    Work that waits for memory changes by less.
+
+    :param mhz: the clock
+    :param calibrated_mhz: that at which it was calibrated, above 0
+    """
+    return mhz / calibrated_mhz
+
+
 def cost_cu(units: Fraction | int, coefficient: float,
             work_coefficient: float) -> Fraction:
     """CU of a host that a server takes whose units are of a kind of work.

@@ -439,12 +439,14 @@ class Loop:
                 for alarm in status.alarms)))
 
     def _view(self, server: servers.Server) -> replies.ServerView:
+        now_s = self._clock()
         return replies.ServerView(
             server, self._caps.state(server), self._billing.state(server),
             self._quantum.state(server), self._guarantees.state(server),
             self._corrections.message(server),
-            self._sampler.history(server), self._profiles.profile,
-            self._clock(), self._failed_fields[server])
+            self._sampler.history(server), self._sampler.clocks(now_s),
+            self._profiles.profile,
+            now_s, self._failed_fields[server])
 
     def _host_report(self) -> messages.LoopReport:
         self._stale.update(self._controllers)

@@ -250,6 +250,25 @@ class Rates:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The clock that a server's CPUs ran at.
+
+    :ivar mhz: the mean
+    :ivar is_own: whether it is that of the server's own CPU time, over about
+        the last minute; else it is that of the pCPUs that it may run on,
+        whatever they do, at the last sample
+    :ivar calibrated_mhz: of these pCPUs while they were calibrated; None: not
+        known
+    :ivar coefficient: of the server, at this clock; None: not known
+    """
+
+    mhz: float
+    is_own: bool
+    calibrated_mhz: float | None = None
+    coefficient: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
     """What a server used and owes.
 
@@ -334,6 +353,8 @@ class Guarantee:
     :ivar problem: why its speed is not guaranteed; '': it is
     :ivar ends: whether it is kept until the server stops, and no longer: its
         flavor asks for none any more
+    :ivar counted: what of each second of its vCPUs the kernel counts at the
+        clock of its own CPU time; None: not known
     """
 
     since: str | None
@@ -343,6 +364,7 @@ class Guarantee:
     reserved_pcpus: float
     problem: str
     ends: bool = False
+    counted: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,6 +439,7 @@ class Server:
     :ivar vcpu_s: CPU time of its vCPUs since its emulator started
     :ivar throttled_s: for how long limits held them back, all together
     :ivar rates: over about the last minute, or since the first sample
+    :ivar clock: None: not known
     """
 
     server_uuid: str
@@ -440,6 +463,7 @@ class Server:
     vcpu_s: float | None = None
     throttled_s: float | None = None
     rates: Rates | None = None
+    clock: Clock | None = None
     bill: Bill | None = None
     quantum: Slices | None = None
     guarantee: Guarantee | None = None
@@ -507,6 +531,8 @@ class ServerDetail(Server):
 
     :ivar rates_10s: over about 10 s; None: there are no samples of as long
     :ivar rates_5min: likewise over 5 min
+    :ivar clock_problem: why the clock of its own CPU time is not counted; '':
+        it is, or will be
     :ivar policy_error: why its policy cannot be honoured
     :ivar right_at_first_sight: whether its cap was, when the agent first saw
         it
@@ -519,6 +545,7 @@ class ServerDetail(Server):
 
     rates_10s: Rates | None = None
     rates_5min: Rates | None = None
+    clock_problem: str | None = None
     policy_error: str | None = None
     wanted: Wanted | None = None
     in_force: InForce | None = None

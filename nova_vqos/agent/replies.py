@@ -20,6 +20,7 @@ from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import controller as quantum
+from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
 from nova_vqos.quantum import probe_result
 
@@ -29,6 +30,7 @@ LOG = logging.getLogger(__name__)
 class ServerView(ty.NamedTuple):
     """What the loop knows of a server.
 
+    :ivar clocks: of all servers and the host
     :ivar profile: of the host; None: it has none
     :ivar now_s: on the monotonic clock
     :ivar failed: names of fields that failed before
@@ -41,6 +43,7 @@ class ServerView(ty.NamedTuple):
     guarantee: guarantees.GuaranteeState
     correction: messages.Correction | None
     history: usage_history.History
+    clocks: base.Clocks
     profile: model.Profile | None
     now_s: float
     failed: set[str]
@@ -172,6 +175,23 @@ def _full_rates(view: ServerView, window_s: float) -> messages.Rates | None:
     return view.history.full_rates(window_s, view.coefficient, view.now_s)
 
 
+def _clock(view: ServerView) -> messages.Clock | None:
+    own = view.history.clock(view.now_s)
+    mhz = (own.mhz if own.ran_ns
+           else view.server.mean_mhz(view.clocks.pcpus_mhz))
+    if mhz is None:
+        return None
+    calibrated_mhz = coefficient = None
+    if view.profile is not None:
+        calibrated_mhz = view.server.calibrated_mhz(view.profile)
+    if calibrated_mhz is not None and view.coefficient is not None:
+        coefficient = view.coefficient * units.clock_scale(
+            mhz, calibrated_mhz)
+    return messages.Clock(
+        mhz=mhz, is_own=bool(own.ran_ns), calibrated_mhz=calibrated_mhz,
+        coefficient=coefficient)
+
+
 def _pushed(view: ServerView) -> messages.PushedFlavor | None:
     pushed = view.server.pushed
     return None if pushed is None else messages.PushedFlavor(
@@ -246,10 +266,12 @@ _FIELDS: Mapping[str, _Field] = {
     'vcpu_s': lambda view: _counter_s(view, 'vcpu_ns'),
     'throttled_s': lambda view: _counter_s(view, 'throttled_ns'),
     'rates': lambda view: view.history.rates(view.coefficient, view.now_s),
+    'clock': _clock,
     'bill': lambda view: (None if view.server.dd_billing == servers.NO_BILLING
                           else view.billing.bill),
     'quantum': lambda view: view.quantum.slices,
-    'guarantee': lambda view: view.guarantee.message(view.server),
+    'guarantee': lambda view: view.guarantee.message(view.server,
+                                                     _clock(view)),
     'correction': lambda view: view.correction,
     'last_recap': _last_recap,
 }
@@ -258,6 +280,8 @@ _FIELDS: Mapping[str, _Field] = {
 _DETAILS: Mapping[str, _Field] = {
     'rates_10s': lambda view: _full_rates(view, 10.0),
     'rates_5min': lambda view: _full_rates(view, 300.0),
+    'clock_problem': lambda view: view.clocks.problems.get(
+        view.server.uuid, ''),
     'policy_error': lambda view: view.server.policy_error,
     'wanted': _wanted,
     'in_force': _in_force,

@@ -1,40 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the vCPUs of all servers use, read by a worker again and again."""
+"""What the vCPUs of all servers use, read by a worker again and again.
 
-from collections.abc import Mapping
+With it comes the clock that they ran at, where the CPU shows it.
+"""
+
+from collections.abc import Iterator, Mapping
 import functools
 import logging
+import typing as ty
 
+from nova_vqos.agent import clock_alarm
 from nova_vqos.agent import controller
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
 from nova_vqos.agent import worker
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
+from nova_vqos.profile import model
 
 LOG = logging.getLogger(__name__)
 
 # Readings in a row that have to fail before it is logged: a server that stops
 # is met in between once.
 _MISSED = 3
+# The last reading of clocks is of no use afterwards.
+_STALE_S = 90.0
+
+
+class _Reading(ty.NamedTuple):
+    """What a worker read of all servers."""
+
+    times: Mapping[str, usage.VcpuTime]
+    clocks: base.Clocks
 
 
 class SampleState:
     """
     :ivar history: what the vCPUs of a server used lately
+    :ivar clock: CPU time so far in which its cycles were counted
     :ivar missed: readings in a row that failed
     """
 
     def __init__(self, _server: servers.Server) -> None:
         self.history = usage_history.History()
+        self.clock = usage.NO_CLOCK_TIME
         self.missed = 0
 
-    def record(self, server: servers.Server,
-               reading: usage.VcpuTime | None) -> None:
+    def record(self, server: servers.Server, reading: usage.VcpuTime | None,
+               clock: usage.ClockTime = usage.NO_CLOCK_TIME) -> None:
         """Add a reading.
 
         :param reading: None: it failed
+        :param clock: since the last one
         """
+        self.clock = usage.total_clock((self.clock, clock))
         if reading is None:
             self.missed += 1
             if self.missed == _MISSED:
@@ -45,7 +64,7 @@ class SampleState:
             LOG.info('Server %s (%s): what its vCPUs use can be read again',
                      server.uuid, server.name)
         self.missed = 0
-        self.history.add(reading)
+        self.history.add(reading._replace(clock=self.clock))
 
 
 class Sampler(controller.Controller):
@@ -62,12 +81,23 @@ class Sampler(controller.Controller):
         self._job = job
         self._interval_s = interval_s
         self._states = known.states(SampleState)
+        self._clocks = base.NO_CLOCKS
+        self._clocks_until_s = float('-inf')
+        self._alarm = clock_alarm.ClockAlarm()
+
+    def clocks(self, now_s: float) -> base.Clocks:
+        """The last reading of clocks; none where it is old.
+
+        :param now_s: on the monotonic clock
+        """
+        return (self._clocks if now_s < self._clocks_until_s
+                else base.NO_CLOCKS)
 
     def history(self, server: servers.Server) -> usage_history.History:
         """What the vCPUs of a server used lately; for reading."""
         return self._states[server].history
 
-    def tick(self, now_s: float, _terms: controller.HostTerms) -> None:
+    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Read all servers, if it is time to."""
         if self._job.busy or now_s < self.due_at_s or not self._servers:
             return
@@ -78,25 +108,49 @@ class Sampler(controller.Controller):
         known = tuple(self._servers.values())
         self._job.begin(
             functools.partial(
-                self._hypervisor.vcpu_times,
+                _read, self._hypervisor,
                 {server.uuid: server.run_id for server in known}),
-            functools.partial(self._record, known))
+            functools.partial(self._record, known, terms.profile, now_s))
 
     def status(self) -> controller.Status:
         """What cannot be read."""
         missed = sum(state.missed >= _MISSED
                      for state in self._states.values())
+        alarms = (f'what the vCPUs of {missed} servers use cannot be read'
+                  if missed else '', self._alarm.text)
         return controller.Status(
-            alarms=(f'what the vCPUs of {missed} servers use cannot be read',
-                    ) if missed else (),
+            alarms=tuple(filter(None, alarms)),
             errors=self._job.errors, busy=self._job.busy)
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _record(self, known: tuple[servers.Server, ...],
-                readings: Mapping[str, usage.VcpuTime]) -> None:
+                profile: model.Profile | None, now_s: float,
+                found: _Reading) -> None:
+        self._clocks = found.clocks
+        self._clocks_until_s = now_s + _STALE_S
         for server in known:
             if self._servers.get(server.uuid) is server:
-                self._states[server].record(server,
-                                            readings.get(server.uuid))
+                self._states[server].record(
+                    server, found.times.get(server.uuid),
+                    found.clocks.counted.get(server.uuid,
+                                             usage.NO_CLOCK_TIME))
+        self._alarm.update(self._capped(profile, now_s))
+
+    def _capped(self, profile: model.Profile | None, now_s: float
+                ) -> Iterator[tuple[usage.ClockTime, float]]:
+        """What servers with a cap ran lately, see ClockAlarm.update()."""
+        for server in self._servers.values():
+            if (profile is None or server.policy is None
+                    or server.policy.cap != 'hard'):
+                continue
+            ran = self._states[server].history.clock(now_s, full=True)
+            if ran.ran_ns and (mhz := server.calibrated_mhz(profile)):
+                yield ran, mhz
+
+
+def _read(hypervisor: base.UsageDriver,
+          run_ids: Mapping[str, int]) -> _Reading:
+    return _Reading(hypervisor.vcpu_times(run_ids),
+                    hypervisor.clocks(run_ids))

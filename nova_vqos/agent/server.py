@@ -7,6 +7,7 @@ server, see :class:`ServerStates`.
 
 from collections.abc import Callable, Iterator, Mapping, Set
 import logging
+import statistics
 import typing as ty
 
 from nova_vqos import files
@@ -171,6 +172,22 @@ class Server:
             return profile.slowest(self._pcpus(profile))
         except files.FileError:
             return profile.slowest(profile.pcpus)
+
+    def calibrated_mhz(self, profile: model.Profile) -> float | None:
+        """The clock of its pCPUs in the calibration; None: not known."""
+        return profile.clock_mhz(self._pcpus(profile))
+
+    def mean_mhz(self, pcpus_mhz: Mapping[int, float]) -> float | None:
+        """The mean clock of the pCPUs that it may run on.
+
+        :param pcpus_mhz: of those whose clock is known
+        :returns: None: of none of them
+        """
+        domain = self.domain
+        found = [mhz for pcpu, mhz in pcpus_mhz.items()
+                 if domain is None or domain.pcpus is None
+                 or pcpu in domain.pcpus]
+        return statistics.fmean(found) if found else None
 
     def spans_core_types(self, profile: model.Profile) -> bool:
         """Whether it may run on several core types, and was not pinned so.

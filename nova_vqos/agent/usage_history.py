@@ -85,6 +85,21 @@ class History:
             over_s * max(1, last.vcpus))
         return messages.Rates(over_s, delivered_cu, min(1.0, throttled))
 
+    def clock(self, now_s: float, *, full: bool = False) -> usage.ClockTime:
+        """CPU time in the last minute whose cycles were counted.
+
+        :param full: only where readings fill that minute
+        :returns: empty where there was none, or its clock is not known
+        """
+        last = self.last
+        if last is None or now_s - last.read_at_s > _STALE_S:
+            return usage.NO_CLOCK_TIME
+        first = self._readings[self._first(_LATELY_S)]
+        if full and last.read_at_s - first.read_at_s < _LATELY_S - _SLACK_S:
+            return usage.NO_CLOCK_TIME
+        return usage.ClockTime(last.clock.ran_ns - first.clock.ran_ns,
+                               last.clock.cycles - first.clock.cycles)
+
     def _first(self, window_s: float) -> int:
         """Where the window begins: with the newest reading that is as old."""
         begin_s = self._readings[-1].read_at_s - window_s + _SLACK_S

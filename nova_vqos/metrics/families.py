@@ -200,6 +200,13 @@ SERVER_COEFFICIENT = Family(
     'nova_vqos_server_coefficient', GAUGE,
     'Speed of the slowest pCPU that it may run on, where the reference has 1',
     SERVER_LABELS)
+SERVER_CLOCK = Family(
+    'nova_vqos_server_clock_hertz', GAUGE,
+    'Mean clock of the CPU in the CPU time of its vCPUs in about the last '
+    'minute', SERVER_LABELS)
+CLOCK_COEFFICIENT = Family(
+    'nova_vqos_server_clock_coefficient', GAUGE,
+    'Its coefficient at that clock', SERVER_LABELS)
 VCPU_SECONDS = Family(
     'nova_vqos_server_vcpu_seconds_total', COUNTER,
     'CPU time of its vCPUs since it began to run here', SERVER_LABELS)
@@ -260,6 +267,10 @@ GUARANTEED = Family(
 RESERVED_PCPUS = Family(
     'nova_vqos_server_reserved_pcpus', GAUGE,
     'pCPUs whose time is reserved for it, its I/O included', SERVER_LABELS)
+COUNTED = Family(
+    'nova_vqos_server_guarantee_counted_ratio', GAUGE,
+    'What of a reserved second of its vCPUs the kernel counts at that clock',
+    SERVER_LABELS)
 CORRECTION = Family(
     'nova_vqos_server_correction', GAUGE,
     'How many times as fast as by the mean of all kinds of work this host is '

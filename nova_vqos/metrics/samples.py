@@ -16,6 +16,7 @@ from nova_vqos.quantum import classes
 from nova_vqos.quantum import occupancy
 
 _US_PER_S = 1e6
+_HZ_PER_MHZ = 1e6
 # Ten reports of nova-compute.
 _MOST_STATS_AGE_S = 600.0
 
@@ -171,14 +172,16 @@ def _server(server: messages.Server, deliveries: Deliveries,
         (families.VCPU_CU_SECONDS, delivered_cu_s),
         (families.THROTTLED_SECONDS, server.throttled_s),
         (families.CAP_RIGHT, server.right),
-        (families.WRONG_SECONDS, wrong_s)]
+        (families.WRONG_SECONDS, wrong_s),
+        *_clock(server.clock)]
     if server.quantum is not None:
         figures += _slices(server, server.quantum, offered)
     if server.guarantee is not None:
         figures += [
             (families.GUARANTEED, None if server.guarantee.ends
              else server.guarantee.since is not None),
-            (families.RESERVED_PCPUS, server.guarantee.reserved_pcpus)]
+            (families.RESERVED_PCPUS, server.guarantee.reserved_pcpus),
+            (families.COUNTED, server.guarantee.counted)]
     if server.correction is not None:
         found = server.correction
         figures += [(families.CORRECTION, found.factor),
@@ -199,6 +202,14 @@ def _server(server: messages.Server, deliveries: Deliveries,
     for family, value in figures:
         if value is not None:
             yield _one(family, value, *labels)
+
+
+def _clock(clock: messages.Clock | None
+           ) -> list[tuple[families.Family, float | None]]:
+    # That of pCPUs is no figure of a server.
+    return [] if clock is None or not clock.is_own else [
+        (families.SERVER_CLOCK, clock.mhz * _HZ_PER_MHZ),
+        (families.CLOCK_COEFFICIENT, clock.coefficient)]
 
 
 def _slices(server: messages.Server, slices: messages.Slices,

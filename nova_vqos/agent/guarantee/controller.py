@@ -100,6 +100,8 @@ class GuaranteeState:
     :ivar reserving: whether a try is under way
     :ivar check_at_s: when it is looked at again, on the monotonic clock
     :ivar io: what its threads of I/O are to have
+    :ivar counted_part: what the kernel counts of a second of its vCPUs at the
+        clock of the calibration; None: all of it, at any clock, or not known
     """
 
     def __init__(self, _server: servers.Server) -> None:
@@ -112,9 +114,14 @@ class GuaranteeState:
         self.reserving = False
         self.check_at_s = float('-inf')
         self.io = io_share.IoShare()
+        self.counted_part: Fraction | None = None
 
-    def message(self, server: servers.Server) -> messages.Guarantee | None:
-        """What of it others are to know; None: there is nothing."""
+    def message(self, server: servers.Server, clock: messages.Clock | None
+                ) -> messages.Guarantee | None:
+        """What of it others are to know; None: there is nothing.
+
+        :param clock: that the server runs at; None: not known
+        """
         if not server.is_guaranteed:
             return None
         has = () if server.reserved is None else server.reserved.vcpus.values()
@@ -126,7 +133,15 @@ class GuaranteeState:
             period_us=None if least is None else least.period_us,
             reserved_pcpus=self.taken_pcpus,
             problem=self.problem,
-            ends=server.keeps_reservation)
+            ends=server.keeps_reservation,
+            counted=self._counted(clock))
+
+    def _counted(self, clock: messages.Clock | None) -> float | None:
+        if (self.counted_part is None or clock is None or not clock.is_own
+                or clock.calibrated_mhz is None):
+            return None
+        return guarantee.counted_part(self.counted_part, clock.mhz,
+                                      clock.calibrated_mhz)
 
 
 class GuaranteeController(controller.Controller):
@@ -170,6 +185,7 @@ class GuaranteeController(controller.Controller):
         self._io_at_s = float('-inf')
         # What the kernel counts of a second; None: not known.
         self._scale: Fraction | None = None
+        self._counts_clock = False
         self._find_until_s: float | None = None
         self._total_pcpus: Fraction | None = None
         self._last_pcpus: Fraction | None = None
@@ -194,7 +210,7 @@ class GuaranteeController(controller.Controller):
                         and len(terms.profile.cpu_classes) > 1)
         if now_s >= self._scale_at_s:
             self._scale_at_s = now_s + _PROBE_INTERVAL_S
-            self._scale = self._find_scale()
+            self._counts_clock, self._scale = self._find_scale()
             if self._is_on and self._scale is None:
                 self._measured(_NO_SCALE)
                 self._probe_at_s = float('-inf')
@@ -228,6 +244,10 @@ class GuaranteeController(controller.Controller):
             state.since_s = None
             return
         self._log_kept(server)
+        # NOTE: of a thread that may use more the kernel counts all.
+        state.counted_part = (
+            self._scale if self._counts_clock and server.has_reservation
+            and not _reclaims(server) else None)
         seen = _Seen(cap.desired, cap.in_force, server.revision, self._scale,
                      state.io.share)
         # At each tick, for each server: no fractions where all is as it was.
@@ -485,11 +505,15 @@ class GuaranteeController(controller.Controller):
                 free_pcpus=round(max(0.0, total - taken), 4))
             self.total_pcpus = self.host.total_pcpus
 
-    def _find_scale(self) -> Fraction | None:
-        """What the kernel counts of a second at the calibrated clock."""
+    def _find_scale(self) -> tuple[bool, Fraction | None]:
+        """How the kernel counts time.
+
+        :returns: whether by the clock, and what of a second it counts at the
+            clock of the calibration; None: not known
+        """
         if not self._hypervisor.counts_clock():
-            return Fraction(1)
-        return Fraction(str(self._least_frequency_scale)) or None
+            return False, Fraction(1)
+        return True, Fraction(str(self._least_frequency_scale)) or None
 
     @property
     def _taken_pcpus(self) -> float:

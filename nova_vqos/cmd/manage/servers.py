@@ -150,6 +150,10 @@ def fields(host: str, server: messages.ServerDetail
         ('throttled', output.Shown(
             throttled(one), f'{throttled(one) or 0:.1%}')),
         ('coefficient', _rounded(server.coefficient, 4)),
+        ('clock', _clock(server.clock)),
+        ('clock_problem', server.clock_problem),
+        ('clock_coefficient', _rounded(
+            server.clock.coefficient if server.clock else None, 4)),
         ('vcpu_s', _rounded(server.vcpu_s, 1)),
         ('throttled_s', _rounded(server.throttled_s, 1)),
         ('right', output.flag(server.right)),
@@ -292,6 +296,18 @@ def _delivered(rates: messages.Rates | None) -> output.Shown:
         f'{rates.delivered_cu:.2f} over {rates.over_s:.0f} s')
 
 
+def _clock(found: messages.Clock | None) -> output.Shown:
+    if found is None:
+        return output.text(None)
+    lines = [f'{found.mhz:.0f} MHz '
+             + ('in its own CPU time' if found.is_own
+                else 'of the pCPUs that it may run on, idle or not')]
+    if found.calibrated_mhz is not None:
+        lines.append(f'{found.calibrated_mhz:.0f} MHz when they were '
+                     'calibrated')
+    return output.Shown(found, '\n'.join(lines))
+
+
 def _vcpus(one: Placed) -> Iterable[messages.Vcpu]:
     slices = one.server.quantum
     return () if slices is None else slices.vcpus.values()
@@ -316,6 +332,9 @@ def _guarantee(found: messages.Guarantee | None) -> output.Shown:
         found, f'{when}: {found.runtime_us} of '
         f'{found.period_us} us for each vCPU, {found.reserved_pcpus:.2f} '
         'pCPUs with its I/O'
+        + ('' if found.counted is None else
+           f', of whose seconds the kernel counts {found.counted:.0%} at this '
+           'clock')
         + (f', {found.problem}' if found.problem else ''))
 
 

@@ -144,3 +144,15 @@ def test_what_a_host_cannot_guarantee(cu, vcpus, free_cu, part):
         Fraction(cu, vcpus * 120), vcpus, Fraction(120), free_cu)
     assert bool(refusal) == bool(part)
     assert part in refusal
+
+
+@given(st.fractions(Fraction(1, 100), 1), st.floats(500, 5000),
+       st.floats(500, 5000))
+def test_the_kernel_counts_no_more_than_all(part, mhz, calibrated_mhz):
+    found = guarantee.counted_part(part, mhz, calibrated_mhz)
+    assert 0 < found <= 1
+    assert guarantee.counted_part(
+        part, calibrated_mhz, calibrated_mhz) == pytest.approx(float(part))
+    # Half the clock, half of each second, unless that was more than all.
+    assert guarantee.counted_part(
+        part, mhz / 2, calibrated_mhz) >= found / 2 * (1 - 1e-9)

@@ -40,11 +40,12 @@ def make_server(units='60', uuid=fakes.UUID, pcpus=None, **others):
     return server
 
 
-def view(server, profile=None, history=None):
+def view(server, profile=None, history=None, clocks=base.NO_CLOCKS):
     return replies.ServerView(
         server, state.CapState(server), billing.BillState(server),
         quantum.QuantumState(server), guarantee.GuaranteeState(server),
-        None, history or usage_history.History(), profile, now_s=100.0,
+        None, history or usage_history.History(), clocks, profile,
+        now_s=100.0,
         failed=set())
 
 
@@ -74,7 +75,7 @@ class TestServer:
             'entitled_cu': 60, 'quantum_class': 'io',
             'dd_billing': 'account', 'right': False, 'problem': '',
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
-            'rates': None, 'bill': None, 'quantum': None,
+            'rates': None, 'clock': None, 'bill': None, 'quantum': None,
             'guarantee': None, 'correction': None,
             'last_recap': None}
 

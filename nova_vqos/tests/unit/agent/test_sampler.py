@@ -7,6 +7,7 @@ from nova_vqos import primitives
 from nova_vqos.agent import usage_history
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
+from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.fixtures import fakes
 
@@ -189,3 +190,76 @@ class TestTelling:
         assert server['rates'] is None
         assert server['vcpu_s'] is not None
         assert 'Field rates of server' in caplog.text
+
+
+class TestClock:
+    @pytest.fixture(autouse=True)
+    def calibrated(self, world):
+        profile = fakes.make_profile()
+        document.store(profile._replace(cpu_classes=tuple(
+            one._replace(clock_mhz=3000.0) for one in profile.cpu_classes)),
+            str(world.profile_path))
+        world.host.mhz.update({fakes.UUID: 3000, fakes.OTHER_UUID: 900})
+
+    def test_that_of_each_server_is_reported(self, world, meter):
+        meter.tick(30)
+        found = servers_of(world)
+        assert found[fakes.UUID]['clock'] == {
+            'mhz': pytest.approx(3000), 'is_own': True,
+            'calibrated_mhz': 3000.0, 'coefficient': pytest.approx(1.0)}
+        assert found[fakes.OTHER_UUID]['clock']['mhz'] == pytest.approx(900)
+
+    def test_a_clock_that_falls_is_an_alarm(self, world, meter):
+        meter.tick(90)
+        # One without units has no promise that could break.
+        assert world.host_report()['alarms'] == []
+        world.host.mhz[fakes.UUID] = 2400
+        meter.tick(20)
+        assert world.host_report()['alarms'] == []
+        meter.tick(60)
+        alarm, = world.host_report()['alarms']
+        assert '2400 MHz' in alarm
+        world.host.mhz[fakes.UUID] = 3000
+        meter.tick(70)
+        assert world.host_report()['alarms'] == []
+
+    def test_a_new_agent_looks_for_a_minute(self, world, meter):
+        world.host.mhz[fakes.UUID] = 1000
+        meter.tick(50)
+        assert world.host_report()['alarms'] == []
+        meter.tick(40)
+        assert len(world.host_report()['alarms']) == 1
+
+    def test_one_that_may_use_more_breaks_no_promise(self, world, meter):
+        world.host.mhz[fakes.UUID] = 1000
+        world.host.describe_as(extra_specs=fakes.make_specs(cap='floor'))
+        world.loop.refresh()
+        meter.tick(100)
+        assert world.host_report()['alarms'] == []
+
+    def test_an_older_profile_has_no_clock(self, world, meter):
+        document.store(fakes.make_profile(), str(world.profile_path))
+        world.host.mhz[fakes.UUID] = 1000
+        meter.tick(100)
+        clock, = world.reported('clock')
+        assert clock['mhz'] == pytest.approx(1000)
+        assert (clock['calibrated_mhz'], clock['coefficient']) == (None, None)
+        assert world.host_report()['alarms'] == []
+
+    def test_figures_of_pcpus_are_no_alarm(self, world, meter):
+        world.host.mhz.clear()
+        world.host.pcpus_mhz = {0: 1200.0, 1: 1800.0}
+        world.host.clock_problem = 'it has no counters'
+        meter.tick(100)
+        clock, problem = world.reported('clock', 'clock_problem')
+        assert clock == {'mhz': 1500.0, 'is_own': False,
+                         'calibrated_mhz': 3000.0, 'coefficient': 0.5}
+        assert problem == 'it has no counters'
+        assert world.host_report()['alarms'] == []
+
+    def test_without_any_there_is_the_reason(self, world, meter):
+        world.host.mhz.clear()
+        world.host.clock_problem = 'it has no counters'
+        meter.tick(30)
+        assert world.reported('clock', 'clock_problem') == (
+            None, 'it has no counters')

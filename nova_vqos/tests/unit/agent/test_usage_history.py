@@ -131,3 +131,38 @@ class TestCounters:
                                reading(10, 1, 0, run='other'))
         assert history.last.vcpu_ns == S_NS
         assert history.last.throttled_ns == 0
+
+
+class TestClock:
+    def clocked(self, at_s, ran_s, mhz, run='run'):
+        return reading(at_s, run=run)._replace(clock=usage.ClockTime(
+            round(ran_s * S_NS), ran_s * mhz * 1e6))
+
+    def test_it_is_the_mean_of_the_last_minute(self):
+        # Two clocks, the higher one for three quarters of the minute.
+        made, ran_s, cycles = make_history(), 0.0, 0.0
+        for at_s in range(0, 121, 15):
+            mhz = 1000 if at_s <= 75 else 3000
+            ran_s, cycles = ran_s + 5, cycles + 5 * mhz * 1e6
+            made.add(reading(at_s)._replace(clock=usage.ClockTime(
+                round(ran_s * S_NS), cycles)))
+        assert made.clock(120.0).mhz == pytest.approx(2500)
+        assert made.clock(120.0).ran_ns == 20 * S_NS
+
+    def test_one_that_did_not_run_has_none(self):
+        made = make_history(self.clocked(0, 5, 3000), self.clocked(30, 5,
+                                                                   3000))
+        assert made.clock(30.0).ran_ns == 0
+
+    def test_old_usage_has_none(self):
+        made = make_history(self.clocked(0, 0, 3000), self.clocked(60, 5,
+                                                                   3000))
+        assert made.clock(150.0).ran_ns
+        assert made.clock(151.0) == usage.NO_CLOCK_TIME
+        assert make_history().clock(0.0) == usage.NO_CLOCK_TIME
+
+    @pytest.mark.parametrize('last_s, ran_ns', [(58, 0), (60, 5 * S_NS)])
+    def test_a_minute_may_be_asked_for_whole(self, last_s, ran_ns):
+        made = make_history(self.clocked(0, 0, 3000),
+                            self.clocked(last_s, 5, 3000))
+        assert made.clock(60.0, full=True).ran_ns == ran_ns

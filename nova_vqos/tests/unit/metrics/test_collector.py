@@ -385,3 +385,17 @@ class TestRealAgent:
             assert values(found, f'server_{name}'), name
         assert values(found, 'host_class_offered',
                       quantum_class='cache') == [1]
+
+
+class TestClock:
+    def test_of_its_own_time(self, agent):
+        found = agent.scrape()
+        assert values(found, 'server_clock_hertz') == [2.4e9]
+        assert values(found, 'server_clock_coefficient') == [0.4]
+        assert values(found, 'server_guarantee_counted_ratio') == [0.6]
+
+    def test_that_of_pcpus_is_none_of_a_server(self, agent):
+        agent.servers[0]['clock']['is_own'] = False
+        found = agent.scrape()
+        assert values(found, 'server_clock_hertz') == []
+        assert values(found, 'server_clock_coefficient') == []

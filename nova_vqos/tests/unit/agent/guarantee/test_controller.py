@@ -9,6 +9,7 @@ from nova_vqos import agent_state
 from nova_vqos import policy_override
 from nova_vqos import units
 from nova_vqos.agent.overrides import store
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
@@ -69,7 +70,7 @@ def test_what_is_promised_is_reserved(world):
     assert found.pop('since').startswith('20')
     assert found.pop('reserved_pcpus') == pytest.approx(0.65)
     assert found == {'vcpus': 2, 'runtime_us': 15_000, 'period_us': 50_000,
-                     'problem': '', 'ends': False}
+                     'problem': '', 'ends': False, 'counted': None}
 
 
 @pytest.mark.parametrize('guarantee', ['off', None])
@@ -511,6 +512,28 @@ class TestClock:
         world.tick(11)
         assert world.host.reservations == {fakes.UUID: (VCPU, IO)}
         assert world.guarantee()['reserved_pcpus'] == pytest.approx(0.65)
+
+    @pytest.mark.parametrize(('mhz', 'counted'), [
+        (3000, 0.8), (1500, 0.4), (3600, 0.96), (4500, 1.0), (None, None)])
+    def test_it_says_what_the_kernel_counts(self, world, mhz, counted):
+        profile = fakes.make_profile()
+        document.store(profile._replace(cpu_classes=tuple(
+            one._replace(clock_mhz=3000.0) for one in profile.cpu_classes)),
+            str(world.profile_path))
+        world.run()
+        if mhz is not None:
+            world.host.mhz[fakes.UUID] = mhz
+        for number in range(32):
+            world.host.vcpu_used[fakes.UUID] = usage.VcpuTime(
+                'run', world.now_s + 1, number * 10**9, 0, 2)
+            world.tick()
+        assert world.guarantee()['counted'] == (
+            counted and pytest.approx(counted))
+
+    def test_what_may_use_more_counts_as_it_is(self, world):
+        world.run(specs=fakes.make_specs(guarantee='required', cap='floor'))
+        world.tick(11)
+        assert world.guarantee()['counted'] is None
 
     def test_nothing_is_guaranteed_where_the_scale_is_not_known(
             self, tmp_path):

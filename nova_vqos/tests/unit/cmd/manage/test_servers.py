@@ -141,3 +141,21 @@ def test_a_migrating_server_is_shown_as_arriving():
 def test_what_is_wrong(brief, wrong):
     assert servers.is_wrong(servers.Placed(
         'a', messages.Server(server_uuid='x', **brief))) is wrong
+
+
+@pytest.mark.parametrize(('found', 'parts', 'coefficient'), [
+    ({'clock': {'mhz': 2400.4, 'is_own': True, 'calibrated_mhz': 3000.0,
+                'coefficient': 1.0}}, ['2400 MHz', 'own', '3000 MHz'],
+     '1.0000'),
+    ({'clock': {'mhz': 2400.4, 'is_own': False}, 'clock_problem': 'no APERF'},
+     ['2400 MHz', 'pCPUs'], '-'),
+    ({'clock_problem': 'no APERF'}, ['-'], '-'), ({}, ['-'], '-')])
+def test_the_clock_or_why_there_is_none(found, parts, coefficient):
+    shown = dict(servers.fields('compute-1', parse(BRIEF | found)))
+    text = shown['clock'].human_readable()
+    for part in parts:
+        assert part in text
+    assert shown['clock_coefficient'].human_readable() == coefficient
+    assert plain(shown['clock_coefficient']) == found.get(
+        'clock', {}).get('coefficient')
+    assert shown['clock_problem'] == found.get('clock_problem')
