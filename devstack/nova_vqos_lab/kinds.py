@@ -46,7 +46,7 @@ _COLUMNS = ('program', 'kind of work', 'stock', 'units', 'predicted',
 # For servers that need more time than their units.
 _RESERVE_CU = 40
 # Until the agent has measured a server that came: see the guide.
-_LEARN_S = 32
+_LEARN_S = 40
 
 # The work of a round under emulation, uncapped, is about half a second.
 _PERL = (r"while (<>) { @w = split; push @{$k{substr $w[2], 0, 6}}, "
