@@ -64,6 +64,7 @@ class Prediction(ty.NamedTuple):
 class Speeds:
     """The speeds of a server, in instructions per CPU second.
 
+    :ivar at_s: when the last of them was measured, in seconds since 1970
     :ivar reference: that all coefficients are relative to, see
         :func:`reference_of`
     :ivar first: coefficients of the host on which it was measured first, by
@@ -72,6 +73,7 @@ class Speeds:
     :raises nova_vqos.primitives.MessageInvalid: when it is out of its limits
     """
 
+    at_s: float
     reference: str
     first: Mapping[str, float]
     history: learning.History
@@ -111,8 +113,8 @@ class Speeds:
 
 
 def measured(speeds: Speeds | None, reference: str,
-             kinds: Mapping[str, float],
-             speed: Speed) -> Speeds:
+             kinds: Mapping[str, float], speed: Speed,
+             at_s: float) -> Speeds:
     """With the speed on a host in the place of an earlier one there.
 
     :param speeds: before; None: it was not measured yet
@@ -121,27 +123,29 @@ def measured(speeds: Speeds | None, reference: str,
     seen = learning.Observation(kinds, speed.log, min(max(
         speed.variance, learning.VARIANCES[0]), learning.VARIANCES[1]))
     if speeds is None or speeds.reference != reference:
-        return Speeds(reference, kinds, learning.History((seen,)))
+        return Speeds(at_s, reference, kinds, learning.History((seen,)))
     others = tuple(one for one in speeds.history.observations
                    if one.kinds != kinds)
     return dataclasses.replace(
-        speeds, history=learning.History(others).extended(seen))
+        speeds, at_s=at_s, history=learning.History(others).extended(seen))
 
 
-def merged(received: Speeds, own: Speeds | None) -> Speeds:
-    """What another host sent, and what this one has besides.
+def merged(first: Speeds, second: Speeds | None) -> Speeds:
+    """What two hosts have of a server.
 
-    Of hosts with the same coefficients what was received counts: the server
-    was there later.
+    Of hosts with the same coefficients what was measured last counts.
     """
-    if own is None or own.reference != received.reference:
-        return received
-    history = received.history
+    if second is None:
+        return first
+    early, late = sorted((first, second), key=lambda one: one.at_s)
+    if early.reference != late.reference:
+        return late
+    history = late.history
     known = [one.kinds for one in history.observations]
-    for one in own.history.observations:
+    for one in early.history.observations:
         if one.kinds not in known:
             history = history.extended(one)
-    return dataclasses.replace(received, history=history)
+    return dataclasses.replace(late, history=history)
 
 
 def parse(data: object) -> Speeds:

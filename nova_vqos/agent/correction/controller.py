@@ -147,6 +147,7 @@ class CorrectionController(controller.Controller):
         self._clock = clock
         self._states = known.states(CorrectionState)
         self._terms: controller.HostTerms | None = None
+        self._read_at_s = float('-inf')
         self._counts = False
         self._changes = 0
 
@@ -174,9 +175,10 @@ class CorrectionController(controller.Controller):
                 self.due_at_s = now_s
             if not server.is_arriving:
                 corrected.append(server)
-        if self._job.busy or not (corrected or self._counts
-                                  or self._store.is_changed):
+        if now_s < self._read_at_s or self._job.busy or not (
+                corrected or self._counts or self._store.is_changed):
             return
+        self._read_at_s = now_s + _INTERVAL_S
         # Without any the last counters are closed.
         self._counts = bool(corrected)
         self._job.begin(
@@ -243,8 +245,13 @@ class CorrectionController(controller.Controller):
     def _ask(self, server: servers.Server, now_s: float) -> None:
         state = self._states[server]
         if state.ask_at_s is None:
-            state.nonce = secrets.token_hex(16)
-            state.ask_at_s = [now_s + after_s for after_s in _ASK_AFTER_S]
+            # Of one that this host knows from before the agent started, no
+            # other has anything newer.
+            knows = (server.origin == 'found'
+                     and self._store.get(server.uuid) is not None)
+            state.nonce = '' if knows else secrets.token_hex(16)
+            state.ask_at_s = [] if knows else [
+                now_s + after_s for after_s in _ASK_AFTER_S]
         if state.ask_at_s and now_s >= state.ask_at_s[0]:
             self._outbox.claim_speeds(server.uuid, state.nonce)
             state.ask_at_s = [at_s for at_s in state.ask_at_s if at_s > now_s]
@@ -274,11 +281,11 @@ class CorrectionController(controller.Controller):
                 continue
             state = self._states[server]
             state.uncounted = read.problems.get(server.uuid, '')
+            if state.settled_at_s is None:
+                state.settled_at_s = now_s + _SETTLE_S
             if server.uuid not in read.counted:
                 continue
             reading = read.counted[server.uuid]
-            if state.settled_at_s is None:
-                state.settled_at_s = now_s + _SETTLE_S
             if reading is None or now_s < state.settled_at_s:
                 state.measured.restart_window()
                 continue
@@ -311,7 +318,8 @@ class CorrectionController(controller.Controller):
             elif last.is_alike(speed):
                 return
         self._store.put(server.uuid, records.measured(
-            before, records.reference_of(profile.reference), kinds, speed))
+            before, records.reference_of(profile.reference), kinds, speed,
+            time.time()))
 
     # Corrections.
 

@@ -13,23 +13,12 @@ import typing as ty
 from nova_vqos import files
 from nova_vqos import primitives
 from nova_vqos import speeds as records
-from nova_vqos import utc
 
 LOG = logging.getLogger(__name__)
 
 SCHEMA = 1
 # Beyond it those of servers that were measured longest ago are dropped.
 MOST_SERVERS = 1_000
-
-
-class Measured(ty.NamedTuple):
-    """What was measured of a server.
-
-    :ivar at: when that last changed, ISO 8601, UTC
-    """
-
-    at: str
-    speeds: records.Speeds
 
 
 class _Document(ty.NamedTuple):
@@ -39,7 +28,7 @@ class _Document(ty.NamedTuple):
     """
 
     schema: int
-    servers: Mapping[str, Measured]
+    servers: Mapping[str, records.Speeds]
 
 
 class Store:
@@ -52,7 +41,7 @@ class Store:
         """Prepare; nothing is read yet."""
         self.problem = ''
         self._path = path
-        self._servers: dict[str, Measured] = {}
+        self._servers: dict[str, records.Speeds] = {}
         self._is_changed = False
 
     @property
@@ -77,8 +66,7 @@ class Store:
 
     def get(self, uuid: str) -> records.Speeds | None:
         """What was measured of a server; None: nothing."""
-        found = self._servers.get(uuid)
-        return None if found is None else found.speeds
+        return self._servers.get(uuid)
 
     def put(self, uuid: str, speeds: records.Speeds | None) -> None:
         """Replace what was measured of a server.
@@ -91,7 +79,7 @@ class Store:
         # Last in the order of the dictionary.
         self._servers.pop(uuid, None)
         if speeds is not None:
-            self._servers[uuid] = Measured(utc.text(), speeds)
+            self._servers[uuid] = speeds
         while len(self._servers) > MOST_SERVERS:
             del self._servers[next(iter(self._servers))]
 

@@ -20,13 +20,13 @@ FIRST = dict.fromkeys(NAMES, 1.0)
 OTHER = {'integer': 4.0, 'hash': 1.0, 'float': 2.0}
 
 
-def measured(*hosts, reference='gold'):
+def measured(*hosts, reference='gold', at_s=1000.0):
     """:param hosts: coefficients of each, and the server's own there"""
     found = None
     for kinds, coefficient in hosts:
         found = records.measured(
             found, reference, kinds,
-            records.Speed(math.log(1e9 * coefficient), 1e-5))
+            records.Speed(math.log(1e9 * coefficient), 1e-5), at_s)
     return found
 
 
@@ -70,19 +70,22 @@ def test_a_new_measurement_replaces_that_of_the_same_host():
 def test_another_reference_begins_anew():
     before = measured((FIRST, 1.0), (OTHER, 1.0))
     after = records.measured(before, 'silver', OTHER,
-                             records.Speed(20.0, 1e-5))
+                             records.Speed(20.0, 1e-5), 2000.0)
     assert (after.reference, after.first, after.hosts) == ('silver', OTHER, 1)
     assert records.merged(after, before) == after
+    assert records.merged(before, after) == after
 
 
-def test_what_was_received_counts_and_what_is_missing_is_kept():
+def test_the_last_measurement_of_a_host_counts():
     third = {'integer': 2.0, 'hash': 2.0, 'float': 2.0}
-    own = measured((OTHER, 1.0), (third, 1.0))
-    received = measured((FIRST, 1.0), (OTHER, 3.0))
-    found = records.merged(received, own)
-    assert (found.first, found.hosts) == (FIRST, 3)
-    assert found.speed_on(OTHER) == received.speed_on(OTHER)
-    assert found.speed_on(third) == own.speed_on(third)
+    early = measured((OTHER, 1.0), (third, 1.0))
+    late = measured((FIRST, 1.0), (OTHER, 3.0), at_s=1001.0)
+    found = records.merged(late, early)
+    assert found == records.merged(early, late)
+    assert (found.first, found.hosts, found.at_s) == (FIRST, 3, 1001.0)
+    assert found.speed_on(OTHER) == late.speed_on(OTHER)
+    assert found.speed_on(third) == early.speed_on(third)
+    assert records.merged(late, None) == late
 
 
 def test_hosts_stay_bounded_and_the_first_is_remembered():

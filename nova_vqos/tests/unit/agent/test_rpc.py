@@ -23,7 +23,7 @@ from nova_vqos.tests.fixtures import manage
 NONCE = '0123456789abcdef' * 2
 KINDS = {'integer': 1.0, 'hash': 2.0}
 _SEEN = {'kinds': KINDS, 'log_speed': 21.5, 'variance': 1e-4}
-_SPEEDS = {'reference': 'gold', 'first': KINDS,
+_SPEEDS = {'at_s': 1000.0, 'reference': 'gold', 'first': KINDS,
            'history': {'observations': [_SEEN]}}
 
 
@@ -183,7 +183,7 @@ class TestRpc:
         manage.wait_until(lambda: taken)
         # A fanout comes back to the agent that asked: it does not answer.
         assert taken == [(fakes.UUID, 'there', NONCE)]
-        speeds = records.Speeds('gold', KINDS, learning.History((
+        speeds = records.Speeds(1000.0, 'gold', KINDS, learning.History((
             learning.Observation(KINDS, 21.5, 1e-4),)))
         agent.api.hand_over_speeds('host', fakes.UUID, NONCE, speeds)
         manage.wait_until(lambda: len(taken) > 1)
@@ -203,7 +203,7 @@ class TestRpc:
         *(('hand_over_speeds', {
             'server_uuid': fakes.UUID, 'nonce': NONCE,
             'speeds': {**_SPEEDS, **wrong}}) for wrong in (
-                {'first': {}}, {'first': {'integer': -1.0}},
+                {'at_s': 'now'}, {'first': {}}, {'first': {'integer': -1.0}},
                 {'first': {'Integer; x': 1.0}}, {'reference': 'x' * 10_000},
                 {'history': {'observations': [{}]}},
                 {'history': {'observations': [_SEEN] * 17}},

@@ -12,10 +12,10 @@ from nova_vqos.agent.correction import store as stores
 from nova_vqos.tests.fixtures import fakes
 
 KINDS = {'integer': 1.0, 'hash': 0.5}
-SEEN = speeds.Speeds('gold', KINDS, learning.History((
+SEEN = speeds.Speeds(1000.0, 'gold', KINDS, learning.History((
     learning.Observation(KINDS, 21.0, 1e-4),
     learning.Observation({'integer': 2.0, 'hash': 2.0}, 21.5, 1e-4))))
-OTHER = speeds.Speeds('gold', KINDS, learning.History())
+OTHER = speeds.Speeds(1000.0, 'gold', KINDS, learning.History())
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_of_too_many_servers_those_measured_first_are_dropped(
 
 @pytest.mark.parametrize('content', [
     '', '[]', '{', '{"schema": 2, "servers": {}}', '{"servers": {}}',
-    '{"schema": 1, "servers": {"x": {"at": "", "speeds": [1]}}}',
-    *(json.dumps({'schema': 1, 'servers': {'x': {'at': '', 'speeds': {
-        'reference': 'gold', 'first': first, 'history': {
+    '{"schema": 1, "servers": {"x": [1]}}',
+    *(json.dumps({'schema': 1, 'servers': {'x': {
+        'at_s': 1000.0, 'reference': 'gold', 'first': first, 'history': {
             'observations': [{'kinds': {'integer': 1.0}, 'log_speed': speed,
-                              'variance': 1e-4}]}}}}})
+                              'variance': 1e-4}]}}}})
       for first, speed in (({}, 1.0), ({'integer': 1.0}, 1e9))),
 ])
 def test_an_invalid_file_is_a_problem_until_the_next_write(path, content):
