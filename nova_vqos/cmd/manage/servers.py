@@ -340,7 +340,7 @@ def _guarantee(found: messages.Guarantee | None) -> output.Shown:
 
 def _correction(found: messages.Correction | None) -> output.Shown:
     if found is None:
-        return output.Shown(None, 'off')
+        return output.text(None)
     lines = [f'{found.factor:.3f} since {found.since}' if found.since
              else 'none yet']
     if None not in (found.predicted, found.low, found.high):

@@ -159,3 +159,26 @@ def test_the_clock_or_why_there_is_none(found, parts, coefficient):
     assert plain(shown['clock_coefficient']) == found.get(
         'clock', {}).get('coefficient')
     assert shown['clock_problem'] == found.get('clock_problem')
+
+
+@pytest.mark.parametrize(('found', 'parts', 'missing'), [
+    ({'factor': 0.9, 'since': '2026-01-01T00:00:00+00:00', 'predicted': 0.85,
+      'low': 0.8, 'high': 0.95, 'windows': 12,
+      'instructions_per_cpu_s': 2.5e9},
+     ['0.900 since 2026', '0.850', '0.800 to 0.950', '2500.0 million',
+      '12 windows'], []),
+    ({'factor': 1.0, 'windows': 1, 'problem': 'this CPU does not count'},
+     ['none yet', 'this CPU does not count'], ['million', 'predicted'])])
+def test_a_correction_and_what_it_follows_from(found, parts, missing):
+    shown = dict(servers.fields('compute-1', parse(
+        BRIEF | {'correction': found})))['correction']
+    text = shown.human_readable()
+    assert [part for part in parts if part not in text] == []
+    assert [part for part in missing if part in text] == []
+    assert plain(shown)['factor'] == found['factor']
+
+
+def test_a_server_without_a_correction():
+    shown = dict(servers.fields('compute-1', parse(BRIEF)))['correction']
+    assert shown.human_readable() == '-'
+    assert plain(shown) is None
