@@ -94,7 +94,7 @@ class ServerPolicy(ty.NamedTuple):
 
     @property
     def is_corrected(self) -> bool:
-        """Whether its units follow what is measured of the server itself."""
+        """Whether its units follow its own measured speed."""
         return self.work == works.AUTO
 
     def to_dict(self) -> dict[str, int | str | None]:

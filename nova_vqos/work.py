@@ -19,7 +19,7 @@ MOST_WEIGHT = 1000
 #: Of Nova, for the value of an extra spec.
 MOST_CHARACTERS = 255
 
-#: No kind: the units follow what is measured of the server itself.
+#: No kind: the units follow the measured speed of the server.
 AUTO = 'auto'
 
 KIND = '[a-z0-9][a-z0-9-]{0,31}'

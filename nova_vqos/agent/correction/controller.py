@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corrections: units follow what is measured of the server itself."""
+"""Corrections: the units of a server follow its own measured speed."""
 
 from collections.abc import Mapping
 import functools
@@ -304,7 +304,7 @@ class CorrectionController(controller.Controller):
 
     def _observe(self, server: servers.Server,
                  terms: controller.HostTerms) -> None:
-        """Store what is measured of a server here."""
+        """Store the speed of a server here."""
         speed, profile = self._states[server].measured.speed, terms.profile
         kinds = _kinds(server, profile)
         if speed is None or profile is None or kinds is None:

@@ -147,6 +147,15 @@ def move(source, destination, *, speeds=None, uuid=fakes.UUID, **options):
     source.leave(uuid)
 
 
+def arrive(slow, make, *, speeds=3e9, **options):
+    """:returns: the host fast, which a server has just come to"""
+    slow.tick(60)
+    fast = make('fast', FAST, **options)
+    fast.start()
+    move(slow, fast, speeds=speeds)
+    return fast
+
+
 @pytest.fixture
 def slow(make):
     found = make('slow', SLOW, correction_reserve_cu=0)
@@ -172,10 +181,7 @@ def test_on_its_first_host_it_has_the_speed_of_the_mean(slow):
     (8.0, 0.1)])
 def test_after_a_move_its_cap_follows_its_own_speed(
         slow, make, ratio, share):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=ratio * 1e9)
+    fast = arrive(slow, make, speeds=ratio * 1e9)
     assert fast.share() == ON_FAST
     # It settles for ten seconds, and three windows of five are measured.
     fast.tick(33)
@@ -183,17 +189,14 @@ def test_after_a_move_its_cap_follows_its_own_speed(
     found = fast.correction()
     assert found['factor'] == pytest.approx(ON_FAST / share, rel=0.01)
     assert found['since'] is not None
-    # What else is told of it is in its own units.
+    # All its figures are in its own units.
     report = fast.report()
     assert report['coefficient'] == pytest.approx(2 * found['factor'])
     assert report['last_recap']['reason'] == 'correction'
 
 
 def test_without_a_reserve_it_gets_no_more_than_it_claimed(slow, make):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=1.5e9)
+    fast = arrive(slow, make, speeds=1.5e9)
     fast.tick(60)
     assert fast.share() == ON_FAST
     found = fast.correction()
@@ -205,10 +208,7 @@ def test_without_a_reserve_it_gets_no_more_than_it_claimed(slow, make):
 def test_more_comes_from_the_reserve_as_far_as_it_goes(slow, make):
     """Two servers of 40 CU, each of which needs 13.3 CU more."""
     slow.boot(fakes.OTHER_UUID, run_id=2)
-    slow.tick(60)
-    fast = make('fast', FAST, correction_reserve_cu=20)
-    fast.start()
-    move(slow, fast, speeds=1.5e9)
+    fast = arrive(slow, make, speeds=1.5e9, correction_reserve_cu=20)
     fast.tick(40)
     move(slow, fast, uuid=fakes.OTHER_UUID, speeds=1.5e9)
     fast.tick(60)
@@ -265,10 +265,7 @@ def test_answers_that_were_not_asked_for_are_dropped(slow):
 
 
 def test_other_work_is_measured_anew_at_the_speed_of_the_mean(slow, make):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=3e9)
+    fast = arrive(slow, make)
     fast.tick(60)
     assert fast.share() < ON_FAST
     fast.host.instructions_per_s['other'] = 1e9
@@ -306,10 +303,7 @@ def test_the_reason_is_shown_where_it_cannot_be_counted(slow):
 
 
 def test_a_new_agent_keeps_the_correction_without_a_write(slow, make, bus):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=3e9)
+    fast = arrive(slow, make)
     fast.tick(60)
     corrected = fast.share()
     fast.loop.stop()
@@ -331,10 +325,7 @@ def test_a_new_agent_keeps_the_correction_without_a_write(slow, make, bus):
 
 
 def test_a_correction_changes_once_a_minute_at_the_most(slow, make):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=3e9)
+    fast = arrive(slow, make)
     fast.tick(33)
     writes = len(fast.host.written)
     for step in range(50):
@@ -344,10 +335,7 @@ def test_a_correction_changes_once_a_minute_at_the_most(slow, make):
 
 
 def test_a_host_of_another_profile_is_judged_anew(slow, make):
-    slow.tick(60)
-    fast = make('fast', FAST)
-    fast.start()
-    move(slow, fast, speeds=3e9)
+    fast = arrive(slow, make)
     fast.tick(60)
     assert fast.share() < ON_FAST
     fast.calibrate({'integer': 3.0, 'hash': 3.0})
