@@ -6,6 +6,8 @@ no KVM: there it is shown that this is said, and that events which the kernel
 itself counts are opened, read and closed in threads of another process.
 """
 
+import contextlib
+import gc
 import os
 import resource
 import subprocess
@@ -129,19 +131,40 @@ def test_files_are_closed_when_threads_vanish(load, source):
     assert len(os.listdir('/proc/self/fd')) == files
 
 
+def _fill_numbers(filled):
+    """Use all numbers of files that are free below the largest.
+
+    The kernel takes the lowest, and a limit is on the number itself. What
+    other tests left may have closed any.
+
+    :param filled: closes them
+    :returns: the next number
+    """
+    gc.collect()
+    while True:
+        number = os.open('/', os.O_RDONLY)
+        if number > max(int(name) for name in os.listdir('/proc/self/fd')
+                        if int(name) != number and os.path.lexists(
+                            f'/proc/self/fd/{name}')):
+            os.close(number)
+            return number
+        filled.callback(os.close, number)
+
+
 def test_without_files_it_says_so(load, source):
     _process, spinning, sleeping = load
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.open('/', os.O_RDONLY)
-    os.close(free)
-    # Two more: a probe has them for a moment, then the first thread.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
-    try:
-        look(source, spinning, sleeping)
-        assert source.available().startswith('1 of 2 vCPUs are not watched: ')
-        assert 'Too many open files' in source.available()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as filled:
+        free = _fill_numbers(filled)
+        # Two more: a probe has them for a moment, then the first thread.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
+        try:
+            look(source, spinning, sleeping)
+            assert source.available().startswith(
+                '1 of 2 vCPUs are not watched: ')
+            assert 'Too many open files' in source.available()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     look(source, spinning, sleeping)
     assert source.available() == ''
 
