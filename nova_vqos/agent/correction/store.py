@@ -38,7 +38,10 @@ class Store:
     """
 
     def __init__(self, path: str) -> None:
-        """Prepare; nothing is read yet."""
+        """Prepare; nothing is read yet.
+
+        :param path: '': all is kept in memory alone
+        """
         self.problem = ''
         self._path = path
         self._servers: dict[str, records.Speeds] = {}
@@ -96,7 +99,7 @@ class Store:
 
         :param text: see :meth:`text`; None: nothing is written
         """
-        if text is None:
+        if text is None or not self._path:
             return
         try:
             # Not durable: it can be measured again.

@@ -101,3 +101,11 @@ def test_what_cannot_be_written_is_a_problem_and_written_later(
     store.write(store.text())
     assert store.problem == ''
     assert stored(str(directory / 'speeds.json')).get(fakes.UUID) == SEEN
+
+
+def test_without_a_path_all_is_kept_in_memory_alone():
+    store = stores.Store('')
+    store.put(fakes.UUID, SEEN)
+    store.write(store.text())
+    assert store.problem == ''
+    assert store.get(fakes.UUID) == SEEN
