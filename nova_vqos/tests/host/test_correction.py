@@ -7,6 +7,7 @@ half the speed for any work; its profiles say otherwise.
 
 import os
 import time
+import typing as ty
 
 import pytest
 
@@ -33,8 +34,12 @@ LEARN_LIMIT_S = 150
 MEASURED_S = 10
 # With less it would be reset again and again, which is no steady work.
 _MEMORY_MIB = 96
-# How much the machine's own speed differs within a minute.
-PACE = 0.15
+# How much the machine's own speed may differ from one minute to the next: 21 %
+# were seen. So what a server did is compared with what the agent counted of it
+# at about that time, and its CPU time with its cap.
+PACE = 0.3
+# How exactly a cap is kept.
+SHARE = 0.03
 
 
 class _Hosts(conftest.Lab):
@@ -101,12 +106,25 @@ def counted(host):
             file.read()))
 
 
-def work_per_s(host):
-    """:returns: instructions of the only guest, for each second of time"""
-    began_s, before = time.monotonic(), counted(host)
+class Work(ty.NamedTuple):
+    """What the only guest of a host did for a while.
+
+    :ivar share: CPU time, in pCPUs
+    :ivar per_cpu_s: instructions in a second of that
+    """
+
+    share: float
+    per_cpu_s: float
+
+
+def measure(guest, host):
+    began_ns = time.monotonic_ns()
+    before, cpu_before_ns = counted(host), guest.cpu_time_ns(host)
     # Not a wait for anything: the length of the measurement.
     time.sleep(MEASURED_S)
-    return (counted(host) - before) / (time.monotonic() - began_s)
+    cpu_ns = guest.cpu_time_ns(host) - cpu_before_ns
+    return Work(cpu_ns / (time.monotonic_ns() - began_ns),
+                (counted(host) - before) / cpu_ns * 1e9)
 
 
 def correction(cloud, guest, host):
@@ -128,43 +146,59 @@ def wait_corrected(cloud, guest, host, limit_s=LEARN_LIMIT_S):
         limit_s, f'{guest.name} to be corrected on {host.name}')
 
 
+def share_of(cap):
+    quota_us, period_us = cap
+    return quota_us / period_us
+
+
+def factor(on_fast, on_slow):
+    """:returns: what follows from what was counted on both hosts"""
+    return (on_fast['instructions_per_cpu_s']
+            / on_slow['instructions_per_cpu_s'] / 1.5)
+
+
 @pytest.mark.quiet
 def test_after_a_move_it_does_what_it_did_before(cloud):
     guest = guests.Guest(cloud.slow, specs=guests.server(40, vqos_work='auto'),
                          cap=guests.CAP, shares=guests.SHARES,
                          memory_mib=_MEMORY_MIB)
     # It boots first, which is other work.
-    before = wait_measured(cloud, guest, cloud.slow, windows=8)
-    assert (before['factor'], before['hosts']) == (1.0, 1)
+    wait_measured(cloud, guest, cloud.slow, windows=8)
     assert guest.cap() == guests.CAP
-    work_before = work_per_s(cloud.slow)
+    did = measure(guest, cloud.slow)
+    before = correction(cloud, guest, cloud.slow)
+    assert (before['factor'], before['hosts']) == (1.0, 1)
+    assert did.share == pytest.approx(0.4, rel=SHARE)
+    assert before['instructions_per_cpu_s'] == pytest.approx(
+        did.per_cpu_s, rel=PACE)
 
     guest.migrate(cloud.fast)
     # libvirt's hook knows the mean alone.
     guest.wait_cap(CAP_BY_MEAN, cloud.fast)
-    found = wait_corrected(cloud, guest, cloud.fast)
-    ratio = (correction(cloud, guest, cloud.fast)['instructions_per_cpu_s']
-             / before['instructions_per_cpu_s'])
-    # The clock of slow is halved.
-    assert ratio == pytest.approx(2.0, rel=PACE)
-    assert found['factor'] == pytest.approx(ratio / 1.5, rel=PACE / 2)
+    wait_corrected(cloud, guest, cloud.fast)
+    does = measure(guest, cloud.fast)
+    found = correction(cloud, guest, cloud.fast)
+    assert found['instructions_per_cpu_s'] == pytest.approx(
+        does.per_cpu_s, rel=PACE)
+    # The clock of slow is halved: about 2 / 1.5.
+    assert found['factor'] == pytest.approx(factor(found, before),
+                                            rel=PACE / 2)
     assert found['low'] < found['factor'] < found['high']
     assert found['hosts'] == 2
-    quota_us, period_us = guest.cap(cloud.fast)
-    assert quota_us / period_us == pytest.approx(
-        0.4 / 1.5 / found['factor'], rel=0.01)
-    assert work_per_s(cloud.fast) == pytest.approx(work_before, rel=PACE)
+    cap_share = share_of(guest.cap(cloud.fast))
+    assert cap_share == pytest.approx(0.4 / 1.5 / found['factor'], rel=0.01)
+    assert does.share == pytest.approx(cap_share, rel=SHARE)
 
     # Back at once, by what slow and fast know of each other.
     guest.host = cloud.fast
     guest.migrate(cloud.slow)
     guest.wait_cap(guests.CAP, cloud.slow)
-    wait_measured(cloud, guest, cloud.slow)
+    before = wait_measured(cloud, guest, cloud.slow)
     guest.host = cloud.slow
-    corrected = (quota_us, period_us)
     guest.migrate(cloud.fast)
     again = wait_corrected(cloud, guest, cloud.fast, 10)
     assert again['windows'] < 3
-    quota_us, period_us = guest.cap(cloud.fast)
-    assert quota_us / period_us == pytest.approx(
-        corrected[0] / corrected[1], rel=PACE / 2)
+    assert again['factor'] == pytest.approx(factor(found, before),
+                                            rel=PACE / 2)
+    assert share_of(guest.cap(cloud.fast)) == pytest.approx(
+        0.4 / 1.5 / again['factor'], rel=0.01)

@@ -104,7 +104,7 @@ def test_no_window_spans_two_runs_or_a_pause():
     assert guest.measured.windows == 1
 
 
-@pytest.mark.parametrize('factor', [0.5, 0.9, 1.1, 2.0])
+@pytest.mark.parametrize('factor', [0.5, 0.84, 1.2, 2.0])
 def test_other_work_is_seen_after_three_windows(factor):
     guest = Guest()
     for _ in range(6):
@@ -113,6 +113,15 @@ def test_other_work_is_seen_after_three_windows(factor):
         False, False, True]
     assert guest.speed == pytest.approx(2e9 * factor)
     assert (guest.measured.phases, guest.measured.windows) == (1, 3)
+
+
+@pytest.mark.parametrize('factor', [0.88, 1.14])
+def test_a_machine_among_others_is_no_other_work(factor):
+    guest = Guest()
+    for _ in range(6):
+        guest.work(2e9)
+    assert not any(guest.work(2e9 * factor) for _ in range(12))
+    assert guest.measured.phases == 0
 
 
 def test_windows_on_both_sides_are_no_other_work():
@@ -153,6 +162,6 @@ def test_more_windows_are_more_certain():
 
 def test_two_measurements_are_apart_by_what_is_certain():
     sure = speeds.Speed(math.log(2e9), 0.003 ** 2)
-    assert not sure.is_apart(sure._replace(log=math.log(2.09e9)))
-    assert sure.is_apart(sure._replace(log=math.log(2.2e9)))
-    assert not sure.is_apart(speeds.Speed(math.log(2.2e9), 0.05 ** 2))
+    assert not sure.is_apart(sure._replace(log=math.log(2.3e9)))
+    assert sure.is_apart(sure._replace(log=math.log(2.4e9)))
+    assert not sure.is_apart(speeds.Speed(math.log(2.4e9), 0.05 ** 2))
