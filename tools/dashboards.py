@@ -16,6 +16,7 @@ TARGET = pathlib.Path(__file__).parent.parent / 'etc' / 'grafana'
 CU = 'suffix: CU'
 CU_S = 'suffix: CU s'
 SECONDS, SHARE, COUNT, BYTES = 's', 'percentunit', 'short', 'bytes'
+HERTZ = 'hertz'
 WHEN = 'dateTimeFromNow'
 
 _ON_SERVER = 'on (instance, server_uuid)'
@@ -194,6 +195,16 @@ HOST = (
               (f'nova_vqos_host_coefficient{_H}', '{{pcpu}}'),
               (f'nova_vqos_host_drift_ratio{_H}',
                'drift of pCPUs {{pcpus}}'))),
+    Panel('Drift of kinds of work that memory bounds',
+          'By how much their coefficients were off when the profile was last '
+          'verified', SHARE, (
+              (f'nova_vqos_host_kind_drift_ratio{_H}',
+               '{{kind}}, pCPUs {{pcpus}}'),)),
+    Panel('Servers that correct their units',
+          'How many times as fast the host is for their own work as by the '
+          'mean of all kinds: at 0.8 a server takes a quarter more of it',
+          COUNT, ((f'nova_vqos_server_correction{_H} {_NAMED}',
+                   '{{name}}'),)),
     Panel('Caps', 'In an hour', COUNT, (
         (f'increase(nova_vqos_agent_cap_writes_total{_H}[1h])', 'written'),
         (f'increase(nova_vqos_agent_tamperings_total{_H}[1h])',
@@ -255,8 +266,24 @@ SERVER = (
               (f'max(nova_vqos_server_slice_seconds{_S})', 'slice'),
               (f'max(nova_vqos_server_obtainable_slice_seconds{_S})',
                'obtainable'))),
-    Panel('Host', 'Where it ran, and how fast a pCPU is there', COUNT, (
-        (f'nova_vqos_server_coefficient{_S}', '{{instance}}'),)),
+    Panel('Host', 'Where it ran, and how fast a pCPU is there: for its work, '
+          'and at the clock that it had', COUNT, (
+              (f'nova_vqos_server_coefficient{_S}', '{{instance}}'),
+              (f'nova_vqos_server_clock_coefficient{_S}',
+               'at its clock, {{instance}}'))),
+    Panel('Correction',
+          'How many times as fast its host is for its own work as by the mean '
+          'of all kinds: in force, and as measured and predicted', COUNT, (
+              (f'nova_vqos_server_correction{_S}', 'in force, {{instance}}'),
+              (f'nova_vqos_server_correction_predicted{_S}',
+               '{{bound}}, {{instance}}'))),
+    Panel('Instructions',
+          'What its guest executes in a CPU second: a step without a move is '
+          'other work', COUNT, (
+              (f'nova_vqos_server_instructions_per_cpu_second{_S}',
+               '{{instance}}'),)),
+    Panel('Clock', 'Mean clock of the CPU while it ran', HERTZ, (
+        (f'nova_vqos_server_clock_hertz{_S}', '{{instance}}'),)),
 )
 
 
