@@ -91,12 +91,12 @@ class CoreTypeRoom(ty.NamedTuple):
     """What is left of one type of a host's unlike pCPUs.
 
     :ivar speed_cu: of each of its pCPUs
-    :ivar room_cu: for new servers
+    :ivar room_cu: for new servers; None: not known
     :ivar least_cu: of a vCPU, that a cap can give there
     """
 
     speed_cu: Decimal
-    room_cu: int
+    room_cu: int | None
     least_cu: Decimal
 
 
@@ -152,6 +152,7 @@ class HostStats(ty.NamedTuple):
     :ivar sells_units: whether it may be reserved for servers with units
     :ivar work: of each of its core types, be it one alone, the slowest first;
         empty: not known
+    :ivar servers: how many it had when its room was counted; None: not known
     """
 
     profile: str = ''
@@ -171,6 +172,14 @@ class HostStats(ty.NamedTuple):
     stranded_cu: int | None = None
     sells_units: bool = False
     work: tuple[WorkSpeeds, ...] = ()
+    servers: int | None = None
+
+    def without_room(self) -> 'HostStats':
+        """The same of a host where nobody knows what its servers leave."""
+        return self._replace(
+            core_types=tuple(one._replace(room_cu=None)
+                             for one in self.core_types),
+            room_cu=None, largest_vcpu_cu=None, pieces=(), stranded_cu=None)
 
 
 def _write_text(text: str) -> str:
@@ -393,6 +402,8 @@ _CODECS: ty.Final = (
            _write_work, 'SPEED=KIND:SPEED of each core type in CU, the '
            'slowest first, such as 80=integer:82,hash:71 200=integer:190',
            _MAX_WORK),
+    _Codec('vqos_servers', _form(_WHOLE_CU), int, _write_whole,
+           _WHOLE_EXPECTED),
 )
 KEYS: ty.Final = tuple(codec.key for codec in _CODECS)
 _texts_of: Callable[[Mapping[str, ty.Any]], tuple[ty.Any, ...]] = (

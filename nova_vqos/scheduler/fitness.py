@@ -106,8 +106,10 @@ def fitting(policy: policies.ServerPolicy, core_types: _CoreTypes,
         speed_cu, room_cu, least_cu = one
         found = terms(policy, speed_cu, work)
         # NOTE: exact, so that a pCPU of 60 CU serves a vCPU of 60 CU.
-        if found is not None and math.floor(found.cost_cu) <= room_cu and (
-                found.least_cu(least_cu, speed_cu) * vcpus <= cu
+        if found is None or (room_cu is not None
+                             and math.floor(found.cost_cu) > room_cu):
+            continue
+        if (found.least_cu(least_cu, speed_cu) * vcpus <= cu
                 <= found.speed_cu * vcpus):
             return one
     return None
@@ -123,6 +125,8 @@ def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes,
     chosen = fitting(policy, core_types, work)
     taken = chosen and terms(policy, chosen.speed_cu, work)
     if chosen is None or taken is None:
+        return core_types
+    if chosen.room_cu is None:
         return core_types
     smaller = chosen._replace(
         room_cu=chosen.room_cu - math.ceil(taken.cost_cu))
@@ -406,8 +410,10 @@ def _is_wanted(key: str, value: str) -> bool:
 
 
 def _no_room(core_types: _CoreTypes) -> str:
-    has = ', '.join(f'{one.room_cu} CU left on pCPUs of {one.speed_cu} CU'
-                    for one in core_types)
+    has = ', '.join(
+        f'pCPUs of {one.speed_cu} CU' if one.room_cu is None
+        else f'{one.room_cu} CU left on pCPUs of {one.speed_cu} CU'
+        for one in core_types)
     return f'none of its core types is fast enough and has room: {has}'
 
 

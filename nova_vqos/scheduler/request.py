@@ -60,7 +60,10 @@ def raw_stats_of(host_state):
 def stats_of(host_state):
     """The decoded stats of a host; None: they are invalid.
 
-    That they are is logged once an hour for each host.
+    That they are is logged once an hour for each host. Without the room that
+    servers leave where some have left since it was counted, up to a minute
+    ago: Nova's own count of them is of now. The driver knows better, and has
+    the last word.
     """
     key = host_state.host, host_state.nodename
     texts = host_stats.texts_of(raw_stats_of(host_state))
@@ -68,7 +71,11 @@ def stats_of(host_state):
     if known is None or known.texts != texts:
         known = _known[key] = _decode(
             key, texts, -math.inf if known is None else known.logged_at_s)
-    return known.stats
+    stats = known.stats
+    if (stats is not None and stats.servers is not None
+            and host_state.num_instances < stats.servers):
+        return stats.without_room()
+    return stats
 
 
 def _decode(key, texts, logged_at_s):

@@ -76,11 +76,16 @@ class Usage(ty.NamedTuple):
     :ivar work_cu: CU that may not be sold since slow kinds of work take them
     :ivar left: all core types with the room that is left, be it one alone;
         empty: there is no profile
+    :ivar servers: how many have a domain, with units or without
     """
 
     stock_load: stock_servers.Load
     work_cu: int
     left: tuple
+    servers: int
+
+
+NO_USAGE = Usage(stock_servers.Load(0, None), 0, (), 0)
 
 
 class CoreTypeTracker:
@@ -125,7 +130,7 @@ class CoreTypeTracker:
         return Usage(
             load, room.work_cu(used.units_cu, used.costs_cu(report),
                                CONF.vqos.allocation_ratio),
-            _with_servers(report.all_core_types, used))
+            _with_servers(report.all_core_types, used), len(domains))
 
     def _log_stock_load(self, load):
         last = self.last_stock_load

@@ -422,8 +422,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         try:
             self._vqos_recall()
             report = self._vqos_report()
-            stats = report.stats(self._vqos_left(report) if usage is None
-                                 else usage.left)
+            usage = usage or self._vqos_usage(report)
+            stats = report.stats(usage.left, usage.servers)
             texts = host_stats.encode(stats._replace(
                 sells_units=report.may_have_sold(
                     bool(self._vqos_sells_units))))
@@ -451,20 +451,20 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if last is not None:
             self._vqos_sells_units = host_stats.sells_units(last.stats)
 
-    def _vqos_left(self, report):
-        """The core types with the room that all servers leave.
+    def _vqos_usage(self, report):
+        """What all servers use of this host, and what they leave.
 
         Where it is not known: of unlike pCPUs this raises, of others the
-        scheduler's weighers alone read it, and there is none.
+        scheduler's weighers alone read it, and nothing is left.
         """
         try:
-            return self._vqos_core_types.usage(report).left
+            return self._vqos_core_types.usage(report)
         except Exception as error:
             if report.unlike_core_types:
                 raise
             LOG.warning('CPU units that are left cannot be counted, and the '
                         'scheduler prefers other hosts: %s', error)
-            return ()
+            return core_type_tracker.NO_USAGE
 
     def _vqos_report(self):
         return self._vqos_reporter.report(

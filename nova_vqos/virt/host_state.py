@@ -112,11 +112,12 @@ class HostReport:
         found = self.all_core_types
         return found if len(found) > 1 else ()
 
-    def stats(self, left: Sequence[core_types.CoreType] = ()
-              ) -> host_stats.HostStats:
+    def stats(self, left: Sequence[core_types.CoreType] = (),
+              servers: int | None = None) -> host_stats.HostStats:
         """What the scheduler learns of the host.
 
         :param left: what servers leave of :attr:`all_core_types`
+        :param servers: how many these are; None: not known
         """
         stats = host_stats.HostStats(
             profile=self.problem or host_stats.VALID,
@@ -147,6 +148,7 @@ class HostReport:
                 _least_cu(one.coefficient, profile))
                 for one in left) if len(left) > 1 else (),
             room_cu=sum(one.whole_room_cu for one in left) if left else None,
+            servers=servers if left else None,
             work=tuple(host_stats.WorkSpeeds(
                 host_stats.speed_cu(one.coefficient),
                 {kind: coefficient for kind, coefficient in one.kinds.items()

@@ -238,6 +238,16 @@ class BootTestCase(WorkTestCase):
         self.assert_sells('slow', 160, 160)
         self.boot(self.make_flavor(80), 'slow')
 
+    def test_at_once_after_another_left(self):
+        """The host reports its room once a minute."""
+        flavor = self.make_work(200, vcpus=4)
+        server = self.boot(flavor, 'slow')
+        # It takes all.
+        self.assert_sells('slow', 200, 200)
+        self._delete_server(server)
+        self.wait_until_used('slow', 0)
+        self.boot(flavor, 'slow')
+
     def test_the_scheduler_finds_the_host_that_is_fast_enough(self):
         """Also one that the traits of speed, of the mean, would exclude."""
         for work, host in ('hash', 'fast'), ('integer', 'slow'):

@@ -28,7 +28,7 @@ WHOLE = host_stats.HostStats(
     sells_units=True, work=(
         host_stats.WorkSpeeds(Decimal('33.4'), {
             'integer': 0.341, 'memory-chase': 0.2987654321098765}),
-        host_stats.WorkSpeeds(Decimal(200), {'integer': 2.1})))
+        host_stats.WorkSpeeds(Decimal(200), {'integer': 2.1})), servers=12)
 TEXTS = {
     'vqos_profile': 'valid', 'vqos_profile_id': 'f00f00f00f00f00f',
     'vqos_slowest_cu': '33.4', 'vqos_fastest_cu': '200',
@@ -41,7 +41,7 @@ TEXTS = {
     'vqos_largest_vcpu_cu': '26.666667', 'vqos_pieces': '100:3 40:12',
     'vqos_stranded_cu': '480', 'vqos_sells_units': 'True',
     'vqos_work': '33.4=integer:34.1,memory-chase:29.87654321098765 '
-                 '200=integer:210'}
+                 '200=integer:210', 'vqos_servers': '12'}
 
 CU = st.decimals(0, 999_999, allow_nan=False, places=17)
 NAMES = st.lists(st.from_regex('[a-z_]{1,9}', fullmatch=True),
@@ -77,7 +77,8 @@ STATS = st.builds(
         st.integers(1, 10**6 - 1)), max_size=9, unique_by=lambda one: one.cu
         ).map(lambda found: tuple(sorted(found, reverse=True))),
     stranded_cu=st.none() | st.integers(0, 10**10 - 1),
-    sells_units=st.booleans(), work=WORK)
+    sells_units=st.booleans(), work=WORK,
+    servers=st.none() | st.integers(0, 10**10 - 1))
 # What the parts of stats are made of, in any order, and anything else.
 PARTS = st.lists(st.sampled_from([
     '0', '60', '1', '9' * 6, '9' * 40, '.', ':', ' ', ',', '-', '+00:00', 'T',
@@ -171,7 +172,8 @@ def test_nonsense_is_the_one_error(stats):
         '9e999999:100:1', '80:320:1  80:320:1', '80:320:1 79:1:1',
         '80:99999999999:1', ' '.join(['1:1:1'] * 50))),
     *((key, ('-5', '1_0', '٦٠', '9' * 11, '1e3', 'nan', '1.0'))
-      for key in ('vqos_room_cu', 'vqos_guarantee_cu', 'vqos_stranded_cu')),
+      for key in ('vqos_room_cu', 'vqos_guarantee_cu', 'vqos_stranded_cu',
+                  'vqos_servers')),
     ('vqos_pieces', (
         ' ', '40', '40:', ':1', '40:1:1', '40:-1', '40:1.5', '4_0:1', '٤٠:1',
         'a:1', '40:1 100:1', '40:1 40:1', '40:1  30:1', '999999999:1',

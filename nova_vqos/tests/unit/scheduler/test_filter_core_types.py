@@ -113,6 +113,25 @@ class SeveralServersTestCase(nova_case.NovaTestCase):
         self.assertEqual(['first'] * 2 + ['second'] * 2, self.schedule(
             hosts, 40, 5, **{policy.WORK_KEY: 'hash'}))
 
+    def test_one_left_since_its_room_was_counted(self):
+        """A host reports once a minute; the driver has the last word."""
+        work = {policy.WORK_KEY: 'hash'}
+        full = {'vqos_room_cu': '0', 'vqos_servers': '3',
+                'vqos_work': '100=hash:50', 'vqos_slowest_cu': '100',
+                'vqos_fastest_cu': '100', 'vqos_least_cu': '0.64'}
+        for host, specs in (
+                (test_filter.make_host(**full), work),
+                (make_host(core_types='100:0:0.64 200:0:1.6',
+                           vqos_servers='3'), {})):
+            for servers, chosen in ((4, 0), (3, 0), (2, 1)):
+                with self.subTest(specs=specs, servers=servers):
+                    host.num_instances = servers
+                    self.assertEqual([host.host] * chosen, self.schedule(
+                        [host], 40, 1, **specs))
+        # It stays too slow.
+        host.num_instances = 2
+        self.assertEqual([], self.schedule([host], 300, 1))
+
     def test_servers_that_were_there_before_do_not(self):
         host = make_host()
         host.num_instances = 7
