@@ -210,7 +210,9 @@ def nova_controller(name: str) -> Settings:
     """
     return merge(_nova(name), {
         'DEFAULT': {'host': 'controller', 'my_ip': CONTROLLER,
-                    'state_path': paths.data('nova')},
+                    'state_path': paths.data('nova'),
+                    # Up to a minute, before hosts are discovered.
+                    'periodic_fuzzy_delay': 0},
         'api_database': _database('nova_api'),
         'database': _database('nova'),
         'api': {'auth_strategy': 'keystone'},
