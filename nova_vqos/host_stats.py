@@ -218,7 +218,7 @@ def _write_core_types(core_types: Iterable[CoreTypeRoom]) -> str:
     """
     written: list[tuple[CoreTypeRoom, str]] = []
     left = _MAX_STAT + 1
-    for one in sorted(core_types, key=lambda one: -one.room_cu):
+    for one in sorted(core_types, key=lambda one: -(one.room_cu or 0)):
         text = (f'{_write_cu(one.speed_cu)}:{one.room_cu}:'
                 f'{_write_cu(one.least_cu)}')
         left -= len(text) + 1
