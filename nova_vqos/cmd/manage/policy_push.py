@@ -42,7 +42,7 @@ class PushPolicies(command.ManageCommand, lister.Lister):
     defaults of a flavor without them. Units, vqos:cap and vqos:work change
     only by a resize, and a reservation ends only when its server stops. Agents
     that are down get the push from others once they are back. Exits with 1
-    where a host did not acknowledge.
+    where a host did not acknowledge, or a flavor is invalid and not pushed.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -61,9 +61,10 @@ class PushPolicies(command.ManageCommand, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         flavors = select(self.app.connections.cloud().flavors(),
                          parsed_args.flavors)
-        wanted = overrides(flavors)
-        if not wanted:
+        if not flavors:
             raise errors.ManageError('Nova has no flavors')
+        wanted, invalid = overrides(flavors)
+        self._warn_of_invalid(invalid, len(wanted))
         self._warn_of_work(flavors)
         asked = self.hosts(parsed_args)
         if parsed_args.dry_run:
@@ -82,6 +83,21 @@ class PushPolicies(command.ManageCommand, lister.Lister):
                 for flavor_id, override in wanted.items()})
         self._warn(results, generation)
         return PUSH_COLUMNS, [push_row(one, generation) for one in results]
+
+    def _warn_of_invalid(self, invalid: Sequence[str], valid: int) -> None:
+        """
+        :param invalid: what is wrong with each flavor that is not pushed
+        :param valid: how many are
+        :raises ManageError: when none is
+        """
+        if not invalid:
+            return
+        said = (f'{len(invalid)} flavors are not pushed, since they are '
+                f'invalid: {"; ".join(invalid)}')
+        if not valid:
+            raise errors.ManageError(said)
+        self.status = 1
+        self.app.LOG.warning('%s', said)
 
     def _warn_of_work(self, flavors: Iterable[cloud.Flavor]) -> None:
         """Warn of what looks as if a push changed it."""
@@ -157,12 +173,13 @@ def select(flavors: Iterable[cloud.Flavor],
     return list({flavor.flavor_id: flavor for flavor in found}.values())
 
 
-def overrides(flavors: Iterable[cloud.Flavor]) -> policy_override.Overrides:
+def overrides(flavors: Iterable[cloud.Flavor]
+              ) -> tuple[policy_override.Overrides, list[str]]:
     """The overrides to push; the defaults of a flavor without our keys.
 
-    :returns: without a generation
-    :raises ManageError: when they are too many, or any of them cannot be
-        honoured, naming all that cannot
+    :returns: without a generation; and what is wrong with each flavor that
+        has none, since it is invalid
+    :raises ManageError: when they are too many
     """
     flavors = list(flavors)
     if len(flavors) > policy_override.MOST_FLAVORS:
@@ -177,11 +194,7 @@ def overrides(flavors: Iterable[cloud.Flavor]) -> policy_override.Overrides:
                 flavor.name, flavor.vcpus, flavor.extra_specs)
         except policy.PolicyError as error:
             wrong.append(f'flavor {flavor.name} ({flavor.flavor_id}): {error}')
-    if wrong:
-        raise errors.ManageError(
-            f'nothing is pushed, since {len(wrong)} flavors cannot be '
-            f'honoured: {"; ".join(wrong)}')
-    return found
+    return found, wrong
 
 
 def plan_rows(wanted: policy_override.Overrides,

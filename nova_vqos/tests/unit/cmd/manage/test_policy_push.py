@@ -118,7 +118,8 @@ class TestFlavors:
         assert nova.asked == [None, 'f2', 'f3']
 
     def test_without_our_keys_it_is_the_defaults(self, nova):
-        found = policy_push.overrides(cloud.Cloud(nova).flavors())
+        found, wrong = policy_push.overrides(cloud.Cloud(nova).flavors())
+        assert wrong == []
         assert found['f2'] == policy_override.Override(
             0, 'stock', 2, None, 'default', 'off', 'off')
         assert found['f1'] == policy_override.Override(
@@ -183,7 +184,7 @@ class TestPush:
         assert after['f1'].generation > before['f1'].generation
         assert after['f3'] == before['f3']
 
-    def test_an_invalid_flavor_refuses_all(self, run, made, nova):
+    def test_all_but_invalid_flavors(self, run, made, nova):
         nova.add('f4', 'bad', vqos__quantum_class='fast')
         nova.add('f5', 'worse', vqos__dd_billing='charge')
         ran = run('policy', 'push')
@@ -192,10 +193,18 @@ class TestPush:
         assert ("flavor bad (f4): vqos:quantum_class is 'fast', it must be "
                 'one of default, io, spin') in said
         assert 'flavor worse (f5): vqos:dd_billing' in said
-        assert 'nothing is pushed' in said
-        assert made['a'].store.overrides == {}
+        for host in made.values():
+            assert set(host.store.overrides) == {'f1', 'f2', 'f3'}
         # Of those that are named it is none.
         assert run('policy', 'push', '--flavor', 'f2').status == 0
+
+    def test_invalid_flavors_alone(self, run, made, nova):
+        nova.add('f4', 'bad', vqos__quantum_class='fast')
+        ran = run('policy', 'push', '--flavor', 'bad')
+        assert ran.status == 1
+        assert 'flavor bad (f4): vqos:quantum_class' in ' '.join(
+            ran.err.split())
+        assert made['a'].store.overrides == {}
 
     def test_a_dry_run_shows_changes_and_makes_none(self, run, made, nova):
         run('policy', 'push', '--host', 'a')
