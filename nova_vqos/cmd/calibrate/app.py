@@ -1,26 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-vqos-calibrate: measure this host, write and handle profiles."""
 
-import signal
 import sys
-import typing as ty
 
-from cliff import app
-from cliff import commandmanager
-
-from nova_vqos import version
+from nova_vqos.cmd import program
 
 
-class CalibrateApp(app.App):
+class CalibrateApp(program.Program):
     """The program."""
 
     def __init__(self) -> None:
-        super().__init__(
-            description='Measure this host and write its profile.',
-            version=version.version(),
-            command_manager=commandmanager.CommandManager(
-                'nova_vqos.calibrate'),
-            deferred_help=True)
+        super().__init__('Measure this host and write its profile.',
+                         'nova_vqos.calibrate')
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,10 +19,5 @@ def main(argv: list[str] | None = None) -> int:
 
     :returns: its exit status
     """
-    # An exception ends all programs on its way out.
-    signal.signal(signal.SIGTERM, _exit)
+    program.end_cleanly()
     return int(CalibrateApp().run(sys.argv[1:] if argv is None else argv))
-
-
-def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
-    raise SystemExit(128 + signal_number)

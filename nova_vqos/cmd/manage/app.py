@@ -14,14 +14,12 @@ backend.init_backend(backend.BackendType.THREADING)
 
 import argparse
 import logging
-import signal
 import typing as ty
 
-from cliff import app
-from cliff import commandmanager
 from oslo_config import cfg
 
 from nova_vqos.cmd import arguments
+from nova_vqos.cmd import program
 from nova_vqos.cmd.manage import connections
 from nova_vqos.conf import default_path
 
@@ -30,7 +28,7 @@ _TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'openstack',
               'keystoneauth', 'urllib3', 'stevedore')
 
 
-class ManageApp(app.App):
+class ManageApp(program.Program):
     """The program.
 
     :ivar connections: to agents and Nova
@@ -49,10 +47,8 @@ class ManageApp(app.App):
         :param stdout: that of the process by default, as stderr
         """
         super().__init__(
-            description='Show CPU units on all hosts, and push policies.',
-            version='1',
-            command_manager=commandmanager.CommandManager('nova_vqos.manage'),
-            deferred_help=True, stdout=stdout, stderr=stderr)
+            'Show CPU units on all hosts, and push policies.',
+            'nova_vqos.manage', stdout=stdout, stderr=stderr)
         self._conf = conf
         self.connections: connections.Connections
 
@@ -90,12 +86,8 @@ def main(argv: list[str] | None = None) -> int:
 
     :returns: its exit status
     """
-    signal.signal(signal.SIGTERM, _exit)
+    program.end_cleanly()
     return int(ManageApp().run(sys.argv[1:] if argv is None else argv))
-
-
-def _exit(signal_number: int, _frame: object) -> ty.NoReturn:
-    raise SystemExit(128 + signal_number)
 
 
 if __name__ == '__main__':
