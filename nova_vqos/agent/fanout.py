@@ -23,7 +23,8 @@ ANY_CELL = ''
 _LEAST_VERSION = '1.2'
 #: Errors of answers.
 TOO_OLD = f'the agent is older than {_LEAST_VERSION}: upgrade it'
-NO_AGENT = 'the bus knows no agent by this name'
+NO_AGENT = ('no agent of this name is on the bus: check the name, whether '
+            'nova-vqos-agent runs there, and which cell the host is in')
 
 # NOTE: oslo.messaging waits for a bus that is down without a limit when it
 # begins to listen for answers. The threads that hang so are left behind.

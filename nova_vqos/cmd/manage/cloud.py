@@ -8,7 +8,7 @@ Importing openstacksdk takes a second, which commands with --host need not
 wait for: it is imported where it is used.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent import futures
 import datetime
 import operator
@@ -456,6 +456,25 @@ class Cloud:
             exceptions.raise_from_response(answer)
             return True
         return _ask(_NAMES[service], change)
+
+
+def select(flavors: Iterable[Flavor],
+           given: Collection[str]) -> list[Flavor]:
+    """Flavors by id or by name; none given: all.
+
+    :raises ManageError: when there is no such flavor
+    """
+    flavors = list(flavors)
+    if not given:
+        return flavors
+    by_name = {flavor.name: flavor for flavor in flavors}
+    by_id = {flavor.flavor_id: flavor for flavor in flavors}
+    unknown = [name for name in given if name not in by_id
+               and name not in by_name]
+    if unknown:
+        raise errors.ManageError(f'there is no flavor {", ".join(unknown)}')
+    found = [by_id.get(name) or by_name[name] for name in given]
+    return list({flavor.flavor_id: flavor for flavor in found}.values())
 
 
 def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:

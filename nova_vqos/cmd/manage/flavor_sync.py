@@ -11,7 +11,6 @@ from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
-from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 from nova_vqos.scheduler import fitness
 
@@ -75,7 +74,7 @@ class SyncFlavors(command.ManageCommand, lister.Lister):
         cloud = self.app.connections.cloud()
         without = self.app.connections.options().vqos.servers_without_units
         rows, todo = [], []
-        for flavor in _chosen(cloud.flavors(), parsed_args.flavors):
+        for flavor in clouds.select(cloud.flavors(), parsed_args.flavors):
             try:
                 change = Change.of(flavor.extra_specs, flavor.vcpus,
                                    servers_without_units=without)
@@ -100,21 +99,6 @@ class SyncFlavors(command.ManageCommand, lister.Lister):
                 cloud.change_flavor(flavor.flavor_id, change.set,
                                     change.removed)
         return _COLUMNS, rows
-
-
-def _chosen(flavors: list[clouds.Flavor],
-            given: list[str]) -> list[clouds.Flavor]:
-    """
-    :param given: names or IDs; none: all
-    :raises ManageError: when one is not there
-    """
-    unknown = set(given) - {name for one in flavors
-                            for name in (one.name, one.flavor_id)}
-    if unknown:
-        raise errors.ManageError(
-            f'there is no flavor {", ".join(sorted(unknown))}')
-    return [one for one in flavors
-            if not given or {one.name, one.flavor_id} & set(given)]
 
 
 def _specs(specs: Mapping[str, str]) -> output.Shown:

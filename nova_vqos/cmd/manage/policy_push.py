@@ -2,7 +2,7 @@
 """nova-vqos-manage policy push and policy status."""
 
 import argparse
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 import functools
 import logging
 import typing as ty
@@ -59,8 +59,8 @@ class PushPolicies(command.ManageCommand, lister.Lister):
             'others of its cell within minutes; may be repeated')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        flavors = select(self.app.connections.cloud().flavors(),
-                         parsed_args.flavors)
+        flavors = cloud.select(self.app.connections.cloud().flavors(),
+                               parsed_args.flavors)
         if not flavors:
             raise errors.ManageError('Nova has no flavors')
         wanted, invalid = overrides(flavors)
@@ -151,26 +151,6 @@ class ShowPushed(command.ManageCommand, lister.Lister):
                 'push updates them now', lagging)
         warn_not_following(self.app.LOG, held)
         return STATUS_COLUMNS, rows
-
-
-def select(flavors: Iterable[cloud.Flavor],
-           given: Collection[str]) -> list[cloud.Flavor]:
-    """Flavors by id or by name; none given: all.
-
-    :raises ManageError: when Nova has no such flavor
-    """
-    flavors = list(flavors)
-    if not given:
-        return flavors
-    by_name = {flavor.name: flavor for flavor in flavors}
-    by_id = {flavor.flavor_id: flavor for flavor in flavors}
-    unknown = [name for name in given if name not in by_id
-               and name not in by_name]
-    if unknown:
-        raise errors.ManageError(
-            f'Nova has no flavor {", ".join(map(repr, unknown))}')
-    found = [by_id.get(name) or by_name[name] for name in given]
-    return list({flavor.flavor_id: flavor for flavor in found}.values())
 
 
 def overrides(flavors: Iterable[cloud.Flavor]

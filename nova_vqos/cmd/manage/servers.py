@@ -221,6 +221,9 @@ class ShowServer(command.ManageCommand, show.ShowOne):
             answer = self._ask(parsed_args.hosts, server_uuid)
         if answer is None:
             raise errors.ManageError(
+                f'server {server_uuid} runs on none of the hosts '
+                f'{", ".join(sorted(parsed_args.hosts))}, as far as their '
+                'agents answer' if parsed_args.hosts else
                 f'server {server_uuid} runs on no host whose agent answers')
         return zip(*fields(*answer), strict=True)
 

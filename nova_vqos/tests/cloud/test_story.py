@@ -70,7 +70,7 @@ def test_json(told, tmp_path):
     for one in written['measurements']:
         assert set(one) == {'story', 'host', 'moment', 'work', 'promised_cu',
                             'delivered_cu', 'raw_cu', 'pace'}
-        assert one['story'] in ('stock', 'units', 'guarantee')
+        assert one['story'] in ('stock', 'units', 'work', 'guarantee')
         assert one['moment'] in ('boot', 'migrated', 'sold out', 'noise')
     for one in written['checks']:
         assert set(one) == {'name', 'passed', 'detail'}

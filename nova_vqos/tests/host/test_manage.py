@@ -109,8 +109,9 @@ def test_dead_agents_cost_one_timeout(lab, agent_of, manage):
     assert (done.returncode, done.stderr) == (
         1, f'host slow: no answer within {TIMEOUT_S} s\n')
     done = manage('host', 'show', 'none1')
-    assert (done.returncode, done.stderr) == (
-        1, 'host none1: the bus knows no agent by this name\n')
+    assert done.returncode == 1
+    assert done.stderr.startswith('host none1: ')
+    assert done.stderr.count('\n') == 1
 
 
 @pytest.mark.parametrize(('url', 'text'), [

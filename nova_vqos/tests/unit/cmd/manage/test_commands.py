@@ -226,7 +226,8 @@ def test_a_server_is_found_without_nova(agents, run):
 
 
 @pytest.mark.parametrize(('arguments', 'error'), [
-    ((NOWHERE, *ON), f'server {NOWHERE} runs on no host whose agent answers'),
+    ((NOWHERE, *ON), f'server {NOWHERE} runs on none of the hosts a, b, as '
+     'far as their agents answer'),
     (('web', *ON), "'web' is no UUID: without --host, Nova is asked for the "
                    'server of this name'),
     (('web',), 'there is no server web'),
