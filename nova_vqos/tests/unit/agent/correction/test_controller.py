@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent corrects servers by what it counts of them."""
 
+import itertools
 import json
 import math
 
@@ -324,14 +325,19 @@ def test_a_new_agent_keeps_the_correction_without_a_write(slow, make, bus):
         fast.correction()['factor'], rel=0.01)
 
 
-def test_a_correction_changes_once_a_minute_at_the_most(slow, make):
+def test_a_correction_changes_with_twice_the_windows_or_after_a_minute(
+        slow, make):
     fast = arrive(slow, make)
-    fast.tick(33)
-    writes = len(fast.host.written)
-    for step in range(50):
+    windows = []
+    for step in range(300):
         fast.host.instructions_per_s = {'': 3e9 * 1.002 ** step}
+        writes = len(fast.host.written)
         fast.tick(1)
-    assert len(fast.host.written) == writes
+        if len(fast.host.written) > writes and fast.correction()['windows']:
+            windows.append((step, fast.correction()['windows']))
+    assert [found for _, found in windows[:3]] == [3, 6, 12]
+    assert all(second - first >= 60 for (first, _), (second, _)
+               in itertools.pairwise(windows[2:]))
 
 
 def test_a_host_of_another_profile_is_judged_anew(slow, make):
