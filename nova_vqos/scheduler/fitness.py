@@ -285,7 +285,8 @@ class Judge:
             try:
                 policy.mix.check(stats.work[0].kinds if stats.work else {})
             except works.KindMissing as error:
-                return str(error)
+                # NOTE: the driver leaves both out of the stats.
+                return f'{error}; or its interval is too wide'
         if self._in_one_type and stats.core_types:
             return ('' if fitting(policy, stats.core_types, stats.work)
                     else _no_room(stats.core_types))
