@@ -8,7 +8,9 @@ hosts, first with stock Nova's quota, then with the same CPU units: how long
 they take on slow over how long on fast, beside what was predicted. Last each
 runs in a server whose units the agent corrects by what it counts of it: on
 slow, then on fast, where it is measured anew after half a minute, and on slow
-again.
+again. One more server begins other work in the midst of a move, as one does
+that wants more than its units. What corrected servers take of their host, by
+their caps, is beside what was claimed and reserved for them.
 
 Guests are emulated. Where slow is made slow by hindering the emulator, kinds
 of work feel that in more different ways than they do unlike CPUs; where it is
@@ -42,11 +44,14 @@ _PROMISED_CU = 60
 _ROUNDS = 8
 _CALIBRATION_S = 240
 _COLUMNS = ('program', 'kind of work', 'stock', 'units', 'predicted',
-            'covered', 'to fast', 'to slow')
+            'covered', 'to fast', 'to slow', 'takes CU')
 # For servers that need more time than their units.
 _RESERVE_CU = 40
 # Until the agent has measured a server that came: see the guide.
 _LEARN_S = 40
+# Uptime of the server that changes its work: it is moved a little before.
+_CHANGES_AT_S = 75
+_MOVES_AT_S = 72
 
 # The work of a round under emulation, uncapped, is about half a second.
 _PERL = (r"while (<>) { @w = split; push @{$k{substr $w[2], 0, 6}}, "
@@ -72,6 +77,16 @@ class Program:
     tool: str = ''
 
 
+# First many cheap instructions, then fewer: what fast is slower for than it is
+# by its mean, were it the same work.
+CHANGING = 'changing'
+_CHANGING_COMMAND = (
+    'read -r uptime idle < /proc/uptime\n'
+    f'if [ "${{uptime%.*}}" -lt {_CHANGES_AT_S} ]\n'
+    "then echo 'scale=300; 4 * a(1)' | bc -l\n"
+    'else sort -k 2 /text\n'
+    'fi')
+
 PROGRAMS: Mapping[str, Program] = {
     'perl': Program('interpreter', f"perl -e '{_PERL}' /text /text /text",
                     'perl'),
@@ -94,6 +109,7 @@ class Row:
     :ivar to_fast: where the agent corrects them, before and after a move from
         slow to fast
     :ivar to_slow: likewise, back to slow
+    :ivar takes_cu: the most that it may use of a host where it is corrected
     """
 
     program: str
@@ -102,6 +118,7 @@ class Row:
     units: float
     to_fast: float
     to_slow: float
+    takes_cu: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,12 +129,15 @@ class Comparison:
         equal units, by the kinds of work that were calibrated
     :ivar hosts: how many times faster fast is than slow, by the profiles
     :ivar slow: what makes slow slow, one of slowcpu.WAYS
+    :ivar changing_takes_cu: the most that a server may use of a host that
+        changes its work in the midst of a move
     """
 
     rows: tuple[Row, ...]
     predicted: tuple[float, float]
     hosts: float
     slow: str
+    changing_takes_cu: float
 
     def is_covered(self, row: Row) -> bool:
         low, high = self.predicted
@@ -131,7 +151,8 @@ class Comparison:
             table.add_row((row.program, row.kind, f'{row.stock:.2f}',
                            f'{row.units:.2f}', f'{low:.2f} to {high:.2f}',
                            'yes' if self.is_covered(row) else 'no',
-                           f'{row.to_fast:.2f}', f'{row.to_slow:.2f}'))
+                           f'{row.to_fast:.2f}', f'{row.to_slow:.2f}',
+                           f'{row.takes_cu:.0f}'))
         lines = [str(table), f'fast is {self.hosts:.2f} times as fast as '
                  f'slow by the profiles (slow by {self.slow})']
         for story in STOCK, UNITS, 'to_fast', 'to_slow':
@@ -140,6 +161,11 @@ class Comparison:
                 f'{story}: median {statistics.median(times):.2f}, from '
                 f'{min(times):.2f} to {max(times):.2f}')
         lines.append('1.00 is equally fast on both hosts')
+        lines.append(
+            f'{_PROMISED_CU} CU were claimed for each corrected server, and '
+            f'{_RESERVE_CU} CU reserved on each host; one that changes its '
+            'work in the midst of a move takes at most '
+            f'{self.changing_takes_cu:.0f}')
         return '\n'.join(lines)
 
     def write(self, path: str) -> None:
@@ -177,13 +203,14 @@ def run(lab: clouds.Lab) -> Comparison:
                 f'resources:{clouds.UNITS}': str(_PROMISED_CU),
                 'vqos:work': 'auto'})
             moved = {name: move(lab, cloud, paces, name) for name in PROGRAMS}
+            changing_takes_cu = change(lab, cloud)
     return Comparison(
         tuple(Row(name, program.kind, *(
             times[story]['slow'][name] / times[story]['fast'][name]
             for story in (STOCK, UNITS)), *moved[name])
             for name, program in PROGRAMS.items()),
         predicted(lab), lab.pcpu_cu('fast') / lab.pcpu_cu('slow'),
-        slowcpu.chosen())
+        slowcpu.chosen(), changing_takes_cu)
 
 
 def predicted(lab: clouds.Lab) -> tuple[float, float]:
@@ -211,8 +238,11 @@ def make_image(cloud: client.Cloud) -> str:
         guest.build_initramfs(
             ramdisk,
             tools=[one.tool for one in PROGRAMS.values() if one.tool],
-            contents={f'kinds/{name}': f'{program.command}\n'.encode()
-                      for name, program in PROGRAMS.items()})
+            contents={f'kinds/{name}': f'{command}\n'.encode()
+                      for name, command in (
+                          (CHANGING, _CHANGING_COMMAND),
+                          *((name, program.command)
+                            for name, program in PROGRAMS.items()))})
     except guest.GuestError as error:
         raise process.LabError(str(error)) from error
     return _image_of('kinds', cloud, PROGRAMS)
@@ -260,17 +290,18 @@ def measure(lab: clouds.Lab, cloud: client.Cloud,
 
 
 def move(lab: clouds.Lab, cloud: client.Cloud, paces: Mapping[str, pace.Pace],
-         program: str) -> tuple[float, float]:
+         program: str) -> tuple[float, float, float]:
     """Run a program in a server that the agent corrects, on slow, on fast and
     on slow again.
 
-    :returns: its time on slow over that on fast, before and after each move
+    :returns: its time on slow over that on fast, before and after each move,
+        and the most CU that it takes of a host
     """
     server = cloud.boot(f'{CORRECTED}-{program}', CORRECTED,
                         _image_of(f'kinds-{program}', cloud, [program]),
                         'slow')
     server.wait_active()
-    times = []
+    times, takes_cu = [], []
     for number, host in enumerate(('slow', 'fast', 'slow')):
         if number:
             server.migrate(host)
@@ -279,7 +310,41 @@ def move(lab: clouds.Lab, cloud: client.Cloud, paces: Mapping[str, pace.Pace],
                               rounds=_ROUNDS, only_new=True)
         times.append(paces[host].between(speed.began_s, speed.ended_s)
                      / speed.steady)
+        takes_cu.append(_takes_cu(lab, server, host))
         process.say(f'   {CORRECTED} on {host}: {program} takes '
-                    f'{times[-1]:.2f} s, {speed.rounds} rounds')
+                    f'{times[-1]:.2f} s, {speed.rounds} rounds, and '
+                    f'{takes_cu[-1]:.0f} CU of the host')
     server.delete()
-    return times[0] / times[1], times[2] / times[1]
+    return times[0] / times[1], times[2] / times[1], max(takes_cu)
+
+
+def change(lab: clouds.Lab, cloud: client.Cloud) -> float:
+    """Move a server that begins other work meanwhile.
+
+    :returns: the most CU that it takes of a host
+    """
+    server = cloud.boot(f'{CORRECTED}-{CHANGING}', CORRECTED,
+                        _image_of(f'kinds-{CHANGING}', cloud, [CHANGING]),
+                        'slow')
+    server.wait_active()
+    process.wait_until(
+        lambda: any(one.uptime_s >= _MOVES_AT_S for one in guest.rounds(
+            server.console().splitlines(), CHANGING)),
+        2 * _CHANGES_AT_S, 'the server that will change its work')
+    takes_cu = [_takes_cu(lab, server, 'slow')]
+    server.migrate('fast')
+    ends_at = time.monotonic() + 2 * _LEARN_S
+    while time.monotonic() < ends_at:
+        takes_cu.append(_takes_cu(lab, server, 'fast'))
+        time.sleep(1)
+    server.delete()
+    return max(takes_cu)
+
+
+def _takes_cu(lab: clouds.Lab, server: client.Server, host: str) -> float:
+    """What a server may use of a host, by its cap, in CU of the host."""
+    cap = lab.hosts[host].vcpu_cap(server.domain)
+    if cap is None:
+        raise process.LabError(f'{server.name} has no cap on {host}')
+    quota_us, period_us = cap
+    return quota_us / period_us * lab.pcpu_cu(host)
