@@ -52,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except process.LabError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Of a reader such as head, who has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("interrupted: 'devstack/lab down' removes what there is",
               file=sys.stderr, flush=True)
@@ -194,6 +198,9 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
         lab = cloud.Lab()
         lab.down()
         results = story.run(lab)
+        if results.ended:
+            # For who keeps it, what the guides use.
+            tempest.prepare(lab)
     if options.json:
         results.write(options.json)
     process.say(results.table())

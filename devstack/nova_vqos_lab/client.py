@@ -146,6 +146,11 @@ class Cloud:
         return self.compute('POST', f'/flavors/{name}/os-extra_specs',
                             {'extra_specs': dict(extra_specs)}, version)
 
+    def delete_flavor(self, name: str) -> None:
+        """Delete a flavor."""
+        _expect(self.compute('DELETE', f'/flavors/{name}'), 202,
+                f'deleting the flavor {name}')
+
     def make_zone(self, name: str, host: str) -> None:
         """Make an availability zone of one host."""
         aggregate = _expect(

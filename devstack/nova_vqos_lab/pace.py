@@ -62,7 +62,9 @@ class Pace:
         (pcpu,) = self._host.pcpus
         running = self._host.popen(
             [sys.executable, '-m', __name__, str(pcpu)],
-            env={'PYTHONPATH': _DEVSTACK}, log=f'pace-{self._host.name}')
+            # It is killed in the end, and leaves its files to the lab.
+            env={'PYTHONPATH': _DEVSTACK, 'TMPDIR': paths.RUN},
+            log=f'pace-{self._host.name}')
         # Before it has read its modules, and so with all that it starts.
         cgroups.enter(self._host.hierarchy, GROUP, running.pid)
         process.wait_until(

@@ -9,13 +9,16 @@ import prettytable
 
 from nova_vqos_lab import process
 
+#: The last check: whether all of it could be told.
+TOLD = 'told-to-its-end'
+
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """How fast a server was, measured inside of it.
 
-    :ivar story: ``stock``, ``units`` or ``guarantee``: what the server's
-        flavor has
+    :ivar story: ``stock``, ``units``, ``work`` or ``guarantee``: what the
+        server's flavor has
     :ivar host: where it ran
     :ivar moment: ``boot``: since it booted there; ``migrated``: since it was
         migrated there live; ``sold out`` and ``noise``: while the host was
@@ -72,6 +75,11 @@ class Results:
     def passed(self) -> bool:
         """Whether every check passed, and there were any."""
         return bool(self.checks) and all(one.passed for one in self.checks)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the story came to its end, with whatever results."""
+        return any(one.name == TOLD and one.passed for one in self.checks)
 
     def to_dict(self) -> dict[str, ty.Any]:
         """:returns: all of it, as JSON has it."""
