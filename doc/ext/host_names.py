@@ -66,7 +66,8 @@ class Stats(described.Described):
     def facts(self):
         report = _whole_report(self)
         stats = report.stats(core_types.with_servers(
-            report.all_core_types, (), exact=True))._replace(sells_units=True)
+            report.all_core_types, (), exact=True), servers=0)._replace(
+                sells_units=True)
         return {key: (f'``{value}``',) for key, value
                 in host_stats.encode(stats).items()}
 
