@@ -126,7 +126,8 @@ class PushTestCase(manage_case.ManageTestCase):
         self.assertEqual(1, ran.status)
         self.assertIn(f"({flavor_id}): vqos:dd_billing is 'free', it must be "
                       'one of off, account, charge', ' '.join(ran.err.split()))
-        self.assertEqual({}, self.store.overrides)
+        self.assertNotIn(flavor_id, self.store.overrides)
+        self.assertTrue(self.store.overrides)
 
         # Private flavors are.
         self.set_specs(flavor_id, dd_billing='off')
