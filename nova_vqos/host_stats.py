@@ -175,7 +175,7 @@ class HostStats(ty.NamedTuple):
     servers: int | None = None
 
     def without_room(self) -> 'HostStats':
-        """The same of a host where nobody knows what its servers leave."""
+        """The same, without what its servers leave."""
         return self._replace(
             core_types=tuple(one._replace(room_cu=None)
                              for one in self.core_types),

@@ -198,12 +198,12 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
         lab = cloud.Lab()
         lab.down()
         results = story.run(lab)
+        if options.json:
+            results.write(options.json)
+        process.say(results.table())
         if results.ended:
-            # For who keeps it, what the guides use.
+            # The guides use it, where the cloud is kept.
             tempest.prepare(lab)
-    if options.json:
-        results.write(options.json)
-    process.say(results.table())
     return 0 if results.passed else 1
 
 

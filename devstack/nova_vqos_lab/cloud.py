@@ -417,7 +417,8 @@ class Lab:
             in profile.wide_kinds(profile.pcpus, 0.0).values()))
 
     def benchmark(self, name: str = pace.BENCHMARK) -> cpu.Benchmark:
-        """:returns: what servers are measured by, with the reference's score
+        """:param name: of the benchmark; default: what servers are measured by
+        :returns: with the reference's score
         """
         return self.profile(REFERENCE).reference.benchmark(name)
 

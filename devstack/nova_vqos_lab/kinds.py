@@ -77,8 +77,7 @@ class Program:
     tool: str = ''
 
 
-# First many cheap instructions, then fewer: what fast is slower for than it is
-# by its mean, were it the same work.
+# The agent must not take its other work for another speed of fast.
 CHANGING = 'changing'
 _CHANGING_COMMAND = (
     'read -r uptime idle < /proc/uptime\n'

@@ -9,7 +9,7 @@ import prettytable
 
 from nova_vqos_lab import process
 
-#: The last check: whether all of it could be told.
+#: The last check: the story came to its end.
 TOLD = 'told-to-its-end'
 
 

@@ -124,9 +124,7 @@ def with_server(policy: policies.ServerPolicy, core_types: _CoreTypes,
     """
     chosen = fitting(policy, core_types, work)
     taken = chosen and terms(policy, chosen.speed_cu, work)
-    if chosen is None or taken is None:
-        return core_types
-    if chosen.room_cu is None:
+    if chosen is None or chosen.room_cu is None or taken is None:
         return core_types
     smaller = chosen._replace(
         room_cu=chosen.room_cu - math.ceil(taken.cost_cu))

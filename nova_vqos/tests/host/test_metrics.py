@@ -19,7 +19,7 @@ from nova_vqos_lab import process
 # reading on.
 LIMIT_S = 150
 
-# No CPU here tells its clock, and no emulator counts what guests execute.
+# CPUs here do not tell their clock, and QEMU does not count instructions.
 NOT_HERE = {'nova_vqos_server_clock_hertz',
             'nova_vqos_server_clock_coefficient',
             'nova_vqos_server_correction_predicted',
