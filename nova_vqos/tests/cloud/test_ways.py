@@ -113,6 +113,10 @@ def test_a_host_is_lost_and_returns(lab, cloud, server):
     domain = server.domain
     with lab.lost('slow', cloud):
         act(server, {'evacuate': {}}, 'SHUTOFF')
+        # NOTE: only then is what is asked of it sent to its new host
+        # (finish_evacuation() in nova/compute/resource_tracker.py).
+        process.wait_until(lambda: server.host == 'fast', LIMIT_S,
+                           'its new host')
         # Nova leaves it to its owner to start it.
         act(server, {'os-start': None}, 'ACTIVE')
         # The claim of the lost host is removed when that returns.
