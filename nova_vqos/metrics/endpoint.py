@@ -7,6 +7,7 @@ second.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+import contextlib
 import gzip
 import http
 import logging
@@ -34,6 +35,7 @@ RETRY_S = 30.0
 
 _MOST_REQUESTS = 8
 _LONGEST_REQUEST_S = 15.0
+_CUT_OFF_INTERVAL_S = 0.5
 _KEEP_S = 1.0
 # Little of the gain takes most of the time.
 _GZIP_LEVEL = 3
@@ -130,7 +132,7 @@ class Endpoint:
             self._stopping.set()
             server = self._server
         if server is not None:
-            server.shutdown()
+            server.end_wait()
         self._thread.join()
 
     def _run(self) -> None:
@@ -159,7 +161,8 @@ class Endpoint:
             LOG.info('Serving metrics on %s, port %d', self._address,
                      self._port)
             server.set_app(self._application)
-            server.serve_forever()
+            while not self._stopping.is_set():
+                server.handle_next()
 
 
 class _Handler(simple_server.WSGIRequestHandler):
@@ -213,8 +216,24 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
             self._until_s.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        """Cut off clients that take too long; called twice a second."""
+    def handle_next(self) -> None:
+        """Wait for a request, and have it answered.
+
+        NOTE: not serve_forever(), which wakes up twice a second to see whether
+        it was shut down. So does this as long as any client is to be cut off.
+        """
+        self.timeout = _CUT_OFF_INTERVAL_S if self._until_s else None
+        self.handle_request()
+        self._cut_off()
+
+    def end_wait(self) -> None:
+        """End the wait for a request."""
+        # NOTE: an address that nobody listens at any more is ready to read.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _cut_off(self) -> None:
+        """Cut off clients that take too long."""
         now_s = time.monotonic()
         with self._lock:
             late = [request for request, until_s in self._until_s.items()
