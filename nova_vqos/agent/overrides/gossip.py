@@ -13,6 +13,7 @@ import threading
 
 from nova_vqos import policy_override
 from nova_vqos.agent import messages
+from nova_vqos.agent import retry
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.overrides import receiver
 
@@ -24,7 +25,8 @@ _TIMEOUT_S = 5.0
 # The first request is sooner; at random, since all agents of a cell may have
 # been started at once.
 _FIRST_S = 10.0
-# Where no other agent replied, as when all of a cell are being started.
+# Where no other agent replied, as when all of a cell are being started: twice
+# as long each time, since there may be none.
 _AGAIN_S = 30.0
 _STOP_TIMEOUT_S = 1.0
 
@@ -65,10 +67,13 @@ class Gossip:
 
     def _work(self, api: rpcapi.AgentAPI) -> None:
         wait_s = self._uniform(0.0, min(_FIRST_S, self._interval_s))
+        backoff = retry.Backoff(_AGAIN_S, self._interval_s)
         while not self._stopping.wait(wait_s):
             interval_s = self._interval_s
-            if not self.compare(api):
-                interval_s = min(interval_s, _AGAIN_S)
+            if self.compare(api):
+                backoff.reset()
+            else:
+                interval_s = backoff.fail(0.0)
             wait_s = interval_s * self._uniform(0.5, 1.5)
 
     def compare(self, api: rpcapi.AgentAPI) -> bool:
