@@ -75,13 +75,14 @@ class QuantumController(controller.Controller):
                 for server in self._servers.values()):
             self.due_at_s = self._next_at_s
             return
-        self._next_at_s = self.due_at_s = (
-            now_s + enforcer.options.interval_s)
         ready = {}
         for server in self._servers.values():
             if self._is_ready(server):
                 self._states[server].seen_revision = server.revision
                 ready[server] = self._target(server, terms.profile)
+        self._next_at_s = self.due_at_s = now_s + (
+            enforcer.options.interval_s if any(map(self._has_class, ready))
+            else max(enforcer.options.interval_s, enforcers.IDLE_INTERVAL_S))
         self._job.begin(
             functools.partial(enforcer.enforce, list(ready.values())),
             functools.partial(self._apply, tuple(ready)))
@@ -108,6 +109,13 @@ class QuantumController(controller.Controller):
                      or server.quantum_class != servers.NO_CLASS
                      or self._states[server].slices is not None
                      or server.booted()['quantum_class'] != servers.NO_CLASS))
+
+    def _has_class(self, server: servers.Server) -> bool:
+        """Whether a server has a class, or its threads have slices by one."""
+        slices = self._states[server].slices
+        return server.quantum_class != servers.NO_CLASS or (
+            slices is not None and any(
+                vcpu.slice_us is not None for vcpu in slices.vcpus.values()))
 
     def _target(self, server: servers.Server,
                 profile: model.Profile | None) -> enforcers.Target:

@@ -27,6 +27,9 @@ from nova_vqos.quantum.placement import host
 
 LOG = logging.getLogger(__name__)
 
+#: Between two looks at servers whose threads have the kernel's own slices.
+IDLE_INTERVAL_S = 60.0
+
 # The source that recognises polluters.
 _CACHE_SOURCE = 'cache'
 _PINNED = 'its vCPUs are pinned by others, or its speed is guaranteed'
@@ -98,14 +101,32 @@ class _State:
     :ivar problem: why its slices are not enforced; '': they are
     :ivar placed_at_s: when its affinity was last set or confirmed
     :ivar is_confined: whether its vCPUs are confined to some pCPUs
+    :ivar slices_us: that its vCPUs were last given
+    :ivar checked_at_s: when they were last looked at
     :ivar runs: counters of its vCPUs
+    :ivar runs_before: likewise, a check earlier
     """
 
     problem: str = ''
     placed_at_s: float = float('-inf')
     is_confined: bool = False
+    slices_us: Mapping[int, int | None] = dataclasses.field(
+        default_factory=dict)
+    checked_at_s: float = float('-inf')
     runs: Mapping[int, base.ThreadRun] = dataclasses.field(
         default_factory=dict)
+    runs_before: Mapping[int, base.ThreadRun] = dataclasses.field(
+        default_factory=dict)
+
+    def needs_check(self, slices_us: Mapping[int, int | None],
+                    now_s: float) -> bool:
+        """Whether to look at the slices of the server's threads.
+
+        Seldom where they are, and are to be, the kernel's own.
+        """
+        return (bool(self.problem) or any(slices_us.values())
+                or slices_us != self.slices_us
+                or now_s >= self.checked_at_s + IDLE_INTERVAL_S)
 
 
 class Enforcer:
@@ -159,12 +180,10 @@ class Enforcer:
                   for uuid in kinds}
         for target in targets:
             self._apply(target, wanted[target.uuid], now_s)
-        runs = self._hypervisor.vcpu_runs(kinds)
+        self._read_runs(now_s)
         slices = {target.uuid: self._describe(
-            target, kinds[target.uuid], wanted[target.uuid],
-            runs.get(target.uuid, {})) for target in targets}
-        for uuid, state in self._states.items():
-            state.runs = runs.get(uuid, {})
+            target, kinds[target.uuid], wanted[target.uuid])
+            for target in targets}
         sources = self._watcher.status()
         occupied = occupancy.Occupancy(
             host.pool_sizes(self._plan, slices_us),
@@ -267,9 +286,13 @@ class Enforcer:
     def _apply(self, target: Target, slices_us: Mapping[int, int | None],
                now_s: float) -> None:
         """Set the slices and the affinity of one server."""
+        state = self._states[target.uuid]
         try:
-            self._slices_written += self._hypervisor.set_slices(
-                target.uuid, slices_us, _longest(slices_us.values()))
+            if state.needs_check(slices_us, now_s):
+                state.checked_at_s = now_s
+                self._slices_written += self._hypervisor.set_slices(
+                    target.uuid, slices_us, _longest(slices_us.values()))
+                state.slices_us = slices_us
             self._place(target, slices_us, now_s)
         except base.Unavailable:
             raise
@@ -283,6 +306,14 @@ class Enforcer:
             self._set_problem(target, str(error))
         else:
             self._set_problem(target, '')
+
+    def _read_runs(self, now_s: float) -> None:
+        """Read what the vCPUs ran of the servers that were just checked."""
+        checked = {uuid: state for uuid, state in self._states.items()
+                   if state.checked_at_s == now_s}
+        runs = self._hypervisor.vcpu_runs(checked)
+        for uuid, state in checked.items():
+            state.runs_before, state.runs = state.runs, runs.get(uuid, {})
 
     def _place(self, target: Target, vcpus: Collection[int],
                now_s: float) -> None:
@@ -343,9 +374,9 @@ class Enforcer:
             else []))
 
     def _describe(self, target: Target, kinds: Mapping[int, model.Kind],
-                  slices_us: Mapping[int, int | None],
-                  runs: Mapping[int, base.ThreadRun]) -> messages.Slices:
+                  slices_us: Mapping[int, int | None]) -> messages.Slices:
         state = self._states[target.uuid]
+        runs = state.runs
         placement = self._plan.placements.get(target.uuid)
         pcpus = {} if placement is None else placement.pcpus or {}
         return messages.Slices(
@@ -361,7 +392,7 @@ class Enforcer:
                 obtainable_us=(
                     None if (slice_us := slices_us.get(number)) is None
                     else classes.obtainable_run_us(slice_us, target.cap)),
-                mean_run_us=_mean_run_us(state.runs.get(number),
+                mean_run_us=_mean_run_us(state.runs_before.get(number),
                                          runs.get(number)),
                 waited_s=(runs[number].waited_ns / 1e9
                           if number in runs else None),
