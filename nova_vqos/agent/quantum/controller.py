@@ -80,9 +80,10 @@ class QuantumController(controller.Controller):
             if self._is_ready(server):
                 self._states[server].seen_revision = server.revision
                 ready[server] = self._target(server, terms.profile)
-        self._next_at_s = self.due_at_s = now_s + (
-            enforcer.options.interval_s if any(map(self._has_class, ready))
-            else max(enforcer.options.interval_s, enforcers.IDLE_INTERVAL_S))
+        interval_s = enforcer.options.interval_s
+        if ready and not any(map(self._has_class, ready)):
+            interval_s = max(interval_s, enforcers.IDLE_INTERVAL_S)
+        self._next_at_s = self.due_at_s = now_s + interval_s
         self._job.begin(
             functools.partial(enforcer.enforce, list(ready.values())),
             functools.partial(self._apply, tuple(ready)))

@@ -57,6 +57,57 @@ class TestSlices:
         world.tick(6)
         assert world.slice_us() == CACHE_US
 
+    @pytest.mark.parametrize('beside', [None, 'cache'])
+    def test_without_a_class_it_is_looked_at_seldom(self, tmp_path,
+                                                    monkeypatch, beside):
+        """Also beside a server that has one."""
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           pool_interval_s=None)
+        looks = []
+        set_slices = world.host.set_slices
+
+        def note(uuid, *slices):
+            looks.append(uuid)
+            return set_slices(uuid, *slices)
+        monkeypatch.setattr(world.host, 'set_slices', note)
+        if beside:
+            world.boot(OTHER_UUID, beside, run_id=2)
+        world.run(quantum_class='default')
+        world.tick(5)
+        looks.clear()
+        world.tick(120)
+        assert looks.count(UUID) == 2
+        assert looks.count(OTHER_UUID) == (24 if beside else 0)
+
+    def test_one_that_gets_a_class_has_it_at_once(self, world):
+        world.run(quantum_class='default')
+        world.tick(20)
+        world.change(extra_specs=fakes.make_specs(
+            '40', quantum_class='cache'))
+        world.tick()
+        assert world.slice_us() == CACHE_US
+
+    def test_one_that_loses_it_is_looked_at_once_more(self, world):
+        world.run()
+        assert world.slice_us() == CACHE_US
+        world.change(extra_specs=fakes.make_specs('40'))
+        world.tick()
+        assert world.slice_us() is None
+
+    def test_what_a_vcpu_ran_between_two_looks(self, world):
+        world.run(quantum_class='default')
+        for runs, run_ns in ((10, 10**9), (30, 2 * 10**9), (30, 2 * 10**9)):
+            world.host.ran[UUID] = {0: base.ThreadRun(run_ns, 5 * 10**8, runs)}
+            world.tick(60)
+            (slices,) = world.reported('quantum')
+            if slices['vcpus']['0']['mean_run_us'] is not None:
+                break
+        assert slices['vcpus']['0']['mean_run_us'] == 50_000
+        assert slices['vcpus']['0']['waited_s'] == 0.5
+        # It is known until the next look.
+        world.tick(5)
+        assert world.reported('quantum') == (slices,)
+
     def test_a_new_run_gets_it_at_once(self, world):
         world.run()
         world.boot(run_id=2)
