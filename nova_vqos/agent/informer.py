@@ -15,6 +15,9 @@ LOG = logging.getLogger(__name__)
 # How often an arriving server is described: the event that ends its arrival
 # may be lost.
 _ARRIVAL_INTERVAL_S = 60.0
+# How often servers are listed that events may have missed. The loss of the
+# connection is reported by itself.
+_LIST_INTERVAL_S = 10.0
 
 
 class _Description:
@@ -52,22 +55,27 @@ class Informer:
         self._overrides = overrides
         self._on_change = on_change
         self._states = known.states(_Description)
+        self._list_at_s = float('-inf')
 
     def tick(self, now_s: float) -> None:
-        """Find the servers that run here, with one bulk call.
-
-        Those whose description is stale are described.
+        """Find the servers that run here, with one bulk call, if it is due.
 
         :raises nova_vqos.hypervisor.base.HypervisorError: when that fails
         """
+        if now_s < self._list_at_s:
+            return
         running = self._hypervisor.running()
+        self._list_at_s = now_s + _LIST_INTERVAL_S
         for uuid in self._servers.keys() - running.keys():
             self._servers.remove(uuid)
         for uuid, run_id in running.items():
             server = self._servers.get(uuid)
             if server is None or server.run_id != run_id:
-                server = self._servers.add(servers.Server(uuid, run_id))
-            self.refresh(server, now_s)
+                self._servers.add(servers.Server(uuid, run_id))
+
+    def list_again(self) -> None:
+        """Have servers listed in the next tick: one has come or gone."""
+        self._list_at_s = float('-inf')
 
     def apply_event(self, event: base.Event) -> servers.Server | None:
         """Apply what an event of the hypervisor changes.
@@ -84,6 +92,8 @@ class Informer:
                                   or server.run_id < event.run_id):
             server = self._servers.add(
                 servers.Server(event.uuid, event.run_id))
+        if event.kind is base.EventKind.STOPPED:
+            self.list_again()
         if server is None or server.run_id != event.run_id:
             return None
         self._servers.mark(server)

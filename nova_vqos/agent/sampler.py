@@ -25,6 +25,12 @@ LOG = logging.getLogger(__name__)
 _MISSED = 3
 # The last reading of clocks is of no use afterwards.
 _STALE_S = 90.0
+# For how long after a question more are expected, and how often servers are
+# read without: what they used in the last minute is known all the same.
+_ASKED_FOR_S = 300.0
+# So soon what a new agent knows is as good as what an old one does.
+_NEW_S = 90.0
+_IDLE_INTERVAL_S = 60.0
 
 
 class _Reading(ty.NamedTuple):
@@ -74,7 +80,7 @@ class Sampler(controller.Controller):
                  job: worker.PeriodicJob, interval_s: float) -> None:
         """
         :param job: does the reading
-        :param interval_s: from one reading to the next
+        :param interval_s: from one reading to the next, while anybody asks
         """
         self._hypervisor = hypervisor
         self._servers = known
@@ -83,7 +89,13 @@ class Sampler(controller.Controller):
         self._states = known.states(SampleState)
         self._clocks = base.NO_CLOCKS
         self._clocks_until_s = float('-inf')
+        self._read_at_s = self._asked_at_s = float('-inf')
         self._alarm = clock_alarm.ClockAlarm()
+
+    def ask(self, now_s: float) -> None:
+        """Note that somebody asks for what servers use."""
+        self._asked_at_s = now_s
+        self.due_at_s = min(self.due_at_s, self._read_at_s + self._interval_s)
 
     def clocks(self, now_s: float) -> base.Clocks:
         """The last reading of clocks; none where it is old.
@@ -101,10 +113,16 @@ class Sampler(controller.Controller):
         """Read all servers, if it is time to."""
         if self._job.busy or now_s < self.due_at_s or not self._servers:
             return
+        if self._read_at_s == float('-inf'):
+            self._asked_at_s = now_s + _NEW_S - _ASKED_FOR_S
+        interval_s = (
+            self._interval_s if now_s < self._asked_at_s + _ASKED_FOR_S
+            else max(self._interval_s, _IDLE_INTERVAL_S))
         # Readings that were missed are not made up for.
         late_s = now_s - self.due_at_s
-        self.due_at_s = now_s + self._interval_s - (
+        self._read_at_s = now_s - (
             late_s if late_s < self._interval_s / 2 else 0.0)
+        self.due_at_s = self._read_at_s + interval_s
         known = tuple(self._servers.values())
         self._job.begin(
             functools.partial(

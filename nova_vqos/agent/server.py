@@ -23,6 +23,8 @@ LOG = logging.getLogger(__name__)
 NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 NO_BILLING = policies.CHOICES[policies.DD_BILLING_KEY][0]
 NO_GUARANTEE = policies.CHOICES[policies.GUARANTEE_KEY][0]
+#: In so many ticks all servers are looked at, whatever happens.
+TURNS = 10
 
 _State = ty.TypeVar('_State')
 
@@ -401,12 +403,18 @@ class Servers(Mapping[str, Server]):
     """The servers that run on this host, by UUID.
 
     A server is marked while something may have changed that its cap depends
-    on: the loop looks at those between two ticks.
+    on: the loop looks at those between two ticks. One that is not settled has
+    something left to be done, perhaps later: the loop looks at those in each
+    tick, and at all others in turn, once in :data:`TURNS` ticks.
     """
 
     def __init__(self) -> None:
         self._servers: dict[str, Server] = {}
         self._marked: set[Server] = set()
+        self._unsettled: set[Server] = set()
+        self._turns: tuple[set[Server], ...] = tuple(
+            set() for _ in range(TURNS))
+        self._turn = 0
         self._states: list[ServerStates[ty.Any]] = []
 
     def __getitem__(self, uuid: str) -> Server:
@@ -430,6 +438,8 @@ class Servers(Mapping[str, Server]):
         self.remove(server.uuid)
         self._servers[server.uuid] = server
         self._marked.add(server)
+        self._unsettled.add(server)
+        min(self._turns, key=len).add(server)
         return server
 
     def remove(self, uuid: str) -> None:
@@ -437,6 +447,9 @@ class Servers(Mapping[str, Server]):
         server = self._servers.pop(uuid, None)
         if server is not None:
             self._marked.discard(server)
+            self._unsettled.discard(server)
+            for turn in self._turns:
+                turn.discard(server)
             for states in self._states:
                 states.drop(server)
 
@@ -457,3 +470,19 @@ class Servers(Mapping[str, Server]):
     def marked(self) -> tuple[Server, ...]:
         """Those that are to be looked at."""
         return tuple(self._marked)
+
+    def settle(self, server: Server, *, is_settled: bool) -> None:
+        """Note whether something is left to be done for a server."""
+        if is_settled:
+            self._unsettled.discard(server)
+        else:
+            self._unsettled.add(server)
+
+    def due(self) -> frozenset[Server]:
+        """Those to look at in a tick, besides those whose turn it is."""
+        return frozenset(self._marked | self._unsettled)
+
+    def next_turn(self) -> frozenset[Server]:
+        """Those whose turn it is, in this tick."""
+        self._turn = (self._turn + 1) % TURNS
+        return frozenset(self._turns[self._turn])

@@ -203,6 +203,10 @@ class ServerJobs:
         """Whether a job for a server is under way."""
         return server in self._busy
 
+    def is_idle(self, server: servers.Server) -> bool:
+        """Whether no job for a server is under way, and none has failed."""
+        return server not in self._busy and server not in self._backoffs
+
     def any_busy(self) -> bool:
         """Whether any job is."""
         return bool(self._busy)

@@ -93,11 +93,14 @@ and ``CAP_PERFMON`` are needed for.
         min=0.1,
         max=60.0,
         help="""
-Interval, in seconds, at which the agent checks all domains.
+Interval, in seconds, at which the agent looks at servers that are not as they
+should be, and at a tenth of all others.
 
-The agent restores a cap that another program changed at the next check.
-Events of libvirt are handled at once, whatever the interval is. The CPU time
-that the agent uses is nearly proportional to the inverse of the interval.
+What libvirt and the kernel report is handled at once, whatever the interval
+is: a server that comes or goes, or whose cap another program changes. What
+they do not report is found within ten intervals, and a server that came or
+went within ten seconds. The CPU time that the agent uses grows with the
+inverse of the interval.
 """),
     cfg.FloatOpt(
         'sample_interval_s',
@@ -108,7 +111,8 @@ that the agent uses is nearly proportional to the inverse of the interval.
 Interval, in seconds, at which the agent samples the CPU time of all servers.
 
 Commands and metrics show CPU time, speed and throttling as of the last
-sample. A sample is taken at a tick, so never more often than
+sample. If none of them asked for five minutes, a sample is taken once a
+minute, until one does. It is taken at a tick, so never more often than
 ``tick_interval_s``. Bills and caps do not depend on it. Above 20 seconds
 ``nova-vqos-manage server show`` has no speed over the last 10 seconds.
 """),

@@ -276,6 +276,8 @@ class CapDriver(abc.ABC):
     def running(self) -> Mapping[str, int]:
         """List all domains that run, with one bulk call.
 
+        Events report who comes and goes: the list is to find what they missed.
+
         :returns: by UUID, a number that grows with each start of a domain
         """
 
@@ -288,7 +290,19 @@ class CapDriver(abc.ABC):
 
     @abc.abstractmethod
     def read(self, uuid: str) -> InForce:
-        """Read the tuning in force; cheap enough for each tick."""
+        """Read the tuning in force.
+
+        It may be answered from memory where the kernel reports writes, and
+        reported none: TOUCHED comes with each.
+        """
+
+    @abc.abstractmethod
+    def read_anew(self, uuids: Collection[str]) -> Mapping[str, InForce]:
+        """Read the tuning in force of domains, whatever was reported.
+
+        :returns: by UUID, the very objects that :meth:`read` returned where
+            nothing changed; a domain that cannot be read is left out
+        """
 
     @abc.abstractmethod
     def write(self, uuid: str, changes: Sequence[Change]) -> None:

@@ -119,7 +119,8 @@ class BillState:
             return
         is_off = server.dd_billing == servers.NO_BILLING
         if is_off:
-            self.bill = None
+            self.bill = self.billed_at_s = None
+            self.record_unread(server, '')
         elif self._was_off:
             self.since_s = now_s
         self._was_off = is_off
@@ -162,6 +163,7 @@ class BillingController(controller.Controller):
         self._limits = limits
         self._states = known.states(BillState)
         self._now_s = float('-inf')
+        self._billed: set[servers.Server] = set()
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
 
@@ -174,20 +176,35 @@ class BillingController(controller.Controller):
         """Where the CPU time of the host goes; None: not known."""
         return None if self._biller is None else self._biller.capacity
 
+    def reconcile(self, server: servers.Server, now_s: float,
+                  terms: controller.HostTerms) -> None:
+        """Follow the billing policy of a server."""
+        if self._biller is None:
+            return
+        self._states[server].follow(server, now_s)
+        if not server.is_charged(terms):
+            self._limits.forget(server)
+        if server.dd_billing == servers.NO_BILLING:
+            self._billed.discard(server)
+        else:
+            self._billed.add(server)
+
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Bill all servers that are to be, if it is time to."""
         biller = self._biller
         if biller is None:
+            self.due_at_s = float('inf')
             return
-        for server in self._servers.values():
-            self._states[server].follow(server, now_s)
-            if not server.is_charged(terms):
-                self._limits.forget(server)
+        if now_s < biller.next_at_s:
+            return
+        self._billed = {server for server in self._billed
+                        if self._servers.get(server.uuid) is server}
+        # Also while a reading hangs.
         self._end_unread_limits(biller, now_s, terms)
-        if self._job.busy or now_s < biller.next_at_s:
+        if self._job.busy:
             return
         to_bill = {
-            server: usage for server in self._servers.values()
+            server: usage for server in self._billed
             if (usage := self._billable(server, terms)) is not None}
         if not biller.begin_interval(now_s, to_bill.values()):
             return
@@ -225,8 +242,7 @@ class BillingController(controller.Controller):
                   ) -> billers.Billable | None:
         """A server as the biller has to know it; None: not billed now."""
         domain, profile = server.domain, terms.profile
-        if (server.dd_billing == servers.NO_BILLING or domain is None
-                or profile is None):
+        if domain is None or profile is None:
             return None
         if server.is_arriving:
             # Its QEMU still receives what is not the server's work.
@@ -257,7 +273,7 @@ class BillingController(controller.Controller):
         # There was no connection, so none could have been read.
         paused = now_s - self._now_s > longest_s / 2
         self._now_s = now_s
-        for server in self._servers.values():
+        for server in self._billed:
             state = self._states[server]
             if state.billed_at_s is None or paused:
                 state.billed_at_s = now_s

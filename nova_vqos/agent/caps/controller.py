@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Caps: what is in force is compared with what is wanted, and mended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent import futures
 import functools
 import logging
@@ -58,10 +58,9 @@ class CapsController(controller.Controller):
         """What is known of a server; for reading."""
         return self._states[server]
 
-    def tick(self, now_s: float, terms: controller.HostTerms) -> None:
-        """Look at all servers."""
-        for server in self._servers.values():
-            self.reconcile(server, now_s, terms)
+    def tick(self, _now_s: float, _terms: controller.HostTerms) -> None:
+        """Nothing is to be done for the host as a whole."""
+        self.due_at_s = float('inf')
 
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
@@ -75,12 +74,42 @@ class CapsController(controller.Controller):
                 self._reconcile(server, now_s, terms)
             except Exception as error:
                 self._jobs.fail(server, error)
+            self._states[server].record_look(now_s)
+
+    def is_settled(self, server: servers.Server) -> bool:
+        """Whether nothing is left to be done before something changes."""
+        return (self._informer.is_current(server)
+                and self._jobs.is_idle(server)
+                and self._states[server].is_settled)
+
+    def changed(self, known: Collection[servers.Server], now_s: float
+                ) -> set[servers.Server]:
+        """Read anew what is in force for servers that are settled.
+
+        :returns: those for which it is not what it was, or cannot be read, or
+            that were not looked at for a while
+        """
+        states = {server: self._states[server] for server in known}
+        in_force = self._hypervisor.read_anew([
+            server.uuid for server, state in states.items()
+            if state.in_force is not None])
+        found = set()
+        for server, state in states.items():
+            if (in_force.get(server.uuid) is state.in_force
+                    and now_s < state.look_at_s):
+                state.confirm_right(now_s)
+            else:
+                found.add(server)
+        return found
 
     def observe_event(self, server: servers.Server,
                       event: base.Event) -> None:
         """Remember what an event about a server says of its cap."""
         state = self._states[server]
-        if event.kind is base.EventKind.TUNED:
+        if event.kind is base.EventKind.TOUCHED:
+            # Until then nobody wrote to it.
+            state.confirm_right(event.seen_at_s)
+        elif event.kind is base.EventKind.TUNED:
             state.tampering.observe(
                 event, None if state.desired is None else state.desired.tune)
         elif event.detail == base.DEFINED:
@@ -155,11 +184,13 @@ class CapsController(controller.Controller):
             self._servers.mark(server)
         if server.policy is None and state.desired is None:
             self._servers.unmark(server)
+            self._jobs.retry_now(server)
             return
         try:
             in_force = self._hypervisor.read(server.uuid)
         except (base.DomainGone, base.Unavailable):
-            # The bulk call of the next tick will show it.
+            # The bulk call will show it.
+            self._informer.list_again()
             return
         except base.HypervisorError as error:
             server.set_problem(f'its cap cannot be read: {error}')
@@ -244,9 +275,9 @@ class CapsController(controller.Controller):
                  now_s: float, terms: controller.HostTerms) -> None:
         """End the limit on a server's I/O where it has no basis any more."""
         state = self._states[server]
-        state.record_unknown(in_force)
         changes = desired.release_changes(
             state.desired, in_force, charged=server.is_charged(terms))
+        state.record_unknown(in_force, changes)
         if not changes:
             state.desired = (None if server.policy is None
                              or state.desired is None

@@ -34,6 +34,8 @@ _LINE_INTERVAL_S = 10.0
 # Of what is not a cap: pins, and the end of a limit that has no basis.
 _OTHERS_AT_ONCE = 5
 _OTHER_INTERVAL_S = 10.0
+# Between two looks at a server for which all is as it was.
+_LOOK_INTERVAL_S = 60.0
 # Its cap, which is in force, does not wait for what only its next start needs.
 _FIRST_PERSIST_RETRY_S = 1.0
 _LONGEST_PERSIST_RETRY_S = 60.0
@@ -72,6 +74,7 @@ class CapState:
     :ivar desired: what is wanted; None: nothing, or not yet known
     :ivar in_force: what was last read; None: nothing yet
     :ivar right: whether that is what is wanted
+    :ivar wants_changes: whether anything is to be written that is not yet
     :ivar right_at_first_sight: whether the first that was read was, leaving
         the weight aside; None: not yet known
     :ivar wrong_ms: for how long the guest ran here before its cap was right;
@@ -86,13 +89,14 @@ class CapState:
         None: it was not
     :ivar pinned_revision: of the server, when it was
     :ivar choose_at_s: when a core type is looked for again
+    :ivar look_at_s: when it is looked at again, whatever happens
     :ivar persisted: what it starts with the next time; None: not yet known
     """
 
     def __init__(self, _server: servers.Server) -> None:
         self.desired: desired.Desired | None = None
         self.in_force: base.InForce | None = None
-        self.right = False
+        self.right = self.wants_changes = False
         self.right_at_first_sight: bool | None = None
         self.wrong_ms: float | None = None
         self.last_change: LastChange | None = None
@@ -108,7 +112,7 @@ class CapState:
         self.migrates = False
         self.pinned_to: frozenset[int] | None = None
         self.pinned_revision = 0
-        self.choose_at_s = float('-inf')
+        self.choose_at_s = self.look_at_s = float('-inf')
         self.persisted: cputune.CpuTune | None = None
         self._persist_backoff = retry.Backoff(
             _FIRST_PERSIST_RETRY_S, _LONGEST_PERSIST_RETRY_S)
@@ -122,19 +126,38 @@ class CapState:
         self._unlogged = 0
         self._floats = ''
 
-    def confirm_right(self, now_s: float) -> None:
-        """Record that what was right is in force unchanged."""
-        self._last_right_at_s = now_s
+    def record_look(self, now_s: float) -> None:
+        """Record that it was looked at, and when that is due again."""
+        self.look_at_s = now_s + _LOOK_INTERVAL_S
+        if self.choose_at_s > now_s:
+            self.look_at_s = min(self.look_at_s, self.choose_at_s)
+
+    def confirm_right(self, at_s: float) -> None:
+        """Record until when what was right was in force unchanged, if any."""
+        if self.right:
+            self._last_right_at_s = max(self._last_right_at_s, at_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to be done, as far as it was looked at."""
+        return (not self.wants_changes and self.lifted_until_s is None
+                and not self.tampering.problem
+                and (not self.right or self.desired is None
+                     or self.desired.entitled == self.persisted))
 
     def has_same_vcpus(self, in_force: base.InForce) -> bool:
         """Whether the vCPUs are those that were there at the last read."""
         return (self.in_force is not None
                 and self.in_force.vcpus.keys() == in_force.vcpus.keys())
 
-    def record_unknown(self, in_force: base.InForce) -> None:
-        """Record what is in force where nothing is known to be right."""
+    def record_unknown(self, in_force: base.InForce,
+                       changes: tuple[base.Change, ...]) -> None:
+        """Record what is in force where nothing is known to be right.
+
+        :param changes: what has to be written
+        """
         self.in_force = in_force
-        self.right = False
+        self.right, self.wants_changes = False, bool(changes)
 
     def record_wrong(self, in_force: base.InForce,
                      changes: tuple[base.Change, ...], now_s: float) -> None:
@@ -161,7 +184,7 @@ class CapState:
             self.right_at_first_sight = all(
                 change.parameter in harmless for change in changes)
             self._first_found = in_force
-        self.right = False
+        self.right, self.wants_changes = False, True
         self.in_force = in_force
         if self._wrong is None:
             tampered = self.tampering.open is not None
@@ -173,7 +196,7 @@ class CapState:
                      now_s: float) -> None:
         """Record, and log, that what is wanted is in force."""
         first = self._enforced is None
-        self.right = True
+        self.right, self.wants_changes = True, False
         self.in_force = in_force
         self._enforced = self.desired
         self._last_right_at_s = now_s

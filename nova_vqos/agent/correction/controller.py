@@ -174,9 +174,9 @@ class CorrectionController(controller.Controller):
         self.due_at_s = now_s + _INTERVAL_S
         corrected = []
         for server in self._servers.values():
-            self.reconcile(server, now_s, terms)
             if not _is_corrected(server):
                 continue
+            self._correct(server, now_s, terms)
             self._ask(server, now_s)
             if self._states[server].ask_at_s:
                 self.due_at_s = now_s
@@ -197,6 +197,7 @@ class CorrectionController(controller.Controller):
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
         """Correct a server by what is known, before its cap is worked out."""
+        self._terms = terms
         if _is_corrected(server):
             self._correct(server, now_s, terms)
         elif server.correction != 1.0:

@@ -98,6 +98,7 @@ class GuaranteeState:
     :ivar problem: why not all is reserved; '': it is
     :ivar said_kept: whether it was logged that it keeps its reservation
     :ivar reserving: whether a try is under way
+    :ivar pending: whether another is to follow soon
     :ivar check_at_s: when it is looked at again, on the monotonic clock
     :ivar io: what its threads of I/O are to have
     :ivar counted_part: what the kernel counts of a second of its vCPUs at the
@@ -111,7 +112,7 @@ class GuaranteeState:
         self.since_s: float | None = None
         self.problem = ''
         self.said_kept = False
-        self.reserving = False
+        self.reserving = self.pending = False
         self.check_at_s = float('-inf')
         self.io = io_share.IoShare()
         self.counted_part: Fraction | None = None
@@ -205,7 +206,7 @@ class GuaranteeController(controller.Controller):
         return server.has_reservation or self._reserves(server)
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
-        """Look at all servers, and measure the host where that is due."""
+        """Measure the host, and what threads of I/O use, where it is due."""
         self._unlike = (terms.profile is not None
                         and len(terms.profile.cpu_classes) > 1)
         if now_s >= self._scale_at_s:
@@ -224,9 +225,7 @@ class GuaranteeController(controller.Controller):
         if now_s >= self._io_at_s:
             self._io_at_s = now_s + _IO_INTERVAL_S
             self._follow_io(now_s)
-        for server in self._servers.values():
-            self.reconcile(server, now_s, terms)
-        # Servers have gone, too.
+        # Servers have come and gone.
         self._update_host()
         if not self._is_on and not any(
                 server.reserved is None or server.has_reservation
@@ -239,6 +238,7 @@ class GuaranteeController(controller.Controller):
         state, cap = self._states[server], self._caps.state(server)
         if server.reserved is None and not self._find(server):
             return
+        state.pending = False
         if not self.concerns(server):
             state.problem = _SWITCHED_OFF if server.asks_guarantee else ''
             state.since_s = None
@@ -257,6 +257,7 @@ class GuaranteeController(controller.Controller):
         if isinstance(wanted, str):
             state.problem = wanted
             return
+        state.pending = True
         if self._probe.busy or self._jobs.is_waiting(server, now_s):
             # All that is left is asked for by the measurement.
             return
@@ -283,6 +284,10 @@ class GuaranteeController(controller.Controller):
                 reclaims=wanted.reclaims, anew=self._reserves(server)),
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
+
+    def is_settled(self, server: servers.Server) -> bool:
+        """Whether nothing is left to be done before something changes."""
+        return server.reserved is not None and not self._states[server].pending
 
     def status(self) -> controller.Status:
         """What can be guaranteed here, and what is not."""
@@ -366,7 +371,10 @@ class GuaranteeController(controller.Controller):
             LOG.debug('What threads of I/O use cannot be read: %s', error)
             return
         for uuid, (one, split) in splits.items():
+            before = one.share
             one.follow(now_s, split, io.get(uuid, {}), vcpus.get(uuid, {}))
+            if one.share != before:
+                self._servers.mark(self._servers[uuid])
 
     def _wanted(self, server: servers.Server,
                 terms: controller.HostTerms) -> _Wanted | str:
@@ -475,6 +483,7 @@ class GuaranteeController(controller.Controller):
         state, now_s = self._states[server], self._clock()
         state.reserving = False
         # Tried again at each tick until it is.
+        state.pending = bool(problem)
         state.check_at_s = now_s if problem else now_s + _CHECK_INTERVAL_S
         if problem:
             state.since_s = None

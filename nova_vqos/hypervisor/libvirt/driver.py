@@ -133,6 +133,14 @@ class LibvirtHypervisor(base.Hypervisor):
     def read(self, uuid: str) -> base.InForce:
         return self._domains.use(uuid, caps.Caps, caps.Caps.read)
 
+    def read_anew(self, uuids: Collection[str]) -> Mapping[str, base.InForce]:
+        found = {}
+        for uuid in uuids:
+            with contextlib.suppress(base.HypervisorError):
+                found[uuid] = self._domains.use(uuid, caps.Caps,
+                                                caps.Caps.read_anew)
+        return found
+
     def write(self, uuid: str, changes: Sequence[base.Change]) -> None:
         domain = self._session.lookup(uuid)
         self._session.check_writable(domain)

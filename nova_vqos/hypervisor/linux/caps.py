@@ -3,8 +3,8 @@
 
 libvirt offers no bulk call for quotas, and one call per domain and tick would
 cost its daemon a quarter of a core for 200 domains. So the files are kept
-open, and read again after a write to them, or after a while in any case; where
-the kernel does not report writes, each time.
+open, and read again after a write to them, and when asked to; where the kernel
+does not report writes, each time.
 
 Only reads: the driver writes through libvirt, which keeps the values for the
 domain's XML and its hotplugged vCPUs.
@@ -18,9 +18,6 @@ from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import inotify
 
-# How often limits that were not written are answered from memory before they
-# are read again: a safety net, for a tenth of the cost.
-_READS_SPARED = 9
 _READ_BYTES = 64
 
 
@@ -38,9 +35,6 @@ class Caps:
         self._children: domain_files.Children | None = None
         self._content: list[bytes] = []
         self._in_force: base.InForce | None = None
-        self._spared = 0
-        # Not all domains are read again at the same tick.
-        self._head_start = hash(domain.uuid) % _READS_SPARED
         self._own = [
             self._open(_shares_path(domain.path),
                        'cpu.shares' if domain.version == 1 else 'cpu.weight'),
@@ -50,19 +44,21 @@ class Caps:
         self._is_watched = False
 
     def read(self) -> base.InForce:
-        """Read the limits in force.
+        """Read the limits in force, unless nobody wrote to them.
 
         :returns: the very same object as long as nothing changes
         :raises OSError: when the cgroup is gone
         :raises ValueError: when it is not understood
         """
-        if (not self._domain.written and self._spared < _READS_SPARED
-                and self._in_force is not None and self._is_watched):
-            self._spared += 1
+        if (not self._domain.written and self._in_force is not None
+                and self._is_watched):
             return self._in_force
+        return self.read_anew()
+
+    def read_anew(self) -> base.InForce:
+        """Read the limits in force, whether or not a write was reported."""
         # First: a write from now on is read the next time.
         self._domain.written = False
-        self._spared, self._head_start = self._head_start, 0
         children = self._domain.children()
         if children is not self._children:
             self._open_vcpus(children.vcpus)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from nova_vqos.agent import server
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
@@ -64,9 +65,101 @@ def test_more_units_than_the_host_sells(world):
     world.tick()
     (alarm,) = world.host_report()['alarms']
     assert '210 CU' in alarm and '200 CU' in alarm
-    del world.host.runs['third']
+    world.host.stop('third')
     world.tick(2)
     assert world.host_report()['alarms'] == []
+
+
+class TestTurns:
+    """A server that is settled is looked at in turn, and when it changes."""
+
+    MANY = tuple(f'{number:08}-2222-4333-8444-555555555555'
+                 for number in range(4 * server.TURNS))
+
+    @pytest.fixture
+    def many(self, world):
+        for run_id, uuid in enumerate(self.MANY, 1):
+            world.boot(uuid, specs=fakes.make_specs('4'), run_id=run_id)
+        world.start()
+        world.tick(2)
+        return world
+
+    def test_in_each_tick_an_equal_part_of_them(self, many):
+        many.host.read_anew_of.clear()
+        many.tick(3 * server.TURNS)
+        turns = many.host.read_anew_of
+        assert {len(turn) for turn in turns} == {4}
+        for begin in range(0, len(turns), server.TURNS):
+            assert set(self.MANY) == set.union(
+                *turns[begin:begin + server.TURNS])
+
+    def test_one_that_does_not_change_is_looked_at_seldom(self, many):
+        many.tick(60)
+        before = many.host.reads
+        many.tick(60)
+        assert many.host.reads - before == len(self.MANY)
+
+    def test_a_write_that_the_kernel_does_not_report(self, many):
+        many.host.reports_writes = False
+        for uuid in self.MANY:
+            many.host.set_vcpus(30_000, uuid=uuid)
+        many.tick(server.TURNS)
+        assert {limit.quota_us for uuid in self.MANY
+                for limit in many.limits(uuid)} == {8000}
+
+    def test_a_write_that_it_reports(self, many):
+        uuid = self.MANY[0]
+        many.host.set_vcpus(30_000, uuid=uuid)
+        many.settle()
+        assert {limit.quota_us for limit in many.limits(uuid)} == {8000}
+
+    def test_one_that_is_not_as_it_should_be(self, many):
+        """It is looked at in each tick until it is."""
+        uuid = self.MANY[0]
+        many.host.refuse[uuid] = base.DomainBusy('it migrates')
+        many.host.set_vcpus(30_000, uuid=uuid)
+        many.tick(5)
+        del many.host.refuse[uuid]
+        many.tick()
+        assert {limit.quota_us for limit in many.limits(uuid)} == {8000}
+
+    def test_those_that_come_later_have_equal_turns(self, many):
+        for uuid in self.MANY[::2]:
+            many.host.stop(uuid)
+        many.tick(2)
+        for run_id, uuid in enumerate(self.MANY[::2], 100):
+            many.boot(uuid, specs=fakes.make_specs('4'), run_id=run_id)
+        many.tick(3)
+        self.test_in_each_tick_an_equal_part_of_them(many)
+
+
+class TestList:
+    """Without an event, servers are found and missed all the same."""
+
+    def test_one_that_comes(self, world):
+        world.start()
+        world.host.boot(specs=fakes.make_specs())
+        world.tick(10)
+        assert world.limits() == {agent.RIGHT}
+
+    def test_one_that_goes(self, world):
+        world.run()
+        del world.host.runs[fakes.UUID]
+        world.tick(10)
+        assert world.report() is None
+
+    def test_one_that_starts_again(self, world):
+        world.run()
+        world.host.runs[fakes.UUID] = 2
+        world.host.describe_as(extra_specs=fakes.make_specs('120'))
+        world.tick(11)
+        assert world.limits() == {base.Limit(30_000, 50_000)}
+
+    def test_an_event_has_it_listed_at_once(self, world):
+        world.run()
+        world.host.stop()
+        world.settle()
+        assert world.report() is None
 
 
 class TestConnection:

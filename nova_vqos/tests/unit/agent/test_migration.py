@@ -71,7 +71,7 @@ class TestMigration:
         world.executor.held = False
         # Its own, and a look at what all servers use.
         assert len(hanging) == 2
-        world.host.boot(fakes.OTHER_UUID, specs=fakes.make_specs(), run_id=2)
+        world.boot(fakes.OTHER_UUID, run_id=2)
         world.tick(3)
         assert world.limits(fakes.OTHER_UUID) == {agent.RIGHT}
         # And no second job is queued behind the one that hangs.

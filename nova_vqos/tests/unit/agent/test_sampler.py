@@ -59,6 +59,25 @@ class TestSampling:
         world.tick(22)
         assert len(world.host.sampled) == 4
 
+    def test_they_are_read_seldom_while_nobody_asks(self, world):
+        world.tick(300)
+        before = len(world.host.sampled)
+        world.tick(300)
+        assert len(world.host.sampled) == before + 5
+        world.tick(30)
+        before = len(world.host.sampled)
+        world.report()
+        world.tick(10)
+        assert len(world.host.sampled) == before + 1
+        world.tick(20)
+        assert len(world.host.sampled) == before + 3
+
+    def test_what_it_used_is_known_though_nobody_asked(self, world, meter):
+        meter.tick(500)
+        (rates,) = world.reported('rates')
+        assert rates == {'over_s': 60.0, 'delivered_cu': pytest.approx(50.0),
+                         'throttled': pytest.approx(0.05)}
+
     def test_counters_and_rates_are_reported(self, world, meter):
         meter.tick(100)
         for server in servers_of(world).values():
@@ -78,6 +97,7 @@ class TestSampling:
 
     def test_a_paused_server_is_delivered_nothing(self, world, meter):
         meter.tick(330)
+        world.report()
         # Its counters stay as they are.
         paused = world.host.vcpu_used[fakes.UUID]
         for _ in range(30):
@@ -135,7 +155,7 @@ class TestSampling:
         meter.tick(100)
         assert world.host_report()['connected'] is False
         rates = servers_of(world)[fakes.UUID]['rates']
-        assert rates['over_s'] == 60.0
+        assert rates['over_s'] == pytest.approx(60, abs=1)
         before_s = servers_of(world)[fakes.UUID]['vcpu_s']
         world.host.up = True
         meter.tick(40)

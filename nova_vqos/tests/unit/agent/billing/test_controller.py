@@ -79,7 +79,7 @@ class TestAccount:
         world.run(dd_billing='account')
         world.use(10, emulator_ns=10**8)
         before = world.used_cu_s()
-        del world.host.runs[fakes.UUID]
+        world.host.stop()
         world.tick(3)
         world.boot(dd_billing='account', run_id=2, incoming=True)
         world.host.used[fakes.UUID] = test_meter.reading(

@@ -154,10 +154,10 @@ class TestOneThatIsLeftThere:
 
         # When there is room again, no log line is needed; it is not looked for
         # at each tick.
-        world.host.runs.pop(fakes.OTHER_UUID)
+        world.host.stop(fakes.OTHER_UUID)
         world.tick(3)
         assert world.host.pinned == []
-        world.tick(10)
+        world.tick(20)
         assert world.host.pinned == [(fakes.UUID, SLOW)]
 
 

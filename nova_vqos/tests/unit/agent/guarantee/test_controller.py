@@ -422,7 +422,7 @@ class TestShare:
         assert any(fakes.OTHER_UUID in alarm and 'guaranteed_share' in alarm
                    for alarm in world.host_report()['alarms'])
         assert world.guarantee()['problem'] == ''
-        world.host.runs.pop(fakes.UUID)
+        world.host.stop()
         world.tick(2)
         assert world.host.reservations[fakes.OTHER_UUID] == (VCPU, IO)
         assert world.host_report()['alarms'] == []

@@ -204,7 +204,7 @@ class TestWhoFollows:
 
     def test_a_domain_of_others_follows_nothing(self, world):
         world.run(dd_billing='off')
-        world.host.boot(fakes.OTHER_UUID, specs=None, flavor=('', ''))
+        world.boot(fakes.OTHER_UUID, specs=None, flavor=('', ''))
         world.tick(2)
         assert world.push(dd_billing='account')['following'] == 1
         assert world.report(fakes.OTHER_UUID)['pushed'] is None

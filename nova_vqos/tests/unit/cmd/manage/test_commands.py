@@ -25,7 +25,7 @@ def agents(tmp_path):
         for host, uuid, billing in (('a', fakes.UUID, 'account'),
                                     ('b', fakes.OTHER_UUID, 'off')):
             made = world.add(host)
-            made.host.boot(uuid, specs=fakes.make_specs(dd_billing=billing))
+            made.boot(uuid, specs=fakes.make_specs(dd_billing=billing))
             made.now_s += 2
         world.wait_for_servers()
         yield world
