@@ -31,6 +31,8 @@ from nova_vqos.agent import process  # noqa: E402
 from nova_vqos.agent import profile_watch  # noqa: E402
 from nova_vqos.agent import rpcapi  # noqa: E402
 from nova_vqos.agent import service  # noqa: E402
+from nova_vqos.agent.overrides import receiver  # noqa: E402
+from nova_vqos.agent.overrides import store  # noqa: E402
 from nova_vqos.conf import agent  # noqa: E402
 from nova_vqos.profile import document  # noqa: E402
 from nova_vqos.tests.fixtures import fakes  # noqa: E402
@@ -73,7 +75,10 @@ def start(directory: pathlib.Path, conf: cfg.ConfigOpts, name: str,
         process.ServiceManager({}), periods=cputune.DEFAULT_PERIODS,
         tick_interval_s=TICK_INTERVAL_S)
     threading.Thread(target=loop.run, daemon=True).start()
-    rpc = service.RpcServer(conf, manager.AgentManager(loop, name))
+    rpc = service.RpcServer(conf, manager.AgentManager(
+        loop, name, push_receiver=receiver.Receiver(
+            store.OverrideStore(str(directory / f'{name}-pushed.json')),
+            loop.follow_pushed, loop.pushed_report, name)))
     rpc.start()
     if not rpc._started.wait(START_LIMIT_S):
         raise TimeoutError('an agent does not reach the bus')

@@ -6,7 +6,7 @@ Import it first: it chooses where the lab's other modules keep things.
 
 import argparse
 import atexit
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import json
 import os
@@ -44,6 +44,7 @@ from nova_vqos_lab import process  # noqa: E402
 
 NAME = 'bench'
 _AGENT_LIMIT_S = 60
+_BUS_LIMIT_S = 180
 
 
 class BenchHost:
@@ -59,6 +60,8 @@ class BenchHost:
         self.network = netns.Network()
         self.host = hosts.Host(NAME, pcpus, address='198.18.0.21')
         self.agent: process.Process | None = None
+        # The port discard, without a listener: the bus is down.
+        self._bus_url = 'rabbit://nobody:nothing@127.0.0.1:9/'
 
     def start(self, io: Mapping[str, ty.Any] | None = None) -> None:
         """Start it, with a profile made up but for what I/O costs.
@@ -79,23 +82,37 @@ class BenchHost:
         self.network.remove()
         shutil.rmtree(DIRECTORY, ignore_errors=True)
 
-    def start_agent(self, *, vqos: str = '',
-                    agent: str = '') -> process.Process:
-        """Start the agent as it is on any host, but for a message bus.
+    def start_bus(self) -> None:
+        """Give agents that are started from now on a message bus."""
+        bus = self.host.popen(
+            [sys.executable, str(ROOT / 'tools/bench/bus.py')], log='bus')
+        log = pathlib.Path(bus.log)
+        process.wait_until(
+            lambda: log.read_text().startswith('rabbit://'), _BUS_LIMIT_S,
+            'the message bus', log=str(log), alive=bus.alive)
+        self._bus_url = log.read_text().split()[0]
+
+    def start_agent(self, *, vqos: str = '', agent: str = '',
+                    checkout: pathlib.Path = ROOT,
+                    program: Sequence[str] = ('-m', 'nova_vqos.cmd.agent')
+                    ) -> process.Process:
+        """Start the agent as it is on any host.
+
+        Without :meth:`start_bus` its bus is down.
 
         :param vqos: lines of this section of its configuration
         :param agent: of the section vqos_agent
+        :param checkout: of the project, whose agent it is to be
+        :param program: that is the agent, for Python
         """
         pathlib.Path(self.host.path('etc/nova-vqos/nova-vqos.conf')
                      ).write_text(
-            f'[DEFAULT]\nhost = {NAME}\n'
-            # The port discard, without a listener: the bus is down.
-            'transport_url = rabbit://nobody:nothing@127.0.0.1:9/\n'
+            f'[DEFAULT]\nhost = {NAME}\ntransport_url = {self._bus_url}\n'
             f'[vqos]\n{vqos}\n[vqos_agent]\n{agent}\n')
         self.agent = self.host.popen(
-            [sys.executable, '-m', 'nova_vqos.cmd.agent', '--config-file',
+            [sys.executable, *program, '--config-file',
              '/etc/nova-vqos/nova-vqos.conf'],
-            env={'PYTHONPATH': str(ROOT), 'MALLOC_ARENA_MAX': '2'},
+            env={'PYTHONPATH': str(checkout), 'MALLOC_ARENA_MAX': '2'},
             log='agent')
         return self.agent
 

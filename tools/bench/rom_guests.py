@@ -162,10 +162,12 @@ class RomGuest:
 
 
 def start(bench: lab_host.BenchHost, wanted: int, kind: Kind, *,
-          busy: int = 0, limit_s: float) -> list[RomGuest]:
+          busy: int = 0, limit_s: float,
+          specs: Mapping[str, str] | None = None) -> list[RomGuest]:
     """Start guests until there are enough, or no room or time for more.
 
     :param busy: how many of them read their disks: the last ones
+    :param specs: of their flavor, beside its units
     """
     host = bench.host
     host.run(['ip', 'link', 'add', BRIDGE, 'type', 'bridge'])
@@ -183,7 +185,7 @@ def start(bench: lab_host.BenchHost, wanted: int, kind: Kind, *,
         if lab_host.available_mib() < SPARE_MEMORY_MIB:
             return None
         made = RomGuest(connection, number, kind,
-                        is_busy=number >= wanted - busy)
+                        is_busy=number >= wanted - busy, specs=specs)
         if number % _PROGRESS == _PROGRESS - 1:
             lab_host.say(f'{number + 1} guests, '
                          f'{time.monotonic() - began_s:.0f} s')
