@@ -3,8 +3,15 @@
 
 import abc
 import argparse
+from collections.abc import Iterable, Sequence
+import json
+import typing as ty
 
+from cliff import columns
 from cliff import command
+
+_CSV = 'csv'
+_CSV_DIGITS = 2
 
 
 class OptionsCommand(command.Command):
@@ -18,3 +25,29 @@ class OptionsCommand(command.Command):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         self.add_options(parser)
         return parser
+
+    def produce_output(self, parsed_args: argparse.Namespace,
+                       column_names: Sequence[str],
+                       data: Iterable[Sequence[ty.Any]]) -> int:
+        """As in cliff, whose CSV is of Python's own texts of all values."""
+        if getattr(parsed_args, 'formatter', None) == _CSV:
+            data = [[csv_value(value) for value in row] for row in data]
+        produced: int = super().produce_output(  # type: ignore[misc]
+            parsed_args, column_names, data)
+        return produced
+
+
+def csv_value(value: ty.Any) -> str | float | None:
+    """A value as a cell of CSV.
+
+    :returns: numbers, to two decimals, and texts as they are; JSON of lists
+        and of true and false; None: an empty cell
+    """
+    if isinstance(value, columns.FormattableColumn):
+        value = value.machine_readable()
+    if isinstance(value, float):
+        return round(value, _CSV_DIGITS)
+    if isinstance(value, bool | list | dict):
+        return json.dumps(value)
+    found: str | float | None = value
+    return found

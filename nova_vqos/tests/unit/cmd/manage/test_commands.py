@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-vqos-manage host, server, calibration, from end to end."""
 
+import csv
 import functools
 import json
 
@@ -321,6 +322,17 @@ def test_calibrations_are_written_as_a_page(agents, run, tmp_path):
 def test_formats(agents, run):
     ran = run('host', 'list', '-f', 'csv', *ON)
     assert ran.out.splitlines()[0].startswith('"host","cell","agent"')
+    (first, _) = csv.DictReader(ran.out.splitlines(),
+                                quoting=csv.QUOTE_NONNUMERIC)
+    known = run('host', 'list', '-f', 'json', *ON).json[0]
+    for name, value in known.items():
+        if isinstance(value, bool | list):
+            assert json.loads(first[name]) == value
+        elif isinstance(value, float):
+            # Times differ from one answer to the next.
+            assert first[name] == round(first[name], 2)
+        else:
+            assert first[name] == ('' if value is None else value)
     ran = run('host', 'list', '-f', 'yaml', *ON)
     assert '- agent: alive' in ran.out
     table = run('host', 'list', *ON)
