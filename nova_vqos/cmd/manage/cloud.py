@@ -557,6 +557,12 @@ def _ask(service: str, ask: Callable[[], _Answer]) -> _Answer:
     from openstack import exceptions
     try:
         return ask()
+    except (keystone.ConnectionError, exceptions.NotSupported) as error:
+        # NOTE: openstacksdk calls a service that is down one of no supported
+        # version: it asks its versions first.
+        raise errors.ManageError(
+            f'{service} cannot be asked: {fanout.one_line(error)} (is it '
+            'running, and its endpoint in the catalog right?)') from error
     except (exceptions.SDKException, keystone.ClientException) as error:
         raise errors.ManageError(
             f'{service} cannot be asked: {fanout.one_line(error)} '

@@ -242,7 +242,10 @@ def test_a_server_that_is_unknown_is_one_line(agents, run, arguments, error):
     (exceptions.SDKException('no\nway'), 'Nova cannot be asked: no way ('),
     (exceptions.DuplicateResource('two'),
      'several servers are called x: give the ID'),
-    (keystone.ConnectFailure('down'), 'Nova cannot be asked: down ('),
+    (keystone.ConnectFailure('down'),
+     'Nova cannot be asked: down (is it running'),
+    (exceptions.NotSupported('no version'),
+     'Nova cannot be asked: no version (is it running'),
     (RuntimeError('odd'), 'RuntimeError: odd (--debug shows where)'),
 ])
 def test_what_nova_raises_is_one_line(run, error, text):
