@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 
 from nova_vqos.calibration import benchmark
@@ -27,7 +28,9 @@ from nova_vqos.tests.fixtures import make_profiles
 
 FIXTURE = (pathlib.Path(install.__file__).parents[1]
            / 'tests/fixtures/data/domain.xml')
-LIMIT_MS = 60
+# Of `python -c pass`.
+AIM = 1.2
+LIMIT_S = 60
 _BIG_XML_BYTES = 1024 * 1024
 
 
@@ -87,13 +90,30 @@ def measure(cases, rounds):
     times_ms = {name: [] for name in cases}
     for _ in range(rounds):
         for name, (command, stdin) in cases.items():
-            cpu_s, started = cpu_of_children_s(), time.perf_counter()
-            subprocess.run(command, input=stdin, stdout=subprocess.DEVNULL,
-                           check=True, timeout=60)
-            times_ms[name].append(((time.perf_counter() - started) * 1e3,
+            cpu_s, started_s = cpu_of_children_s(), time.perf_counter()
+            run(command, stdin)
+            times_ms[name].append(((time.perf_counter() - started_s) * 1e3,
                                    (cpu_of_children_s() - cpu_s) * 1e3))
     return {name: tuple(map(statistics.median, zip(*times, strict=True)))
             for name, times in times_ms.items()}
+
+
+def run(command, stdin):
+    """Run a command to its end.
+
+    NOTE: with a timeout, Python looks for the end in steps that double: all
+    results would be 31.5 or 63.5 ms.
+    """
+    with subprocess.Popen(command, stdin=subprocess.PIPE,
+                          stdout=subprocess.DEVNULL) as process:
+        watchdog = threading.Timer(LIMIT_S, process.kill)
+        watchdog.start()
+        try:
+            process.communicate(stdin)
+        finally:
+            watchdog.cancel()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def cpu_of_children_s():
@@ -118,9 +138,9 @@ def main():
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(medians_ms, indent=2))
     hook_ms, _ = medians_ms['hook, server with units']
-    print(f'limit {LIMIT_MS} ms: '
-          f'{"kept" if hook_ms < LIMIT_MS else "MISSED"}')
-    return hook_ms >= LIMIT_MS
+    is_met = hook_ms <= AIM * python_ms
+    print(f'aim, {AIM} times python -c pass: {"met" if is_met else "missed"}')
+    return not is_met
 
 
 if __name__ == '__main__':
