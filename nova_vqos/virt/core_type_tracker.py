@@ -76,7 +76,8 @@ class Usage(ty.NamedTuple):
     :ivar work_cu: CU that may not be sold since slow kinds of work take them
     :ivar left: all core types with the room that is left, be it one alone;
         empty: there is no profile
-    :ivar servers: how many have a domain, with units or without
+    :ivar servers: how many there are, with units or without, also those whose
+        domain is still to come: what is left is without their room
     """
 
     stock_load: stock_servers.Load
@@ -130,7 +131,8 @@ class CoreTypeTracker:
         return Usage(
             load, room.work_cu(used.units_cu, used.costs_cu(report),
                                CONF.vqos.allocation_ratio),
-            _with_servers(report.all_core_types, used), len(domains))
+            _with_servers(report.all_core_types, used),
+            len({*domains, *self._chosen, *self._last, *self._last_stock}))
 
     def _log_stock_load(self, load):
         last = self.last_stock_load

@@ -223,8 +223,20 @@ class ChoicesTestCase(ClassesTestCase):
         return [room.whole_room_cu for room in self.driver._vqos_core_types
                 .usage(self.driver._vqos_report()).left]
 
+    def servers(self):
+        return self.driver._vqos_core_types.usage(
+            self.driver._vqos_report()).servers
+
     def test_it_counts_at_once(self):
         self.assertEqual([400, 240], self.room())
+
+    def test_it_is_among_the_servers_that_the_room_is_without(self):
+        """By their number the scheduler knows a room that is out of date."""
+        self.assertEqual(1, self.servers())
+        self.has(80, '2-5')
+        self.assertEqual(1, self.servers())
+        self.guests.clear()
+        self.assertEqual(0, self.servers())
 
     def test_it_counts_once_when_the_domain_is_there(self):
         self.has(80, '2-5')
