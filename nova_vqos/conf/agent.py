@@ -223,8 +223,8 @@ Interval, in seconds, at which the agent checks the slices of all servers.
 The agent restores a slice that another program changed at the next check. It
 sets the slice of a server that starts, migrates in or gets other vCPUs at
 once. Servers whose slices are to be the kernel's own, as those without a
-class, are checked once a minute. Also the length of the observations by which the agent recognises the
-kind of work of a server of class auto.
+class, are checked once a minute. Also the length of the observations by which
+the agent recognises the kind of work of a server of class auto.
 """),
     cfg.FloatOpt(
         'pool_interval_s',
