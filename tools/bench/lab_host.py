@@ -85,7 +85,8 @@ class BenchHost:
     def start_bus(self) -> None:
         """Give agents that are started from now on a message bus."""
         bus = self.host.popen(
-            [sys.executable, str(ROOT / 'tools/bench/bus.py')], log='bus')
+            [sys.executable, str(ROOT / 'tools/bench/bus.py')],
+            env={'TMPDIR': DIRECTORY}, log='bus')
         log = pathlib.Path(bus.log)
         process.wait_until(
             lambda: log.read_text().startswith('rabbit://'), _BUS_LIMIT_S,
