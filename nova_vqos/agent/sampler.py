@@ -25,12 +25,12 @@ LOG = logging.getLogger(__name__)
 _MISSED = 3
 # The last reading of clocks is of no use afterwards.
 _STALE_S = 90.0
-# For how long after a question more are expected, and how often servers are
-# read without: what they used in the last minute is known all the same.
+# How long a report is followed by readings at the short interval, and the
+# interval afterwards: the use of the last minute is known all the same.
 _ASKED_FOR_S = 300.0
-# So soon what a new agent knows is as good as what an old one does.
-_NEW_S = 90.0
 _IDLE_INTERVAL_S = 60.0
+# How long a new agent reads at the short interval: then it knows a minute.
+_NEW_S = 90.0
 
 
 class _Reading(ty.NamedTuple):
@@ -80,7 +80,7 @@ class Sampler(controller.Controller):
                  job: worker.PeriodicJob, interval_s: float) -> None:
         """
         :param job: does the reading
-        :param interval_s: from one reading to the next, while anybody asks
+        :param interval_s: from one reading to the next, while reports are made
         """
         self._hypervisor = hypervisor
         self._servers = known
@@ -93,7 +93,7 @@ class Sampler(controller.Controller):
         self._alarm = clock_alarm.ClockAlarm()
 
     def ask(self, now_s: float) -> None:
-        """Note that somebody asks for what servers use."""
+        """Read at the short interval for a while: a report is made."""
         self._asked_at_s = now_s
         self.due_at_s = min(self.due_at_s, self._read_at_s + self._interval_s)
 

@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 NO_BILLING = policies.CHOICES[policies.DD_BILLING_KEY][0]
 NO_GUARANTEE = policies.CHOICES[policies.GUARANTEE_KEY][0]
-#: In so many ticks all servers are looked at, whatever happens.
+#: In so many ticks the caps of all servers are read, whatever happens.
 TURNS = 10
 
 _State = ty.TypeVar('_State')
@@ -405,7 +405,7 @@ class Servers(Mapping[str, Server]):
     A server is marked while something may have changed that its cap depends
     on: the loop looks at those between two ticks. One that is not settled has
     something left to be done, perhaps later: the loop looks at those in each
-    tick, and at all others in turn, once in :data:`TURNS` ticks.
+    tick. All others take turns: in each tick the caps of some are read.
     """
 
     def __init__(self) -> None:

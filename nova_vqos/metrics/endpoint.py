@@ -228,7 +228,7 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
 
     def end_wait(self) -> None:
         """End the wait for a request."""
-        # NOTE: an address that nobody listens at any more is ready to read.
+        # NOTE: select() reports a socket as ready once it is shut down.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 

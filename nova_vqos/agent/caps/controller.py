@@ -107,7 +107,7 @@ class CapsController(controller.Controller):
         """Remember what an event about a server says of its cap."""
         state = self._states[server]
         if event.kind is base.EventKind.TOUCHED:
-            # Until then nobody wrote to it.
+            # This is the first write since it was last read.
             state.confirm_right(event.seen_at_s)
         elif event.kind is base.EventKind.TUNED:
             state.tampering.observe(

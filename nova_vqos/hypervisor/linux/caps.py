@@ -44,7 +44,7 @@ class Caps:
         self._is_watched = False
 
     def read(self) -> base.InForce:
-        """Read the limits in force, unless nobody wrote to them.
+        """Read the limits in force; from memory where no write was reported.
 
         :returns: the very same object as long as nothing changes
         :raises OSError: when the cgroup is gone

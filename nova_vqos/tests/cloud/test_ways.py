@@ -113,7 +113,7 @@ def test_a_host_is_lost_and_returns(lab, cloud, server):
     domain = server.domain
     with lab.lost('slow', cloud):
         act(server, {'evacuate': {}}, 'SHUTOFF')
-        # NOTE: only then is what is asked of it sent to its new host
+        # NOTE: Nova sends requests to the lost host until then
         # (finish_evacuation() in nova/compute/resource_tracker.py).
         process.wait_until(lambda: server.host == 'fast', LIMIT_S,
                            'its new host')
