@@ -84,14 +84,18 @@ class TestTurns:
         world.tick(2)
         return world
 
+    @staticmethod
+    def turns(world):
+        """:returns: whose caps are read, in each tick until all were twice"""
+        world.host.read_anew_of.clear()
+        world.tick(2 * server.TURNS)
+        return world.host.read_anew_of
+
     def test_in_each_tick_an_equal_part_of_them(self, many):
-        many.host.read_anew_of.clear()
-        many.tick(3 * server.TURNS)
-        turns = many.host.read_anew_of
+        turns = self.turns(many)
         assert {len(turn) for turn in turns} == {4}
-        for begin in range(0, len(turns), server.TURNS):
-            assert set(self.MANY) == set.union(
-                *turns[begin:begin + server.TURNS])
+        for half in turns[:server.TURNS], turns[server.TURNS:]:
+            assert set.union(*half) == set(self.MANY)
 
     def test_one_that_does_not_change_is_looked_at_seldom(self, many):
         many.tick(60)
@@ -130,7 +134,9 @@ class TestTurns:
         for run_id, uuid in enumerate(self.MANY[::2], 100):
             many.boot(uuid, specs=fakes.make_specs('4'), run_id=run_id)
         many.tick(3)
-        self.test_in_each_tick_an_equal_part_of_them(many)
+        turns = self.turns(many)
+        assert {len(turn) for turn in turns} == {4}
+        assert set.union(*turns) == set(self.MANY)
 
 
 class TestList:
