@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector of prometheus_client: asks the agent once a scrape."""
+"""What a scrape collects: it asks the agent once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 import contextlib
 import logging
 import time
 import typing as ty
-
-from prometheus_client import core
-from prometheus_client import registry
 
 from nova_vqos import compute_state
 from nova_vqos import version
@@ -22,9 +19,6 @@ LOG = logging.getLogger(__name__)
 
 # Prometheus itself waits for ten, by default.
 ANSWER_TIMEOUT_S = 4.0
-
-_KINDS = {families.GAUGE: core.GaugeMetricFamily,
-          families.COUNTER: core.CounterMetricFamily}
 
 
 class Snapshot(ty.NamedTuple):
@@ -90,8 +84,8 @@ class SingleFlight:
         self._problem = problem
 
 
-class AgentCollector(registry.Collector):
-    """Turns one snapshot of the agent for each scrape into metrics."""
+class AgentCollector:
+    """Turns one snapshot of the agent for each scrape into samples."""
 
     def __init__(self, snapshot: Callable[[], Snapshot | None], host: str,
                  verification_path: str, compute_state_path: str) -> None:
@@ -108,28 +102,11 @@ class AgentCollector(registry.Collector):
         self._compute_state_path = compute_state_path
         self._deliveries = samples.Deliveries()
 
-    def collect(self) -> Iterator[core.Metric]:
-        """All metrics that have a value, in the order of families.ALL.
+    def samples(self) -> Iterator[families.Sample]:
+        """All samples that have a value.
 
         Called by one thread at a time.
         """
-        found: dict[families.Family, list[families.Sample]] = {}
-        for sample in self._samples():
-            found.setdefault(sample.family, []).append(sample)
-        for family in families.ALL:
-            if family not in found:
-                continue
-            metric = _KINDS[family.kind](family.name, family.help,
-                                         labels=family.labels)
-            for sample in found[family]:
-                metric.add_metric(sample.labels, sample.value)
-            yield metric
-
-    def describe(self) -> Iterable[core.Metric]:
-        """Nothing: without it, registering would ask the agent."""
-        return ()
-
-    def _samples(self) -> Iterator[families.Sample]:
         yield families.Sample(families.AGENT_INFO,
                               (self._host, version.version()), 1.0)
         snapshot = self._snapshot()

@@ -21,10 +21,10 @@ from wsgiref import simple_server
 
 from oslo_config import cfg
 import prometheus_client
-from prometheus_client import registry
 
 from nova_vqos.agent import messages
 from nova_vqos.metrics import collector
+from nova_vqos.metrics import exposition
 
 LOG = logging.getLogger(__name__)
 
@@ -44,26 +44,30 @@ _GZIP_LEVEL = 3
 class Page:
     """The metrics as text, made anew when they are older than a second."""
 
-    def __init__(self, metrics: registry.Collector,
+    def __init__(self, make: Callable[[], bytes],
                  clock: Callable[[], float] = time.monotonic) -> None:
         """
-        :param metrics: all that is shown
+        :param make: makes the page
         :param clock: in seconds
         """
-        self._metrics = metrics
+        self._make = make
         self._clock = clock
         self._lock = threading.Lock()
         self._made_at_s = float('-inf')
-        self._plain = self._zipped = b''
+        self._plain = b''
+        self._zipped: bytes | None = None
 
     def read(self, *, zipped: bool) -> bytes:
         """The page; callers wait while it is made."""
         with self._lock:
             if self._clock() - self._made_at_s >= _KEEP_S:
-                self._plain = prometheus_client.generate_latest(self._metrics)
-                self._zipped = gzip.compress(self._plain, _GZIP_LEVEL)
+                self._plain, self._zipped = self._make(), None
                 self._made_at_s = self._clock()
-            return self._zipped if zipped else self._plain
+            if not zipped:
+                return self._plain
+            if self._zipped is None:
+                self._zipped = gzip.compress(self._plain, _GZIP_LEVEL)
+            return self._zipped
 
 
 class Application:
@@ -263,13 +267,17 @@ def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
     if not options.metrics_port:
         return None
     asking = collector.SingleFlight(lambda: collector.Snapshot(*ask()))
-    # A registry of our own: other libraries register with the default.
-    metrics = registry.CollectorRegistry()
-    metrics.register(collector.AgentCollector(
+    agent = collector.AgentCollector(
         asking.ask, conf.host, conf.vqos.verification_path,
-        conf.vqos.compute_state_path))
-    prometheus_client.ProcessCollector(registry=metrics)
-    endpoint = Endpoint(Application(Page(metrics)), options.metrics_address,
+        conf.vqos.compute_state_path)
+    # A registry of our own: other libraries register with the default.
+    process = prometheus_client.CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=process)
+
+    def make() -> bytes:
+        return (exposition.text(agent.samples()).encode()
+                + prometheus_client.generate_latest(process))
+    endpoint = Endpoint(Application(Page(make)), options.metrics_address,
                         options.metrics_port)
     endpoint.start()
 

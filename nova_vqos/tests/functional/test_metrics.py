@@ -8,14 +8,13 @@ import threading
 import time
 import urllib.request
 
-from prometheus_client import registry
 import pytest
 
 from nova_vqos.agent import service
 from nova_vqos.metrics import endpoint
 from nova_vqos.tests import functional
 from nova_vqos.tests.fixtures import manage
-from nova_vqos.tests.fixtures import metrics as case
+from nova_vqos.tests.fixtures import metrics
 from nova_vqos.tests.unit.agent import test_service
 
 LIMIT_S = 20
@@ -32,22 +31,22 @@ def free_port(address='127.0.0.1'):
         return found.getsockname()[1]
 
 
-class Slow(registry.Collector):
-    """A collector that waits until it is released."""
+class Slow:
+    """Makes a page once it is released."""
 
     def __init__(self):
         self.release = threading.Event()
         self.asked = 0
 
-    def collect(self):
+    def __call__(self):
         self.asked += 1
         self.release.wait(LIMIT_S)
-        return ()
+        return b''
 
 
 @pytest.fixture
 def agent(tmp_path):
-    return case.Agent(tmp_path)
+    return metrics.Agent(tmp_path)
 
 
 def listens(port, address='127.0.0.1'):
@@ -61,10 +60,10 @@ def serve():
     """Starts an endpoint; it is stopped after the test."""
     started = []
 
-    def start(metrics, port=None, address='127.0.0.1', wait=True):
+    def start(make, port=None, address='127.0.0.1', wait=True):
         port = port or free_port(address)
         made = endpoint.Endpoint(
-            endpoint.Application(endpoint.Page(metrics)), address, port,
+            endpoint.Application(endpoint.Page(make)), address, port,
             retry_s=0.05)
         made.start()
         started.append(made)
@@ -78,14 +77,14 @@ def serve():
 
 class TestAnswers:
     def test_the_page(self, agent, serve):
-        status, headers, body = fetch(serve(agent.registry))
+        status, headers, body = fetch(serve(agent.page))
         assert status == 200
         assert headers['Content-Type'].startswith('text/plain; version=0.0.4')
-        assert case.parse(body.decode()) == agent.scrape()
+        assert metrics.parse(body.decode()) == agent.scrape()
 
     def test_zipped_where_that_is_understood(self, agent, serve):
         _, headers, body = fetch(
-            serve(agent.registry), **{'Accept-Encoding': 'gzip, br'})
+            serve(agent.page), **{'Accept-Encoding': 'gzip, br'})
         assert headers['Content-Encoding'] == 'gzip'
         assert gzip.decompress(body).decode() == agent.text()
 
@@ -94,7 +93,7 @@ class TestAnswers:
             port = free_port('::1')
         except OSError:
             pytest.skip('this machine has no IPv6')
-        assert listens(serve(agent.registry, port, '::1'), '::1')
+        assert listens(serve(agent.page, port, '::1'), '::1')
 
 
 class TestThoseWhoAsk:
@@ -123,7 +122,7 @@ class TestThoseWhoAsk:
 
     def test_who_says_nothing_is_cut_off(self, agent, serve, monkeypatch):
         monkeypatch.setattr(endpoint, '_LONGEST_REQUEST_S', 0.2)
-        port = serve(agent.registry)
+        port = serve(agent.page)
         silent = [socket.create_connection(('127.0.0.1', port))
                   for _ in range(8)]
         for one in silent:
@@ -139,14 +138,14 @@ class TestThoseWhoAsk:
         manage.wait_until(lambda: answers(port))
 
     def test_who_hangs_up(self, agent, serve):
-        port = serve(agent.registry)
+        port = serve(agent.page)
         for _ in range(20):
             with socket.create_connection(('127.0.0.1', port)) as one:
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
         manage.wait_until(lambda: answers(port))
 
     def test_garbage(self, agent, serve):
-        port = serve(agent.registry)
+        port = serve(agent.page)
         for text in (b'\x00\xff' * 100 + b'\r\n\r\n', b'\r\n\r\n',
                      b'GET /' + b'x' * 70_000 + b' HTTP/1.0\r\n\r\n'):
             with socket.create_connection(('127.0.0.1', port)) as one:
@@ -180,7 +179,7 @@ class TestPort:
             taken.bind(('127.0.0.1', 0))
             taken.listen()
             port = taken.getsockname()[1]
-            serve(agent.registry, port, wait=False)
+            serve(agent.page, port, wait=False)
             manage.wait_until(lambda: caplog.records)
             time.sleep(0.2)
         (record,) = caplog.records
@@ -189,7 +188,7 @@ class TestPort:
         manage.wait_until(lambda: answers(port))
 
     def test_an_address_of_another_host(self, agent, serve, caplog):
-        serve(agent.registry, address='192.0.2.1', port=free_port(),
+        serve(agent.page, address='192.0.2.1', port=free_port(),
               wait=False)
         manage.wait_until(lambda: '192.0.2.1' in caplog.text)
 
@@ -197,7 +196,7 @@ class TestPort:
         for _ in range(20):
             port = free_port()
             made = endpoint.Endpoint(endpoint.Application(
-                endpoint.Page(agent.registry)), '127.0.0.1', port)
+                endpoint.Page(agent.page)), '127.0.0.1', port)
             made.start()
             made.stop()
             assert not listens(port)
@@ -219,12 +218,12 @@ class TestService:
     def scrape(conf):
         port = conf.vqos_agent.metrics_port
         manage.wait_until(lambda: answers(port))
-        return case.parse(fetch(port)[2].decode())
+        return metrics.parse(fetch(port)[2].decode())
 
     def test_metrics_are_had_until_it_stops(self, conf, agent):
         found = self.scrape(conf)
-        assert case.values(found, 'nova_vqos_agent_up') == [1]
-        assert case.values(found, 'process_start_time_seconds')
+        assert metrics.values(found, 'nova_vqos_agent_up') == [1]
+        assert metrics.values(found, 'process_start_time_seconds')
         agent.stop()
         assert not listens(conf.vqos_agent.metrics_port)
 
@@ -232,4 +231,4 @@ class TestService:
         def hold_up():
             raise TimeoutError
         monkeypatch.setattr(agent._loop, 'host_report', hold_up)
-        assert case.values(self.scrape(conf), 'nova_vqos_agent_up') == [0]
+        assert metrics.values(self.scrape(conf), 'nova_vqos_agent_up') == [0]

@@ -6,11 +6,11 @@ import logging
 import threading
 import time
 
-import prometheus_client
 import pytest
 
 from nova_vqos import utc
 from nova_vqos.metrics import collector
+from nova_vqos.metrics import exposition
 from nova_vqos.metrics import families
 from nova_vqos.metrics import samples
 from nova_vqos.tests.fixtures import billing
@@ -348,13 +348,12 @@ class TestAnAgentThatDoesNotAnswer:
 
 def scrape(world, path):
     """Metrics of a real agent's loop."""
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(collector.AgentCollector(
+    agent = collector.AgentCollector(
         lambda: collector.Snapshot(
             world.ask(world.loop.host_report),
             world.ask(world.loop.servers_report)),
-        'compute-1', str(path / 'none'), str(path / 'none')))
-    return metrics.parse(prometheus_client.generate_latest(registry).decode())
+        'compute-1', str(path / 'none'), str(path / 'none'))
+    return metrics.parse(exposition.text(agent.samples()))
 
 
 class TestRealAgent:
