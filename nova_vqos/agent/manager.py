@@ -69,7 +69,7 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.4."""
+    """The RPC endpoint of a host's agent, version 1.5."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
@@ -296,6 +296,11 @@ class AgentManager:
     def get_pushed(self, _context: object) -> messages.Pushed:
         """The pushes that this host holds, and how servers follow them."""
         return self._receiver().report()
+
+    @_checked
+    def get_pushed_digest(self, _context: object) -> messages.PushedDigest:
+        """The same with a digest in place of the flavors."""
+        return self._receiver().short_report()
 
     @_checked
     def compare_pushed(self, _context: object,

@@ -670,20 +670,39 @@ class PushResult(Following):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed(Following):
-    """The answer to ``get_pushed``.
+class PushState(Following):
+    """The pushes that a host holds, and how servers follow them.
 
     :ivar generation: the largest; 0: there was no push
     :ivar pushed_at: '' where there was no push
-    :ivar flavors: by id
     :ivar problem: why the pushes do not outlive the agent
     """
 
     host: str
     generation: int
     pushed_at: str
-    flavors: Mapping[str, policy_override.Override]
     problem: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed(PushState):
+    """The answer to ``get_pushed``.
+
+    :ivar flavors: by id
+    """
+
+    flavors: Mapping[str, policy_override.Override]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PushedDigest(PushState):
+    """The answer to ``get_pushed_digest``.
+
+    :ivar digest: of the flavors, see
+        :func:`nova_vqos.policy_override.digest_of`
+    """
+
+    digest: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

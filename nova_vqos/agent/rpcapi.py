@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.4'
+VERSION = '1.5'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
@@ -68,6 +68,7 @@ COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
 GET_HOST = Method('get_host', messages.Host, '1.0')
 GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
 GET_PUSHED = Method('get_pushed', messages.Pushed, '1.2')
+GET_PUSHED_DIGEST = Method('get_pushed_digest', messages.PushedDigest, '1.5')
 GET_SERVER = Method('get_server', messages.ServerDetail, '1.0')
 LIFT_LIMITS = Method('lift_limits', messages.Lifted, '1.1')
 LIST_SERVERS = Method('list_servers', messages.Servers, '1.2')

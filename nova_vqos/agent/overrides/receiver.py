@@ -90,13 +90,23 @@ class Receiver:
     def report(self) -> messages.Pushed:
         """The overrides of this agent, and how its servers follow them."""
         overrides = self._store.overrides
-        generation = policy_override.generation_of(overrides)
-        problem = self._store.problem
         return primitives.extended(
-            messages.Pushed, self._report(), host=self._host,
-            generation=generation, flavors=overrides, problem=problem,
-            pushed_at=(utc.text(generation / 1e6)
-                       if generation else ''))
+            messages.Pushed, self._push_state(overrides), flavors=overrides)
+
+    def short_report(self) -> messages.PushedDigest:
+        """The same with a digest in place of the overrides."""
+        overrides = self._store.overrides
+        return primitives.extended(
+            messages.PushedDigest, self._push_state(overrides),
+            digest=policy_override.digest_of(overrides))
+
+    def _push_state(self, overrides: policy_override.Overrides
+                    ) -> messages.PushState:
+        generation = policy_override.generation_of(overrides)
+        return primitives.extended(
+            messages.PushState, self._report(), host=self._host,
+            generation=generation, problem=self._store.problem,
+            pushed_at=utc.text(generation / 1e6) if generation else '')
 
 
 def _state(newer: bool, pushed: policy_override.Overrides,

@@ -2,7 +2,7 @@
 """nova-vqos-manage policy push and policy status."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import functools
 import logging
 import typing as ty
@@ -20,6 +20,7 @@ from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import hosts
 from nova_vqos.cmd.manage import output
+from nova_vqos.cmd.manage import pushed
 
 PLAN_COLUMNS = ('flavor', 'id', 'vcpus', 'units_cu',
                 *policy_override.FOLLOWED, 'hosts_behind')
@@ -35,7 +36,17 @@ _MOST_NAMED = 5
 _Answering = messages.PushResult | messages.Pushed
 
 
-class PushPolicies(command.ManageCommand, lister.Lister):
+class _PolicyCommand(command.ManageCommand, lister.Lister):
+    def ask_pushed(self, hosts: Mapping[str, str]
+                   ) -> list[fanout.Answer[messages.Pushed]]:
+        """What hosts hold; warns of those that do not answer."""
+        answers = pushed.of_hosts(self.ask_quietly, hosts)
+        self.warn([one for one in answers if one.value is None],
+                  len(answers))
+        return answers
+
+
+class PushPolicies(_PolicyCommand):
     """Have running servers follow their flavors as Nova has them now.
 
     They follow vqos:quantum_class, vqos:dd_billing and vqos:guarantee; the
@@ -68,13 +79,10 @@ class PushPolicies(command.ManageCommand, lister.Lister):
         self._warn_of_work(flavors)
         asked = self.hosts(parsed_args)
         if parsed_args.dry_run:
-            answers = self.ask(asked, rpcapi.GET_PUSHED)
-            return PLAN_COLUMNS, plan_rows(wanted, answers)
+            return PLAN_COLUMNS, plan_rows(wanted, self.ask_pushed(asked))
         # The next question warns of those that do not answer.
-        held = self.ask_quietly(asked, rpcapi.GET_PUSHED)
         generation = max(store.now_us(), 1 + max(
-            (one.value.generation for one in held
-             if one.value is not None), default=0))
+            pushed.generations(self.ask_quietly, asked), default=0))
         results = self.ask(
             asked, rpcapi.PUSH_POLICIES, generation=generation,
             flavors={flavor_id: {
@@ -129,7 +137,7 @@ class PushPolicies(command.ManageCommand, lister.Lister):
         warn_not_following(self.app.LOG, results)
 
 
-class ShowPushed(command.ManageCommand, lister.Lister):
+class ShowPushed(_PolicyCommand):
     """Show which hosts hold the newest push of each flavor.
 
     A host is behind in a flavor where another host holds a newer push. Exits
@@ -137,7 +145,7 @@ class ShowPushed(command.ManageCommand, lister.Lister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        answers = self.ask(self.hosts(parsed_args), rpcapi.GET_PUSHED)
+        answers = self.ask_pushed(self.hosts(parsed_args))
         held = [one.value for one in answers if one.value is not None]
         newest = functools.reduce(
             policy_override.merged, (one.flavors for one in held),

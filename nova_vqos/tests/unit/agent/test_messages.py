@@ -22,7 +22,8 @@ from nova_vqos.tests.fixtures import quantum_world
 
 REPLIES = (messages.Host, messages.Servers, messages.ServerDetail,
            messages.Calibration, messages.PushResult, messages.Pushed,
-           messages.PushedDifference, messages.Lifted)
+           messages.PushedDifference, messages.PushedDigest,
+           messages.Lifted)
 
 TEXTS = strategies.text(max_size=5)
 JSON = strategies.recursive(
@@ -171,6 +172,7 @@ def test_its_pushes_are_read_again(tmp_path):
             (messages.PushResult, lambda: endpoint.push_policies(
                 {}, generation=store.now_us(), flavors=flavors)),
             (messages.Pushed, lambda: endpoint.get_pushed({})),
+            (messages.PushedDigest, lambda: endpoint.get_pushed_digest({})),
             (messages.PushedDifference, lambda: endpoint.compare_pushed(
                 {}, digest=''))):
         answer = world.ask(ask)

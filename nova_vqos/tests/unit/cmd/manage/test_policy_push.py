@@ -316,6 +316,77 @@ class TestStatus:
         assert run('policy', 'status').out
 
 
+class TestDigests:
+    """Most agents are asked for a digest alone."""
+
+    @pytest.fixture
+    def whole(self, monkeypatch):
+        """Hosts that were asked for all flavors."""
+        asked = []
+        real = manager.AgentManager.get_pushed
+
+        def get_pushed(self, context):
+            asked.append(self._host)
+            return real(self, context)
+        monkeypatch.setattr(manager.AgentManager, 'get_pushed', get_pushed)
+        return asked
+
+    def test_one_agent_of_each_digest_is_asked_for_flavors(
+            self, run, made, nova, whole):
+        assert run('policy', 'push').status == 0
+        assert whole == []
+        assert run('policy', 'status').status == 0
+        assert len(whole) == 1
+        nova.add('f1', 'small', vqos__quantum_class='cache')
+        run('policy', 'push', '--host', 'a')
+        del whole[:]
+        ran = run('policy', 'push', '--dry-run', '-f', 'json')
+        assert sorted(whole) == ['a', 'b']
+        assert {row['flavor']: row['hosts_behind'] for row in ran.json} == {
+            'small': 1, 'stock': 0, 'dear': 0}
+
+    def test_agents_before_digests(self, run, made, nova, monkeypatch):
+        """In an upgrade some agents have none yet."""
+        run('policy', 'push')
+        first = made['a'].generation
+        monkeypatch.delattr(manager.AgentManager, 'get_pushed_digest')
+        ran = run('policy', 'status', '-f', 'json')
+        assert (ran.status, ran.err) == (0, '')
+        assert rows(ran)['a']['generation'] == first
+        monkeypatch.setattr(store, 'now_us', lambda: 1000)
+        assert run('policy', 'push').status == 0
+        assert made['b'].generation == first + 1
+
+    def test_one_that_follows_a_push_meanwhile(
+            self, run, made, nova, monkeypatch):
+        """Between both questions: its digest is that of nothing any more."""
+        run('policy', 'push')
+        real = manager.AgentManager.get_pushed_digest
+
+        def get_pushed_digest(self, context):
+            found = real(self, context)
+            self._receiver().push(found['generation'] + 1, {'f9': {
+                'name': 'new', 'vcpus': 1, 'units': None,
+                'quantum_class': 'io', 'dd_billing': 'off',
+                'guarantee': 'off'}})
+            return found
+        monkeypatch.setattr(manager.AgentManager, 'get_pushed_digest',
+                            get_pushed_digest)
+        ran = run('policy', 'status', '-f', 'json')
+        assert {row['flavors'] for row in ran.json} == {4}
+        assert ran.status == 0
+
+    def test_one_that_ends_meanwhile(self, run, made, monkeypatch):
+        run('policy', 'push')
+
+        def get_pushed(self, context):
+            raise rpcapi.AgentError('it ends')
+        monkeypatch.setattr(manager.AgentManager, 'get_pushed', get_pushed)
+        ran = run('policy', 'status', '-f', 'json')
+        assert ran.status == 1
+        assert {row['state'] for row in ran.json} == {'no answer'}
+
+
 class TestShow:
     @pytest.fixture(autouse=True)
     def servers(self, made, agents):
