@@ -128,22 +128,25 @@ def measure(guest, host):
 
 
 def correction(cloud, guest, host):
+    """:returns: None: the agent has only just seen the server"""
     return cloud.client.get_server(host, guest)['correction']
 
 
 def wait_measured(cloud, guest, host, windows=3):
     """:param windows: in a row that have to be of the same work"""
+    def measured():
+        found = correction(cloud, guest, host)
+        return found if found and found['windows'] >= windows else None
     return process.wait_until(
-        lambda: found if (found := correction(cloud, guest, host))[
-            'windows'] >= windows else None,
-        LEARN_LIMIT_S, f'{guest.name} to be measured on {host.name}')
+        measured, LEARN_LIMIT_S, f'{guest.name} to be measured on {host.name}')
 
 
 def wait_corrected(cloud, guest, host, limit_s=LEARN_LIMIT_S):
+    def corrected():
+        found = correction(cloud, guest, host)
+        return found if found and found['since'] else None
     return process.wait_until(
-        lambda: found if (found := correction(cloud, guest, host))[
-            'since'] else None,
-        limit_s, f'{guest.name} to be corrected on {host.name}')
+        corrected, limit_s, f'{guest.name} to be corrected on {host.name}')
 
 
 def share_of(cap):
