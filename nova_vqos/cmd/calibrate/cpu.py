@@ -74,8 +74,8 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
                  + ', '.join(in_guest.EMULATORS))
         parser.add_argument(
             '--virt-type', choices=('kvm', 'qemu'),
-            help="Nova's [libvirt] virt_type, default: kvm where the CPU has "
-                 'it')
+            help="Nova's [libvirt] virt_type, default: kvm where "
+                 f'{in_guest.KVM} can be used')
         parser.add_argument(
             '--kernel', metavar='PATH',
             help='kernel of the guests, default: the newest in /boot, else '
