@@ -17,6 +17,9 @@ openstackdocs_pdf_link = False
 exclude_patterns = []
 # Most blocks are commands: guessed as Python they have odd colours.
 highlight_language = 'none'
+# The theme's own are for openstack.org: its search, and who reads what.
+html_theme_options = {'analytics_tracking_code': '', 'display_badge': False}
+templates_path = ['_templates']
 html_static_path = ['_static']
 html_css_files = ['nova_vqos.css']
 # What docstrings name is in the code, not in these pages.
