@@ -7,6 +7,7 @@ alone: it may have no threads of ours.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
+import math
 import threading
 import time
 import typing as ty
@@ -16,6 +17,10 @@ import oslo_messaging
 from nova_vqos import primitives
 from nova_vqos.agent import rpcapi
 
+#: Agents that are asked at once. Of a thousand the last would be asked, or
+#: their answers read, when the first time out; and an agent whose asker is
+#: gone tries for a minute to answer.
+MOST_AT_ONCE = 64
 #: The cell of a host whose cell is unknown: it is asked for in all of them.
 ANY_CELL = ''
 # The version whose answers the command line reads. Agents that lack what came
@@ -57,8 +62,8 @@ class Answer(ty.NamedTuple, ty.Generic[_Reply]):
 class Fleet:
     """The agents of all cells.
 
-    All are asked at once, each in a thread of its own: oslo.messaging has no
-    other way, and most of the threads only wait.
+    They are asked at once, in threads: oslo.messaging has no other way, and
+    most of the threads only wait.
 
     :ivar cells: their names
     """
@@ -81,10 +86,10 @@ class Fleet:
 
     def ask(self, hosts: Mapping[str, str], method: rpcapi.Method[_Reply],
             **arguments: ty.Any) -> list[Answer[_Reply]]:
-        """Ask hosts all at once.
+        """Ask hosts, many at once.
 
-        However many do not answer cost one timeout altogether. Agents older
-        than 1.2 are not asked.
+        Those that do not answer cost one timeout altogether, or one for each
+        MOST_AT_ONCE of them. Agents older than 1.2 are not asked.
 
         :param hosts: cell by host; one of ANY_CELL is asked in each
         :param arguments: of the method
@@ -100,10 +105,11 @@ class Fleet:
         dead = self._dead_buses(cells)
         if cells and len(dead) == len(cells):
             raise BusError(next(iter(dead.values())))
+        turns = math.ceil(len(questions) / MOST_AT_ONCE)
         found = _at_once(
             [functools.partial(self._ask_one, host, cell, method, arguments,
                                dead) for host, cell in questions],
-            self._timeout_s + _GRACE_S + _SEND_S * len(questions))
+            self._timeout_s * turns + _GRACE_S + _SEND_S * len(questions))
         answers: dict[str, list[Answer[_Reply]]] = {
             host: [] for host in sorted(hosts)}
         for one, (host, cell) in zip(found, questions, strict=True):
@@ -161,18 +167,26 @@ class Fleet:
 
 def _at_once(jobs: Sequence[Callable[[], _Outcome]],
              limit_s: float) -> list[_Outcome | None]:
-    """Do jobs, each in a thread of its own.
+    """Do jobs, MOST_AT_ONCE at a time.
 
     :param limit_s: after which those that hang are left alone
     :returns: what each returned, None where it did not return in time
     """
     done: list[_Outcome | None] = [None] * len(jobs)
-
-    def work(number: int) -> None:
-        done[number] = jobs[number]()
-    threads = [threading.Thread(target=work, args=(number,), daemon=True)
-               for number in range(len(jobs))]
+    left = iter(range(len(jobs)))
+    lock = threading.Lock()
     end_s = time.monotonic() + limit_s
+
+    def work() -> None:
+        # Nothing is begun that nobody waits for.
+        while time.monotonic() < end_s:
+            with lock:
+                number = next(left, None)
+            if number is None:
+                return
+            done[number] = jobs[number]()
+    threads = [threading.Thread(target=work, daemon=True)
+               for _ in range(min(len(jobs), MOST_AT_ONCE))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -38,6 +38,8 @@ LOG = logging.getLogger(__name__)
 
 HYPERVISORS = 'nova_vqos.hypervisors'
 
+# Calls that are answered at once; those that come meanwhile wait.
+_RPC_THREADS = 4
 _STOP_TIMEOUT_S = 10.0
 # NOTE: Python runs signal handlers in the main thread alone, but the kernel
 # may hand a signal to any: then nothing wakes the main thread up.
@@ -314,6 +316,9 @@ class RpcServer:
                 [self._endpoint],
                 serializer=oslo_messaging.NoOpSerializer(),
                 access_policy=oslo_messaging.DefaultRPCAccessPolicy)
+            # NOTE: futurist starts a thread for each call until there are as
+            # many, and each wakes up once a second from then on.
+            self._conf.set_default('executor_thread_pool_size', _RPC_THREADS)
             server.start()
             # It may have been stopped while there was no bus.
             with self._lock:

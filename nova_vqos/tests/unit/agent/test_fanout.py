@@ -87,6 +87,53 @@ def test_a_bus_that_hangs_delays_no_caller(agents, monkeypatch):
         ('a', 'no answer within 0.2 s'), ('b', 'no answer within 0.2 s')]
 
 
+class Counting:
+    """Counts calls that wait at once; each is a little while under way."""
+
+    def __init__(self, hanging=None):
+        self.calls = self.most = self._now = 0
+        self._hanging = hanging
+        self._lock = threading.Lock()
+
+    def __call__(self):
+        with self._lock:
+            self.calls += 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+        if self._hanging is None:
+            time.sleep(0.02)
+        else:
+            self._hanging.wait()
+        with self._lock:
+            self._now -= 1
+        return {'reason': ''}
+
+
+def test_few_are_asked_at_once(agents, monkeypatch):
+    monkeypatch.setattr(fanout, 'MOST_AT_ONCE', 3)
+    count = Counting()
+    fleet = fanout.Fleet({'x': Bus(agents.transport(), count)}, timeout_s=5.0)
+    answers = fleet.ask({f'h{n}': 'x' for n in range(20)}, rpcapi.CHECK_SERVER)
+    assert [one.error for one in answers] == [''] * 20
+    assert (count.calls, count.most) == (20, 3)
+
+
+def test_nothing_is_sent_that_nobody_waits_for(agents, monkeypatch):
+    monkeypatch.setattr(fanout, 'MOST_AT_ONCE', 3)
+    monkeypatch.setattr(fanout, '_GRACE_S', 0.2)
+    hanging = threading.Event()
+    count = Counting(hanging)
+    fleet = fanout.Fleet({'x': Bus(agents.transport(), count)}, timeout_s=0.1)
+    answers = fleet.ask({f'h{n}': 'x' for n in range(5)}, rpcapi.CHECK_SERVER)
+    assert {one.error for one in answers} == {'no answer within 0.1 s'}
+    hanging.set()
+    end_s = time.monotonic() + 20
+    while any('(work)' in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    assert count.calls == 3
+
+
 def test_each_host_of_a_dead_bus_has_its_error(agents, fleet):
     def fail():
         raise AssertionError('it was asked')

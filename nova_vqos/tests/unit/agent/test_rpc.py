@@ -4,6 +4,7 @@
 import dataclasses
 import functools
 import pathlib
+import threading
 import time
 
 import oslo_messaging
@@ -51,6 +52,14 @@ class TestRpc:
         answer = agent.call(rpcapi.GET_HOST)
         assert answer.stats == {'vqos_profile': 'valid'}
         assert answer.terms == {'tick_us': 4000}
+
+    def test_calls_leave_few_threads(self, agent):
+        """Each of them wakes up once a second from then on."""
+        agent.call(rpcapi.GET_HOST)
+        before = threading.active_count()
+        for _ in range(20):
+            agent.call(rpcapi.GET_HOST)
+        assert threading.active_count() <= before + 4
 
     def test_the_host_is_reported(self, agent):
         answer = agent.call(rpcapi.GET_HOST)
