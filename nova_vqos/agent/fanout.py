@@ -178,7 +178,7 @@ def _at_once(jobs: Sequence[Callable[[], _Outcome]],
     end_s = time.monotonic() + limit_s
 
     def work() -> None:
-        # Nothing is begun that nobody waits for.
+        # The caller gives up at the limit: no job starts after it.
         while time.monotonic() < end_s:
             with lock:
                 number = next(left, None)
