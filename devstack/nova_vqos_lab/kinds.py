@@ -8,9 +8,12 @@ hosts, first with stock Nova's quota, then with the same CPU units: how long
 they take on slow over how long on fast, beside what was predicted. Last each
 runs in a server whose units the agent corrects by what it counts of it: on
 slow, then on fast, where it is measured anew after half a minute, and on slow
-again. One more server begins other work in the midst of a move, as one does
-that wants more than its units. What corrected servers take of their host, by
-their caps, is beside what was claimed and reserved for them.
+again. A correction makes up for how fast each host is by then. So these times
+are as they were; those before are as they would be, had the machine been as
+fast as when it was calibrated. One more server begins other work in the midst
+of a move, as one does that wants more than its units. What corrected servers
+take of their host, by their caps, is beside what was claimed and reserved for
+them.
 
 Guests are emulated. Where slow is made slow by hindering the emulator, kinds
 of work feel that in more different ways than they do unlike CPUs; where it is
@@ -42,6 +45,8 @@ UNITS = 'units'
 CORRECTED = 'corrected'
 _PROMISED_CU = 60
 _ROUNDS = 8
+# Speeds of a few seconds scatter by more than a correction may be off.
+_CORRECTED_ROUNDS = 24
 _CALIBRATION_S = 240
 _COLUMNS = ('program', 'kind of work', 'stock', 'units', 'predicted',
             'covered', 'to fast', 'to slow', 'takes CU')
@@ -282,14 +287,16 @@ def measure(lab: clouds.Lab, cloud: client.Cloud,
                 paces[host].between(speed.began_s, speed.ended_s)
                 / speed.steady)
             process.say(f'   {flavor} on {host}: {name} takes '
-                        f'{times[host][name]:.2f} s, {speed.rounds} rounds')
+                        f'{times[host][name]:.3f} s, {speed.rounds} rounds; '
+                        f'as it was {1 / speed.steady:.3f} s')
     for server in servers.values():
         server.delete()
     return times
 
 
-def move(lab: clouds.Lab, cloud: client.Cloud, paces: Mapping[str, pace.Pace],
-         program: str) -> tuple[float, float, float]:
+def move(lab: clouds.Lab, cloud: client.Cloud,
+         paces: Mapping[str, pace.Pace], program: str,
+         ) -> tuple[float, float, float]:
     """Run a program in a server that the agent corrects, on slow, on fast and
     on slow again.
 
@@ -306,13 +313,14 @@ def move(lab: clouds.Lab, cloud: client.Cloud, paces: Mapping[str, pace.Pace],
             server.migrate(host)
         time.sleep(_LEARN_S)
         speed = watch.measure(server, lab.hosts[host], program,
-                              rounds=_ROUNDS, only_new=True)
-        times.append(paces[host].between(speed.began_s, speed.ended_s)
-                     / speed.steady)
+                              rounds=_CORRECTED_ROUNDS, only_new=True)
+        times.append(1 / speed.steady)
         takes_cu.append(_takes_cu(lab, server, host))
+        pace_then = paces[host].between(speed.began_s, speed.ended_s)
         process.say(f'   {CORRECTED} on {host}: {program} takes '
-                    f'{times[-1]:.2f} s, {speed.rounds} rounds, and '
-                    f'{takes_cu[-1]:.0f} CU of the host')
+                    f'{times[-1]:.3f} s, {speed.rounds} rounds, and '
+                    f'{takes_cu[-1]:.1f} CU of the host, at a pace of '
+                    f'{pace_then:.1%}')
     server.delete()
     return times[0] / times[1], times[2] / times[1], max(takes_cu)
 
