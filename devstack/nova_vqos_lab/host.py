@@ -137,12 +137,15 @@ class Host:
     """
 
     def __init__(self, name: str, pcpus: Iterable[int], slow: bool = False, *,
-                 counts: bool | None = None, address: str | None = None,
+                 counts: bool | None = None, kvm: bool = False,
+                 address: str | None = None,
                  root: str = paths.ROOT, prefix: str = paths.PREFIX) -> None:
         """:param name: at most 15 letters and digits
         :param pcpus: numbers of the machine's CPUs
         :param slow: make its CPUs slower, see slowcpu.py
         :param counts: see counting.py; None: where it is wanted
+        :param kvm: whether its guests may have the machine's /dev/kvm; such a
+            host is as fast as the machine
         :param address: None: as paths.HOST_ADDRESSES has it
         :param root: of the lab that the host is part of
         :param prefix: of that lab's names
@@ -151,6 +154,7 @@ class Host:
         self.pcpus = frozenset(pcpus)
         self.slow = slow
         self.counts = counting.is_wanted() if counts is None else counts
+        self._kvm = kvm
         self.address = address or paths.HOST_ADDRESSES[name]
         self.directory = os.path.join(root, 'hosts', name)
         self.cgroup = f'{prefix}/{name}'
@@ -381,6 +385,7 @@ class Host:
                     self._network.of_host(self.name)),
                 'scratch': self.path('scratch'),
                 'binds': binds,
+                'kvm': self._kvm,
                 'cgroups': {
                     'version': self.hierarchy.version,
                     'mounts': [{'directory': mount.directory,

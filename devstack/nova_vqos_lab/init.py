@@ -177,7 +177,7 @@ def _boot(path):
                 else:
                     os.close(os.open(target, os.O_CREAT, 0o644))
             _bind(source, target)
-        if os.path.exists('/dev/kvm'):
+        if not settings['kvm'] and os.path.exists('/dev/kvm'):
             _hide_kvm(settings['scratch'])
         os.chdir('/')
     except OSError as exc:

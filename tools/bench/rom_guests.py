@@ -20,6 +20,7 @@ import libvirt
 
 from nova_vqos import policy
 from nova_vqos_lab import ioguest
+from nova_vqos_lab import rom
 
 MEMORY_MIB = 16
 SPARE_MEMORY_MIB = 2048
@@ -31,18 +32,8 @@ _AT_ONCE = 3
 _PROGRESS = 20
 _PERIOD_US = 200_000
 
-_ROM_BYTES = 64 * 1024
-# Where an x86 begins: the last 16 bytes of its firmware.
-_RESET = 0xfff0
 _BUSY = 0xff80
-_HALT = bytes((
-    0xfa,               # cli
-    0xf4,               # hlt
-    0xeb, 0xfd))        # jmp to the hlt
-_SPIN = bytes((
-    0xfa,               # cli
-    0xeb, 0xfe))        # jmp to itself
-_JUMP = bytes((0xeb, _BUSY - _RESET - 2 & 0xff))
+_JUMP = bytes((0xeb, _BUSY - rom.RESET - 2 & 0xff))
 # The first sector of the first IDE disk, word by word, then a pause.
 _READ = bytes((
     0xba, 0xf2, 0x01,   # mov dx, 0x1f2
@@ -204,7 +195,8 @@ def install_roms(bench: lab_host.BenchHost) -> pathlib.Path:
     """Make the directory that guests are started from."""
     directory = pathlib.Path(bench.host.path(_DIRECTORY.lstrip('/')))
     directory.mkdir()
-    for name, code in (('idle', _first(_HALT)), ('spin', _first(_SPIN)),
+    for name, code in (('idle', rom.first(rom.HALT)),
+                       ('spin', rom.first(rom.SPIN)),
                        ('busy', _busy_rom())):
         (directory / f'{name}.rom').write_bytes(code)
     return directory
@@ -215,11 +207,6 @@ def requests(guests: Sequence[RomGuest]) -> list[int]:
     return [guest.domain.blockStats('hda')[0] for guest in guests]
 
 
-def _first(code: bytes) -> bytes:
-    """A firmware that begins with this code."""
-    return bytes(_RESET) + code.ljust(_ROM_BYTES - _RESET, b'\0')
-
-
 def _busy_rom() -> bytes:
-    code = (_READ + _BACK).ljust(_RESET - _BUSY, b'\0')
-    return bytes(_BUSY) + code + _JUMP.ljust(_ROM_BYTES - _RESET, b'\0')
+    code = (_READ + _BACK).ljust(rom.RESET - _BUSY, b'\0')
+    return bytes(_BUSY) + code + _JUMP.ljust(rom.SIZE_BYTES - rom.RESET, b'\0')

@@ -32,7 +32,7 @@ _INIT = '#!/bin/sh\nwhile :; do :; done\n'
 _image = {}
 
 _XML = """
-<domain type='qemu'>
+<domain type='{kind}'>
   <name>{name}</name>
   <uuid>{uuid}</uuid>
   <metadata>
@@ -47,13 +47,9 @@ _XML = """
   <vcpu current='{vcpus}'>{most_vcpus}</vcpu>
   <cputune>{cputune}</cputune>
   <os>
-    <type arch='x86_64' machine='pc'>hvm</type>
-    <kernel>{kernel}</kernel>
-    <initrd>{initrd}</initrd>
-    <cmdline>console=ttyS0 quiet panic=-1</cmdline>
+    <type arch='x86_64' machine='pc'>hvm</type>{boot}
   </os>
-  <features><acpi/></features>
-  <cpu mode='custom' match='exact'><model>qemu64</model></cpu>
+  <features><acpi/></features>{cpu}
   <on_poweroff>destroy</on_poweroff>
   <devices>
     <emulator>/usr/bin/qemu-system-x86_64</emulator>
@@ -61,6 +57,13 @@ _XML = """
   </devices>
 </domain>
 """
+
+_CPU = """
+  <cpu mode='custom' match='exact'><model>qemu64</model></cpu>"""
+_BOOT = """
+    <kernel>{kernel}</kernel>
+    <initrd>{initrd}</initrd>
+    <cmdline>console=ttyS0 quiet panic=-1</cmdline>"""
 
 
 def build_image(directory):
@@ -95,7 +98,7 @@ class Guest:
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
                  pinned_to=None, spare_vcpus=0, flavor_id=None, initrd=None,
-                 memory_mib=48, persistent=False, devices=''):
+                 memory_mib=48, persistent=False, devices='', rom=None):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
@@ -108,6 +111,8 @@ class Guest:
             less its loader resets the guest again and again, which takes all
             CPU time, too
         :param devices: XML of further ones
+        :param rom: path of firmware that is all it runs, by KVM; None: it
+            boots Linux, and is emulated
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -122,8 +127,11 @@ class Guest:
             specs=extra_specs(specs or {}),
             most_vcpus=vcpus + spare_vcpus, cputune=cputune,
             flavor_id=f' id="{flavor_id}"' if flavor_id else '',
-            memory_mib=memory_mib, kernel=_image['kernel'],
-            initrd=initrd or _image['initrd'], devices=devices)
+            memory_mib=memory_mib, devices=devices,
+            kind='kvm' if rom else 'qemu', cpu='' if rom else _CPU,
+            boot=(f'<loader type="rom" readonly="yes">{rom}</loader>' if rom
+                  else _BOOT.format(kernel=_image['kernel'],
+                                    initrd=initrd or _image['initrd'])))
         connection = connect(host)
         if persistent:
             connection.defineXML(xml).create()

@@ -72,13 +72,18 @@ def host_of_all(name):
         made.remove()
 
 
-@pytest.fixture(scope='module')
-def empty(lab):
+def need_bandwidth():
+    """Skip the test where the kernel reserves next to nothing."""
     try:
         if free_pcpus() < 1:
             pytest.skip('this kernel reserves less than a pCPU')
     except base.ReservationRefused as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope='module')
+def empty(lab):
+    need_bandwidth()
     with host_of_all('whole') as made:
         yield made
 
