@@ -12,9 +12,11 @@ import sys
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
 from nova_vqos_lab import counting
+from nova_vqos_lab import equivalence
 from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import proof
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
@@ -23,6 +25,7 @@ from nova_vqos_lab import tempest
 
 _MOST_SEEDS = 10**6
 _MOST_MINUTES = 24 * 60
+_MOST_CYCLES = 100
 _EPILOG = f"""\
 Everything is below {paths.ROOT} (NOVA_VQOS_LAB_DIR), in namespaces and cgroups
 named {paths.PREFIX}-... (NOVA_VQOS_LAB_PREFIX), and gone after 'down'. Logs
@@ -102,6 +105,17 @@ def _parser() -> argparse.ArgumentParser:
                      f'clock, for all kinds alike (default: {slowcpu.VARIABLE}'
                      f', or {slowcpu.WAYS[0]})')
     one.set_defaults(function=_kinds)
+    one = commands.add_parser(
+        'prove', help='make the cloud anew, move a server between its hosts '
+        'again and again, show what it had of its cap and whether both are '
+        'equally fast for it, and remove the cloud')
+    one.add_argument('--json', metavar='FILE',
+                     help='also write what was found to FILE')
+    one.add_argument('--cycles', type=_cycles, default=proof.CYCLES,
+                     help='how often it comes to fast, to slow and back, at '
+                     f'least {equivalence.LEAST_CYCLES} times '
+                     '(default: %(default)s, which take about 20 minutes)')
+    one.set_defaults(function=_prove)
     one = commands.add_parser(
         'upstream', help="make the cloud anew, run tempest's own compute "
         'tests on it with stock Nova, then with nova_vqos, show what differs, '
@@ -223,6 +237,20 @@ def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
     return 0
 
 
+def _prove(options: argparse.Namespace, _rest: list[str]) -> int:
+    os.environ[counting.VARIABLE] = '1'
+    with cloud.only_one():
+        lab = cloud.Lab()
+        try:
+            found = proof.run(lab, options.cycles)
+        finally:
+            lab.down()
+    if options.json:
+        found.write(options.json)
+    process.say(found.table())
+    return 0 if found.is_shown else 1
+
+
 def _upstream(options: argparse.Namespace, _rest: list[str]) -> int:
     # It needs what tests need, which no other command does.
     from nova_vqos_lab import upstream
@@ -294,6 +322,15 @@ def _minutes(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f'{text!r}, it must be a number above 0, at most {_MOST_MINUTES}')
     return minutes
+
+
+def _cycles(text: str) -> int:
+    if not (text.isdecimal()
+            and equivalence.LEAST_CYCLES <= int(text) <= _MOST_CYCLES):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}, it must be a whole number from '
+            f'{equivalence.LEAST_CYCLES} to {_MOST_CYCLES}')
+    return int(text)
 
 
 def _steps(text: str) -> int:

@@ -41,7 +41,10 @@ _DEVSTACK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Pace:
-    """The pace of a host's pCPU, known while its guest runs."""
+    """The pace of a host's pCPU, known while its guest runs.
+
+    :ivar pid: of the process that runs its guest, once it was started
+    """
 
     def __init__(self, host: hosts.Host, score: float) -> None:
         """:param host: with one pCPU for guests
@@ -50,6 +53,7 @@ class Pace:
         self._host = host
         self._score = score
         self._log = host.path(_LOG.lstrip('/'))
+        self.pid = 0
 
     def start(self) -> None:
         """Start the guest, and wait until it works.
@@ -65,6 +69,7 @@ class Pace:
             # It is killed in the end, and leaves its files to the lab.
             env={'PYTHONPATH': _DEVSTACK, 'TMPDIR': paths.RUN},
             log=f'pace-{self._host.name}')
+        self.pid = running.pid
         # Before it has read its modules, and so with all that it starts.
         cgroups.enter(self._host.hierarchy, GROUP, running.pid)
         process.wait_until(
