@@ -9,11 +9,11 @@ they take on slow over how long on fast, beside what was predicted. Last each
 runs in a server whose units the agent corrects by what it counts of it: on
 slow, then on fast, where it is measured anew after half a minute, and on slow
 again. A correction makes up for how fast each host is by then. So these times
-are as they were; those before are as they would be, had the machine been as
-fast as when it was calibrated. One more server begins other work in the midst
-of a move, as one does that wants more than its units. What corrected servers
-take of their host, by their caps, is beside what was claimed and reserved for
-them.
+are as they would be, had the machine been as fast as while the agent measured;
+those before, as when it was calibrated. One more server begins other work in
+the midst of a move, as one does that wants more than its units. What corrected
+servers take of their host, by their caps, is beside what was claimed and
+reserved for them.
 
 Guests are emulated. Where slow is made slow by hindering the emulator, kinds
 of work feel that in more different ways than they do unlike CPUs; where it is
@@ -54,6 +54,8 @@ _COLUMNS = ('program', 'kind of work', 'stock', 'units', 'predicted',
 _RESERVE_CU = 40
 # Until the agent has measured a server that came: see the guide.
 _LEARN_S = 40
+# In which it measures nothing.
+_UNSETTLED_S = 10
 # Uptime of the server that changes its work: it is moved a little before.
 _CHANGES_AT_S = 75
 _MOVES_AT_S = 72
@@ -311,16 +313,19 @@ def move(lab: clouds.Lab, cloud: client.Cloud,
     for number, host in enumerate(('slow', 'fast', 'slow')):
         if number:
             server.migrate(host)
+        began_s = time.monotonic() + _UNSETTLED_S
         time.sleep(_LEARN_S)
         speed = watch.measure(server, lab.hosts[host], program,
                               rounds=_CORRECTED_ROUNDS, only_new=True)
-        times.append(1 / speed.steady)
+        changed = (paces[host].between(speed.began_s, speed.ended_s)
+                   / paces[host].between(began_s, speed.ended_s))
+        times.append(changed / speed.steady)
         takes_cu.append(_takes_cu(lab, server, host))
-        pace_then = paces[host].between(speed.began_s, speed.ended_s)
         process.say(f'   {CORRECTED} on {host}: {program} takes '
                     f'{times[-1]:.3f} s, {speed.rounds} rounds, and '
-                    f'{takes_cu[-1]:.1f} CU of the host, at a pace of '
-                    f'{pace_then:.1%}')
+                    f'{takes_cu[-1]:.1f} CU of the host; as it was '
+                    f'{1 / speed.steady:.3f} s, at {changed:.1%} of the pace '
+                    'since it came')
     server.delete()
     return times[0] / times[1], times[2] / times[1], max(takes_cu)
 
