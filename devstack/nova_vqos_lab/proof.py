@@ -250,9 +250,9 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
     domain = process.wait_until(lambda: server.domain, _GUEST_LIMIT_S,
                                 'the name of the guest')
     # What is between two moves is two visits: A, B B, A A, ..., B B, A.
-    visits = [1, *[2] * (2 * cycles - 1), 1]
+    counts = [1, *[2] * (2 * cycles - 1), 1]
     for number, (name, count) in enumerate(zip(
-            itertools.cycle(_HOSTS), visits)):
+            itertools.cycle(_HOSTS), counts)):
         host = lab.hosts[name]
         with meter.Meter(lambda host=host: meter.of_server(host, domain),
                          domain) as measured:
@@ -270,7 +270,7 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
             # The first stay on each host has windows of all lengths.
             ends_ns = max(began_ns + blocks_ns, first_ns + (
                 max(_WINDOWS_S) * 10**9 if number < len(_HOSTS) else 0))
-            process.say(f'   [{number + 1} of {len(visits)}] on {name}, '
+            process.say(f'   [{number + 1} of {len(counts)}] on {name}, '
                         f'{(ends_ns - first_ns) / 1e9:.0f} s')
             # The length of the measurement.
             time.sleep(max(0, ends_ns - time.monotonic_ns()) / 1e9
@@ -279,8 +279,8 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
             series = measured.series().from_first_instruction()
             visits = tuple(
                 _visit(series, beside[name].series(), paces[name],
-                       began_ns + number * _VISIT_BLOCKS * _block_ns())
-                for number in range(count))
+                       began_ns + half * _VISIT_BLOCKS * _block_ns())
+                for half in range(count))
             yield _stay(name, not number, series, visits,
                         quota_us / 1e6, period_us / 1e6)
     server.delete()
