@@ -2,12 +2,13 @@
 """The command line of the lab: devstack/lab."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import math
 import os
 import random
 import signal
 import sys
+import typing as ty
 
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
@@ -22,6 +23,8 @@ from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
 from nova_vqos_lab import story
 from nova_vqos_lab import tempest
+
+_Found = ty.TypeVar('_Found', kinds.Comparison, proof.Proof)
 
 _MOST_SEEDS = 10**6
 _MOST_MINUTES = 24 * 60
@@ -229,32 +232,31 @@ def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
     if options.slow:
         os.environ[slowcpu.VARIABLE] = options.slow
     os.environ.setdefault(counting.VARIABLE, '1')
-    with cloud.only_one():
-        lab = cloud.Lab()
-        try:
-            found = kinds.run(lab)
-            # Before what may fail for another reason.
-            if options.json:
-                found.write(options.json)
-            process.say(found.table())
-        finally:
-            lab.down()
+    _show(options, kinds.run)
     return 0
 
 
 def _prove(options: argparse.Namespace, _rest: list[str]) -> int:
     os.environ[counting.VARIABLE] = '1'
     os.environ[slowcpu.VARIABLE] = options.slow
+    found = _show(options, lambda lab: proof.run(lab, options.cycles))
+    return 0 if found.is_shown else 1
+
+
+def _show(options: argparse.Namespace,
+          measure: Callable[[cloud.Lab], _Found]) -> _Found:
+    """Measure on a lab of its own, show and write what was found."""
     with cloud.only_one():
         lab = cloud.Lab()
         try:
-            found = proof.run(lab, options.cycles)
+            found = measure(lab)
+            # Before the removal, which may fail for another reason.
             if options.json:
                 found.write(options.json)
             process.say(found.table())
         finally:
             lab.down()
-    return 0 if found.is_shown else 1
+    return found
 
 
 def _upstream(options: argparse.Namespace, _rest: list[str]) -> int:

@@ -42,7 +42,7 @@ class Difference:
     def is_shown_equal(self) -> bool:
         """Whether all of the interval is within the margin.
 
-        Two one-sided tests at 2.5 %: more than the 5 % that is usual.
+        Two one-sided tests at 2.5 %, stricter than the usual 5 %.
         """
         return max(-self.low, self.high) < MARGIN
 

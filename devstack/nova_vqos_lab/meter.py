@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU time and the instructions of a guest's vCPU, from its first one on.
 
-Both are read by somebody else than the guest, each few milliseconds: the CPU
-time from the kernel, the instructions from the file in which QEMU's plugin
-counts them. The same program retires the same instructions for the same work,
-on both hosts: they are work, counted without a clock or rounds.
+The machine reads both every few milliseconds: the CPU time from the kernel,
+the instructions from the file in which QEMU's plugin counts them. The same
+program retires the same instructions for the same work, on both hosts. So
+instructions count work, and need neither a clock nor rounds.
 """
 
 import array
@@ -34,15 +34,14 @@ Floats: ty.TypeAlias = npt.NDArray[np.float64]
 
 
 class Vcpu:
-    """The only vCPU of a guest, with open files to read.
-
-    :ivar cpu_path: of its CPU time: ``cpuacct.usage`` or ``cpu.stat`` of its
-        group, or ``schedstat`` of its thread
-    """
+    """The only vCPU of a guest, with open files to read."""
 
     def __init__(self, cpu_path: str, counter_path: str) -> None:
-        """:raises OSError: when one cannot be opened"""
-        self.cpu_path = cpu_path
+        """:param cpu_path: of its CPU time: ``cpuacct.usage`` or ``cpu.stat``
+            of its group, or ``schedstat`` of its thread
+        :param counter_path: of its instructions
+        :raises OSError: when one cannot be opened
+        """
         self._cpu = os.open(cpu_path, os.O_RDONLY)
         try:
             self._counter = os.open(counter_path, os.O_RDONLY)

@@ -173,8 +173,8 @@ class Proof:
     def table(self) -> str:
         """:returns: all of it, for people"""
         caps = prettytable.PrettyTable(
-            ['windows', 'host', 'first ones', 'CPU time over the cap',
-             'later ones', 'CPU time over the cap '], align='r')
+            ['windows', 'host', 'first', 'CPU time of the first over the cap',
+             'later', 'CPU time of later ones over the cap'], align='r')
         for length_s, host in itertools.product(_WINDOWS_S, _HOSTS):
             stays = [stay.cpu_errors[length_s] for stay in self.stays
                      if stay.host == host and stay.cpu_errors[length_s]]
