@@ -55,12 +55,14 @@ def free_pcpus():
 
 
 @contextlib.contextmanager
-def host_of_all(name):
+def host_of_all(name, **options):
     """Another host, of all pCPUs of this machine: the kernel reserves time
     for threads only that may run on all.
+
+    :param options: of Host, by name
     """
     made = hosts.Host(name, os.sched_getaffinity(0), address=ADDRESSES[name],
-                      root=conftest.ROOT, prefix=conftest.PREFIX)
+                      root=conftest.ROOT, prefix=conftest.PREFIX, **options)
     made.remove()
     try:
         made.start(peers=ADDRESSES)

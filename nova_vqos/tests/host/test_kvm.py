@@ -5,6 +5,7 @@ They run firmware that spins, and no operating system: the KVM of some machines
 is made by software (kvm_pvm), which runs no ordinary Linux.
 """
 
+import contextlib
 import fcntl
 import os
 
@@ -13,16 +14,12 @@ import pytest
 from nova_vqos.calibration.cpu import in_guest
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.tests.host import agents
-from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_guarantee
 from nova_vqos.tests.host import test_migration
-from nova_vqos_lab import cgroups
-from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
 from nova_vqos_lab import rom
 
-ADDRESSES = {'kvm0': '198.18.0.15', 'kvm1': '198.18.0.16'}
 WINDOW_S = 5.0
 # One quota more or less in a window is 1 %, and the kernel counts by ticks.
 TOLERANCE = 0.02
@@ -51,48 +48,26 @@ def pair(lab):
     """Two hosts with KVM, of all pCPUs; the second at half the speed."""
     if reason := lacking():
         pytest.skip(reason)
-    made = [hosts.Host(name, os.sched_getaffinity(0), kvm=True,
-                       address=address, root=conftest.ROOT,
-                       prefix=conftest.PREFIX)
-            for name, address in ADDRESSES.items()]
-    try:
-        for host, coefficient in zip(made, (1.0, 0.5), strict=True):
-            host.remove()
-            host.start(peers=ADDRESSES)
-            cgroups.weigh_equally(host.hierarchy, host.cgroup)
-            agents.store_profile(host, coefficient)
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(
+            test_guarantee.host_of_all(name, kvm=True))
+            for name in test_guarantee.ADDRESSES]
+        agents.store_profile(made[1], 0.5)
+        for host in made:
             agents.install_hook(host)
             with open(host.path(_ROM.lstrip('/')), 'wb') as file:
                 file.write(rom.first(rom.SPIN))
         yield made
-    finally:
-        for host in made:
-            host.remove()
 
 
 @pytest.fixture
 def start(pair):
-    """Starts servers of 40 CU; what is left of them is removed."""
+    """Starts guests, and destroys all of them after the test."""
     def start_one(host, **options):
         return guests.Guest(host, rom=_ROM, **options)
     yield start_one
     for host in pair:
         guests.destroy_all(host)
-
-
-@pytest.fixture
-def agent_of(pair, bus):
-    started = []
-
-    def start_one(host, **options):
-        made = agents.Agent(host, bus, **options)
-        started.append(made)
-        made.wait_ready()
-        return made
-    yield start_one
-    for made in started:
-        made.stop()
-        made.print_log()
 
 
 def capped(start, host):
