@@ -87,7 +87,7 @@ def test_one_that_is_not_found_hides_no_other(reader, daemon, monkeypatch):
 
     def find_or_fail(uuid):
         if uuid == fakes.OTHER_UUID:
-            raise libvirt.libvirtError('something else')
+            raise fake_daemon.libvirt_error('something else')
         return find(uuid)
     monkeypatch.setattr(daemon, 'lookupByUUIDString', find_or_fail)
     assert set(reader.read([fakes.UUID, fakes.OTHER_UUID])) == {fakes.UUID}
@@ -104,7 +104,7 @@ def test_without_an_answer_it_is_unavailable(reader, daemon, monkeypatch):
 
 
 def test_an_error_of_libvirts_is_unavailable(reader, daemon):
-    daemon.error = libvirt.libvirtError('unsupported')
+    daemon.error = fake_daemon.libvirt_error('unsupported')
     with pytest.raises(base.Unavailable, match='gives no statistics'):
         reader.read([fakes.UUID])
 

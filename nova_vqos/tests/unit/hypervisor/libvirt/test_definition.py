@@ -9,6 +9,7 @@ import pytest
 from nova_vqos import domain_xml
 from nova_vqos import units
 from nova_vqos.hypervisor import base
+from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
 
 LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -63,10 +64,8 @@ class KeptDomain:
     def metadata(self, _kind, namespace, flags):
         assert namespace == domain_xml.MARK_NS
         if flags not in self.marks:
-            # NOTE: libvirt's own error, whose code cannot be made otherwise.
-            error = libvirt.libvirtError('no metadata')
-            error.err = (libvirt.VIR_ERR_NO_DOMAIN_METADATA, 0, '', 0)
-            raise error
+            raise fake_daemon.libvirt_error(
+                'no metadata', libvirt.VIR_ERR_NO_DOMAIN_METADATA)
         return MARK
 
     def vcpuPinInfo(self, flags):

@@ -329,7 +329,7 @@ class TestUsages:
         assert found.iothread_ns == 10_000_000
 
     def test_an_error_of_libvirts_is_unavailable(self, reader, statistics):
-        statistics.error = libvirt.libvirtError('unsupported')
+        statistics.error = fake_daemon.libvirt_error('unsupported')
         with pytest.raises(base.Unavailable, match='unsupported'):
             reader.usages([fakes.UUID])
 
@@ -379,7 +379,7 @@ class FakeDomain:
     def setSchedulerParametersFlags(self, values, flags):
         assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
         if set(values.values()) & set(self._refuse):
-            raise libvirt.libvirtError('refused')
+            raise fake_daemon.libvirt_error('refused')
         self.set.append(list(values.items()))
 
 
@@ -408,10 +408,8 @@ def test_a_domain_to_come_is_marked(hypervisor, monkeypatch, state, incoming):
 
 def unsupported():
     """:returns: what the target of a migration answers about its job"""
-    error = libvirt.libvirtError('unsupported')
-    error.err = (libvirt.VIR_ERR_OPERATION_UNSUPPORTED, 10, '', 2, '', None,
-                 None, 0, 0)
-    return error
+    return fake_daemon.libvirt_error(
+        'unsupported', libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 
 
 class TestWrite:
