@@ -123,7 +123,8 @@ class _Driver:
             disturbance.nova_leaves if disturbance else frozenset())
         late_faults = known_faults & {soak_checks.ERROR}
         known_faults |= self._late_faults
-        self._treat(self._settled(before), known_faults)
+        known_faults |= self._treat_computes(self._settled(before))
+        self._treat(self._settled({}), known_faults)
         self._look(self._checks.after_step, LIMIT_S, known_faults)
         self._late_faults = late_faults
         self._say(f'  {time.monotonic() - began:.1f} s')
@@ -133,10 +134,12 @@ class _Driver:
         self._say('all servers are deleted')
         for uuid in self._settled({}):
             self._delete(uuid)
+        known_faults = self._treat_computes(self._settled({}))
+        self._treat(self._settled({}), known_faults)
         process.wait_until(lambda: not self._servers(), _SETTLE_LIMIT_S,
                            'the end of all servers', interval_s=_INTERVAL_S)
         self._world.cloud.delete_images(f'{soak_steps.IMAGE}-')
-        self._look(self._checks.after_step, LIMIT_S)
+        self._look(self._checks.after_step, LIMIT_S, known_faults)
         self._look(self._checks.at_the_end, _END_LIMIT_S)
 
     @staticmethod
@@ -196,6 +199,19 @@ class _Driver:
 
     def _servers(self) -> dict[str, soak_checks.Server]:
         return soak_checks.servers(self._world.cloud)
+
+    def _treat_computes(self, servers: dict[str, soak_checks.Server]
+                        ) -> frozenset[str]:
+        """Where something is stuck, start what stock Nova has locked out.
+
+        :returns: kinds of violations that Nova leaves then
+        """
+        if all(one.is_settled for one in servers.values()) or (
+                not self._world.restart_locked_out()):
+            return frozenset()
+        self._say('  left by Nova: a nova-compute that locked itself out')
+        self._done.repairs += 1
+        return soak_steps.BROKEN
 
     def _treat(self, servers: dict[str, soak_checks.Server],
                known_faults: frozenset[str]) -> bool:

@@ -23,6 +23,7 @@ from nova_vqos.profile import document
 from nova_vqos_lab import administrator
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
+from nova_vqos_lab import locked_out
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import soak_checks
@@ -320,6 +321,19 @@ class World:
                 if uuid not in kept:
                     shutil.rmtree(directory)
 
+    def restart_locked_out(self) -> bool:
+        """Start nova-compute anew where stock Nova has locked itself out.
+
+        :returns: whether it had
+        """
+        found = []
+        for host in self.lab.hosts:
+            running = self.lab.process_on(host, _COMPUTE)
+            if running and locked_out.is_locked_out(running):
+                self.kill_compute(host)
+                found.append(host)
+        return bool(found)
+
     def revive(self, server: soak_checks.Server) -> None:
         """Mend a server that Nova has given up."""
         self.ask(server, {'os-resetState': {'state': 'active'}})
@@ -383,8 +397,8 @@ def _simple(name: str, status: str, body: ty.Any) -> Action:
 
 
 _RUNNING = ('ACTIVE',)
-# Requests of Nova's services to each other are lost.
-_BROKEN = frozenset({soak_checks.ERROR, soak_checks.GUEST, soak_checks.CLAIM})
+#: Of Nova, when requests of its services to each other are lost.
+BROKEN = frozenset({soak_checks.ERROR, soak_checks.GUEST, soak_checks.CLAIM})
 BOOT = Action('boot', (), World.boot)
 #: What can be asked of servers; those that are there twice are likelier.
 ACTIONS: tuple[Action, ...] = (
@@ -430,14 +444,14 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance('the agent of {host} is killed', World.kill_agent),
     Disturbance('the agent of {host} is killed', World.kill_agent),
     Disturbance('libvirtd of {host} is killed', World.kill_libvirtd,
-                _BROKEN),
+                BROKEN),
     Disturbance('nova-compute of {host} is killed', World.kill_compute,
-                _BROKEN),
-    Disturbance('the host {host} is lost', World.lose_host, _BROKEN),
-    Disturbance('RabbitMQ is killed', World.kill_bus, _BROKEN),
+                BROKEN),
+    Disturbance('the host {host} is lost', World.lose_host, BROKEN),
+    Disturbance('RabbitMQ is killed', World.kill_bus, BROKEN),
     Disturbance('MariaDB is killed', World.kill_database,
-                _BROKEN),
-    Disturbance('the network of {host} is cut', World.cut_network, _BROKEN),
+                BROKEN),
+    Disturbance('the network of {host} is cut', World.cut_network, BROKEN),
     Disturbance('the network of {host} is slow', World.slow_network),
     Disturbance('the disk of the ledger of {host} is full', World.fill_disk),
     Disturbance('caps on {host} are tampered with', World.tamper),
