@@ -12,6 +12,8 @@ import typing as ty
 
 #: The arm that all others are compared with.
 STOCK = 'stock'
+#: The same once more: what its performance differs by is noise.
+CONTROL = 'stock again'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,12 +137,22 @@ def print_scenario(windows: Sequence[Window], scenario: str,
     """Print how all arms did, and how long turns were."""
     others = [arm for arm in arms if arm != STOCK]
     by_arm = {arm: ratios(windows, scenario, arm) for arm in others}
+    control = by_arm[CONTROL]
+
+    def shown(arm: str, metric: Metric) -> str:
+        ratio = by_arm[arm].get(metric)
+        if ratio is None:
+            return '-'
+        is_noise = metric not in control or (
+            control[metric].low <= ratio.median <= control[metric].high)
+        return f'({ratio})' if is_noise and arm != CONTROL else f'{ratio} '
+
     print(f'  {"performance":27}{STOCK:>12}    '
           + ''.join(f'{arm:>18}' for arm in others))
     for metric, value in medians(windows, scenario, STOCK).items():
         print(f'  {metric.name:27}{value:12.4g} {metric.unit:3}'
-              + ''.join(f'{by_arm[arm].get(metric, "-")!s:>18}'
-                        for arm in others))
+              + ''.join(f'{shown(arm, metric):>18}' for arm in others))
+    print(f'  in brackets: within what "{CONTROL}" gave, which is noise')
     found = {arm: runs_us(windows, scenario, arm) for arm in arms}
     print('  how long they ran at a time, ms')
     for kind, stock_us in found[STOCK].items():

@@ -25,7 +25,8 @@ they do is what nova-vqos-calibrate quantum measures with:
 
 Arms take turns in each round, while the loads run on:
 
-  stock     the kernel's slice for all, and all pCPUs
+  stock     the kernel's slice for all, and all pCPUs; a second arm is stock
+            again: what lies within its ratios is noise, and in brackets
   1ms 90ms  this slice for all, and all pCPUs
   ours      what the agent's planner says: pools, and a slice for each
   research  the research's pools as they are, also where a server's spinning
@@ -130,11 +131,15 @@ def researched(vcpus: Sequence[model.Vcpu], socket: model.Socket,
 ARMS: Mapping[str, Callable[[Sequence[model.Vcpu], model.Socket,
                              Mapping[str, int]], Arm]] = {
     quantum_results.STOCK: functools.partial(one_slice, None),
+    quantum_results.CONTROL: functools.partial(one_slice, None),
     '1ms': functools.partial(one_slice, 1 * _MS_US),
     '90ms': functools.partial(one_slice, 90 * _MS_US),
     'ours': planned,
     'research': researched,
 }
+
+# A comparison, and what it is worth.
+_ALWAYS = (quantum_results.STOCK, quantum_results.CONTROL)
 
 
 def main() -> int:
@@ -187,8 +192,8 @@ def parse() -> argparse.Namespace:
                         help='which ones (default: all)')
     parser.add_argument('--arms', nargs='+', metavar='NAME', choices=ARMS,
                         default=list(ARMS),
-                        help=f'which ones, {quantum_results.STOCK} is always '
-                        'one of them (default: all)')
+                        help='which ones beside '
+                        f'{" and ".join(_ALWAYS)} (default: all)')
     parser.add_argument('--classes', nargs='*', metavar='NAME',
                         choices=classes.DEFAULT_SLICES_US,
                         default=list(classes.DEFAULT_SLICES_US),
@@ -210,7 +215,7 @@ def parse() -> argparse.Namespace:
                         default='table')
     options = parser.parse_args()
     options.scenarios = list(dict.fromkeys(options.scenarios))
-    options.arms = [arm for arm in ARMS if arm == quantum_results.STOCK
+    options.arms = [arm for arm in ARMS if arm in _ALWAYS
                     or arm in options.arms]
     if options.rounds < 1 or options.seconds <= 0 or options.pause < 0:
         parser.error('--rounds must be 1 or more, --seconds above 0, --pause '
