@@ -149,6 +149,8 @@ if __name__ == '__main__':
     sys.exit(bench_scheduler.main(
         __doc__, run,
         f'{"case":36} {"passed":>6} {"stock ms":>9} {"vqos ms":>9} '
-        f'{"ratio":>6}  (least, greatest)',
+        f'{"ratio":>6}  (least, greatest)  '
+        'stock against itself',
         '{case:36} {passed:6} {stock_ms:9.2f} {vqos_ms:9.2f} '
-        '{ratio:6.3f}  ({least_ratio:.3f}, {greatest_ratio:.3f})'))
+        '{ratio:6.3f}  ({least_ratio:.3f}, {greatest_ratio:.3f})  '
+        '({least_noise:.3f}, {greatest_noise:.3f})'))

@@ -95,7 +95,9 @@ if __name__ == '__main__':
     sys.exit(bench_scheduler.main(
         __doc__, run,
         f'{"case":40} {"stock ms":>9} {"vqos ms":>9} {"ratio":>6} '
-        f'{"limit":>6} {"us a host":>10}  (least, greatest)',
+        f'{"limit":>6} {"us a host":>10}  (least, greatest)  '
+        'stock against itself',
         '{case:40} {stock_ms:9.2f} {vqos_ms:9.2f} {ratio:6.3f} '
         '{limit:6.1f} {more_us_per_host:10.2f}  '
-        '({least_ratio:.3f}, {greatest_ratio:.3f})'))
+        '({least_ratio:.3f}, {greatest_ratio:.3f})  '
+        '({least_noise:.3f}, {greatest_noise:.3f})'))
