@@ -20,6 +20,8 @@ PERIOD_S = 0.05
 INTERVAL_S = 2.0
 # Before that it settles.
 SETTLED_S = 120.0
+# Of I/O, in relation to the control's intervals.
+PHASES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 
 
 class Server:
@@ -138,17 +140,23 @@ class TestSteadyState:
         assert writes <= 0.5
         assert max(limits) - min(limits) <= spread
 
-    @pytest.mark.parametrize('pattern', [
-        on_off(0.2, 20, 20), on_off(0.2, 60, 60), on_off(0.3, 30, 30),
-        on_off(0.4, 30, 30),
+    @pytest.mark.parametrize('pattern, worst', [
+        (on_off(0.2, 20, 20), 0.027), (on_off(0.2, 60, 60), 0.027),
+        (on_off(0.3, 30, 30), 0.034), (on_off(0.4, 30, 30), 0.034),
     ], ids=['20/20', '60/60', '30/30', '30/30, more'])
-    def test_slower_patterns_are_followed(self, pattern):
-        server = Server(pattern).run(600)
-        _limits, writes = server.settled()
-        assert server.worst_excess() <= 0.02
-        # It is slow to trust in the end of I/O: that is what it costs.
-        assert server.mean_share() >= 0.86
-        assert writes <= 7
+    def test_slower_patterns_are_followed(self, pattern, worst):
+        """Within what doc/source/admin/billing.rst states, or less.
+
+        Whenever they begin: the last bit of a sum can decide on which side of
+        a threshold the control is, and Python 3.12 has other ones.
+        """
+        for phase_s in PHASES_S:
+            server = Server(later(pattern, phase_s)).run(600)
+            _limits, writes = server.settled()
+            assert server.worst_excess() <= worst
+            # It is slow to trust in the end of I/O: that is what it costs.
+            assert server.mean_share() >= 0.86
+            assert writes <= 7
 
     @pytest.mark.parametrize('share, worst', [
         (0.1, 0.021), (0.2, 0.027), (0.3, 0.034), (0.5, 0.043)])
@@ -156,8 +164,7 @@ class TestSteadyState:
         """The bounds that doc/source/admin/billing.rst states."""
         most = max(
             Server(later(on_off(share, 10, 60), phase_s)).run(
-                600).worst_excess()
-            for phase_s in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75))
+                600).worst_excess() for phase_s in PHASES_S)
         # Nor is less of it so than is stated.
         assert worst - 0.003 <= most <= worst + 0.0005
 
