@@ -67,15 +67,16 @@ without_services() {
     return "$status"
 }
 
-# What building libvirt-python and a virtual environment takes.
+# What building libvirt-python and a virtual environment takes, and procps:
+# Nova runs its uptime.
 PYTHON_PACKAGES=(
-    gcc libc6-dev libvirt-dev pkg-config python3-dev python3-venv
+    gcc libc6-dev libvirt-dev pkg-config procps python3-dev python3-venv
 )
 # What a host of the lab, and a guest on it, is made of.
 HOST_PACKAGES=(
     busybox-static cpio iproute2 kmod libvirt-clients
     libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system
-    procps qemu-system-x86 qemu-utils sysbench util-linux
+    qemu-system-x86 qemu-utils sysbench util-linux
 )
 # What the tests of these hosts need besides: a message bus, systemd to run the
 # agent under its unit in one of them, what translates addresses while the cost
