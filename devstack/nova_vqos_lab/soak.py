@@ -206,10 +206,13 @@ class _Driver:
 
         :returns: kinds of violations that Nova leaves then
         """
-        if all(one.is_settled for one in servers.values()) or (
-                not self._world.restart_locked_out()):
+        if all(one.is_settled for one in servers.values()):
             return frozenset()
-        self._say('  left by Nova: a nova-compute that locked itself out')
+        hosts = self._world.restart_locked_out()
+        if not hosts:
+            return frozenset()
+        self._say('  left by Nova: locked out of libvirt, nova-compute of '
+                  f'{", ".join(hosts)}')
         self._done.repairs += 1
         return soak_steps.BROKEN
 

@@ -321,10 +321,10 @@ class World:
                 if uuid not in kept:
                     shutil.rmtree(directory)
 
-    def restart_locked_out(self) -> bool:
+    def restart_locked_out(self) -> list[str]:
         """Start nova-compute anew where stock Nova has locked itself out.
 
-        :returns: whether it had
+        :returns: these hosts
         """
         found = []
         for host in self.lab.hosts:
@@ -332,7 +332,7 @@ class World:
             if running and locked_out.is_locked_out(running):
                 self.kill_compute(host)
                 found.append(host)
-        return bool(found)
+        return found
 
     def revive(self, server: soak_checks.Server) -> None:
         """Mend a server that Nova has given up."""

@@ -88,6 +88,9 @@ def main(about, run, head, line):
     parser.add_argument('--json', metavar='FILE',
                         help='also write the results there')
     arguments = parser.parse_args()
+    if arguments.rounds < 2:
+        parser.error('--rounds must be 2 or more: stock is compared with '
+                     'itself, one round later')
     objects.register_all()
     results = []
     with tempfile.NamedTemporaryFile(suffix='.log') as log_file:

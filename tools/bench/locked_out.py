@@ -108,7 +108,7 @@ def main() -> int:
                         help='of libvirtd for each (default %(default)s)')
     options = parser.parse_args()
     lab_host.prepare()
-    # To notify of a lost libvirt: nobody, by default.
+    # Nova notifies when it loses libvirt; by default nobody receives that.
     config.parse_args(['nova'], default_config_files=[], configure_db=False)
     # Each refused connection, with its traceback.
     logging.disable()
