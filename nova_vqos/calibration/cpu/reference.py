@@ -204,9 +204,11 @@ def rescale(profile: model.Profile, onto: model.Profile,
 
     def rescaled(score: cpu.Score) -> cpu.Score:
         before, after = (one.benchmark(score.benchmark) for one in (old, new))
-        factor = before.score / after.score
-        own = factor * own_half_width(profile, score, before.half_width)
-        coefficient = factor * score.coefficient
+        # Divided, and not by the scores: a reference is exactly 1, and its
+        # host has no unit less for a rounding.
+        unit = onto_busy.score(score.benchmark).coefficient
+        own = own_half_width(profile, score, before.half_width) / unit
+        coefficient = score.coefficient / unit
         half = own if its_own else math.hypot(
             own, coefficient * after.half_width)
         low, high = cpu.interval(coefficient, half)

@@ -141,6 +141,13 @@ class TestRescale:
         assert own.provenance['rescaled_from_reference'] == 'gold'
         assert references.export(own, 'me')
 
+    @given(coefficients)
+    def test_the_new_reference_is_exactly_1(self, coefficient):
+        """Else its host has a unit less, for a rounding."""
+        onto = make(coefficient)
+        own = references.rescale(onto, onto, 'silver')
+        assert own.cpu_classes[0].busy.coefficient == 1.0
+
     def test_the_old_reference_is_one_no_longer(self):
         made = references.rescale(gold_of(1.0), make(2.0), 'silver')
         assert not made.is_reference
