@@ -79,6 +79,10 @@ def share(text: str) -> float:
     return number(text, 1, 'a share such as 0.02')
 
 
+def width(text: str) -> float:
+    return number(text, 10, 'a width relative to the score, such as 0.05')
+
+
 def number(text: str, most: float, meaning: str,
            least: float = 0.0) -> float:
     """:param least: 0: any above it"""

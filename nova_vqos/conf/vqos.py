@@ -297,7 +297,7 @@ option time is reserved on all pCPUs of the host.
         'profile_max_interval',
         default=0.05,
         min=0.001,
-        max=1.0,
+        max=10.0,
         help="""
 Maximum width of the confidence interval of a coefficient, relative to the
 coefficient.

@@ -4,11 +4,13 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import itertools
 import logging
+import math
 import os
 import statistics
 import typing as ty
 
 from nova_vqos import cpuset
+from nova_vqos.calibration import estimate
 from nova_vqos.calibration import guest
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import modes
@@ -144,18 +146,25 @@ def _is_of_pcpus(seen: modes.Modes,
     return strays < modes.LEAST_SHARE * sum(map(len, scores))
 
 
-def warn_of_intervals(cpu_classes: Iterable[cpu.CpuClass],
-                      max_interval: float,
-                      observations: run.Observations) -> None:
-    """Warn of classes of pCPUs that are not known well enough."""
-    for cpu_class in cpu_classes:
-        width = cpu_class.busy.interval_width
-        if width > max_interval:
-            observations.warn(
-                f'the interval of pCPU {cpuset.format_pcpus(cpu_class.pcpus)}'
-                f' is {width:.1%} wide, more than '
-                f'{max_interval:.1%}: measure again on a quieter '
-                'host, or with more --rounds and --max-seconds')
+def describe_interval(pcpus: Iterable[int], width: float, limit: float,
+                      estimates: Mapping[str, estimate.Estimate],
+                      reference: cpu.Reference, *,
+                      with_reference: bool) -> str:
+    """Of pCPUs that are not known well enough: what was seen, what to do.
+
+    :param width: of the interval of their coefficient, above ``limit``
+    :param estimates: by name of each benchmark that counts
+    :param with_reference: whether its uncertainty is part of the interval
+    """
+    seen = (f'the interval of pCPU {cpuset.format_pcpus(pcpus)} is '
+            f'{width:.1%} wide, more than {limit:.1%}')
+    if with_reference and reference.half_width > width / 2 * math.sqrt(0.5):
+        return (f'{seen}. Most of it is the uncertainty of the reference, '
+                f'{reference.name}: measure that one better')
+    name, widest = max(estimates.items(), key=lambda one: (
+        reference.benchmark(one[0]).weight * one[1].width))
+    return (f'{seen}. Most of it is by {name}: {widest.cause}. Measure again '
+            'on a quieter host, or with more --rounds and --max-seconds')
 
 
 def _warn_of_spread(member: Member, rounds: Rounds, classes: steps.Classes,

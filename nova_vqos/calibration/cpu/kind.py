@@ -29,8 +29,6 @@ from nova_vqos.profile import model
 
 #: As of a check whether a profile still holds.
 TOLERANCE = 0.03
-#: Widest interval of a kind that is added; that of a profile which is stale.
-WIDEST_INTERVAL = 0.05
 
 _States = Mapping[tuple[str, frozenset[int]], cpu.Score]
 
@@ -285,16 +283,15 @@ def _check_certain(addition: Addition, taken: measure.Taken,
     :raises UnfitRoundsError: when the kind scatters too much
     """
     for one in addition.held.cpu_classes:
-        width = taken.estimates[
-            addition.member.name, steps.BUSY, one.pcpus].width
-        if width > widest_interval:
+        found = taken.estimates[addition.member.name, steps.BUSY, one.pcpus]
+        if found.width > widest_interval:
             raise measure.UnfitRoundsError(
                 f'the interval of {addition.member.name} on pCPUs '
-                f'{cpuset.format_pcpus(one.pcpus)} is {width:.1%} wide, more '
-                f'than {widest_interval:.1%}. Each event must be the same '
-                'work: if it is, measure on a quieter host, with more '
-                '--rounds and --max-seconds, or allow a wider one by '
-                '--widest-interval')
+                f'{cpuset.format_pcpus(one.pcpus)} is {found.width:.1%} wide, '
+                f'more than {widest_interval:.1%}: {found.cause}. Each event '
+                'must be the same work: if it is, measure on a quieter host, '
+                'with more --rounds and --max-seconds, or allow a wider one '
+                'by --widest-interval')
 
 
 def _define(addition: Addition, taken: measure.Taken) -> cpu.Benchmark:

@@ -33,6 +33,9 @@ LOG = logging.getLogger(__name__)
 
 #: Of each pCPU in each measurement, by default.
 EFFORT = Effort(max_rounds=40)
+#: Wider intervals are refused, relative to the coefficient: by default a host
+#: has no use for such a profile.
+WIDEST_INTERVAL = 0.05
 
 
 class UnfitRoundsError(CalibrationError):
@@ -40,11 +43,19 @@ class UnfitRoundsError(CalibrationError):
     """
 
 
-class TwoModesError(CalibrationError):
-    """Rounds of one measurement had two speeds: no mean is their promise.
+class UnfitProfileError(CalibrationError):
+    """A profile that no host should use.
 
-    :ivar profile: with the samples, to look at; no host should use it
+    :ivar profile: with the samples, to look at
     """
+
+    def __init__(self, why: str, profile: model.Profile) -> None:
+        super().__init__(why)
+        self.profile = profile
+
+
+class TwoModesError(UnfitProfileError):
+    """Rounds of one measurement had two speeds: no mean is their promise."""
 
     def __init__(self, seen: str, profile: model.Profile) -> None:
         super().__init__(
@@ -52,8 +63,16 @@ class TwoModesError(CalibrationError):
             'rate may change (turbo, governor, heat), memory may be on two '
             'NUMA nodes, or other work takes turns with the measurement. Fix '
             'the clock rate, give the pCPUs of one node by --pcpus, or stop '
-            'the other work, and measure again')
-        self.profile = profile
+            'the other work, and measure again', profile)
+
+
+class WideIntervalError(UnfitProfileError):
+    """The coefficient is not known well enough."""
+
+    def __init__(self, seen: str, profile: model.Profile) -> None:
+        super().__init__(
+            f'{seen}; or accept a wider interval by --widest-interval',
+            profile)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,11 +150,15 @@ class Calibration:
         """Whether guests used the pCPUs when measuring began."""
         return self._load.guests_at_work
 
-    def run(self) -> Result[model.Profile]:
+    def run(self, widest_interval: float = WIDEST_INTERVAL,
+            ) -> Result[model.Profile]:
         """Measure, and make a profile of it.
 
+        :param widest_interval: of the coefficient of busy pCPUs, relative to
+            it
         :raises TwoModesError: when rounds of a benchmark that counts had two
             speeds
+        :raises WideIntervalError: when one is wider
         :raises CalibrationError: when a benchmark cannot be run, or guests
             are at work on the pCPUs
         """
@@ -155,8 +178,7 @@ class Calibration:
             self._class_of(members, reference,
                            steps.ALONE if alone else steps.BUSY)
             for members in self._classes)
-        disturbances.warn_of_intervals(made, self._effort.max_interval,
-                                       self._observations)
+        busy = {one.pcpus: one.busy for one in made}
         profile = model.Profile(
             created_at=utc.text(), host=socket.gethostname(),
             reference=reference, measured_in=self._setting.measured_in,
@@ -165,6 +187,14 @@ class Calibration:
             provenance=self._observations.provenance)
         if two_modes:
             raise TwoModesError('; '.join(two_modes), profile)
+        is_other = self._against is not None
+        too_wide = self._find_wide(busy, widest_interval, reference,
+                                   with_reference=is_other)
+        if too_wide:
+            raise WideIntervalError('; '.join(too_wide), profile)
+        self._observations.warn(*self._find_wide(
+            busy, self._effort.max_interval, reference,
+            with_reference=is_other))
         return Result(profile, self.warnings)
 
     def measure_busy(self) -> dict[frozenset[int], cpu.Measurement]:
@@ -190,9 +220,13 @@ class Calibration:
         if two_modes:
             self._observations.warn(
                 f'rounds beside guests had two speeds: {two_modes}')
-        return {members: self._combined(
-            steps.BUSY, members, self._against.reference, with_reference=False)
+        known = self._against.reference
+        found = {members: self._combined(
+            steps.BUSY, members, known, with_reference=False)
             for members in self._classes}
+        self._observations.warn(*self._find_wide(
+            found, self._effort.max_interval, known, with_reference=False))
+        return found
 
     def measure_each(self, *, also_alone: bool) -> Taken:
         """Measure each benchmark, and make no coefficient of all of them.
@@ -324,7 +358,8 @@ class Calibration:
         for member in self._members:
             (rounds,) = self._steps.taken[member.name, steps.BUSY]
             benchmarks.append(defined(
-                member, estimate.estimate(rounds.scores(self._classes[0])),
+                member, estimate.estimate_together(
+                    rounds.series(self._classes[0])),
                 rounds.round_events))
         return cpu.Reference(self._reference_name, utc.text(),
                              tuple(benchmarks))
@@ -358,9 +393,25 @@ class Calibration:
 
     def _estimate(self, name: str, state: str,
                   pcpus: frozenset[int]) -> estimate.Estimate:
-        return estimate.estimate([
-            score for rounds in self._steps.taken[name, state]
-            for score in rounds.scores(pcpus)])
+        return estimate.estimate_together([
+            scores for rounds in self._steps.taken[name, state]
+            for scores in rounds.series(pcpus)])
+
+    def _find_wide(self, busy: Mapping[frozenset[int], cpu.Measurement],
+                   limit: float, reference: cpu.Reference, *,
+                   with_reference: bool) -> list[str]:
+        """Classes of pCPUs that are known less well than that, and why.
+
+        :param limit: of the interval's width, relative to the coefficient
+        """
+        return [
+            disturbances.describe_interval(
+                pcpus, measured.interval_width, limit,
+                {member.name: self._estimate(member.name, steps.BUSY, pcpus)
+                 for member in self._members if member.weight},
+                reference, with_reference=with_reference)
+            for pcpus, measured in busy.items()
+            if measured.interval_width > limit]
 
     def _clock_mhz(self, pcpus: frozenset[int]) -> float | None:
         """The mean clock of a class of pCPUs while all were busy."""
@@ -397,8 +448,9 @@ def defined(member: benchmark.Member, own: estimate.Estimate,
         name=member.name, kind=member.benchmark.kind,
         identity=member.benchmark.identity, unit=member.benchmark.unit,
         program_sha256=member.benchmark.program_sha256,
-        weight=member.weight, score=own.mean, half_width=own.width / 2,
-        round_events=round_events)
+        weight=member.weight, score=own.mean,
+        # More would be no more uncertain, and no profile.
+        half_width=min(1.0, own.width / 2), round_events=round_events)
 
 
 def coefficient(found: estimate.Estimate, known: cpu.Benchmark,

@@ -41,6 +41,11 @@ class Rounds:
         return [score for pcpu in sorted(pcpus)
                 for score in self.samples.get(pcpu, ())]
 
+    def series(self, pcpus: Iterable[int]) -> list[tuple[float, ...]]:
+        """The scores of each of those that were measured, in time."""
+        return [self.samples[pcpu] for pcpu in sorted(pcpus)
+                if pcpu in self.samples]
+
     def clocks(self, pcpus: Iterable[int]) -> list[float]:
         """The clocks of those among some pCPUs that are known, in MHz."""
         return [self.clocks_mhz[pcpu] for pcpu in sorted(pcpus)

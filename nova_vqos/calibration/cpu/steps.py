@@ -153,7 +153,7 @@ class Steps:
         def progress(samples: Samples) -> str:
             return '; '.join(
                 f'pCPU {cpuset.format_pcpus(group)}: '
-                f'{_describe(_pooled(scores), member.benchmark.unit)}'
+                f'{_describe(scores, member.benchmark.unit)}'
                 for group, scores in zip(groups, grouped(samples),
                                          strict=True))
 
@@ -162,7 +162,7 @@ class Steps:
         began_s = time.monotonic()
         with clock.PcpuClock(_some(groups), self._setting.sysroot) as clocks:
             samples = runner.measure(
-                pcpus, lambda now: _is_enough(
+                pcpus, lambda now: is_enough(
                     effort, grouped(now), time.monotonic() - began_s,
                     limit_s),
                 progress)
@@ -191,7 +191,7 @@ def _some(groups: Iterable[frozenset[int]]) -> Iterator[int]:
         yield from sorted(group)[::step]
 
 
-def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
+def is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
                spent_s: float, limit_s: float) -> bool:
     """Whether each group of equal pCPUs is known well enough.
 
@@ -200,31 +200,32 @@ def _is_enough(effort: run.Effort, groups: Collection[list[list[float]]],
     :param limit_s: of this measurement
     """
     rounds = min(len(scores) for group in groups for scores in group)
-    if rounds >= effort.max_rounds or any(
+    if rounds < estimate.LEAST_SAMPLES:
+        return False
+    if rounds >= effort.max_rounds or spent_s > limit_s or any(
             sum(map(len, group)) >= _MAX_SAMPLES for group in groups):
         return True
-    if rounds >= estimate.LEAST_SAMPLES and spent_s > limit_s:
-        return True
+    # An interval that is looked at often is narrow by chance, some time. That
+    # of the first three quarters has to be as well.
     return rounds >= _MIN_ROUNDS and all(
-        _is_known(_pooled(group), effort.max_interval) for group in groups)
+        _is_known(part, effort.max_interval) for group in groups
+        for part in (group, [scores[:len(scores) * 3 // 4]
+                             for scores in group]))
 
 
-def _is_known(scores: Sequence[float], max_interval: float) -> bool:
+def _is_known(group: list[list[float]], max_interval: float) -> bool:
     """Whether the mean is, and that it is one of a single mode."""
-    now = estimate.estimate(scores)
+    now = estimate.estimate_together(group)
     # More outliers than that may be a second mode. More rounds show it.
     return (now.width <= max_interval
-            and now.outliers < modes.LEAST_SHARE * len(scores))
+            and now.outliers < modes.LEAST_SHARE * len(now.samples))
 
 
-def _pooled(group: Iterable[list[float]]) -> list[float]:
-    """All scores of a group of equal pCPUs."""
-    return list(itertools.chain.from_iterable(group))
-
-
-def _describe(scores: list[float], unit: str) -> str:
-    if len(scores) < estimate.LEAST_SAMPLES:
-        return f'{len(scores)} rounds'
-    now = estimate.estimate(scores)
-    return (f'{len(scores)} rounds, {now.mean:.5g} {unit}, '
+def _describe(group: list[list[float]], unit: str) -> str:
+    """:param group: the scores of each of some equal pCPUs"""
+    rounds = f'{sum(map(len, group))} rounds'
+    if min(map(len, group)) < estimate.LEAST_SAMPLES:
+        return rounds
+    now = estimate.estimate_together(group)
+    return (f'{rounds}, {now.mean:.5g} {unit}, '
             f'interval {now.width:.1%}')

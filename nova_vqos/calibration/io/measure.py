@@ -262,8 +262,8 @@ def summary(samples: Samples) -> io.Measured:
         {size: round(statistics.fmean(estimate.without_outliers(
             [one.backend for one in samples[size]])), 1)
          for size in line.means},
-        _rounded(_mean([one.unaccounted for found in samples.values()
-                        for one in found]), 1),
+        _rounded(_mean([[one.unaccounted for one in found]
+                        for found in samples.values()]), 1),
         line.samples, line.outliers)
 
 
@@ -284,8 +284,9 @@ def wake(woken: Samples, among: io.Measured) -> io.Part:
         more if more - half > 0 else 0.0, more - half, more + half), 1)
 
 
-def _mean(samples: Sequence[float]) -> io.Part:
-    found = estimate.estimate(samples)
+def _mean(series: Sequence[Sequence[float]]) -> io.Part:
+    """Of samples of several sizes, which were taken by turns."""
+    found = estimate.estimate_together(series)
     return io.Part(found.mean, found.low, found.high)
 
 

@@ -40,7 +40,8 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
     with one pCPU of each kind busy alone and with all of them busy at once;
     the latter counts for capacity and caps. It ends within 5 minutes by
     default. Started again after an interruption, it goes on where it was.
-    Where the rounds of one measurement had two speeds it writes no profile.
+    Where the rounds of one measurement had two speeds, or the interval of the
+    result is wider than --widest-interval, it writes no profile.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -82,6 +83,15 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
                  "the distribution's for guests, fetched but not installed")
         add_effort(parser, measure.EFFORT)
         add_max_interval(parser)
+        parser.add_argument(
+            '--widest-interval', type=arguments.width, metavar='SHARE',
+            default=measure.WIDEST_INTERVAL,
+            help='write no profile where the 95%% confidence interval of the '
+                 'coefficient stays wider than this with all pCPUs busy, '
+                 'relative to the coefficient; a wider one writes it all the '
+                 'same, and the host still takes no servers with units until '
+                 '[vqos] profile_max_interval is as wide; default: '
+                 '%(default)s')
         parser.add_argument(
             '--pcpus', metavar='LIST',
             help="pCPUs to measure, such as 0-3,8: Nova's [compute] "
@@ -131,8 +141,8 @@ class CalibrateCpu(options.OptionsCommand, lister.Lister):
             restart=parsed_args.restart,
             class_tolerance=parsed_args.class_tolerance)
         try:
-            result = calibration.run()
-        except measure.TwoModesError as error:
+            result = calibration.run(parsed_args.widest_interval)
+        except measure.UnfitProfileError as error:
             # Neither rounds of this kind, nor a profile by them.
             calibration.remove_record()
             refused = f'{parsed_args.output}.refused'

@@ -86,8 +86,8 @@ class AddKind(options.OptionsCommand, lister.Lister):
         cpu.add_effort(parser, measure.EFFORT)
         cpu.add_max_interval(parser)
         parser.add_argument(
-            '--widest-interval', type=arguments.share, metavar='SHARE',
-            default=kind.WIDEST_INTERVAL,
+            '--widest-interval', type=arguments.width, metavar='SHARE',
+            default=measure.WIDEST_INTERVAL,
             help="refuse a kind whose 95%% confidence interval stays wider "
                  'than this with all pCPUs busy, relative to the score, '
                  'default: %(default)s')

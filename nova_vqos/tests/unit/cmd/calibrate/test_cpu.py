@@ -34,13 +34,13 @@ def command(tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprint, 'of_host', lambda emulator, sysroot='/':
                         dict(host_files.FINGERPRINT))
 
-    def run(*scores):
+    def run(*scores, options=()):
         monkeypatch.setattr(
             cpu.runner, 'NativeRunner', lambda benchmark:
             calibration_host.ScriptedRunner(benchmark, scores, scores))
         return app.main([
             'cpu', '--reference', 'gold', '--benchmark', 'integer',
-            '--output', str(tmp_path / 'profile.yaml')])
+            '--output', str(tmp_path / 'profile.yaml'), *options])
     return run
 
 
@@ -60,3 +60,34 @@ def test_two_speeds_leave_the_old_profile(command, tmp_path, capsys):
     # The next one begins anew.
     assert not os.path.exists(f'{path}.partial')
     assert command(99.9, 100.0, 100.1) == 0
+
+
+WILD = (80.0, 100.0, 120.0, 90.0)
+
+
+def test_a_wide_interval_leaves_the_old_profile(command, tmp_path, capsys):
+    path, refused = (str(tmp_path / name) for name in (
+        'profile.yaml', 'profile.yaml.refused'))
+    assert command(99.9, 100.0, 100.1) == 0
+    before = document.load(path)
+    capsys.readouterr()
+    assert command(*WILD, options=['--rounds', '12']) == 1
+    err = ' '.join(capsys.readouterr().err.split())
+    assert 'the interval of pCPU 0-1 is ' in err
+    assert 'more than 5.0%. Most of it is by integer: its 2' in err
+    assert 'accept a wider interval by --widest-interval' in err
+    assert f'{path} was not written' in err
+    assert f'report --output report.html {refused}' in err
+    assert document.load(path) == before
+    assert 80.0 in document.load(refused).cpu_classes[0].busy.scores[0].samples
+    # The next one does not go on with the same rounds.
+    assert not os.path.exists(f'{path}.partial')
+
+
+def test_a_wide_interval_that_is_asked_for(command, tmp_path, capsys):
+    assert command(*WILD, options=[
+        '--rounds', '12', '--widest-interval', '10']) == 0
+    held = document.load(str(tmp_path / 'profile.yaml'))
+    assert held.cpu_classes[0].busy.interval_width > 0.05
+    assert 'more than 2.0%. Most of it is by integer' in ' '.join(
+        capsys.readouterr().err.split())
