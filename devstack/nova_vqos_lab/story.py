@@ -201,8 +201,8 @@ class Story:
                 f'calibration-of-{name}',
                 uncertain <= clouds.WIDEST_INTERVAL,
                 f'95 % interval of {uncertain:.1%}, wanted: '
-                f'{clouds.WIDEST_INTERVAL:.0%}; wider only where the machine '
-                'is busy')
+                f'{clouds.WIDEST_INTERVAL:.0%}; why it is wider is in the log '
+                f'calibrate-{name}')
             units_of_host = cloud.inventory(name)[clouds.UNITS]
             least = math.floor(self._pcpu_cu[name])
             self._check(

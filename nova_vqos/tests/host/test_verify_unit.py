@@ -43,7 +43,8 @@ STALE = 3
 _GROUP = 'vqos-verify'
 _LOG = 'run/verify.log'
 _CALIBRATE = ('cpu', '--reference', 'gold', '--benchmark', 'integer',
-              '--rounds', '4', '--restart', '--output', f'/{PROFILE}')
+              '--rounds', '4', '--widest-interval', '10', '--restart',
+              '--output', f'/{PROFILE}')
 # Until then the manager has long started.
 _AHEAD_S = 8
 # Shorter, and content with whatever the machine does meanwhile.
