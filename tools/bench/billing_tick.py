@@ -13,7 +13,8 @@ With the real agent it then measures what agent and libvirtd use, with billing
 of all servers off, on account, and charged, by turns; and after that, once and
 without the agent, what of a reading costs how much (billing_readings.py).
 
-Ratios of medians are of use, for the times are the machine's.
+Ratios of medians are of use, for the times are the machine's; what those with
+billing off, or of a tick, are to themselves one round later is noise.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import statistics
 import sys
 import time
 
+import against_itself
 import lab_host
 import rom_guests
 
@@ -165,6 +167,8 @@ def print_modes(report: Row, options: argparse.Namespace) -> None:
               f'{found[_BOTH] / guests:12.1f}'
               f'{found[_BOTH] / medians["off"][_BOTH]:9.2f}'
               f'{found[_BOTH] / TICK_S / 1e6:11.2%}')
+    print(against_itself.line('off', [
+        row[_BOTH] for row in report['rows'] if row['mode'] == 'off']))
 
 
 def print_readings(report: Row) -> None:
@@ -182,6 +186,7 @@ def print_readings(report: Row) -> None:
               f'{found["own_us"] / tick["own_us"]:11.2f}'
               f'{both / (tick["own_us"] + tick["libvirtd_us"]):11.2f}'
               f'{found["wall_us"] / 1e3:9.1f}')
+    print(against_itself.line('tick', readings['tick_own_us']) + ', own')
 
 
 if __name__ == '__main__':

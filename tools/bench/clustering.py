@@ -9,7 +9,8 @@ nothing, of one after a vCPU changed its kind, and of one after nothing
 changed, each without and with promised shares. CPU time, not that on the
 clock, so that others on the machine count little; sizes take turns, so that
 what disturbs one disturbs all. Then the ratio between sizes: twice as many
-vCPUs should take about twice as long. Exits 1 if 1000 vCPUs on 256 pCPUs took
+vCPUs should take about twice as long; and what the smaller size is to itself,
+from one round to the next. Exits 1 if 1000 vCPUs on 256 pCPUs took
 20 ms or more, or a ratio is above 1.5 times that of the sizes. Needs nothing
 but this checkout:
 
@@ -26,6 +27,8 @@ import random
 import statistics
 import sys
 import time
+
+import against_itself
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
@@ -103,7 +106,9 @@ class Case:
 
     def result(self):
         return self.row | {f'{name}_ms': statistics.median(times)
-                           for name, times in self.times_ms.items()}
+                           for name, times in self.times_ms.items()} | {
+            'noise': {name: against_itself.noise(times)
+                      for name, times in self.times_ms.items()}}
 
     def _plan(self, vcpus, before):
         return plan.make_plan(vcpus, self.host, classes.DEFAULT_SLICES_US,
@@ -131,7 +136,9 @@ def is_fast_and_linear(results):
         changed = more['changed_ms'] / less['changed_ms']
         print(f'{more["vcpus"]}/{less["vcpus"]:<5} '
               f'{"with" if less["shares"] else "without":8} shares: '
-              f'new {new:5.2f}, changed {changed:5.2f} (size {size:.0f})')
+              f'new {new:5.2f}, changed {changed:5.2f} (size {size:.0f}); '
+              f'to itself {less["noise"]["new"]}, '
+              f'{less["noise"]["changed"]}')
         met = met and max(new, changed) <= GREATEST_EXCESS * size
     return met
 

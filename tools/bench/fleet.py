@@ -32,7 +32,10 @@ import sys
 import tempfile
 import threading
 import time
+import typing as ty
 import uuid
+
+import against_itself
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(TOP))
@@ -75,21 +78,24 @@ def main() -> int:
 
 
 def measure(directory: pathlib.Path, url: str,
-            options: argparse.Namespace) -> dict[str, float]:
+            options: argparse.Namespace) -> dict[str, ty.Any]:
     names = [f'compute{number:03}' for number in range(options.hosts)]
     dead = names[:options.dead]
     config = directory / 'nova-vqos.conf'
     config.write_text(f'[DEFAULT]\ntransport_url = {url}\n')
     config.chmod(0o600)
-    report = {}
+    report: dict[str, ty.Any] = {}
     with (agents(config, dead, options) as doomed,
           agents(config, names[options.dead:], options),
           nova(names, options.flavors) as environment):
         named = [f'--host={name}' for name in names]
         # The first answer of an agent connects it to the bus once more.
         report['first_s'] = host_list(config, named, options.hosts)
-        report['named_s'] = repeat(config, named, options.hosts)
-        report['by_nova_s'] = repeat(config, [], options.hosts, environment)
+        each_s = repeat(config, named, options.hosts)
+        report['named_each_s'] = each_s
+        report['named_s'] = statistics.median(each_s)
+        report['by_nova_s'] = statistics.median(
+            repeat(config, [], options.hosts, environment))
         report['one_by_one_s'] = one_by_one(config, names)
         for name, command in (('push', 'push'), ('push_again', 'push'),
                               ('status', 'status')):
@@ -102,13 +108,14 @@ def measure(directory: pathlib.Path, url: str,
             process.kill()
             process.wait()
         alive = options.hosts - options.dead
-        report['dead_s'] = repeat(config, named, alive, rounds=2)
+        report['dead_s'] = statistics.median(
+            repeat(config, named, alive, rounds=2))
         report['dead_one_by_one_s'] = one_by_one(config, names)
     say(report, options)
     return report
 
 
-def say(report: dict[str, float], options: argparse.Namespace) -> None:
+def say(report: dict[str, ty.Any], options: argparse.Namespace) -> None:
     print(f'host list of {options.hosts} hosts with {options.servers} '
           'servers each, seconds for the whole process')
     for what, name in (('first time', 'first_s'), ('hosts named', 'named_s'),
@@ -116,6 +123,7 @@ def say(report: dict[str, float], options: argparse.Namespace) -> None:
         print(f'  {what:28} {report[name]:7.2f}')
     print(f'  {"asked one by one":28} {report["one_by_one_s"]:7.2f}  '
           f'{report["one_by_one_s"] / report["named_s"]:.1f} times as long')
+    print('  ' + against_itself.line('hosts named', report['named_each_s']))
     for what, name in (('policy push', 'push'), ('once more', 'push_again'),
                        ('policy status', 'status')):
         print(f'  {what:28} {report[f"{name}_s"]:7.2f}  '
@@ -130,11 +138,10 @@ def say(report: dict[str, float], options: argparse.Namespace) -> None:
 
 def repeat(config: pathlib.Path, arguments: list[str], answers: int,
            environment: dict[str, str] | None = None,
-           rounds: int = ROUNDS) -> float:
-    """:returns: the median of some rounds"""
-    return statistics.median(
-        host_list(config, arguments, answers, environment)
-        for _ in range(rounds))
+           rounds: int = ROUNDS) -> list[float]:
+    """:returns: seconds, of some rounds"""
+    return [host_list(config, arguments, answers, environment)
+            for _ in range(rounds)]
 
 
 def host_list(config: pathlib.Path, arguments: list[str], answers: int,

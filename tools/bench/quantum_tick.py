@@ -21,7 +21,8 @@ Removes everything afterwards. As root:
 
 All classes are taken to be enforced by this kernel, whether they are or not:
 what it costs to set a slice does not depend on it. Ratios of medians are of
-use, for the times are the machine's.
+use, for the times are the machine's; what those of off are to themselves, one
+round later, is noise.
 """
 
 import argparse
@@ -35,6 +36,7 @@ import sys
 import time
 import typing as ty
 
+import against_itself
 import lab_host
 import rom_guests
 
@@ -158,6 +160,8 @@ def print_report(report: Row, options: argparse.Namespace) -> None:
               f'{look_us:10.0f}{look_us / guests:12.1f}'
               f'{look_us / tick_us:10.2f}'
               f'{1 + look_us / tick_us * TICK_S / _USUAL_S:9.2f}')
+    print(against_itself.line('off', [
+        row[_BOTH] for row in report['rows'] if row['mode'] == 'off']))
 
 
 if __name__ == '__main__':

@@ -9,13 +9,15 @@ afterwards. As root::
 
     tools/bench/sampling.py --guests 100
 
-Ratios of medians are of use, for the times are the machine's.
+Ratios of medians are of use, for the times are the machine's; what that of a
+tick is to itself, one round later, is noise.
 """
 
 import json
 import os
 import sys
 
+import against_itself
 import lab_host
 import rom_guests
 import sampling_readings
@@ -56,6 +58,7 @@ def print_report(report: dict) -> None:
     for name, used_us in medians.items():
         print(f'{name:16}{used_us:16.0f}{used_us / guests:12.1f}'
               f'{used_us / tick_us:12.2f}')
+    print(against_itself.line('tick', report['tick_us']))
     print(f'Sampling each {sampling_readings.SAMPLE_INTERVAL_S} s costs as '
           f'much as {each_s_us / tick_us:.2f} of a tick each second, '
           f'{each_s_us / 1e4:.3f} % of a core. An answer to list_servers has '

@@ -125,6 +125,7 @@ def main() -> int:
     host.hypervisor.close()
     print(json.dumps({
         'rounds': options.rounds, 'bytes': len(host.tell()),
+        'tick_us': used_us[TICK],
         'medians_us': {name: round(statistics.median(found), 1)
                        for name, found in used_us.items()}}))
     return 0

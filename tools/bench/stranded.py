@@ -8,8 +8,10 @@ Servers of random flavors come to a simulated fleet and leave it again, by
 among the hosts on which a server packs, with Nova's weighers of CPU and RAM
 and those of nova_vqos at their defaults: once with packing_weight_multiplier
 0, and once with its default, the same servers. Prints for each set of flavors
-how many were accepted and refused in each case, and the mean part of all units
-that was sold.
+how many were accepted and refused in each case, the mean part of all units
+that was sold, and the ratio of what was accepted and refused; and that ratio
+where the weigher is without effect in both cases, and one more server is there
+at first, after which the others find other hosts: within that a ratio is luck.
 """
 
 import argparse
@@ -90,8 +92,11 @@ def make_spec(vcpus, cu):
     return spec
 
 
-def simulate(flavors, options, seed, multiplier):
-    """:returns: servers accepted and refused, mean part of units sold"""
+def simulate(flavors, options, seed, multiplier, one_more=False):
+    """
+    :param one_more: whether a server more is there at first
+    :returns: servers accepted and refused, mean part of units sold
+    """
     for name, value in (('packing', multiplier),
                         ('units', options.units_multiplier)):
         nova.conf.CONF.set_override(f'{name}_weight_multiplier', value, 'vqos')
@@ -106,6 +111,9 @@ def simulate(flavors, options, seed, multiplier):
         vcpus * cu for vcpus, cu in flavors)
     leaving, counts, sold = [], collections.Counter(), []
     begin = round(2 * life)
+    if one_more:
+        hosts[0].change(*flavors[0])
+        leaving.append((life, -1, hosts[0], *flavors[0]))
     for now in range(begin + options.servers):
         while leaving and leaving[0][0] <= now:
             _at, _number, host, vcpus, cu = heapq.heappop(leaving)
@@ -143,19 +151,22 @@ def main():
     default = nova.conf.CONF.vqos.packing_weight_multiplier
     print(f'{options.fleets} fleets of {options.hosts} hosts of {PCPUS} pCPUs '
           f'of {PCPU_CU} CU, {options.servers} servers each\n'
-          f'{"":16} {"without":>26} {"with":>26} {"ratio":>14}\n'
+          f'{"":16} {"without":>26} {"with":>26} {"ratio":>14}'
+          '  without, to itself\n'
           f'{"flavors":16} {"accepted refused   sold":>26} '
-          f'{"accepted refused   sold":>26} {"acc.":>7} {"ref.":>6}')
+          f'{"accepted refused   sold":>26} {"acc.":>7} {"ref.":>6}'
+          f'{"acc.":>8} {"ref.":>6}')
     seeds = range(1, options.fleets + 1)
     for name, flavors in FLAVORS.items():
-        (taken, refused, sold), (more, fewer, fuller) = (
-            map(sum, zip(*(simulate(flavors, options, seed, multiplier)
+        (taken, refused, sold), (more, fewer, fuller), (same, left, _sold) = (
+            map(sum, zip(*(simulate(flavors, options, seed, *case)
                            for seed in seeds), strict=True))
-            for multiplier in (0.0, default))
+            for case in ((0.0,), (default,), (0.0, True)))
         sold, fuller = sold / options.fleets, fuller / options.fleets
         print(f'{name:16} {taken:11} {refused:7} {sold:6.1%} {more:11} '
               f'{fewer:7} {fuller:6.1%} {more / taken:7.3f} '
-              f'{fewer / max(1, refused):6.2f}', flush=True)
+              f'{fewer / max(1, refused):6.2f}{same / taken:8.3f} '
+              f'{left / max(1, refused):6.2f}', flush=True)
 
 
 if __name__ == '__main__':
