@@ -38,6 +38,7 @@ from nova_vqos.agent.caps import state as caps
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.conf import default_path
+from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.linux import accounting
 from nova_vqos.profile import document
@@ -97,8 +98,8 @@ class Host:
             replies.of_server(replies.ServerView(
                 server, caps.CapState(server), controller.BillState(server),
                 quantum.QuantumState(server),
-                guarantees.GuaranteeState(server), state.history,
-                self._profile, time.monotonic(), set()))
+                guarantees.GuaranteeState(server), None, state.history,
+                base.NO_CLOCKS, self._profile, time.monotonic(), set()))
             for server, state in self._samples.items()]))
 
 
