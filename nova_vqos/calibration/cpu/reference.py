@@ -67,7 +67,8 @@ def own_half_width(profile: model.Profile,
     :param reference_half_width: of a score's benchmark; None: of all of them
     :returns: half of its 95 % interval without the reference's uncertainty
     """
-    half = (measured.interval_high - measured.interval_low) / 2
+    # The upper one: the lower end is above 0, however wide the interval is.
+    half = measured.interval_high - measured.coefficient
     # In the profile of the reference itself there is nothing to subtract: its
     # interval is that of its own score.
     if profile.is_reference:

@@ -2,6 +2,7 @@
 """The reference, handed on and exchanged for another one."""
 
 import json
+import math
 
 from hypothesis import given
 from hypothesis import settings
@@ -350,3 +351,19 @@ class TestCommands:
                          '--output-dir', str(tmp_path / 'new'), gold,
                          str(tmp_path / '.' / 'gold')]) == 1
         assert 'both be written' in capsys.readouterr().err
+
+
+def test_a_reference_that_is_hardly_known():
+    """Its part is taken out of an interval whose lower end would be below 0.
+
+    What is left is the uncertainty of the host itself.
+    """
+    vague = make_profiles.make_reference(
+        'vague', make_profiles.make_benchmark(half_width=1.0))
+    low, high = cpu.interval(1.0, math.hypot(1.0, 0.05))
+    score = make_profiles.make_score(1.0)._replace(
+        interval_low=low, interval_high=high)
+    made = make_profiles.make_profile(
+        'there', make_profiles.make_class({0}, 1.0), reference=vague,
+        fingerprint={}, is_reference=False)
+    assert references.own_half_width(made, score) == pytest.approx(0.05)
