@@ -7,6 +7,7 @@
 #   vqos.kinds=sysbench,sha512   kinds of work, a round of each in turn
 #   vqos.rounds=N                rounds in all, then power off; 0: for ever
 #   vqos.events.KIND=N           events in a round of this kind
+#   vqos.spinners=N              processes that spin beside
 
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -16,6 +17,7 @@ dmesg -n 1
 
 kinds=sysbench
 rounds=0
+spinners=0
 defaults='@defaults@'
 for default in $defaults; do
     echo "${default#*=}" > "/run/events.${default%%=*}"
@@ -30,7 +32,12 @@ for word in $(cat /proc/cmdline); do
         vqos.events.*=*)
             kind=${word#vqos.events.}
             echo "$value" > "/run/events.${kind%%=*}" ;;
+        vqos.spinners=*) spinners=$value ;;
     esac
+done
+while [ "$spinners" -gt 0 ]; do
+    while :; do :; done &
+    spinners=$((spinners - 1))
 done
 
 # moment WHAT KIND [MORE]; without a subshell, which a guest under emulation

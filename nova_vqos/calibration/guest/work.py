@@ -33,13 +33,15 @@ _KIND = re.compile('[a-z0-9]{1,32}')
 
 
 def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
-                 events: Mapping[str, int] | None = None) -> str:
+                 events: Mapping[str, int] | None = None,
+                 spinners: int = 0) -> str:
     """The kernel command line of a measuring guest.
 
     :param kinds: kinds of work to cycle through, a round each
     :param rounds: how many rounds in all; 0: for ever
     :param events: events per round of a kind, where not the default, or of
         one that is a script
+    :param spinners: processes that spin beside, for the other vCPUs
     :raises ValueError: when a kind is unknown or a number is out of range
     """
     kinds = tuple(kinds)
@@ -51,10 +53,12 @@ def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
                 f'kind of work is {kind!r}, it may be one of '
                 f'{", ".join(EVENTS_PER_ROUND)}, or another one of a-z and '
                 '0-9 with its number of events')
-    if not kinds or rounds < 0 or any(n < 1 for n in events.values()):
+    if (not kinds or min(rounds, spinners) < 0
+            or any(n < 1 for n in events.values())):
         raise ValueError(
-            'a guest needs a kind of work, rounds that are not negative and '
-            f'events of at least 1: {kinds}, {rounds}, {events}')
+            'a guest needs a kind of work, rounds and spinners that are not '
+            f'negative and events of at least 1: {kinds}, {rounds}, '
+            f'{spinners}, {events}')
     # NOTE: the TSC's speed is measured while the guest boots, and comes out
     # tens of times wrong where a cap stops the vCPU in the midst of it. That
     # of ACPI's timer is known. Reading it is dear under emulation, and the
@@ -66,7 +70,8 @@ def command_line(kinds: Iterable[str] = ('sysbench',), rounds: int = 0,
     words = ['console=ttyS0', 'quiet', 'panic=-1', 'no_timer_check',
              'tsc=reliable',
              'clocksource=acpi_pm', 'highres=off', 'nohz=off',
-             f'vqos.kinds={",".join(kinds)}', f'vqos.rounds={rounds}']
+             f'vqos.kinds={",".join(kinds)}', f'vqos.rounds={rounds}',
+             f'vqos.spinners={spinners}']
     words += [f'vqos.events.{kind}={n}' for kind, n in events.items()]
     return ' '.join(words)
 

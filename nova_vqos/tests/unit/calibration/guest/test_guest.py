@@ -84,16 +84,17 @@ vqos sysbench 9.00 120 0.98
 
 
 def test_command_line():
-    words = guest.command_line(('sysbench', 'awk'), 7, {'awk': 2}).split()
+    words = guest.command_line(('sysbench', 'awk'), 7, {'awk': 2}, 3).split()
     assert 'console=ttyS0' in words
-    assert words[-3:] == ['vqos.kinds=sysbench,awk', 'vqos.rounds=7',
-                          'vqos.events.awk=2']
+    assert words[-4:] == ['vqos.kinds=sysbench,awk', 'vqos.rounds=7',
+                          'vqos.spinners=3', 'vqos.events.awk=2']
 
 
 @pytest.mark.parametrize(('options', 'message'), [
     ({'kinds': ['fork-bomb']}, "'fork-bomb', it may be one of sysbench"),
     ({'kinds': []}, 'needs a kind of work'),
-    ({'rounds': -1}, 'rounds that are not negative'),
+    ({'rounds': -1}, 'not negative'),
+    ({'spinners': -1}, 'not negative'),
     ({'events': {'awk': 0}}, 'at least 1'),
     ({'events': {'no such': 1}}, "'no such'")])
 def test_command_line_refuses(options, message):
