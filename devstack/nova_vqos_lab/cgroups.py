@@ -37,7 +37,9 @@ _MACHINE_SHARES = 102400
 # A tenth of the guests': no guest with a cap below nine tenths of its pCPU
 # notices, and libvirtd answers though all guests spin and the machine is busy.
 _SERVICES_SHARES = 10240
-_LEAST_SHARES = 2
+# A fiftieth of the lab's: it goes on beside other work of the machine, and no
+# guest notices.
+_PACE_SHARES = 2048
 _DEFAULT_SHARES = 1024
 # Of a guest; libvirt shortens it at 64 characters, and escapes those that are
 # special to systemd.
@@ -172,19 +174,19 @@ def weigh_equally(hierarchy: Hierarchy, group: str) -> None:
         set_shares(hierarchy, name, _DEFAULT_SHARES)
 
 
-def create_least(hierarchy: Hierarchy, group: str) -> None:
-    """Make a group that only gets what CPU time all others leave.
+def create_pace(hierarchy: Hierarchy, group: str) -> None:
+    """Make a group that gets a fiftieth of what the lab's hosts get.
 
     :param group: beside the lab's, one name
     :raises NoCgroupsError: when the machine does not let us
     """
     with _explained(hierarchy):
         _make(hierarchy, hierarchy.mounts['cpu'], group, hand_down=False)
-        set_shares(hierarchy, group, _LEAST_SHARES)
+        set_shares(hierarchy, group, _PACE_SHARES)
 
 
 def enter(hierarchy: Hierarchy, group: str, pid: int) -> None:
-    """Put a process into a group that create_least() made."""
+    """Put a process into a group that create_pace() made."""
     _write(hierarchy.directory('cpu', group), 'cgroup.procs', str(pid))
 
 

@@ -102,11 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument('--json', metavar='FILE',
                      help='also write what was found to FILE')
     one.add_argument('--slow', choices=slowcpu.WAYS,
+                     default=slowcpu.INSTRUCTIONS,
                      help="what makes the slow host slow: each of a guest's "
                      'instructions, divisions most, so that kinds of work '
                      'differ more than they do on unlike CPUs; or a lower '
-                     f'clock, for all kinds alike (default: {slowcpu.VARIABLE}'
-                     f', or {slowcpu.WAYS[0]})')
+                     'clock, for all kinds alike (default: %(default)s)')
     one.set_defaults(function=_kinds)
     one = commands.add_parser(
         'prove', help='make the cloud anew, move a server between its hosts '
@@ -114,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         'equally fast for it, and remove the cloud')
     one.add_argument('--json', metavar='FILE',
                      help='also write what was found to FILE')
+    one.add_argument('--plot', metavar='FILE', type=_svg,
+                     help='also draw what was found, as SVG, to FILE; needs '
+                     'matplotlib')
     one.add_argument('--cycles', type=_cycles, default=proof.CYCLES,
                      help='how often it comes to fast, to slow and back, at '
                      f'least {equivalence.LEAST_CYCLES} times '
@@ -229,8 +232,7 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
 
 
 def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
-    if options.slow:
-        os.environ[slowcpu.VARIABLE] = options.slow
+    os.environ[slowcpu.VARIABLE] = options.slow
     os.environ.setdefault(counting.VARIABLE, '1')
     _show(options, kinds.run)
     return 0
@@ -239,15 +241,28 @@ def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
 def _prove(options: argparse.Namespace, _rest: list[str]) -> int:
     os.environ[counting.VARIABLE] = '1'
     os.environ[slowcpu.VARIABLE] = options.slow
+    # What it lacks it says before the minutes that the rest takes.
+    draw = _plotter() if options.plot else None
     found = _show(options, lambda lab: proof.run(lab, options.cycles))
+    if draw is not None:
+        draw(found, options.plot)
     return 0 if found.is_shown else 1
+
+
+def _plotter() -> Callable[[proof.Proof, str], None]:
+    try:
+        from nova_vqos_lab import proof_plot
+    except ImportError as error:
+        raise process.LabError(f'--plot needs matplotlib: {error}') from error
+    return proof_plot.write
 
 
 def _show(options: argparse.Namespace,
           measure: Callable[[cloud.Lab], _Found]) -> _Found:
     """Measure on a lab of its own, show and write what was found."""
     with cloud.only_one():
-        lab = cloud.Lab()
+        # A server is only where the pace is known.
+        lab = cloud.Lab(pcpus_each=1)
         try:
             found = measure(lab)
             # Before the removal, which may fail for another reason.
@@ -339,6 +354,15 @@ def _cycles(text: str) -> int:
             f'{text!r}, it must be a whole number from '
             f'{equivalence.LEAST_CYCLES} to {_MOST_CYCLES}')
     return int(text)
+
+
+def _svg(text: str) -> str:
+    directory = os.path.dirname(text) or '.'
+    if not (text.endswith('.svg') and os.access(directory, os.W_OK)):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}, it must be the name of an .svg file in a directory '
+            'that can be written to')
+    return text
 
 
 def _steps(text: str) -> int:

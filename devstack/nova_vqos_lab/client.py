@@ -5,11 +5,13 @@ Plain requests with an explicit microversion, since the story is also about
 what each version answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import contextlib
 import dataclasses
+import os
 import typing as ty
 
+from nova_vqos import policy
 from nova_vqos_lab import openstack
 from nova_vqos_lab import process
 
@@ -101,11 +103,12 @@ class Cloud:
         parts = {}
         for kind, form, path in (('kernel', 'aki', kernel),
                                  ('ramdisk', 'ari', ramdisk)):
-            found = image.find_image(f'vqos-{kind}')
+            part = f'vqos-{os.path.basename(path)}'
+            found = image.find_image(part)
             if found is None:
                 with open(path, 'rb') as stream:
                     found = image.create_image(
-                        f'vqos-{kind}', container_format=form,
+                        part, container_format=form,
                         disk_format=form, data=stream.read(),
                         allow_duplicates=True, wait=True,
                         visibility='public')
@@ -205,6 +208,12 @@ class Cloud:
         return self.placement(
             f'/resource_providers/{self.provider(host)}/inventories'
         )['inventories']
+
+    def capacity_cu(self, host: str) -> int:
+        """:returns: CPU units that a host sells, with those that are sold"""
+        units = self.inventory(host)[policy.RESOURCE_CLASS]
+        return int((units['total'] - units['reserved'])
+                   * units['allocation_ratio'])
 
     def traits(self, host: str) -> list[str]:
         """:returns: the traits of a host."""
@@ -351,8 +360,15 @@ class Server:
 
     def delete(self) -> None:
         """Delete it, and wait until it is gone with its allocations."""
+        self.request_deletion()
+        self.wait_deleted()
+
+    def request_deletion(self) -> None:
+        """Have it deleted."""
         self.cloud.compute('DELETE', f'/servers/{self.uuid}')
 
+    def wait_deleted(self) -> None:
+        """Wait until it is gone with its allocations."""
         def gone() -> bool:
             shown = self.cloud.compute('GET', f'/servers/{self.uuid}')
             return shown.status == 404 and not self.allocations()
@@ -360,6 +376,15 @@ class Server:
         process.wait_until(gone, _DELETE_LIMIT_S,
                            f'the deletion of {self.name}',
                            log=_log('nova-conductor'), interval_s=0.25)
+
+
+def delete_all(servers: Iterable[Server]) -> None:
+    """Delete servers at the same time, and wait until all are gone."""
+    servers = list(servers)
+    for server in servers:
+        server.request_deletion()
+    for server in servers:
+        server.wait_deleted()
 
 
 def _expect(answer: Answer, status: int, what: str) -> Answer:

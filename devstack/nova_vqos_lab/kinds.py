@@ -29,6 +29,7 @@ import time
 
 import prettytable
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos.calibration.cpu import combine
 from nova_vqos_lab import client
@@ -188,7 +189,7 @@ def run(lab: clouds.Lab) -> Comparison:
     """
     lab.down()
     lab.up()
-    lab.calibrate(benchmarks=(), max_s=_CALIBRATION_S)
+    lab.calibrate(max_s=_CALIBRATION_S)
     with lab.paces() as paces:
         times = {}
         with lab.cloud() as cloud:
@@ -203,10 +204,10 @@ def run(lab: clouds.Lab) -> Comparison:
         lab.deploy()
         with lab.cloud() as cloud:
             cloud.make_flavor(UNITS, {
-                f'resources:{clouds.UNITS}': str(_PROMISED_CU)})
+                policy.UNITS_KEY: str(_PROMISED_CU)})
             times[UNITS] = measure(lab, cloud, paces, UNITS, image)
             cloud.make_flavor(CORRECTED, {
-                f'resources:{clouds.UNITS}': str(_PROMISED_CU),
+                policy.UNITS_KEY: str(_PROMISED_CU),
                 'vqos:work': 'auto'})
             moved = {name: move(lab, cloud, paces, name) for name in PROGRAMS}
             changing_takes_cu = change(lab, cloud)
@@ -237,8 +238,11 @@ def predicted(lab: clouds.Lab) -> tuple[float, float]:
     return min(ratios), max(ratios)
 
 
-def make_image(cloud: client.Cloud) -> str:
-    """:returns: the image of a guest that runs all programs in turn"""
+def make_image(cloud: client.Cloud, programs: Iterable[str] = PROGRAMS
+               ) -> str:
+    """:param programs: that run in turn
+    :returns: the image of a guest that runs them
+    """
     ramdisk = _ramdisk()
     try:
         guest.build_initramfs(
@@ -251,7 +255,7 @@ def make_image(cloud: client.Cloud) -> str:
                             for name, program in PROGRAMS.items()))})
     except guest.GuestError as error:
         raise process.LabError(str(error)) from error
-    return _image_of('kinds', cloud, PROGRAMS)
+    return _image_of('kinds', cloud, programs)
 
 
 def _ramdisk() -> str:
@@ -283,8 +287,8 @@ def measure(lab: clouds.Lab, cloud: client.Cloud,
     for host, server in servers.items():
         times[host] = {}
         for name in PROGRAMS:
-            speed = watch.measure(server, lab.hosts[host], name,
-                                  rounds=_ROUNDS)
+            speed = watch.measure({server: (lab.hosts[host], name)},
+                                  rounds=_ROUNDS)[server]
             times[host][name] = (
                 paces[host].between(speed.began_s, speed.ended_s)
                 / speed.steady)
@@ -315,8 +319,8 @@ def move(lab: clouds.Lab, cloud: client.Cloud,
             server.migrate(host)
         began_s = time.monotonic() + _UNSETTLED_S
         time.sleep(_LEARN_S)
-        speed = watch.measure(server, lab.hosts[host], program,
-                              rounds=_CORRECTED_ROUNDS, only_new=True)
+        speed = watch.measure({server: (lab.hosts[host], program)},
+                              rounds=_CORRECTED_ROUNDS, only_new=True)[server]
         changed = (paces[host].between(speed.began_s, speed.ended_s)
                    / paces[host].between(began_s, speed.ended_s))
         times.append(changed / speed.steady)

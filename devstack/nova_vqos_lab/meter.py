@@ -2,9 +2,10 @@
 """The CPU time and the instructions of a guest's vCPU, from its first one on.
 
 The machine reads both every few milliseconds: the CPU time from the kernel,
-the instructions from the file in which QEMU's plugin counts them. The same
-program retires the same instructions for the same work, on both hosts. So
-instructions count work, and need neither a clock nor rounds.
+the instructions from the file in which QEMU's plugin counts them, where it
+does (counting.py). The same program retires the same instructions for the same
+work, on both hosts. So instructions count work, and need neither a clock nor
+rounds.
 """
 
 import array
@@ -27,6 +28,7 @@ _INTERVAL_S = 0.002
 _SEARCH_INTERVAL_S = 0.001
 # Of a sample's two readings, which are to be of one moment.
 _LONGEST_READING_NS = 500_000
+_BURST_NS = 10**7
 _QEMU = 'qemu-system-x86'
 
 Integers: ty.TypeAlias = npt.NDArray[np.int64]
@@ -36,13 +38,16 @@ Floats: ty.TypeAlias = npt.NDArray[np.float64]
 class Vcpu:
     """The only vCPU of a guest, with open files to read."""
 
-    def __init__(self, cpu_path: str, counter_path: str) -> None:
+    def __init__(self, cpu_path: str, counter_path: str | None) -> None:
         """:param cpu_path: of its CPU time: ``cpuacct.usage`` or ``cpu.stat``
             of its group, or ``schedstat`` of its thread
-        :param counter_path: of its instructions
+        :param counter_path: of its instructions; None: nothing counts them
         :raises OSError: when one cannot be opened
         """
         self._cpu = os.open(cpu_path, os.O_RDONLY)
+        self._counter = None
+        if counter_path is None:
+            return
         try:
             self._counter = os.open(counter_path, os.O_RDONLY)
         except OSError:
@@ -51,15 +56,19 @@ class Vcpu:
 
     def close(self) -> None:
         os.close(self._cpu)
-        os.close(self._counter)
+        if self._counter is not None:
+            os.close(self._counter)
 
     def read(self) -> tuple[int, int]:
-        """:returns: CPU time in nanoseconds, and instructions
+        """:returns: CPU time in nanoseconds, and instructions, 0 where nothing
+            counts them
         :raises OSError: when the guest has gone
         """
         text = os.pread(self._cpu, 64, 0).split(None, 2)
         cpu_ns = (int(text[1]) * 1000 if text[0] == b'usage_usec'
                   else int(text[0]))
+        if self._counter is None:
+            return cpu_ns, 0
         (count,) = instructions.VCPU.unpack(os.pread(
             self._counter, instructions.VCPU.size, instructions.HEADER.size))
         return cpu_ns, count
@@ -67,6 +76,7 @@ class Vcpu:
 
 def of_server(host: hosts.Host, domain: str) -> Vcpu | None:
     """:returns: of a guest of libvirt; None: it is not there yet"""
+    is_counted = counting.is_wanted()
     group = host.vcpu_cgroup(domain)
     if group is None:
         return None
@@ -77,7 +87,8 @@ def of_server(host: hosts.Host, domain: str) -> Vcpu | None:
         cpu_path, threads_path = (os.path.join(accounting, name)
                                   for name in names)
         (thread,) = _read(threads_path).split()
-        return Vcpu(cpu_path, _counter_path(host, int(thread)))
+        return Vcpu(cpu_path, _counter_path(host, int(thread))
+                    if is_counted else None)
     except (OSError, ValueError):
         return None
 
@@ -144,6 +155,21 @@ class Series:
         if not len(retired):
             raise process.LabError('a guest retired no instructions')
         first = max(0, int(retired[0]) - 1)
+        return Series(self.at_ns[first:], self.cpu_ns[first:],
+                      self.instructions[first:])
+
+    def from_first_run(self) -> 'Series':
+        """:returns: from the moment on at which the vCPU began to run its
+            guest: from then on it has most of the next ten milliseconds, less
+            than any quota here. Setting up a guest takes it less.
+        :raises LabError: when it never did
+        """
+        ends_ns = self.at_ns + _BURST_NS
+        used_ns = np.interp(ends_ns, self.at_ns, self.cpu_ns) - self.cpu_ns
+        (running,) = (used_ns > _BURST_NS * 3 / 4).nonzero()
+        if not len(running):
+            raise process.LabError('a guest was not seen to run')
+        first = int(running[0])
         return Series(self.at_ns[first:], self.cpu_ns[first:],
                       self.instructions[first:])
 

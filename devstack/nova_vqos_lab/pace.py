@@ -4,21 +4,23 @@
 A lab is often a virtual machine among others: what a CPU second does there
 was seen to change by 40 % within a minute, with nothing else running in it.
 So the guest that a host was calibrated with goes on running beside the
-servers that are measured, on their pCPU, with what they and everything else
-leave of it. What it does in a CPU second, against what it did when the host
-was calibrated, is the machine's pace: what is left of a server's error when
-that is divided out is nova_vqos's.
+servers that are measured, on one pCPU, at a fiftieth of their weight. What it
+does in a CPU second, against what it did when the host was calibrated, is the
+machine's pace: what is left of a server's error when that is divided out is
+nova_vqos's.
 
 It also keeps the pCPU from idling, which a hypervisor below would give away.
 """
 
 import contextlib
+import math
 import os
 import statistics
 import sys
 import time
 
 from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import estimate
 from nova_vqos.calibration import guest
 from nova_vqos.calibration.cpu import in_guest
 from nova_vqos.calibration.cpu import reference
@@ -37,6 +39,8 @@ _START_LIMIT_S = 120
 # Of which the guest does many in a minute.
 _ROUNDS = 10_000
 _LEAST_ROUNDS = 4
+# Fewer show too little of how much it changes.
+_LEAST_CERTAIN = 10
 _DEVSTACK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -46,11 +50,12 @@ class Pace:
     :ivar pid: of the process that runs its guest, once it was started
     """
 
-    def __init__(self, host: hosts.Host, score: float) -> None:
-        """:param host: with one pCPU for guests
+    def __init__(self, host: hosts.Host, pcpu: int, score: float) -> None:
+        """:param pcpu: the one that the host was calibrated on
         :param score: what that was calibrated with, events per CPU second
         """
         self._host = host
+        self._pcpu = pcpu
         self._score = score
         self._log = host.path(_LOG.lstrip('/'))
         self.pid = 0
@@ -62,10 +67,9 @@ class Pace:
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._log)
-        cgroups.create_least(self._host.hierarchy, GROUP)
-        (pcpu,) = self._host.pcpus
+        cgroups.create_pace(self._host.hierarchy, GROUP)
         running = self._host.popen(
-            [sys.executable, '-m', __name__, str(pcpu)],
+            [sys.executable, '-m', __name__, str(self._pcpu)],
             # It is killed in the end, and leaves its files to the lab.
             env={'PYTHONPATH': _DEVSTACK, 'TMPDIR': paths.RUN},
             log=f'pace-{self._host.name}')
@@ -85,6 +89,22 @@ class Pace:
         :param began_s: by the monotonic clock
         :raises LabError: when it is not known
         """
+        # Each is of the same work: as that of all.
+        return (statistics.harmonic_mean(self._scores(began_s, ended_s))
+                / self._score)
+
+    def uncertainty(self, began_s: float, ended_s: float) -> float:
+        """How well the pace in a time is known.
+
+        :returns: half of its interval of 95 %, relative to it; infinite where
+            rounds are too few for one
+        """
+        scores = self._scores(began_s, ended_s)
+        if len(scores) < _LEAST_CERTAIN:
+            return math.inf
+        return estimate.estimate(scores).width / 2
+
+    def _scores(self, began_s: float, ended_s: float) -> list[float]:
         rounds = [one for one in self._rounds() if one[0] <= ended_s]
         within = [one for one in rounds if one[0] >= began_s]
         scores = [score for _, score in
@@ -92,8 +112,7 @@ class Pace:
         if not scores:
             raise process.LabError(
                 f'the pace of host {self._host.name} is not known')
-        # Each is of the same work: as that of all.
-        return statistics.harmonic_mean(scores) / self._score
+        return scores
 
     def _rounds(self) -> list[tuple[float, float]]:
         """:returns: when each round ended, and its score"""

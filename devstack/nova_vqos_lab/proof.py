@@ -41,15 +41,16 @@ import time
 import numpy as np
 import prettytable
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
 from nova_vqos_lab import equivalence
+from nova_vqos_lab import gauge
 from nova_vqos_lab import meter
 from nova_vqos_lab import pace
 from nova_vqos_lab import process
-from nova_vqos_lab import story
 
 CYCLES = 8
 _BLOCK_PERIODS = 10
@@ -57,8 +58,6 @@ _VISIT_BLOCKS = 13
 _SETTLED_NS = 2 * 10**9
 _WINDOWS_S = (1, 10, 60)
 _JUDGED_WINDOW_S = 10
-#: How far CPU time may be from the cap, in each window of that length.
-CPU_TOLERANCE = 0.003
 _CALIBRATION_S = 150
 _GUEST_LIMIT_S = 180
 # After the last block, for the samples around its end.
@@ -122,8 +121,9 @@ class Stay:
         """Whether CPU time is the cap in each window of 10 s."""
         first, *others = self.cpu_errors[_JUDGED_WINDOW_S]
         one_quota = self.quota_s / (_JUDGED_WINDOW_S * self.share)
-        return (all(abs(error) <= CPU_TOLERANCE for error in others)
-                and -CPU_TOLERANCE <= first <= CPU_TOLERANCE + one_quota)
+        return (all(abs(error) <= gauge.CPU_TOLERANCE for error in others)
+                and (-gauge.CPU_TOLERANCE <= first
+                     <= gauge.CPU_TOLERANCE + one_quota))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ def run(lab: clouds.Lab, cycles: int = CYCLES) -> Proof:
     """
     lab.down()
     lab.up()
-    lab.calibrate(max_s=_CALIBRATION_S)
+    lab.calibrate((pace.BENCHMARK,), _CALIBRATION_S)
     with lab.paces() as paces:
         lab.deploy()
         with (lab.cloud() as cloud, contextlib.ExitStack() as open_meters):
@@ -244,12 +244,12 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
            paces: Mapping[str, pace.Pace], beside: Mapping[str, meter.Meter],
            cycles: int) -> Iterator[Stay]:
     """:param beside: of the guests of paces"""
-    kind = story.CALIBRATED
+    kind = gauge.CALIBRATED
     image = cloud.make_image(
         'proof', guest.find_kernel(), clouds.initramfs(), guest.command_line(
             [kind], events={kind: lab.benchmark().round_events}))
     cloud.make_flavor('proof', {
-        f'resources:{clouds.UNITS}': str(story.PROMISED_CU)})
+        policy.UNITS_KEY: str(gauge.PROMISED_CU)})
     server = cloud.boot('proof', 'proof', image, 'fast')
     domain = process.wait_until(lambda: server.domain, _GUEST_LIMIT_S,
                                 'the name of the guest')

@@ -3,11 +3,13 @@
 
 import dataclasses
 import json
+import math
 import typing as ty
 
 import prettytable
 
 from nova_vqos_lab import process
+from nova_vqos_lab import verdict
 
 #: The last check: the story came to its end.
 TOLD = 'told-to-its-end'
@@ -29,6 +31,9 @@ class Measurement:
         had the machine been as fast as when it was calibrated
     :ivar raw_cu: the same, as fast as the machine was
     :ivar pace: how fast that was, 1 is as fast as when it was calibrated
+    :ivar uncertainty: half of the interval of 95 % of what was delivered,
+        relative to it; None where nothing was divided out
+    :ivar predicted_error: of this kind of work, by the profile
     """
 
     story: str
@@ -39,23 +44,51 @@ class Measurement:
     delivered_cu: float
     raw_cu: float
     pace: float
+    uncertainty: float | None = None
+    predicted_error: float = 0.0
 
     @property
     def error(self) -> float:
         """Delivered against promised: 0.02 is 2 % too fast."""
         return self.delivered_cu / self.promised_cu - 1
 
+    @property
+    def raw_error(self) -> float:
+        """The same, as fast as the machine was."""
+        return self.raw_cu / self.promised_cu - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuTime:
+    """The CPU time of a server's vCPU over its cap, divided by nothing else.
+
+    Each is that over the cap, less 1.
+
+    :ivar host: where it ran
+    :ivar moment: ``boot`` or ``migrated``
+    :ivar share: of a pCPU, by the cap
+    :ivar first_second: from the first moment on this host at which it ran
+    :ivar windows: of ten seconds each, from the same moment on
+    """
+
+    host: str
+    moment: str
+    share: float
+    first_second: float
+    windows: tuple[float, ...]
+
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Something that had to be so.
+    """Something that has to be so.
 
     :ivar name: unique, lasting
+    :ivar passed: None: what was measured does not decide it
     :ivar detail: what was seen
     """
 
     name: str
-    passed: bool
+    passed: verdict.Verdict
     detail: str
 
 
@@ -64,17 +97,22 @@ class Results:
 
     def __init__(self) -> None:
         self.measurements: list[Measurement] = []
+        self.cpu_times: list[CpuTime] = []
         self.checks: list[Check] = []
 
-    def check(self, name: str, passed: bool, detail: str) -> None:
+    def check(self, name: str, passed: verdict.Verdict, detail: str) -> None:
         """Note a check, and say how it ended."""
         self.checks.append(Check(name, passed, detail))
-        process.say(f'   {"ok" if passed else "FAILED":6} {name}: {detail}')
+        process.say(f'   {verdict.WORDS[passed]:9} {name}: {detail}')
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed, and there were any."""
-        return bool(self.checks) and all(one.passed for one in self.checks)
+        """Whether no check failed, and there were any.
+
+        One that is undecided did neither.
+        """
+        return bool(self.checks) and not any(
+            one.passed is False for one in self.checks)
 
     @property
     def ended(self) -> bool:
@@ -86,6 +124,7 @@ class Results:
         return {
             'measurements': [dataclasses.asdict(one)
                              for one in self.measurements],
+            'cpu_times': [dataclasses.asdict(one) for one in self.cpu_times],
             'checks': [dataclasses.asdict(one) for one in self.checks],
         }
 
@@ -97,19 +136,48 @@ class Results:
 
     def table(self) -> str:
         """:returns: all of it, for people."""
-        speeds = prettytable.PrettyTable(
-            ['story', 'host', 'moment', 'work', 'promised CU', 'delivered CU',
-             'error', 'raw CU', "machine's pace"])
-        speeds.align = 'l'
+        speeds = _table('story', 'host', 'moment', 'work', 'promised CU',
+                        'delivered CU', 'error', 'by profile', 'raw CU',
+                        "machine's pace")
         for one in self.measurements:
+            error = f'{one.error:+.1%}'
+            if one.uncertainty is not None:
+                error += f' {plus_minus(one.uncertainty)}'
             speeds.add_row([one.story, one.host, one.moment, one.work,
                             f'{one.promised_cu:.0f}',
-                            f'{one.delivered_cu:.1f}', f'{one.error:+.1%}',
+                            f'{one.delivered_cu:.1f}', error,
+                            f'{one.predicted_error:+.1%}',
                             f'{one.raw_cu:.1f}', f'{one.pace:.1%}'])
-        checks = prettytable.PrettyTable(['check', 'passed', 'what was seen'])
-        checks.align = 'l'
+        times = _table('host', 'moment', 'cap, of a pCPU',
+                       'CPU time over the cap: first second',
+                       'first 10 s', 'next 10 s')
+        for time in self.cpu_times:
+            times.add_row([time.host, time.moment, f'{time.share:.2%}',
+                           f'{time.first_second:+.1%}',
+                           *(f'{error:+.2%}' for error in time.windows)])
+        checks = _table('check', 'passed', 'what was seen')
         checks.max_width['what was seen'] = 76
-        for one in self.checks:
-            checks.add_row([one.name, 'yes' if one.passed else 'NO',
-                            one.detail])
-        return f'{speeds}\n{checks}'
+        for check in self.checks:
+            checks.add_row([check.name, verdict.WORDS[check.passed],
+                            check.detail])
+        return f'{speeds}\n{times}\n{checks}\n{self._summary()}'
+
+    def _summary(self) -> str:
+        verdicts = [one.passed for one in self.checks]
+        counts = ', '.join(f'{verdicts.count(value)} {word}'
+                           for value, word in verdict.WORDS.items())
+        return f'{len(verdicts)} checks: {counts}'
+
+
+def plus_minus(uncertainty: float) -> str:
+    """:param uncertainty: half of an interval, relative; infinite: too little
+        was measured for one
+    """
+    shown = ('unknown' if math.isinf(uncertainty) else f'{uncertainty:.1%}')
+    return f'\N{PLUS-MINUS SIGN} {shown}'
+
+
+def _table(*columns: str) -> prettytable.PrettyTable:
+    table = prettytable.PrettyTable(columns)
+    table.align = 'l'
+    return table

@@ -29,7 +29,7 @@ SHARE = 50
 
 #: Ways of being slow, of which the environment variable chooses one; the first
 #: is the default.
-WAYS = INSTRUCTIONS, CLOCK = 'instructions', 'clock'
+WAYS = CLOCK, INSTRUCTIONS = 'clock', 'instructions'
 VARIABLE = 'NOVA_VQOS_LAB_SLOW'
 
 

@@ -68,7 +68,7 @@ def run(lab: clouds.Lab, seed: int, minutes: float,
         if soak_checks.servers(cloud):
             raise process.LabError('the lab has servers: delete them first')
         prepare(cloud)
-    with lab.sharing_pcpus(), lab.cloud() as cloud:
+    with lab.cloud() as cloud:
         world = soak_steps.World(lab, cloud)
         with world.small_disks():
             driver = _Driver(world, soak_checks.Checks(lab, cloud), done)

@@ -12,10 +12,8 @@ import typing as ty
 import libvirt
 
 from nova_vqos import policy
-from nova_vqos import units
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
-from nova_vqos_lab import config
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
 from nova_vqos_lab import services
@@ -168,10 +166,7 @@ class Checks:
 
     def _wrong_cap(self, server: Server, domain: str) -> Iterator[str]:
         host = self._lab.hosts[server.host or '']
-        profile = self._lab.profile(host.name)
-        cap = units.cap(server.cu, server.vcpus,
-                        profile.slowest(host.pcpus), tick_us=profile.tick_us,
-                        period_us=config.period_us())
+        wanted_us, in_us = self._lab.cap(host.name, server.cu, server.vcpus)
         for vcpu in range(server.vcpus):
             found = host.vcpu_cap(domain, vcpu)
             if found is None:
@@ -179,13 +174,12 @@ class Checks:
                 continue
             quota_us, period_us = found
             # A debt may lower the quota, or lengthen the period.
-            if (quota_us, period_us) == (cap.quota_us, cap.period_us) or (
-                    server.is_charged and 0 < quota_us * cap.period_us
-                    <= cap.quota_us * period_us):
+            if (quota_us, period_us) == (wanted_us, in_us) or (
+                    server.is_charged
+                    and 0 < quota_us * in_us <= wanted_us * period_us):
                 continue
             yield (f'{server}: its vCPU {vcpu} has a cap of {quota_us} in '
-                   f'{period_us} us, right is {cap.quota_us} in '
-                   f'{cap.period_us} us')
+                   f'{period_us} us, right is {wanted_us} in {in_us} us')
 
     def _wrong_claims(self, known: Mapping[str, Server]) -> Iterator[str]:
         moving = self._unconfirmed()
@@ -206,9 +200,9 @@ class Checks:
     def _claimed_cu(self, name: str) -> dict[str, int]:
         found = self._cloud.placement(
             f'/resource_providers/{self._cloud.provider(name)}/allocations')
-        return {consumer: one['resources'][clouds.UNITS]
+        return {consumer: one['resources'][policy.RESOURCE_CLASS]
                 for consumer, one in found['allocations'].items()
-                if clouds.UNITS in one['resources']}
+                if policy.RESOURCE_CLASS in one['resources']}
 
     def _unconfirmed(self) -> set[str]:
         """:returns: the moves whose server may go back"""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import contextlib
 import os
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
@@ -39,7 +40,7 @@ def prepare(lab: cloud.Lab) -> None:
                         events={'sysbench': calibrated.round_events})))]
             # Hosts that sell units take no servers without.
             made.make_flavor('tempest', {
-                f'resources:{cloud.UNITS}': str(UNITS)})
+                policy.UNITS_KEY: str(UNITS)})
             made.make_zone(f'only-{cloud.REFERENCE}', cloud.REFERENCE)
         config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                      config.STESTR_CONF)

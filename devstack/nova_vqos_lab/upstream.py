@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos.tests.upstream import compare
 from nova_vqos_lab import cloud as clouds
@@ -72,7 +73,7 @@ def prepare(lab: clouds.Lab, driver: str) -> None:
         flavors = [f'{driver}-{units}' for units in _UNITS]
         for name, units in zip(flavors, _UNITS, strict=True):
             cloud.make_flavor(name, {} if driver == STOCK else {
-                f'resources:{clouds.UNITS}': str(units)}, disk_gib=1)
+                policy.UNITS_KEY: str(units)}, disk_gib=1)
     config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                  config.STESTR_CONF)
     config.write_ini(os.path.join(paths.TEMPEST, 'tempest.conf'),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch and measure servers: inside by their console, outside by cgroups."""
 
+from collections.abc import Mapping
 import dataclasses
 import threading
 import time
@@ -13,7 +14,9 @@ from nova_vqos_lab import process
 
 _FIRST_ROUND_LIMIT_S = 120
 _ROUNDS_LIMIT_S = 180
-_CRASHES = ('Kernel panic', 'kernel BUG', 'invalid opcode', 'Oops:')
+# The guests that are watched never end by themselves.
+_CRASHES = ('Kernel panic', 'kernel BUG', 'invalid opcode', 'Oops:',
+            'reboot: Power down')
 _LEAST_S = 5
 _WATCH_INTERVAL_S = 0.001
 
@@ -23,87 +26,107 @@ class Speed:
     """What a guest did, in events per second of wall time.
 
     :ivar steady: over all rounds, without what is between them
-    :ivar first: of the first complete round on this host
-    :ivar first_at_s: when that was done, in seconds after the guest's first
-        output on this host
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
-    :ivar cpu_share: CPU time of its vCPU per wall time, by its cgroup
+    :ivar clock_s: for how long the two were compared; 0: for too short
     :ivar began_s: when the first round began, by the monotonic clock, within
         a second
     :ivar ended_s: when the last one ended
     """
 
     steady: float
-    first: float
-    first_at_s: float
     rounds: int
     clock_error: float
-    cpu_share: float
+    clock_s: float
     began_s: float
     ended_s: float
 
 
-def measure(server: client.Server, host: hosts.Host, kind: str = 'sysbench',
-            *, rounds: int = 8, only_new: bool = False) -> Speed:
-    """Measure a server on the host that it is on.
+def measure(servers: Mapping[client.Server, tuple[hosts.Host, str]], *,
+            rounds: int = 8, only_new: bool = False
+            ) -> dict[client.Server, Speed]:
+    """Measure servers, all at the same time.
 
     All rounds on this host count: from the first second on.
 
-    :param host: the one that it is on
-    :param kind: of work
-    :param rounds: how many, at least
+    :param servers: with the host that each is on, and the kind of its work
+    :param rounds: how many of each, at least
     :param only_new: whether those do not count that began before now
-    :raises process.LabError: when the guest does not do them, or crashed
+    :raises process.LabError: when a guest does not do them, or crashed
     """
-    seen_at: dict[float, float] = {}
-    group = host.vcpu_cgroup(server.domain)
-    if group is None:
-        raise process.LabError(f'{server.name} is not on {host.name}')
-    # Time and CPU time, whenever rounds were looked for and found: the boot
-    # before them may have to wait for something.
-    used: list[tuple[float, int]] = []
-    skipped = (1 + len(guest.rounds(server.console().splitlines(), kind))
-               if only_new else 0)
+    watched = [_Watched(server, host, kind, only_new=only_new)
+               for server, (host, kind) in servers.items()]
 
-    def enough() -> list[guest.Round] | None:
-        text = server.console()
+    def enough() -> bool:
+        # Each of them, since each notes when its rounds came.
+        looks = [one.look(rounds) for one in watched]
+        return all(looks)
+
+    process.wait_until(
+        enough, _FIRST_ROUND_LIMIT_S + _ROUNDS_LIMIT_S,
+        f'{rounds} rounds of ' + ' and '.join(
+            f'{kind} of {server.name}'
+            for server, (_, kind) in servers.items()), interval_s=0.2)
+    return {one.server: one.speed() for one in watched}
+
+
+class _Watched:
+    """A server whose rounds are looked for again and again."""
+
+    def __init__(self, server: client.Server, host: hosts.Host, kind: str, *,
+                 only_new: bool) -> None:
+        if host.vcpu_cgroup(server.domain) is None:
+            raise process.LabError(f'{server.name} is not on {host.name}')
+        self.server = server
+        self._kind = kind
+        self._skipped = (
+            1 + len(guest.rounds(server.console().splitlines(), kind))
+            if only_new else 0)
+        self._found: list[guest.Round] = []
+        # When each was first seen, by its uptime.
+        self._seen_at: dict[float, float] = {}
+
+    def look(self, rounds: int) -> bool:
+        """:returns: whether so many have been found, in a time long enough"""
+        text = self.server.console()
         crash = next((one for one in _CRASHES if one in text), None)
         if crash:
             raise process.LabError(
-                f'the guest of {server.name} crashed ({crash}): '
+                f'the guest of {self.server.name} crashed ({crash}): '
                 f'{text[text.index(crash):][:300]}')
-        found = guest.rounds(text.splitlines(), kind)[skipped:]
+        self._found = guest.rounds(text.splitlines(),
+                                   self._kind)[self._skipped:]
         now = time.monotonic()
-        if found:
-            used.append((now, cgroups.cpu_time_ns(host.hierarchy, group)))
-        for one in found:
-            seen_at.setdefault(one.uptime_s, now)
-        long_enough = used and now - used[0][0] >= _LEAST_S
-        return found if long_enough and len(found) >= rounds else None
+        for one in self._found:
+            self._seen_at.setdefault(one.uptime_s, now)
+        return (len(self._found) >= rounds
+                and now - min(self._seen_at.values()) >= _LEAST_S)
 
-    found = process.wait_until(
-        enough, _FIRST_ROUND_LIMIT_S + _ROUNDS_LIMIT_S,
-        f'{rounds} rounds of {kind} of {server.name}', interval_s=0.2)
-    (began, used_before_ns), (ended, used_ns) = used[0], used[-1]
-    cpu_share = (used_ns - used_before_ns) / 1e9 / (ended - began)
-    uptimes = sorted(seen_at)
-    # Rounds that were already there when first looked had no time of theirs.
-    timed = [one for one in uptimes if seen_at[one] > seen_at[uptimes[0]]]
-    clock_error = 0.0
-    if len(timed) > 2:
-        inside = timed[-1] - timed[0]
-        outside = seen_at[timed[-1]] - seen_at[timed[0]]
-        clock_error = inside / outside - 1
-    first, last = found[0], found[-1]
-    return Speed(
-        steady=(sum(one.events for one in found)
-                / sum(one.elapsed_s for one in found)),
-        first=first.events / first.elapsed_s, first_at_s=first.elapsed_s,
-        rounds=len(found), clock_error=clock_error, cpu_share=cpu_share,
-        # Some rounds may have been done before anybody looked.
-        began_s=ended - (last.uptime_s - first.uptime_s + first.elapsed_s),
-        ended_s=ended)
+    def speed(self) -> Speed:
+        """:returns: by all rounds that were found"""
+        first, last = self._found[0], self._found[-1]
+        ended_s = self._seen_at[last.uptime_s]
+        clock_error, clock_s = self._clock_error()
+        return Speed(
+            steady=(sum(one.events for one in self._found)
+                    / sum(one.elapsed_s for one in self._found)),
+            rounds=len(self._found), clock_error=clock_error, clock_s=clock_s,
+            # Some rounds may have been done before anybody looked.
+            began_s=ended_s - (last.uptime_s - first.uptime_s
+                               + first.elapsed_s),
+            ended_s=ended_s)
+
+    def _clock_error(self) -> tuple[float, float]:
+        uptimes = sorted(self._seen_at)
+        # Rounds that were already there when first looked had no time of
+        # theirs.
+        timed = [one for one in uptimes
+                 if self._seen_at[one] > self._seen_at[uptimes[0]]]
+        if len(timed) <= 2:
+            return 0.0, 0.0
+        inside_s = timed[-1] - timed[0]
+        outside_s = self._seen_at[timed[-1]] - self._seen_at[timed[0]]
+        return inside_s / outside_s - 1, outside_s
 
 
 class CapWatch:

@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos_lab import cloud as clouds
-from nova_vqos_lab import story
+from nova_vqos_lab import gauge
 
 LIMIT_S = 120
-CU = story.PROMISED_CU
-_KEY = f'resources:{clouds.UNITS}'
+CU = gauge.PROMISED_CU
 
 # The story, which the first test waits for, has limits of its own.
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.timeout(600, func_only=True)
 def cloud(lab, told):
     assert lab.is_deployed, told.checks[-1]
     with lab.cloud() as made:
-        made.make_flavor('checked', {_KEY: str(CU)})
+        made.make_flavor('checked', {policy.UNITS_KEY: str(CU)})
         # Of a speed that only fast has.
         made.make_flavor('checked-fast', {
-            _KEY: str(int(lab.pcpu_cu('slow')) + 2)})
+            policy.UNITS_KEY: str(int(lab.pcpu_cu('slow')) + 2)})
         yield made
 
 

@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from nova_vqos import policy
 from nova_vqos.calibration import guest
 from nova_vqos.host_stats import TRAIT_DD_BILLING
 from nova_vqos.tests.fixtures import monitoring
@@ -21,7 +22,7 @@ from nova_vqos_lab import process
 LIMIT_S = 180
 UNITS = 40
 TRAITS = {TRAIT_DD_BILLING, 'CUSTOM_VQOS_QUANTUM_CACHE'}
-FLAVOR = {f'resources:{clouds.UNITS}': str(UNITS),
+FLAVOR = {f'resources:{policy.RESOURCE_CLASS}': str(UNITS),
           'vqos:dd_billing': 'charge', 'vqos:quantum_class': 'cache'}
 
 pytestmark = pytest.mark.timeout(900, func_only=True)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from nova_vqos_lab import gauge
 from nova_vqos_lab import story
 
 # A wrong cap shows as more than this: the hosts differ by more than two, and
@@ -12,24 +13,12 @@ from nova_vqos_lab import story
 COARSE_TOLERANCE = 0.1
 
 
-@pytest.mark.parametrize('name', [
-    name for name in story.CHECKS if name not in story.MACHINE_CHECKS])
+@pytest.mark.parametrize('name', story.CHECKS)
 def test_check(told, name):
-    """A check was made, and passed."""
+    """A check was made, and did not fail; undecided, it says why."""
     found = one_check(told, name)
-    assert found.passed, found.detail
-
-
-@pytest.mark.parametrize('name', story.MACHINE_CHECKS)
-def test_check_of_the_machine(told, name):
-    """A check was made; where it did not pass, it says by how much.
-
-    The demo counts it as failed. Here it is reported and no more: what the
-    machine did meanwhile cannot be told from what nova_vqos did. That is
-    tested by the cap, by the CPU time had, and coarsely by the speed.
-    """
-    found = one_check(told, name)
-    if not found.passed:
+    assert found.passed is not False, found.detail
+    if found.passed is None:
         pytest.xfail(found.detail)
 
 
@@ -46,8 +35,8 @@ def test_no_check_is_unknown(told):
 
 @pytest.mark.parametrize('host', ['fast', 'slow'])
 @pytest.mark.parametrize('moment', ['boot', 'migrated'])
-def test_calibrated_work_runs_at_the_promised_speed(told, host, moment):
-    """Coarsely, on both hosts, before and after; see MACHINE_CHECKS.
+def test_work_runs_at_the_promised_speed(told, host, moment):
+    """Coarsely, on both hosts, before and after; as its kind does by profile.
 
     With the machine's pace divided out, or as it is: what slows the one who
     measures the pace need not slow the server (58 CU of 60 became 68 so). A
@@ -56,8 +45,9 @@ def test_calibrated_work_runs_at_the_promised_speed(told, host, moment):
     (found,) = [
         one for one in told.measurements
         if (one.story, one.host, one.moment, one.work, one.promised_cu) == (
-            'units', host, moment, story.CALIBRATED, story.PROMISED_CU)]
-    assert min(abs(cu / found.promised_cu - 1) for cu in (
+            'units', host, moment, gauge.CALIBRATED, gauge.PROMISED_CU)]
+    predicted_cu = found.promised_cu * (1 + found.predicted_error)
+    assert min(abs(cu / predicted_cu - 1) for cu in (
         found.delivered_cu, found.raw_cu)) <= COARSE_TOLERANCE, found
 
 
@@ -66,11 +56,16 @@ def test_json(told, tmp_path):
     path = tmp_path / 'demo.json'
     told.write(str(path))
     written = json.loads(path.read_text())
-    assert set(written) == {'measurements', 'checks'}
+    assert set(written) == {'measurements', 'cpu_times', 'checks'}
     for one in written['measurements']:
         assert set(one) == {'story', 'host', 'moment', 'work', 'promised_cu',
-                            'delivered_cu', 'raw_cu', 'pace'}
+                            'delivered_cu', 'raw_cu', 'pace', 'uncertainty',
+                            'predicted_error'}
         assert one['story'] in ('stock', 'units', 'work', 'guarantee')
         assert one['moment'] in ('boot', 'migrated', 'sold out', 'noise')
+    for one in written['cpu_times']:
+        assert set(one) == {'host', 'moment', 'share', 'first_second',
+                            'windows'}
     for one in written['checks']:
         assert set(one) == {'name', 'passed', 'detail'}
+        assert one['passed'] in (True, False, None)

@@ -11,7 +11,6 @@ from nova_vqos.calibration.cpu import compare
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
-from nova_vqos_lab import story
 from nova_vqos_lab import tempest
 
 # Agents sample each ten seconds, and a rate takes two samples.
@@ -57,7 +56,8 @@ def test_both_hosts_are_listed(lab, server):
     assert (fast['host'], slow['host']) == ('fast', 'slow')
     assert fast['agent'] == slow['agent'] == 'alive'
     assert fast['coefficient'] > slow['coefficient'] == 1.0
-    assert slow['capacity_cu'] == 100 < fast['capacity_cu']
+    pcpus = len(lab.hosts['slow'].pcpus)
+    assert slow['capacity_cu'] == 100 * pcpus < fast['capacity_cu']
     assert slow['profile'] != fast['profile']
     assert server.uuid in slow['servers']
     assert slow['used_cu'] == tempest.UNITS
@@ -71,8 +71,8 @@ def test_a_server_is_shown_with_what_it_gets(lab, server):
     assert (found['server_uuid'], found['host']) == (server.uuid, 'slow')
     assert found['entitled_cu'] == tempest.UNITS
     assert found['right'] is True
-    assert 0 < found['delivered_cu'] < tempest.UNITS * (
-        1 + story.FIRST_ROUND_TOLERANCE)
+    # A rate of ten seconds may begin with a full bucket: a quota more.
+    assert 0 < found['delivered_cu'] < tempest.UNITS * 1.1
     (listed,) = [row for row in manage(lab, 'server', 'list')
                  if row['server_uuid'] == server.uuid]
     assert listed['host'] == 'slow'

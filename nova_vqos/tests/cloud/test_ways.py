@@ -7,6 +7,7 @@ import contextlib
 import libvirt
 import pytest
 
+from nova_vqos import policy
 from nova_vqos import units
 from nova_vqos.calibration import guest
 from nova_vqos_lab import administrator
@@ -33,7 +34,7 @@ def cloud(lab, told):
     assert lab.is_deployed, told.checks[-1]
     with lab.cloud() as made:
         for name, cu in FLAVORS.items():
-            made.make_flavor(name, {f'resources:{clouds.UNITS}': str(cu)})
+            made.make_flavor(name, {policy.UNITS_KEY: str(cu)})
         made.make_image('ways', guest.find_kernel(), clouds.initramfs(),
                         config.IDLE_GUEST)
         yield made
@@ -67,7 +68,7 @@ def check(lab, server, host, cu):
     """It is on a host, with the cap and, there alone, the claim of its units.
     """
     check_cap(lab, server, host, cu)
-    assert {provider: claim[clouds.UNITS] for provider, claim
+    assert {provider: claim[policy.RESOURCE_CLASS] for provider, claim
             in server.allocations().items()} == {
                 server.cloud.provider(host): cu}
 
@@ -86,7 +87,7 @@ def cap(lab, host, cu):
 
 
 def claimed(cloud, lab):
-    return {name: cloud.usages(name).get(clouds.UNITS, 0)
+    return {name: cloud.usages(name).get(policy.RESOURCE_CLASS, 0)
             for name in lab.hosts}
 
 
@@ -171,8 +172,7 @@ def test_thirty_boots_at_once(lab, cloud):
     try:
         refused = [one for one in crowd if one.wait_settled()]
         started = [one for one in crowd if one not in refused]
-        room = {name: cloud.inventory(name)[clouds.UNITS]['total'] // CU
-                for name in lab.hosts}
+        room = {name: cloud.capacity_cu(name) // CU for name in lab.hosts}
         assert claimed(cloud, lab) == {
             name: CU * sum(one.host == name for one in started)
             for name in lab.hosts}

@@ -39,6 +39,14 @@ def test_both_are_read(tmp_path, counter, text, cpu_ns):
     vcpu.close()
 
 
+def test_a_guest_whose_instructions_nothing_counts(tmp_path):
+    cpu = tmp_path / 'cpu'
+    cpu.write_text('5\n')
+    vcpu = meter.Vcpu(str(cpu), None)
+    assert vcpu.read() == (5, 0)
+    vcpu.close()
+
+
 def test_samples_grow_while_it_runs(tmp_path, counter):
     cpu = tmp_path / 'cpu'
     cpu.write_text('5\n')
@@ -91,3 +99,12 @@ def test_windows_begin_with_the_first_instruction(offset_ms):
 def test_no_instruction_at_all():
     with pytest.raises(process.LabError, match='no instructions'):
         capped(offset_ms=10**6).from_first_instruction()
+
+
+@pytest.mark.parametrize('offset_ms', [0, 7, 250])
+def test_without_instructions_windows_begin_with_the_first_run(offset_ms):
+    series = capped(offset_ms=offset_ms)
+    series.cpu_ns[2:] += 3 * MS
+    first = series.from_first_run()
+    assert first.at_ns[0] == pytest.approx(10**15 + offset_ms * MS,
+                                           abs=6 * MS)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A picture of a proof: CPU time over the cap, and work by host.
+
+Importing this needs matplotlib, which the lab's packages do not bring.
+"""
+
+from collections.abc import Sequence
+import itertools
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nova_vqos_lab import gauge
+from nova_vqos_lab import proof
+
+_HOSTS = ('fast', 'slow')
+_COLOURS = {'fast': '#0b5cad', 'slow': '#a85a00'}
+_MARKERS = {'fast': 'o', 'slow': 's'}
+_WIDTH_IN, _HEIGHT_IN = 9, 4
+# Points of a row are spread over this part of it, evenly.
+_LANE, _GOLDEN = 0.5, 0.618034
+_LENGTHS_S = (1, 10)
+_PERCENT = 100
+
+
+def write(found: proof.Proof, path: str) -> None:
+    """Draw a proof.
+
+    :param path: of an SVG file
+    """
+    with matplotlib.rc_context({
+            'svg.fonttype': 'none', 'svg.hashsalt': 'proof',
+            'axes.spines.top': False, 'axes.spines.right': False,
+            'axes.grid': True, 'axes.grid.axis': 'x', 'axes.axisbelow': True,
+            'grid.color': '#d5dae0', 'figure.constrained_layout.use': True}):
+        figure = Figure((_WIDTH_IN, _HEIGHT_IN))
+        times, works = figure.subplots(1, 2, width_ratios=(3, 2))
+        _draw_cpu_time(times, found)
+        _draw_work(works, found)
+        # Dated by what it is committed with.
+        figure.savefig(path, format='svg', metadata={'Date': None})
+
+
+def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
+    """Each later window, and each first one, which may have a quota more."""
+    rows = []
+    for length_s, host in itertools.product(_LENGTHS_S, _HOSTS):
+        stays = [stay.cpu_errors[length_s] for stay in found.stays
+                 if stay.host == host and stay.cpu_errors[length_s]]
+        rows.append((f'{length_s} s on {host}, first', host,
+                     [errors[0] for errors in stays]))
+        rows.append((f'{length_s} s on {host}, later', host,
+                     [error for errors in stays for error in errors[1:]]))
+    tolerance = gauge.CPU_TOLERANCE * _PERCENT
+    axes.axvspan(-tolerance, tolerance, color='#d8ead8')
+    _draw_rows(axes, rows)
+    axes.set_xlabel('CPU time over the cap, %')
+
+
+def _draw_work(axes: Axes, found: proof.Proof) -> None:
+    """Work per CPU second of each visit, around the mean of all."""
+    visits = [(stay.host, visit) for stay in found.stays
+              for visit in stay.visits]
+    mean = sum(visit.work for _, visit in visits) / len(visits)
+    rows = [(host, host, [visit.work / mean - 1 for on, visit in visits
+                          if on == host]) for host in _HOSTS]
+    _draw_rows(axes, rows)
+    axes.set_xlabel("work per CPU second\nover the calibration's guest's,\n"
+                    'from the mean of both, %')
+
+
+def _draw_rows(axes: Axes,
+               rows: Sequence[tuple[str, str, Sequence[float]]]) -> None:
+    """:param rows: name, host, and relative errors, from the top down"""
+    for row, (_, host, errors) in enumerate(rows):
+        heights = [row + _LANE * ((number * _GOLDEN) % 1 - 0.5)
+                   for number in range(len(errors))]
+        axes.plot([error * _PERCENT for error in errors], heights,
+                  _MARKERS[host], color=_COLOURS[host], markersize=3,
+                  alpha=0.6, linestyle='none')
+    axes.set_yticks(range(len(rows)),
+                    [f'{name} ({len(errors)})' for name, _, errors in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.axvline(0, color='#59636e', linewidth=0.8)
