@@ -261,6 +261,16 @@ def vcpu_group(hierarchy: Hierarchy, group: str, domain: str,
     return None
 
 
+def weight_group(vcpu: str) -> str:
+    """:param vcpu: group of a vCPU, as :func:`vcpu_group` has it
+    :returns: the group that has the weight of its domain: where libvirt made
+        a group of its own for the rest of its limits, the one above
+    """
+    domain = os.path.dirname(vcpu)
+    return (os.path.dirname(domain) if os.path.basename(domain) == 'libvirt'
+            else domain)
+
+
 def read_cap(hierarchy: Hierarchy, group: str) -> tuple[int, int]:
     """Read a group's CPU cap.
 
@@ -350,9 +360,25 @@ def _bottom_up(root: str) -> list[str]:
 
 def _pids(directory: str) -> list[int]:
     try:
-        return [int(pid) for pid in _read(f'{directory}/cgroup.procs').split()]
+        if not _is_threaded(directory):
+            return [int(pid) for pid in
+                    _read(f'{directory}/cgroup.procs').split()]
+        # Of such a group the kernel tells threads only.
+        threads = _read(f'{directory}/cgroup.threads').split()
     except OSError:
         return []
+    found = (process.of_thread(int(thread)) for thread in threads)
+    return list(dict.fromkeys(pid for pid in found if pid is not None))
+
+
+def _is_threaded(directory: str) -> bool:
+    """:returns: whether a group has threads, not processes; in version 1
+        none does, and no root has the file
+    """
+    try:
+        return _read(f'{directory}/cgroup.type').strip() == 'threaded'
+    except FileNotFoundError:
+        return False
 
 
 def _kill(directory: str) -> None:

@@ -95,6 +95,17 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in 'ZX' else fields[19]
 
 
+def of_thread(tid: int) -> int | None:
+    """:returns: the pid of a thread's process; None if it is gone."""
+    try:
+        with open(f'/proc/{tid}/status', encoding='utf-8',
+                  errors='replace') as status:
+            fields = dict(line.split(':', 1) for line in status)
+    except OSError:
+        return None
+    return int(fields['Tgid'])
+
+
 class Process:
     """A process known by its pid and the time of its start.
 

@@ -176,10 +176,8 @@ class Guest:
     def shares(self, host=None):
         """:returns: the weight of the domain, as the kernel has it."""
         host = host or self.host
-        group = os.path.dirname(self.group(host))
-        if host.hierarchy.version == 2:
-            group = os.path.dirname(group)
-        return cgroups.read_shares(host.hierarchy, group)
+        return cgroups.read_shares(
+            host.hierarchy, cgroups.weight_group(self.group(host)))
 
     def meddle(self, quota_us, host=None):
         """Change its cap behind libvirt's back."""
@@ -306,13 +304,14 @@ class Writes:
         host = domain.host
         group = domain.group()
         v1 = host.hierarchy.version == 1
-        machine = os.path.dirname(group if v1 else os.path.dirname(group))
         names = (('cpu.cfs_quota_us', 'cpu.cfs_period_us') if v1
                  else ('cpu.max',))
         paths = [host.hierarchy.directory('cpu', f'{directory}/{name}')
-                 for directory in (group, machine) for name in names]
+                 for directory in (group, os.path.dirname(group))
+                 for name in names]
         paths.append(host.hierarchy.directory(
-            'cpu', f'{machine}/{"cpu.shares" if v1 else "cpu.weight"}'))
+            'cpu', f'{cgroups.weight_group(group)}/'
+                   f'{"cpu.shares" if v1 else "cpu.weight"}'))
         libc = ctypes.CDLL(None, use_errno=True)
         self._handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         for path in paths:
