@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(versions upstream)
+ON_REQUEST=(versions upstream host-v2)
 
 usage() {
     cat <<EOT
@@ -27,15 +27,21 @@ a virtual environment in .venv), then runs the named levels. The default is:
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
 
-Two more are for changes of what Nova sees of nova_vqos. They take long:
+More run only if they are named, since they take long. The first two are for
+changes of what Nova sees of nova_vqos:
 
   versions    package, with all functional tests, in each Nova's modes
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
               own compute tests on the lab's cloud (root): with stock Nova and
               with nova_vqos, side by side; logs go to build/upstream
+  host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
+              under QEMU (root). It takes hours: it goes on where it was, and
+              takes names of files and options of its own (-- --help); what
+              came out is in build/host-v2
 
-unit, functional, host and cloud take arguments of pytest. A level that this
-machine cannot run is skipped, and the reason printed; with CI=true it fails.
+unit, functional, host, host-v2 and cloud take arguments of pytest. A level
+that this machine cannot run is skipped, and the reason printed; with CI=true it
+fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
@@ -64,7 +70,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | functional | host | cloud) ;;
+            unit | functional | host | host-v2 | cloud) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -161,6 +167,15 @@ run_cloud() {
     if may_run_cloud cloud; then
         run_pytest cloud "$@"
     fi
+}
+
+run_host-v2() {
+    local as=()
+    install_packages "${HOST_PACKAGES[@]}" "${GUEST_PACKAGES[@]}" \
+        "${HOST_TEST_PACKAGES[@]}"
+    [ "$(id -u)" = 0 ] || as=(sudo "--preserve-env=CI,NOVA_VQOS_DEBIAN_MIRROR")
+    "${as[@]}" env PYTHONPATH="$TOP/devstack" PYTHONDONTWRITEBYTECODE=1 \
+        "$VENV/bin/python" -W ignore -m nova_vqos.tests.host.v2_level "$@"
 }
 
 # may_run_hosts LEVEL: installs what hosts in namespaces need; skips the level

@@ -10,6 +10,7 @@ for it.
 """
 
 import contextlib
+import dataclasses
 import glob
 import json
 import os
@@ -25,6 +26,7 @@ import time
 import warnings
 
 from nova_vqos.calibration import guest
+from nova_vqos.calibration.guest import modules
 from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import unit_files
@@ -34,6 +36,10 @@ SUITE = 'trixie-backports'
 META_PACKAGE = 'linux-image-cloud-amd64'
 EMULATOR = 'qemu-system-x86_64'
 MEMORY_MIB = 1024
+#: Of its kernel, what hosts of the lab need besides: links, bridges and their
+#: queues, taps, a /etc of their own, and what calibrates I/O.
+MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'overlay', 'loop',
+           'nft_chain_nat')
 _VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
               '/usr/lib/virtiofsd')
 _FETCH_TIMEOUT_S = 300
@@ -43,14 +49,31 @@ _PANIC = 'Kernel panic'
 # What the guest's root needs to be writable for libvirtd and QEMU. Not /tmp:
 # the checkout may be below it.
 _TMPFS = ('run', 'var/lib/libvirt', 'var/log', 'var/cache', 'etc/libvirt')
-_INIT = """\
+_BOOT = """\
 #!/bin/sh
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mkdir /new
+"""
+_READ_ONLY = """\
 mount -t virtiofs -o ro root /new || poweroff -f
+"""
+# What is written is in memory, and vanishes with the machine.
+_WRITABLE = """\
+for module in /modules/*; do
+    insmod $module
+done
+mkdir /shared /written
+mount -t virtiofs -o ro root /shared || poweroff -f
+mount -t tmpfs -o size=75% written /written
+mkdir /written/upper /written/work
+mount -t overlay -o \
+lowerdir=/shared,upperdir=/written/upper,workdir=/written/work \
+    overlay /new || poweroff -f
+"""
+_INIT = """\
 mount -t proc proc /new/proc
 mount -t sysfs sysfs /new/sys
 mount --move /dev /new/dev
@@ -64,7 +87,15 @@ done
 ip link set lo up
 hostname vqos-newer
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export HOME=/run TMPDIR=/run PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={pythonpath}
+export HOME=/run PYTHONPATH={pythonpath}
+"""
+# As systemd does.
+_DELEGATE = """\
+echo '+cpuset +cpu +io +memory +pids' \
+    >/new/sys/fs/cgroup/cgroup.subtree_control
+"""
+_NOTHING_WRITTEN = """\
+export TMPDIR=/run PYTHONDONTWRITEBYTECODE=1
 """
 _RUN = """\
 chroot /new {command} >/new/dev/ttyS1 \
@@ -126,12 +157,13 @@ def check():
 
 
 def fetch_kernel(cache_dir=guest.CACHE_DIR):
-    """The path of the newer kernel, fetched once.
+    """The path of the newer kernel, fetched once with some of its modules.
 
     :raises Lacking: when it is not cached and cannot be fetched
     """
     target = pathlib.Path(cache_dir, 'newer-kernel')
-    found = sorted(target.glob('vmlinuz-*'))
+    found = [path for path in sorted(target.glob('vmlinuz-*'))
+             if modules_directory(path).is_dir()]
     if found:
         return str(found[-1])
     if platform.machine() != 'x86_64':
@@ -148,21 +180,29 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
         version = re.search(r'linux-image-(\d\S*)', depends)
         if not version:
             raise Lacking(f'{SUITE} of {mirror()} has no {META_PACKAGE}')
-        # NOTE: since 7.2 the kernel is in a package of its own.
+        # NOTE: since 7.2 kernel and modules are in packages of their own.
         for name in (f'linux-binary-{version[1]}',
-                     f'linux-image-{version[1]}'):
+                     f'linux-modules-{version[1]}'):
             run_apt('apt-get', 'download', name)
             (archive,) = glob.glob(f'{scratch}/{name}_*.deb')
             subprocess.run(['dpkg', '-x', archive, f'{scratch}/unpacked'],
                            check=True, timeout=_FETCH_TIMEOUT_S)
-            kernels = [path for path in
-                       pathlib.Path(scratch, 'unpacked').rglob('vmlinuz*')
-                       if path.is_file()]
-            if kernels:
-                path = target / f'vmlinuz-{version[1]}'
-                kernels[0].replace(path)
-                return str(path)
-    raise Lacking(f'the packages of Linux {version[1]} hold no kernel')
+        (unpacked,) = glob.glob(f'{scratch}/unpacked/**/lib/modules/*',
+                                recursive=True)
+        path = target / f'vmlinuz-{version[1]}'
+        try:
+            modules.copy(unpacked, modules_directory(path), MODULES)
+            pathlib.Path(unpacked, 'vmlinuz').replace(path)
+        except (modules.ModuleMissing, OSError) as error:
+            raise Lacking(f'the packages of Linux {version[1]} are not as '
+                          f'those of 7.3 were: {error}') from error
+    return str(path)
+
+
+def modules_directory(kernel):
+    """Where modules of a kernel are that was fetched."""
+    version = os.path.basename(kernel).removeprefix('vmlinuz-')
+    return pathlib.Path(kernel).parent / 'modules' / version
 
 
 def mirror():
@@ -278,21 +318,84 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
 
 def _run_once(module, directory, kernel, timeout_s, pcpus, run):
     """:returns: what it printed, or None; the console; how it timed out"""
+    done = boot(
+        [sys.executable, '-m', module], directory, kernel=kernel,
+        timeout_s=timeout_s, pcpus=pcpus,
+        init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + run)
+    lines = [line for line in done.output.splitlines()
+             if line.startswith('{')]
+    return (json.loads(lines[-1]) if lines else None, done.console,
+            f' within {timeout_s} s' if done.timed_out else '')
+
+
+def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
+    """Run a command as root of the other machine, which may write anywhere.
+
+    Its clock goes by the instructions that its two pCPUs execute, together
+    one a nanosecond, or slower than the real one where they are idle. So no
+    time limit in it is reached because it is emulated on a busy machine, and
+    what it measures of CPU time is as on a machine of its own.
+
+    :param directory: for what the run leaves behind
+    :param kernel: path of the kernel, see :func:`fetch_kernel`
+    :param timeout_s: of real time
+    :returns: Run
+    """
+    return boot(
+        command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=2,
+        memory_mib=memory_mib,
+        init=_BOOT + _WRITABLE + _INIT + _DELEGATE + _RUN,
+        # After its name no two parts of one module are told apart: they are
+        # loaded in the order of their numbers.
+        contents={f'/modules/{number:02}-{name}.ko': content
+                  for number, (name, content) in enumerate(modules.ordered(
+                      modules_directory(kernel), MODULES).items())},
+        # numpy wants x86-64-v2.
+        options=('-icount', 'shift=0', '-cpu', 'Nehalem'), tmpfs=('run',))
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a machine left.
+
+    :ivar output: of the command
+    :ivar console: of the kernel, and what the command said of failures
+    :ivar timed_out: whether it was ended for that
+    """
+
+    output: str
+    console: str
+    timed_out: bool
+
+
+def boot(command, directory, *, kernel, init, timeout_s, pcpus,
+         memory_mib=MEMORY_MIB, contents=None, options=(), tmpfs=_TMPFS):
+    """Boot the other machine and have it run one command.
+
+    :param init: what its PID 1 does, with places for what is known here
+    :param contents: of further files of its initramfs, by path
+    :param options: further ones of QEMU
+    :param tmpfs: directories of its root that are empty and writable
+    :returns: Run
+    """
     top = pathlib.Path(guest.__file__).parents[3]
-    guest.build_initramfs(str(directory / 'initrd'), [], (_INIT + run).format(
+    initrd = str(directory / 'initrd')
+    guest.build_initramfs(initrd, [], init.format(
         shown=shlex.join(unit_files.shown()), systemd=systemd.PROGRAM,
         units=systemd.MACHINE_UNITS,
-        tmpfs=' '.join(name for name in _TMPFS if os.path.isdir(f'/{name}')),
+        tmpfs=' '.join(name for name in tmpfs if os.path.isdir(f'/{name}')),
         pythonpath=shlex.quote(str(top)),
-        command=shlex.join([sys.executable, '-m', module])))
+        command=shlex.join(command)), contents=contents)
     output, console = directory / 'output', directory / 'console'
     with _shared_root(directory) as socket:
-        command = [
-            EMULATOR, '-accel', 'tcg,thread=multi', '-smp', str(pcpus),
-            '-m', str(MEMORY_MIB), '-nodefaults', '-no-user-config',
+        argv = [
+            EMULATOR, '-accel',
+            'tcg' if '-icount' in options else 'tcg,thread=multi',
+            '-smp', str(pcpus), *options,
+            '-m', str(memory_mib), '-nodefaults', '-no-user-config',
             '-display', 'none', '-no-reboot',
             '-object', 'memory-backend-memfd,id=memory,share=on,'
-            f'size={MEMORY_MIB}M', '-numa', 'node,memdev=memory',
+            f'size={memory_mib}M', '-numa', 'node,memdev=memory',
             '-chardev', f'socket,id=root,path={socket}',
             '-device', 'vhost-user-fs-pci,chardev=root,tag=root',
             '-device', 'virtio-rng-pci',
@@ -300,18 +403,16 @@ def _run_once(module, directory, kernel, timeout_s, pcpus, run):
             '-serial', 'chardev:console',
             '-chardev', f'file,id=output,path={output}',
             '-serial', 'chardev:output',
-            '-kernel', kernel, '-initrd', str(directory / 'initrd'),
+            '-kernel', kernel, '-initrd', initrd,
             '-append', 'console=ttyS0 quiet panic=-1 tsc=reliable']
-        timed_out = ''
+        timed_out = False
         try:
-            subprocess.run(command, stdin=subprocess.DEVNULL, check=True,
+            subprocess.run(argv, stdin=subprocess.DEVNULL, check=True,
                            timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            timed_out = f' within {timeout_s} s'
-    text = output.read_text() if output.exists() else ''
-    lines = [line for line in text.splitlines() if line.startswith('{')]
-    return (json.loads(lines[-1]) if lines else None,
-            console.read_text(errors='replace'), timed_out)
+            timed_out = True
+    return Run(output.read_text() if output.exists() else '',
+               console.read_text(errors='replace'), timed_out)
 
 
 @contextlib.contextmanager
