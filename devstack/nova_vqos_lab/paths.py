@@ -7,7 +7,8 @@ NOVA_VQOS_LAB_PREFIX, the first part of the names of namespaces and cgroups.
 Three more say what it is like: NOVA_VQOS_LAB_PERIOD_US, the CFS period of all
 caps, see config; NOVA_VQOS_LAB_SLOW, what makes the slow host slow, see
 slowcpu; and NOVA_VQOS_LAB_COUNT, whether QEMU counts instructions, see
-counting.
+counting. NOVA_VQOS_LAB_PATIENCE is by how much waits for anything may last
+longer, on an emulated machine.
 """
 
 import os

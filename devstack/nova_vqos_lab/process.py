@@ -12,6 +12,9 @@ import typing as ty
 # A wait that lasts longer than this says what it waits for.
 _SILENCE_S = 10
 COMMAND_LIMIT_S = 60
+# How many times longer than said a wait may last: where the machine itself is
+# emulated, nothing is as fast as the limits assume.
+_PATIENCE = float(os.environ.get('NOVA_VQOS_LAB_PATIENCE', '1'))
 
 
 class LabError(Exception):
@@ -30,7 +33,7 @@ def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,
 
     :param condition: called again and again; it ends the wait by returning
         something true
-    :param limit_s: seconds after which the wait fails
+    :param limit_s: seconds after which the wait fails, on a real machine
     :param what: what is waited for, a noun, for progress and the error
     :param log: path of the log to read when it fails, if there is one
     :param alive: false when waiting longer is in vain
@@ -38,6 +41,7 @@ def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,
     :returns: what the condition returned
     :raises LabError: when the limit is reached or alive() says no
     """
+    limit_s *= _PATIENCE
     started = time.monotonic()
     next_word = started + _SILENCE_S
     see = f', see {log}' if log else ''
