@@ -5,7 +5,7 @@ What a controller decides by is not here: each has a state of its own for each
 server, see :class:`ServerStates`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 import logging
 import statistics
 import typing as ty
@@ -51,6 +51,8 @@ class Server:
         not meant for it; '': there is none
     :ivar reserved: what is reserved for its threads, as last seen; None: not
         yet known
+    :ivar is_guaranteed: whether its policy asks for a reservation, or it
+        still has one
     :ivar problem: what an operator should know; '': nothing
     """
 
@@ -71,6 +73,7 @@ class Server:
         self.unmatched = ''
         self.reserved: base.Reserved | None = None
         self.correction = 1.0
+        self.is_guaranteed = False
         self.problem = ''
         self._understood = False
 
@@ -117,17 +120,12 @@ class Server:
     def has_reservation(self) -> bool:
         """Whether it has units, and any time is reserved for it."""
         return (self.policy is not None and self.reserved is not None
-                and self.reserved.pcpus > 0)
+                and bool(self.reserved.pcpus))
 
     @property
     def keeps_reservation(self) -> bool:
         """Whether it has one that its policy does not ask for any more."""
         return self.has_reservation and not self.asks_guarantee
-
-    @property
-    def is_guaranteed(self) -> bool:
-        """Whether its policy asks for a reservation, or it still has one."""
-        return self.asks_guarantee or self.has_reservation
 
     @property
     def policy_errors(self) -> Set[str]:
@@ -274,6 +272,7 @@ class Server:
     def record_reserved(self, reserved: base.Reserved) -> None:
         """Record what is reserved for its threads."""
         self.reserved = reserved
+        self._update_guaranteed()
 
     def record_correction(self, correction: float) -> None:
         """Record by how much its own work is faster than its coefficient."""
@@ -324,6 +323,11 @@ class Server:
                         'more: its cap is left as it is', self.uuid,
                         self.name, self.policy.units)
         self.policy = policy
+        self._update_guaranteed()
+
+    def _update_guaranteed(self) -> None:
+        """Once: the loop asks it of servers in each tick."""
+        self.is_guaranteed = self.asks_guarantee or self.has_reservation
 
     def _effective_policy(self, domain: base.Domain,
                           overrides: policy_override.Overrides
@@ -370,37 +374,32 @@ class _KeepPolicy(Exception):
     """A server cannot follow a push, and has a good policy already."""
 
 
-class ServerStates(ty.Generic[_State]):
-    """What one controller knows of each server, until the server has gone."""
+class ServerStates(dict[Server, _State]):
+    """What one controller knows of each server, until the server has gone.
+
+    A server that is looked up for the first time gets a state.
+    """
 
     def __init__(self, make: Callable[[Server], _State]) -> None:
         """
         :param make: the state of a server that is new to the controller
         """
+        super().__init__()
         self._make = make
-        self._states: dict[Server, _State] = {}
 
-    def __getitem__(self, server: Server) -> _State:
-        try:
-            return self._states[server]
-        except KeyError:
-            state = self._states[server] = self._make(server)
-            return state
-
-    def __contains__(self, server: Server) -> bool:
-        return server in self._states
-
-    def values(self) -> Iterator[_State]:
-        """Those that there are: a server may have none yet."""
-        return iter(self._states.values())
+    def __missing__(self, server: Server) -> _State:
+        state = self[server] = self._make(server)
+        return state
 
     def drop(self, server: Server) -> None:
         """Forget a server, which has gone."""
-        self._states.pop(server, None)
+        self.pop(server, None)
 
 
-class Servers(Mapping[str, Server]):
+class Servers(dict[str, Server]):
     """The servers that run on this host, by UUID.
+
+    They come and go by :meth:`add` and :meth:`remove` alone.
 
     A server is marked while something may have changed that its cap depends
     on: the loop looks at those between two ticks. One that is not settled has
@@ -409,22 +408,13 @@ class Servers(Mapping[str, Server]):
     """
 
     def __init__(self) -> None:
-        self._servers: dict[str, Server] = {}
+        super().__init__()
         self._marked: set[Server] = set()
         self._unsettled: set[Server] = set()
         self._turns: tuple[set[Server], ...] = tuple(
             set() for _ in range(TURNS))
         self._turn = 0
         self._states: list[ServerStates[ty.Any]] = []
-
-    def __getitem__(self, uuid: str) -> Server:
-        return self._servers[uuid]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._servers)
-
-    def __len__(self) -> int:
-        return len(self._servers)
 
     def states(self, make: Callable[[Server], _State]
                ) -> ServerStates[_State]:
@@ -436,7 +426,7 @@ class Servers(Mapping[str, Server]):
     def add(self, server: Server) -> Server:
         """Add a server, which replaces an earlier run of it."""
         self.remove(server.uuid)
-        self._servers[server.uuid] = server
+        self[server.uuid] = server
         self._marked.add(server)
         self._unsettled.add(server)
         min(self._turns, key=len).add(server)
@@ -444,7 +434,7 @@ class Servers(Mapping[str, Server]):
 
     def remove(self, uuid: str) -> None:
         """Forget a server, and all states of it."""
-        server = self._servers.pop(uuid, None)
+        server = self.pop(uuid, None)
         if server is not None:
             self._marked.discard(server)
             self._unsettled.discard(server)

@@ -89,12 +89,12 @@ class CapsController(controller.Controller):
         :returns: those for which it is not what it was, or cannot be read, or
             that were not looked at for a while
         """
-        states = {server: self._states[server] for server in known}
         in_force = self._hypervisor.read_anew([
-            server.uuid for server, state in states.items()
-            if state.in_force is not None])
+            server.uuid for server in known
+            if self._states[server].in_force is not None])
         found = set()
-        for server, state in states.items():
+        for server in known:
+            state = self._states[server]
             if (in_force.get(server.uuid) is state.in_force
                     and now_s < state.look_at_s):
                 state.confirm_right(now_s)
@@ -148,8 +148,8 @@ class CapsController(controller.Controller):
     def _alarms(self) -> tuple[str, ...]:
         return tuple(
             f'server {server.uuid} ({server.name}): {problem}'
-            for server in self._servers.values()
-            if (problem := self._states[server].tampering.problem))
+            for server, state in self._states.items()
+            if (problem := state.tampering.problem))
 
     def close(self) -> None:
         """Give servers that paid for their I/O all they are entitled to.

@@ -34,8 +34,10 @@ _LINE_INTERVAL_S = 10.0
 # Of what is not a cap: pins, and the end of a limit that has no basis.
 _OTHERS_AT_ONCE = 5
 _OTHER_INTERVAL_S = 10.0
-# Between two looks at a server for which all is as it was.
+# Between two looks at a server for which all is as it was: whatever changes
+# what is wanted has it looked at sooner.
 _LOOK_INTERVAL_S = 60.0
+_RIGHT_LOOK_INTERVAL_S = 600.0
 # Its cap, which is in force, does not wait for what only its next start needs.
 _FIRST_PERSIST_RETRY_S = 1.0
 _LONGEST_PERSIST_RETRY_S = 60.0
@@ -128,7 +130,8 @@ class CapState:
 
     def record_look(self, now_s: float) -> None:
         """Record that it was looked at, and when that is due again."""
-        self.look_at_s = now_s + _LOOK_INTERVAL_S
+        self.look_at_s = now_s + (
+            _RIGHT_LOOK_INTERVAL_S if self.right else _LOOK_INTERVAL_S)
         if self.choose_at_s > now_s:
             self.look_at_s = min(self.look_at_s, self.choose_at_s)
 

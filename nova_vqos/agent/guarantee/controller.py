@@ -294,9 +294,9 @@ class GuaranteeController(controller.Controller):
         problem = 'its pCPUs differ' if self._unlike else self._problem
         alarms = ([f'no speed can be guaranteed: {problem}']
                   if self._is_on and self.host is None else [])
-        failing = [(server.uuid, self._states[server].problem)
-                   for server in self._servers.values()
-                   if server in self._states and self._states[server].problem
+        failing = [(server.uuid, state.problem)
+                   for server, state in self._states.items()
+                   if state.problem
                    # That it prefers one is no reason to expect it here.
                    and (self._is_on or server.guarantee != 'preferred')]
         if failing:
