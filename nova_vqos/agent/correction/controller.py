@@ -153,6 +153,10 @@ class CorrectionController(controller.Controller):
         self._reserve_cu = reserve_cu
         self._clock = clock
         self._states = known.states(CorrectionState)
+        # As of the last look at each, in the order in which they came; and
+        # what they may use beyond their claims together.
+        self._corrected: dict[servers.Server, None] = {}
+        self._beyond_cu = 0.0
         self._terms: controller.HostTerms | None = None
         self._read_at_s = float('-inf')
         self._counts = False
@@ -172,10 +176,13 @@ class CorrectionController(controller.Controller):
         """Read all servers that are corrected, and ask for those that came."""
         self._terms = terms
         self.due_at_s = now_s + _INTERVAL_S
+        self._corrected = dict.fromkeys(
+            server for server in self._corrected
+            if self._servers.get(server.uuid) is server
+            and _is_corrected(server))
+        self._beyond_cu = math.fsum(map(_beyond_cu, self._corrected))
         corrected = []
-        for server in self._servers.values():
-            if not _is_corrected(server):
-                continue
+        for server in self._corrected:
             self._correct(server, now_s, terms)
             self._ask(server, now_s)
             if self._states[server].ask_at_s:
@@ -199,6 +206,10 @@ class CorrectionController(controller.Controller):
         """Correct a server by what is known, before its cap is worked out."""
         self._terms = terms
         if _is_corrected(server):
+            if server not in self._corrected:
+                self._corrected[server] = None
+                self._beyond_cu += _beyond_cu(server)
+                self.expire()
             self._correct(server, now_s, terms)
         elif server.correction != 1.0:
             self._change(server, 1.0, now_s)
@@ -362,9 +373,8 @@ class CorrectionController(controller.Controller):
         state, policy = self._states[server], server.policy
         cu = ty.cast(int, None if policy is None else policy.units)
         vcpus = 1 if policy is None else policy.vcpus
-        left_cu = max(0.0, self._reserve_cu - sum(
-            _beyond_cu(other) for other in self._servers.values()
-            if other is not server))
+        left_cu = max(0.0, self._reserve_cu - (
+            self._beyond_cu - _beyond_cu(server)))
         # It may use so much more than it claimed.
         least = cu / (cu + left_cu)
         if factor < least:
@@ -390,7 +400,10 @@ class CorrectionController(controller.Controller):
         LOG.info('Server %s (%s): its own work is %.3f times as fast here as '
                  'the mean of all kinds, before %.3f; its cap follows',
                  server.uuid, server.name, factor, server.correction)
+        before_cu = _beyond_cu(server)
         server.record_correction(factor)
+        if server in self._corrected:
+            self._beyond_cu += _beyond_cu(server) - before_cu
         state.changed_at_s = now_s
         state.changed_by = state.measured.windows
         state.since_s = time.time()

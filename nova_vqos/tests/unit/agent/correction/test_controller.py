@@ -12,6 +12,7 @@ from nova_vqos import primitives
 from nova_vqos import speeds as records
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import biller
+from nova_vqos.agent.correction import controller
 from nova_vqos.agent.correction import store as stores
 from nova_vqos.billing import ledger
 from nova_vqos.billing import usage
@@ -224,6 +225,40 @@ def test_more_comes_from_the_reserve_as_far_as_it_goes(slow, make):
     fast.tick(70)
     assert fast.share(fakes.OTHER_UUID) == pytest.approx(
         ON_FAST / 0.75, rel=0.03)
+
+
+def test_one_whose_work_is_no_longer_corrected_frees_the_reserve(slow, make):
+    slow.boot(fakes.OTHER_UUID, run_id=2)
+    fast = arrive(slow, make, speeds=1.5e9, correction_reserve_cu=15)
+    fast.tick(40)
+    move(slow, fast, uuid=fakes.OTHER_UUID, speeds=1.5e9)
+    fast.tick(60)
+    assert fast.correction(fakes.OTHER_UUID)['factor'] > 0.95
+    fast.change(extra_specs=fakes.make_specs('40'))
+    fast.tick(70)
+    assert fast.share() == ON_FAST
+    assert fast.share(fakes.OTHER_UUID) == pytest.approx(
+        ON_FAST / 0.75, rel=0.03)
+
+
+def test_no_server_costs_a_look_at_each_other(make, monkeypatch):
+    host = make('slow', SLOW)
+    for number in range(40):
+        host.boot(f'{number:08}-2222-4333-8444-555555555555', units='2',
+                  run_id=number + 1)
+    host.start()
+    host.host.instructions_per_s = {'': 1e9}
+    host.tick(30)
+    looks = []
+    beyond_cu = controller._beyond_cu
+
+    def note(server):
+        looks.append(server)
+        return beyond_cu(server)
+    monkeypatch.setattr(controller, '_beyond_cu', note)
+    host.tick(5)
+    # At a tick, and at a reading: of all together, and of itself.
+    assert len(looks) <= 3 * 40
 
 
 def test_back_on_a_host_it_has_its_speed_at_once(slow, make, bus):
