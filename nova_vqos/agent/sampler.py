@@ -59,7 +59,8 @@ class SampleState:
         :param reading: None: it failed
         :param clock: since the last one
         """
-        self.clock = usage.total_clock((self.clock, clock))
+        if clock.ran_ns:
+            self.clock = usage.total_clock((self.clock, clock))
         if reading is None:
             self.missed += 1
             if self.missed == _MISSED:
@@ -70,7 +71,8 @@ class SampleState:
             LOG.info('Server %s (%s): what its vCPUs use can be read again',
                      server.uuid, server.name)
         self.missed = 0
-        self.history.add(reading._replace(clock=self.clock))
+        self.history.add(reading._replace(clock=self.clock)
+                         if self.clock.ran_ns else reading)
 
 
 class Sampler(controller.Controller):

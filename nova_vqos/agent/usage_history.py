@@ -38,7 +38,9 @@ class History:
         last = self.last
         if last is not None and last.run != reading.run:
             self._readings.clear()
-        elif last is not None:
+        elif last is not None and (
+                reading.vcpu_ns < last.vcpu_ns
+                or reading.throttled_ns < last.throttled_ns):
             reading = reading._replace(
                 vcpu_ns=max(last.vcpu_ns, reading.vcpu_ns),
                 throttled_ns=max(last.throttled_ns, reading.throttled_ns))
@@ -92,7 +94,8 @@ class History:
         :returns: empty where there was none, or its clock is not known
         """
         last = self.last
-        if last is None or now_s - last.read_at_s > _STALE_S:
+        if (last is None or not last.clock.ran_ns
+                or now_s - last.read_at_s > _STALE_S):
             return usage.NO_CLOCK_TIME
         first = self._readings[self._first(_LATELY_S)]
         if full and last.read_at_s - first.read_at_s < _LATELY_S - _SLACK_S:
