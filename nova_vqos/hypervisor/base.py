@@ -507,8 +507,8 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def threads(self, uuid: str) -> Threads:
-        """Find the threads of a domain."""
+    def vcpu_threads(self, uuid: str) -> Mapping[int, int]:
+        """Find the threads of a domain's vCPUs, by their number."""
 
     @abc.abstractmethod
     def vcpu_runs(self, uuids: Collection[str]

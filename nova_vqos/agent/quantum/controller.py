@@ -22,11 +22,15 @@ class QuantumState:
 
     :ivar slices: after the last enforcement; None: there was none
     :ivar seen_revision: of the server, at the last enforcement
+    :ivar target: of the last enforcement; None: there was none
+    :ivar target_of: what it follows from
     """
 
     def __init__(self, _server: servers.Server) -> None:
         self.slices: messages.Slices | None = None
         self.seen_revision: int | None = None
+        self.target: enforcers.Target | None = None
+        self.target_of: tuple[object, ...] = ()
 
 
 class QuantumController(controller.Controller):
@@ -120,6 +124,17 @@ class QuantumController(controller.Controller):
 
     def _target(self, server: servers.Server,
                 profile: model.Profile | None) -> enforcers.Target:
+        """Its target, made again only when what that follows from changed."""
+        state, cap = self._states[server], self._caps.state(server)
+        target_of = (server.revision, profile, cap.desired, cap.in_force,
+                     self._guarantees.concerns(server))
+        if state.target is None or target_of != state.target_of:
+            state.target = self._make_target(server, profile)
+            state.target_of = target_of
+        return state.target
+
+    def _make_target(self, server: servers.Server,
+                     profile: model.Profile | None) -> enforcers.Target:
         state, policy = self._caps.state(server), server.policy
         pcpus = None if profile is None else server.eligible_pcpus(profile)
         share = Fraction(0)

@@ -148,6 +148,7 @@ class Enforcer:
         self._watcher = watcher
         self._clock = clock
         self._plan = host.NOTHING
+        self._planned_from: tuple[object, ...] = ()
         self._states: dict[str, _State] = {}
         self._host_problems: list[str] = []
         self._logged_problems: list[str] = []
@@ -213,8 +214,8 @@ class Enforcer:
         found: dict[str, Mapping[int, int]] = {}
         for target in targets:
             try:
-                found[target.uuid] = self._hypervisor.threads(
-                    target.uuid).vcpus
+                found[target.uuid] = self._hypervisor.vcpu_threads(
+                    target.uuid)
             except base.Unavailable:
                 raise
             except base.DomainGone as error:
@@ -262,6 +263,7 @@ class Enforcer:
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
+            self._planned_from = ()
             return host.NOTHING
         try:
             sockets = self._hypervisor.topology()
@@ -270,7 +272,12 @@ class Enforcer:
         except base.HypervisorError as error:
             # Slices do not depend on it.
             self._set_host_problem(f'no server has a pool: {error}')
+            self._planned_from = ()
             return host.NOTHING
+        planned_from = servers, sockets, slices_us
+        if planned_from == self._planned_from:
+            return self._plan
+        self._planned_from = planned_from
         return host.plan_host(servers, sockets, slices_us, self._plan)
 
     def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],

@@ -136,9 +136,11 @@ class LibvirtHypervisor(base.Hypervisor):
     def read_anew(self, uuids: Collection[str]) -> Mapping[str, base.InForce]:
         found = {}
         for uuid in uuids:
-            with contextlib.suppress(base.HypervisorError):
+            try:
                 found[uuid] = self._domains.use(uuid, caps.Caps,
                                                 caps.Caps.read_anew)
+            except base.HypervisorError:
+                continue
         return found
 
     def write(self, uuid: str, changes: Sequence[base.Change]) -> None:
@@ -229,8 +231,8 @@ class LibvirtHypervisor(base.Hypervisor):
     def counts_clock(self) -> bool:
         return frequency.is_counted()
 
-    def threads(self, uuid: str) -> base.Threads:
-        return threads.read(self._domains, uuid)
+    def vcpu_threads(self, uuid: str) -> Mapping[int, int]:
+        return threads.read_vcpus(self._domains, uuid)
 
     def vcpu_runs(self, uuids: Collection[str]
                   ) -> Mapping[str, Mapping[int, base.ThreadRun]]:

@@ -40,6 +40,9 @@ class Attributes(ctypes.Structure):
                 ('period_ns', ctypes.c_uint64))
 
 
+_SIZE_BYTES = ctypes.sizeof(Attributes)
+
+
 class _Default:
     """The kernel's default slice, as of the last thread that was given it.
 
@@ -118,8 +121,7 @@ def read(tid: int) -> Attributes:
     """
     found = Attributes()
     _set, get = _numbers()
-    _check_call(_call(get, tid, found, ctypes.c_uint(ctypes.sizeof(found)),
-                      ctypes.c_uint(0)))
+    _check_call(_call(get, tid, found, _SIZE_BYTES, 0))
     return found
 
 
@@ -130,8 +132,8 @@ def write(tid: int, wanted: Attributes) -> None:
     :raises base.SlicesUnsupported: on another architecture
     """
     set_, _get = _numbers()
-    wanted.size = ctypes.sizeof(wanted)
-    _check_call(_call(set_, tid, wanted, ctypes.c_uint(0)))
+    wanted.size = _SIZE_BYTES
+    _check_call(_call(set_, tid, wanted, 0, 0))
 
 
 def _read(tid: int) -> Attributes:
@@ -191,12 +193,14 @@ def _numbers() -> tuple[int, int]:
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
+    libc.syscall.argtypes = (ctypes.c_long, ctypes.c_int,
+                             ctypes.POINTER(Attributes), ctypes.c_uint,
+                             ctypes.c_uint)
     return libc
 
 
 def _call(number: int, tid: int, attributes: Attributes,
-          *rest: ctypes.c_uint) -> int:
+          *rest: int) -> int:
     """:returns: 0, or the number of the error"""
-    done = _libc().syscall(ctypes.c_long(number), ctypes.c_int(tid),
-                           ctypes.byref(attributes), *rest)
+    done = _libc().syscall(number, tid, attributes, *rest)
     return ctypes.get_errno() if done < 0 else 0

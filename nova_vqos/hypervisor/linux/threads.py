@@ -139,8 +139,13 @@ class ThreadReader:
 
 
 def read(cache: domain_files.Cache, uuid: str) -> base.Threads:
-    """As :meth:`base.ThreadDriver.threads`."""
+    """Find all threads of a domain."""
     return cache.use(uuid, ThreadReader, ThreadReader.read)
+
+
+def read_vcpus(cache: domain_files.Cache, uuid: str) -> Mapping[int, int]:
+    """As :meth:`base.ThreadDriver.vcpu_threads`."""
+    return cache.use(uuid, ThreadReader, ThreadReader.read_vcpus).tids
 
 
 def read_runs(cache: domain_files.Cache, uuids: Collection[str]

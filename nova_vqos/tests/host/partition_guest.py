@@ -212,7 +212,7 @@ def observe_guarantee(connected, seen):
 def vcpu_tids():
     with cgroup_v2_machine.connected_hypervisor([]) as hypervisor:
         hypervisor.running()
-        return tuple(hypervisor.threads(cgroup_v2_machine.UUID).vcpus.values())
+        return tuple(hypervisor.vcpu_threads(cgroup_v2_machine.UUID).values())
 
 
 def observe_others(connected, seen):

@@ -231,7 +231,7 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
 
     def see(looks):
         for _ in range(looks):
-            made.observe({guest.uuid: reader.driver.threads(guest.uuid).vcpus},
+            made.observe({guest.uuid: reader.driver.vcpu_threads(guest.uuid)},
                       time.monotonic())
             time.sleep(1)
         return made.kind(guest.uuid, 0)

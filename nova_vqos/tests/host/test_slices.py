@@ -10,6 +10,7 @@ import pytest
 
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.linux import sched_attr
+from nova_vqos.hypervisor.linux import threads
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import process
 
@@ -86,14 +87,15 @@ def hypervisor(lab, guest, tmp_path):
     made.close()
 
 
-def slices_us(found):
+def slices_us(hypervisor, guest):
     """:returns: the slices of a guest's threads."""
+    found = threads.read(hypervisor._domains, guest.uuid)
     return {sched_attr.slice_us(tid)
             for tid in (*found.vcpus.values(), *found.others)}
 
 
 def test_a_guest_whose_vcpus_are_plugged_in(guest, hypervisor):
-    before = hypervisor.threads(guest.uuid)
+    before = threads.read(hypervisor._domains, guest.uuid)
     assert before.vcpus == {0: guest.thread(0)}
     assert guest.emulator in before.others
     own_us = sched_attr.slice_us(guest.thread(0))
@@ -101,11 +103,11 @@ def test_a_guest_whose_vcpus_are_plugged_in(guest, hypervisor):
 
     assert hypervisor.set_slices(guest.uuid, {0: SLICE_US}, SLICE_US) >= 2
     assert hypervisor.set_slices(guest.uuid, {0: SLICE_US}, SLICE_US) == 0
-    assert slices_us(hypervisor.threads(guest.uuid)) == {SLICE_US}
+    assert slices_us(hypervisor, guest) == {SLICE_US}
 
     guest.domain().setVcpusFlags(2, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     process.wait_until(
-        lambda: set(hypervisor.threads(guest.uuid).vcpus) == {0, 1}, LIMIT_S,
+        lambda: set(hypervisor.vcpu_threads(guest.uuid)) == {0, 1}, LIMIT_S,
         'the second vCPU')
     hypervisor.set_slices(guest.uuid, {0: SLICE_US, 1: OTHER_SLICE_US},
                           SLICE_US)
@@ -116,7 +118,7 @@ def test_a_guest_whose_vcpus_are_plugged_in(guest, hypervisor):
     assert hypervisor.set_slices(guest.uuid, {0: SLICE_US}, SLICE_US) == 1
 
     hypervisor.set_slices(guest.uuid, {0: None, 1: None}, None)
-    assert slices_us(hypervisor.threads(guest.uuid)) == {own_us}
+    assert slices_us(hypervisor, guest) == {own_us}
 
 
 def test_what_a_guest_runs(guest, hypervisor):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's loop, and the slices and pools of its servers."""
 
+from fractions import Fraction
 import uuid as uuids
 
 import pytest
 
 from nova_vqos import policy_override
 from nova_vqos.agent.overrides import store
+from nova_vqos.agent.quantum import enforcer
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.quantum import model
@@ -78,6 +80,25 @@ class TestSlices:
         world.tick(120)
         assert looks.count(UUID) == 2
         assert looks.count(OTHER_UUID) == (24 if beside else 0)
+
+    def test_nothing_is_worked_out_again_before_something_changes(
+            self, world, monkeypatch):
+        planned = []
+        plan_host = enforcer.host.plan_host
+
+        def note(servers, *rest):
+            planned.append([server.share for server in servers])
+            return plan_host(servers, *rest)
+        monkeypatch.setattr(enforcer.host, 'plan_host', note)
+        world.run()
+        world.tick(20)
+        assert len(planned) == 1
+        world.change(extra_specs=fakes.make_specs(
+            '30', quantum_class='cache'))
+        world.tick(20)
+        assert [share for (share,) in planned] == [
+            Fraction(40, 100), Fraction(30, 100)]
+        assert world.slice_us() == CACHE_US
 
     def test_one_that_gets_a_class_has_it_at_once(self, world):
         world.run(quantum_class='default')

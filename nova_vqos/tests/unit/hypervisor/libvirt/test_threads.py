@@ -8,6 +8,7 @@ import pytest
 from nova_vqos import units
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import deadline
+from nova_vqos.hypervisor.linux import threads
 from nova_vqos.quantum import model
 from nova_vqos.tests.fixtures import fake_host
 from nova_vqos.tests.fixtures import fake_kernel
@@ -35,7 +36,8 @@ def kernel(monkeypatch):
 
 def test_slices_and_runs(hypervisor, host, kernel):
     uuid, = hypervisor.running()
-    assert hypervisor.threads(uuid) == base.Threads(
+    assert hypervisor.vcpu_threads(uuid) == {0: 50}
+    assert threads.read(hypervisor._domains, uuid) == base.Threads(
         {0: 50}, (fake_host.PID,), io=(fake_host.PID,))
     assert hypervisor.set_slices(uuid, {0: 90_000}, 90_000) == 2
     assert kernel.slices_us() == {fake_host.PID: 90_000, 50: 90_000}
@@ -62,7 +64,7 @@ def test_reservations(hypervisor, host, kernel):
 
 def test_a_new_run_is_looked_for_anew(hypervisor, host, kernel, daemon):
     uuid, = hypervisor.running()
-    hypervisor.threads(uuid)
+    hypervisor.vcpu_threads(uuid)
     domain = daemon.lookupByUUIDString(uuid)
     domain.destroy()
     host.write('run/test.pid', '43\n')
@@ -72,11 +74,12 @@ def test_a_new_run_is_looked_for_anew(hypervisor, host, kernel, daemon):
     (made / 'tasks').write_text('43\n')
     domain.create()
     hypervisor.running()
-    assert hypervisor.threads(uuid) == base.Threads({}, (43,), io=(43,))
+    assert threads.read(hypervisor._domains, uuid) == base.Threads(
+        {}, (43,), io=(43,))
 
 
 def test_an_absent_domain(hypervisor, host):
-    for method in hypervisor.threads, lambda uuid: (
+    for method in hypervisor.vcpu_threads, lambda uuid: (
             hypervisor.set_slices(uuid, {}, None)), lambda uuid: (
             hypervisor.reserve(uuid, VCPU, IO)):
         with pytest.raises(base.DomainGone):
