@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service: its parts, how they start and how they stop."""
 
+from concurrent import futures
+import contextlib
 import logging
 import queue
 import resource
+import select
 import signal
+import socket
 import threading
 import typing as ty
 
 from oslo_config import cfg
 import oslo_messaging
+from oslo_messaging.rpc import server as rpc_server
 from oslo_service import service
 import stevedore
 
@@ -41,9 +46,7 @@ HYPERVISORS = 'nova_vqos.hypervisors'
 # Calls that are answered at once; those that come meanwhile wait.
 _RPC_THREADS = 4
 _STOP_TIMEOUT_S = 10.0
-# NOTE: Python runs signal handlers in the main thread alone, but the kernel
-# may hand a signal to any: then nothing wakes the main thread up.
-_SIGNAL_CHECK_S = 1.0
+_WAKEUP_BYTES = 4096
 
 
 def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
@@ -131,9 +134,7 @@ class AgentService(service.Service):  # type: ignore[misc]
         super().__init__(threads=1)
         self._conf = conf
         self._start_exporter = start_exporter
-        # NOTE: a SimpleQueue, since signal handlers put into it: its put()
-        # may interrupt its get() in the same thread, an Event's set() not.
-        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._orders = _Orders()
         self._lock: process.HostLock | None = None
         self._loop: loop.Loop | None = None
         self._loop_thread: threading.Thread | None = None
@@ -254,19 +255,71 @@ class AgentService(service.Service):  # type: ignore[misc]
 
     def wait(self) -> None:
         """Return when stopped."""
-        while (order := self._next_order()) != 'stop':
-            if order is None:
-                continue
-            LOG.info('Reading everything again')
-            self._conf.mutate_config_files()
-            if self._loop is not None:
-                self._loop.refresh()
+        with self._orders.woken_by_signals():
+            while self._orders.next() != 'stop':
+                LOG.info('Reading everything again')
+                self._conf.mutate_config_files()
+                if self._loop is not None:
+                    self._loop.refresh()
 
-    def _next_order(self) -> str | None:
+
+class _Orders:
+    """What signals, or other threads, ask the main thread to do.
+
+    NOTE: Python runs signal handlers in the main thread alone, but the kernel
+    may hand a signal to any: then nothing but a descriptor wakes the main
+    thread up.
+    """
+
+    def __init__(self) -> None:
+        # NOTE: a SimpleQueue, since signal handlers put into it.
+        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+
+    @contextlib.contextmanager
+    def woken_by_signals(self) -> ty.Iterator[None]:
+        """Have handlers of signals run at once while :meth:`next` waits."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.set_wakeup_fd(self._sender.fileno(),
+                                      warn_on_full_buffer=False)
         try:
-            return self._orders.get(timeout=_SIGNAL_CHECK_S)
-        except queue.Empty:
-            return None
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+    def put(self, order: str) -> None:
+        """Any thread, and any handler of a signal, may call it."""
+        self._waiting.put(order)
+        # Full: then the main thread is woken up all the same.
+        with contextlib.suppress(BlockingIOError):
+            self._sender.send(b'\0')
+
+    def next(self) -> str:
+        """Wait for an order."""
+        while True:
+            try:
+                return self._waiting.get_nowait()
+            except queue.Empty:
+                select.select([self._receiver], [], [])
+            # Before the queue is looked at: what comes now is not lost.
+            with contextlib.suppress(BlockingIOError):
+                self._receiver.recv(_WAKEUP_BYTES)
+
+
+class _QuietServer(rpc_server.RPCServer):  # type: ignore[misc]
+    """Answers calls in threads that sleep between two of them.
+
+    NOTE: those of futurist, which oslo.messaging takes, wake up once a second,
+    each at the price of a tick of the loop.
+    """
+
+    def __init__(self, *args: ty.Any) -> None:
+        super().__init__(*args)
+        self._executor_cls = futures.ThreadPoolExecutor
 
 
 class RpcServer:
@@ -315,9 +368,8 @@ class RpcServer:
                     server=self._conf.host),
                 [self._endpoint],
                 serializer=oslo_messaging.NoOpSerializer(),
-                access_policy=oslo_messaging.DefaultRPCAccessPolicy)
-            # NOTE: futurist starts a thread for each call until there are as
-            # many, and each wakes up once a second from then on.
+                access_policy=oslo_messaging.DefaultRPCAccessPolicy,
+                server_cls=_QuietServer)
             self._conf.set_default('executor_thread_pool_size', _RPC_THREADS)
             server.start()
             # It may have been stopped while there was no bus.

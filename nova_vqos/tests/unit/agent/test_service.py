@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service, all of it but a host: libvirt's driver for tests."""
 
+from concurrent import futures
 import json
 import os
 import signal
@@ -158,6 +159,29 @@ class TestService:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             signal.signal(signal.SIGUSR1, handler)
         assert handled == [signal.SIGUSR1]
+
+    def test_nothing_wakes_it_up_without_an_order(self, conf, monkeypatch):
+        timeouts = []
+
+        def look(*lists_and_timeout):
+            timeouts.append(lists_and_timeout[3:])
+            agent.stop()
+            return [], [], []
+        agent = service.AgentService(conf)
+        monkeypatch.setattr(service.select, 'select', look)
+        agent.wait()
+        assert timeouts == [()]
+
+    def test_calls_are_answered_by_threads_that_sleep(self, conf, agent):
+        """Those of futurist wake up once a second."""
+        rpc = service.RpcServer(conf, agent)
+        rpc.start()
+        assert rpc._started.wait(LIMIT_S)
+        try:
+            assert isinstance(rpc._server._work_executor,
+                              futures.ThreadPoolExecutor)
+        finally:
+            rpc.stop()
 
     def test_no_metrics_where_they_are_not_wanted(self, conf):
         assert endpoint.start_exporter(conf, None) is None
