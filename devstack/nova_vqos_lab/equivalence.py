@@ -51,11 +51,15 @@ class Difference:
         """Whether none of the interval is within the margin."""
         return self.high < -MARGIN or self.low > MARGIN
 
-    def __str__(self) -> str:
-        said = ('equal' if self.is_shown_equal else
+    @property
+    def verdict(self) -> str:
+        """What is shown: equal, unequal, or neither: undecided."""
+        return ('equal' if self.is_shown_equal else
                 'unequal' if self.is_shown_unequal else 'undecided')
+
+    def __str__(self) -> str:
         return (f'{self.mean:+.2%} (95 %: {self.low:+.2%} to '
-                f'{self.high:+.2%}), {said}')
+                f'{self.high:+.2%}), {self.verdict}')
 
 
 def compare(cycles: Sequence[tuple[float, float, float, float]]

@@ -25,6 +25,7 @@ from nova_vqos_lab import pace
 from nova_vqos_lab import process
 from nova_vqos_lab import results
 from nova_vqos_lab import verdict
+from nova_vqos_lab import visits
 from nova_vqos_lab import watch
 
 #: Of each server that the story follows.
@@ -33,12 +34,10 @@ PROMISED_CU = 60
 CALIBRATED = 'sysbench'
 #: How far the calibrated kind of work may be off.
 TOLERANCE = 0.03
-#: How far CPU time may be from the cap, in each window.
-CPU_TOLERANCE = 0.003
 #: The first second is short: a server's last quota in it may be cut off.
 FIRST_SECOND_TOLERANCE = 0.02
-WINDOW_S = 10
 WINDOWS = 2
+_WINDOW_S = visits.JUDGED_WINDOW_S
 _CLOCK_TOLERANCE = 0.05
 # Of when a round was seen to end.
 _LOOK_S = 0.5
@@ -140,7 +139,7 @@ class Gauge:
         domain = process.wait_until(lambda: server.domain, _NAME_LIMIT_S,
                                     f'the name of the guest of {server.name}')
         return meter.Meter(
-            lambda: meter.of_server(self._lab.hosts[host], domain), domain)
+            lambda: meter.of_uncounted(self._lab.hosts[host], domain), domain)
 
     def check_cpu_time(self, measured: meter.Meter, host: str, moment: str,
                        cap: tuple[int, int]) -> None:
@@ -150,7 +149,7 @@ class Gauge:
         :param cap: quota and period, in microseconds
         """
         first_ns = int(measured.series().from_first_run().at_ns[0])
-        ends_ns = first_ns + WINDOWS * WINDOW_S * 10**9
+        ends_ns = first_ns + WINDOWS * _WINDOW_S * 10**9
         # The length of the measurement.
         time.sleep(max(0, ends_ns - time.monotonic_ns()) / 1e9 + _MARGIN_S)
         found = cpu_time(measured.series(), host, moment, cap)
@@ -164,12 +163,12 @@ class Gauge:
             f'{found.share:.2%}, one quota is {quota:.0%}')
         self._found.check(
             f'cpu-time-on-{host}-{moment}', verdict.of_all(*(
-                verdict.of_cpu_time(error, CPU_TOLERANCE, quota / WINDOW_S,
-                                    is_first=not number)
+                verdict.of_cpu_time(error, visits.CPU_TOLERANCE,
+                                    quota / _WINDOW_S, is_first=not number)
                 for number, error in enumerate(found.windows))),
             f'{", ".join(f"{error:+.2%}" for error in found.windows)} of the '
-            f'cap of {found.share:.2%} in windows of {WINDOW_S} s, wanted: '
-            f'within {CPU_TOLERANCE:.1%}, one quota more in the first')
+            f'cap of {found.share:.2%} in windows of {_WINDOW_S} s, wanted: '
+            f'within {visits.CPU_TOLERANCE:.1%}, one quota more in the first')
 
 
 def cpu_time(series: meter.Series, host: str, moment: str,
@@ -183,16 +182,11 @@ def cpu_time(series: meter.Series, host: str, moment: str,
     """
     running = series.from_first_run()
     share = cap[0] / cap[1]
-
-    def over_cap(length_s: int) -> list[float]:
-        used_ns = running.cpu_between_ns(running.edges_ns(length_s * 10**9))
-        errors: list[float] = (used_ns / (share * length_s * 10**9)
-                               - 1).tolist()
-        return errors
-
-    windows = over_cap(WINDOW_S)[:WINDOWS]
+    (first_second, *_), windows = (
+        visits.cpu_errors(running, share, length_s)
+        for length_s in (1, _WINDOW_S))
     if len(windows) < WINDOWS:
-        raise ValueError(f'{len(windows)} windows of {WINDOW_S} s were '
+        raise ValueError(f'{len(windows)} windows of {_WINDOW_S} s were '
                          f'measured, {WINDOWS} are needed')
-    return results.CpuTime(host, moment, share, over_cap(1)[0],
-                           tuple(windows))
+    return results.CpuTime(host, moment, share, first_second,
+                           windows[:WINDOWS])

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time and the instructions of a guest's vCPU, from its first one on.
+"""The CPU time and the work of a guest's vCPU, from its first moment on.
 
 The machine reads both every few milliseconds: the CPU time from the kernel,
-the instructions from the file in which QEMU's plugin counts them, where it
-does (counting.py). The same program retires the same instructions for the same
-work, on both hosts. So instructions count work, and need neither a clock nor
-rounds.
+and the work from where it is counted, without any exit of the guest.
+
+Of an emulated guest QEMU's plugin counts the instructions in a file. The same
+program retires the same instructions for the same work, on both hosts. So
+instructions count work, and need neither a clock nor rounds. A guest without
+operating system counts its rounds in its memory, see rom.COUNT, which is
+shared with whoever reads it.
 """
 
 import array
 from collections.abc import Callable
+import mmap
 import os
 import threading
 import time
@@ -23,6 +27,7 @@ from nova_vqos.hypervisor.linux import instructions
 from nova_vqos_lab import counting
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
+from nova_vqos_lab import rom
 
 _INTERVAL_S = 0.002
 _SEARCH_INTERVAL_S = 0.001
@@ -30,53 +35,142 @@ _SEARCH_INTERVAL_S = 0.001
 _LONGEST_READING_NS = 500_000
 _BURST_NS = 10**7
 _QEMU = 'qemu-system-x86'
+_MEMORY = '/memfd:memory-backend-memfd'
 
 Integers: ty.TypeAlias = npt.NDArray[np.int64]
 Floats: ty.TypeAlias = npt.NDArray[np.float64]
 
 
+class Counter(ty.Protocol):
+    """What counts the work of a vCPU."""
+
+    def read(self) -> int:
+        """:raises OSError: when the guest has gone"""
+
+    def close(self) -> None:
+        pass
+
+
+class Instructions:
+    """Those that a vCPU retires."""
+
+    def __init__(self, path: str) -> None:
+        """:param path: where QEMU's plugin counts them
+        :raises OSError: when it cannot be opened
+        """
+        self._file = os.open(path, os.O_RDONLY)
+
+    def read(self) -> int:
+        (count,) = instructions.VCPU.unpack(os.pread(
+            self._file, instructions.VCPU.size, instructions.HEADER.size))
+        return int(count)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Rounds:
+    """Those that a guest of rom.COUNT counts in its memory, since it was
+    opened.
+
+    It has 32 bits there. There must be fewer rounds between two readings.
+    """
+
+    def __init__(self, path: str) -> None:
+        """:param path: of its memory, shared
+        :raises OSError: when it cannot be opened
+        :raises ValueError: when it has no memory yet
+        """
+        page = rom.COUNTER // mmap.PAGESIZE * mmap.PAGESIZE
+        memory = os.open(path, os.O_RDONLY)
+        try:
+            self._memory = mmap.mmap(memory, mmap.PAGESIZE, offset=page,
+                                     access=mmap.ACCESS_READ)
+        finally:
+            os.close(memory)
+        # One load of 32 bits: struct would read byte by byte.
+        self._words = memoryview(self._memory).cast('I')
+        self._at = (rom.COUNTER - page) // self._words.itemsize
+        self._wraps_at = 1 << 8 * self._words.itemsize
+        self._last = self._words[self._at]
+        self._count = 0
+
+    def read(self) -> int:
+        now = self._words[self._at]
+        self._count += (now - self._last) % self._wraps_at
+        self._last = now
+        return self._count
+
+    def close(self) -> None:
+        self._words.release()
+        self._memory.close()
+
+
+class Uncounted:
+    """Of a guest whose work nothing counts."""
+
+    def read(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
 class Vcpu:
     """The only vCPU of a guest, with open files to read."""
 
-    def __init__(self, cpu_path: str, counter_path: str | None) -> None:
+    def __init__(self, cpu_path: str, counter: Counter) -> None:
         """:param cpu_path: of its CPU time: ``cpuacct.usage`` or ``cpu.stat``
             of its group, or ``schedstat`` of its thread
-        :param counter_path: of its instructions; None: nothing counts them
-        :raises OSError: when one cannot be opened
+        :param counter: of its work, closed with it
+        :raises OSError: when it cannot be opened
         """
-        self._cpu = os.open(cpu_path, os.O_RDONLY)
-        self._counter = None
-        if counter_path is None:
-            return
+        self._counter = counter
         try:
-            self._counter = os.open(counter_path, os.O_RDONLY)
+            self._cpu = os.open(cpu_path, os.O_RDONLY)
         except OSError:
-            os.close(self._cpu)
+            counter.close()
             raise
 
     def close(self) -> None:
         os.close(self._cpu)
-        if self._counter is not None:
-            os.close(self._counter)
+        self._counter.close()
 
     def read(self) -> tuple[int, int]:
-        """:returns: CPU time in nanoseconds, and instructions, 0 where nothing
-            counts them
+        """:returns: CPU time in nanoseconds, and work
         :raises OSError: when the guest has gone
         """
         text = os.pread(self._cpu, 64, 0).split(None, 2)
         cpu_ns = (int(text[1]) * 1000 if text[0] == b'usage_usec'
                   else int(text[0]))
-        if self._counter is None:
-            return cpu_ns, 0
-        (count,) = instructions.VCPU.unpack(os.pread(
-            self._counter, instructions.VCPU.size, instructions.HEADER.size))
-        return cpu_ns, count
+        return cpu_ns, self._counter.read()
 
 
 def of_server(host: hosts.Host, domain: str) -> Vcpu | None:
-    """:returns: of a guest of libvirt; None: it is not there yet"""
-    is_counted = counting.is_wanted()
+    """:returns: of a guest of libvirt, whose instructions are counted; None:
+        it is not there yet
+    """
+    return _of_libvirt(host, domain, lambda thread: Instructions(
+        _counter_path(host, thread)))
+
+
+def of_uncounted(host: hosts.Host, domain: str) -> Vcpu | None:
+    """:returns: of a guest of libvirt, for its CPU time alone; None: it is not
+        there yet
+    """
+    return _of_libvirt(host, domain, lambda thread: Uncounted())
+
+
+def of_rom(host: hosts.Host, domain: str) -> Vcpu | None:
+    """:returns: of a guest of libvirt that runs rom.COUNT in memory of a
+        shared memfd; None: it is not there yet
+    """
+    return _of_libvirt(host, domain, lambda thread: Rounds(
+        _memory_path(thread)))
+
+
+def _of_libvirt(host: hosts.Host, domain: str,
+                counter: Callable[[int], Counter]) -> Vcpu | None:
     group = host.vcpu_cgroup(domain)
     if group is None:
         return None
@@ -86,9 +180,10 @@ def of_server(host: hosts.Host, domain: str) -> Vcpu | None:
     try:
         cpu_path, threads_path = (os.path.join(accounting, name)
                                   for name in names)
-        (thread,) = _read(threads_path).split()
-        return Vcpu(cpu_path, _counter_path(host, int(thread))
-                    if is_counted else None)
+        # NOTE: KVM adds an idle one of its own (kvm-nx-lpage-recovery), of the
+        # same process.
+        thread, *_ = _read(threads_path).split()
+        return Vcpu(cpu_path, counter(int(thread)))
     except (OSError, ValueError):
         return None
 
@@ -106,7 +201,7 @@ def of_child(host: hosts.Host, parent: int) -> Vcpu:
             threads = max((_run_ns(int(name), thread), thread)
                           for thread in os.listdir(f'/proc/{name}/task'))
             return Vcpu(f'/proc/{name}/task/{threads[1]}/schedstat',
-                        _counter_path(host, int(name)))
+                        Instructions(_counter_path(host, int(name))))
         except (OSError, KeyError):
             continue
     raise process.LabError(f'process {parent} on {host.name} runs no guest '
@@ -122,6 +217,18 @@ def _counter_path(host: hosts.Host, thread: int) -> str:
     # Its number in each namespace, the host's own last.
     pid = _status(thread)['NStgid'].split()[-1]
     return os.path.join(host.path(counting.DIRECTORY.lstrip('/')), pid)
+
+
+def _memory_path(thread: int) -> str:
+    """:param thread: of a QEMU, as the machine numbers it
+    :raises FileNotFoundError: when it has no memory of a memfd
+    """
+    directory = f'/proc/{thread}/fd'
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if os.readlink(path).startswith(_MEMORY):
+            return path
+    raise FileNotFoundError(f'process {thread} has no memory of a memfd')
 
 
 def _status(thread: int) -> dict[str, str]:
@@ -140,28 +247,29 @@ class Series:
 
     :ivar at_ns: when each sample was taken, by the monotonic clock
     :ivar cpu_ns: CPU time by then
-    :ivar instructions: retired by then
+    :ivar work: done by then: instructions, or rounds
     """
 
     def __init__(self, at_ns: Integers, cpu_ns: Integers,
-                 counted: Integers) -> None:
+                 work: Integers) -> None:
         self.at_ns = at_ns
         self.cpu_ns = cpu_ns
-        self.instructions = counted
+        self.work = work
 
     def from_first_instruction(self) -> 'Series':
         """:raises LabError: when there is none"""
-        (retired,) = self.instructions.nonzero()
+        (retired,) = self.work.nonzero()
         if not len(retired):
             raise process.LabError('a guest retired no instructions')
-        first = max(0, int(retired[0]) - 1)
-        return Series(self.at_ns[first:], self.cpu_ns[first:],
-                      self.instructions[first:])
+        return self._cut(max(0, int(retired[0]) - 1))
 
     def from_first_run(self) -> 'Series':
-        """:returns: from the moment on at which the vCPU began to run its
-            guest: from then on it has most of the next ten milliseconds, less
-            than any quota here. Setting up a guest takes it less.
+        """From when the vCPU began to run its guest on.
+
+        Where memory counts work, that is no sign of it: it moves, too. From
+        then on it has most of the next ten milliseconds, less than any quota
+        here. Setting up a guest takes it less.
+
         :raises LabError: when it never did
         """
         ends_ns = self.at_ns + _BURST_NS
@@ -169,9 +277,11 @@ class Series:
         (running,) = (used_ns > _BURST_NS * 3 / 4).nonzero()
         if not len(running):
             raise process.LabError('a guest was not seen to run')
-        first = int(running[0])
+        return self._cut(int(running[0]))
+
+    def _cut(self, first: int) -> 'Series':
         return Series(self.at_ns[first:], self.cpu_ns[first:],
-                      self.instructions[first:])
+                      self.work[first:])
 
     def edges_ns(self, length_ns: int, after_ns: int = 0) -> Integers:
         """:returns: where windows of this length, one after the other, begin
@@ -184,9 +294,9 @@ class Series:
         """:returns: the CPU time in each window"""
         return np.diff(np.interp(edges_ns, self.at_ns, self.cpu_ns))
 
-    def instructions_between(self, edges_ns: Integers) -> Floats:
-        """:returns: the instructions in each window"""
-        return np.diff(np.interp(edges_ns, self.at_ns, self.instructions))
+    def work_between(self, edges_ns: Integers) -> Floats:
+        """:returns: the work in each window"""
+        return np.diff(np.interp(edges_ns, self.at_ns, self.work))
 
 
 class Meter:
@@ -198,7 +308,7 @@ class Meter:
         """
         self._find = find
         self._name = name
-        # Times, CPU times, instructions.
+        # Times, CPU times, work.
         self._samples = tuple(array.array('q') for _ in range(3))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True)

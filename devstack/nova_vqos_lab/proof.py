@@ -51,13 +51,10 @@ from nova_vqos_lab import gauge
 from nova_vqos_lab import meter
 from nova_vqos_lab import pace
 from nova_vqos_lab import process
+from nova_vqos_lab import visits
 
 CYCLES = 8
-_BLOCK_PERIODS = 10
-_VISIT_BLOCKS = 13
-_SETTLED_NS = 2 * 10**9
 _WINDOWS_S = (1, 10, 60)
-_JUDGED_WINDOW_S = 10
 _CALIBRATION_S = 150
 _GUEST_LIMIT_S = 180
 # After the last block, for the samples around its end.
@@ -119,11 +116,8 @@ class Stay:
     @property
     def is_cpu_time_exact(self) -> bool:
         """Whether CPU time is the cap in each window of 10 s."""
-        first, *others = self.cpu_errors[_JUDGED_WINDOW_S]
-        one_quota = self.quota_s / (_JUDGED_WINDOW_S * self.share)
-        return (all(abs(error) <= gauge.CPU_TOLERANCE for error in others)
-                and (-gauge.CPU_TOLERANCE <= first
-                     <= gauge.CPU_TOLERANCE + one_quota))
+        return visits.is_cpu_time_exact(
+            self.cpu_errors[visits.JUDGED_WINDOW_S], self.share, self.quota_s)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,10 +159,8 @@ class Proof:
 
     def _compare(self, of: Callable[[Visit], float]
                  ) -> equivalence.Difference:
-        visits = [of(visit) for stay in self.stays for visit in stay.visits]
-        return equivalence.compare([
-            (visits[at], visits[at + 1], visits[at + 2], visits[at + 3])
-            for at in range(0, len(visits), 4)])
+        return equivalence.compare(visits.in_cycles([
+            of(visit) for stay in self.stays for visit in stay.visits]))
 
     def table(self) -> str:
         """:returns: all of it, for people"""
@@ -202,7 +194,7 @@ class Proof:
         gap_s = max(stay.longest_gap_s for stay in self.stays)
         lines.append(
             f'{blocks["fast"]} blocks on fast, {blocks["slow"]} on slow, of '
-            f'{_BLOCK_PERIODS} periods; by the profiles fast is '
+            f'{visits.BLOCK_PERIODS} periods; by the profiles fast is '
             f'{self.pcpu_cu["fast"] / self.pcpu_cu["slow"]:.3f} times slow; '
             f'samples are {gap_s * 1e3:.0f} ms apart at most')
         return '\n'.join(lines)
@@ -253,8 +245,7 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
     server = cloud.boot('proof', 'proof', image, 'fast')
     domain = process.wait_until(lambda: server.domain, _GUEST_LIMIT_S,
                                 'the name of the guest')
-    # What is between two moves is two visits: A, B B, A A, ..., B B, A.
-    counts = [1, *[2] * (2 * cycles - 1), 1]
+    counts = visits.counts(cycles)
     for number, (name, count) in enumerate(zip(
             itertools.cycle(_HOSTS), counts)):
         host = lab.hosts[name]
@@ -268,13 +259,14 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
                     lambda: guest.rounds(server.console().splitlines()),
                     _GUEST_LIMIT_S, 'the first work of the server')
             first_ns = int(measured.series().from_first_instruction().at_ns[0])
-            began_ns = (first_ns + _SETTLED_NS if number
+            began_ns = (first_ns + visits.SETTLED_NS if number
                         else time.monotonic_ns())
-            blocks_ns = count * _VISIT_BLOCKS * _block_ns()
+            visit_ns = visits.VISIT_BLOCKS * _block_ns()
             # The first stay on each host has windows of all lengths.
             longest_s = (max(_WINDOWS_S) if number < len(_HOSTS)
-                         else _JUDGED_WINDOW_S)
-            ends_ns = max(began_ns + blocks_ns, first_ns + longest_s * 10**9)
+                         else visits.JUDGED_WINDOW_S)
+            ends_ns = max(began_ns + count * visit_ns,
+                          first_ns + longest_s * 10**9)
             process.say(f'   [{number + 1} of {len(counts)}] on {name}, '
                         f'{(ends_ns - first_ns) / 1e9:.0f} s')
             # The length of the measurement.
@@ -284,42 +276,38 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
             if quota_us <= 0:
                 raise process.LabError(f'{domain} has no cap on {name}')
             series = measured.series().from_first_instruction()
-            visits = tuple(
+            found = tuple(
                 _visit(series, beside[name].series(), paces[name],
-                       began_ns + half * _VISIT_BLOCKS * _block_ns())
-                for half in range(count))
-            yield _stay(name, not number, series, visits,
+                       began_ns + half * visit_ns) for half in range(count))
+            yield _stay(name, not number, series, found,
                         quota_us / 1e6, period_us / 1e6)
     server.delete()
 
 
 def _block_ns() -> int:
-    return _BLOCK_PERIODS * config.period_us() * 1000
+    return visits.block_ns(config.period_us())
 
 
 def _visit(server: meter.Series, beside: meter.Series, one: pace.Pace,
            began_ns: int) -> Visit:
-    edges_ns = began_ns + np.arange(_VISIT_BLOCKS + 1) * _block_ns()
-    done = server.instructions_between(edges_ns)
+    edges_ns = visits.block_edges_ns(began_ns, config.period_us())
+    done = server.work_between(edges_ns)
     return Visit(
-        _listed(done / _block_ns() * 1e9),
-        _listed(done / server.cpu_between_ns(edges_ns) * 1e9),
-        _listed(beside.instructions_between(edges_ns)
-                / beside.cpu_between_ns(edges_ns) * 1e9),
+        visits.listed(done / _block_ns() * 1e9),
+        visits.listed(done / server.cpu_between_ns(edges_ns) * 1e9),
+        visits.listed(beside.work_between(edges_ns)
+                      / beside.cpu_between_ns(edges_ns) * 1e9),
         one.between(int(edges_ns[0]) / 1e9, int(edges_ns[-1]) / 1e9))
 
 
 def _stay(host: str, boot: bool, server: meter.Series,
-          visits: tuple[Visit, ...], quota_s: float, period_s: float) -> Stay:
+          seen: tuple[Visit, ...], quota_s: float, period_s: float) -> Stay:
     share = quota_s / period_s
-    errors = {}
-    for length_s in _WINDOWS_S:
-        edges_ns = server.edges_ns(length_s * 10**9)
-        errors[length_s] = _listed(server.cpu_between_ns(edges_ns)
-                                   / (share * length_s * 10**9) - 1)
-    (first,) = server.instructions_between(server.edges_ns(10**9)[:2])
-    later = statistics.fmean(visit.speed for visit in visits)
-    return Stay(host, boot, visits, errors, float(first) / later - 1, share,
+    errors = {length_s: visits.cpu_errors(server, share, length_s)
+              for length_s in _WINDOWS_S}
+    (first,) = server.work_between(server.edges_ns(10**9)[:2])
+    later = statistics.fmean(visit.speed for visit in seen)
+    return Stay(host, boot, seen, errors, float(first) / later - 1, share,
                 quota_s, float(np.diff(server.at_ns).max() / 1e9))
 
 
@@ -329,7 +317,3 @@ def _range(errors: Sequence[float]) -> str:
         return '-'
     return (f'{statistics.median(errors):+.2%} ({min(errors):+.2%} to '
             f'{max(errors):+.2%})')
-
-
-def _listed(numbers: meter.Floats) -> tuple[float, ...]:
-    return tuple(numbers.tolist())

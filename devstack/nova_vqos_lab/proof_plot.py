@@ -11,8 +11,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nova_vqos_lab import gauge
 from nova_vqos_lab import proof
+from nova_vqos_lab import visits
 
 _HOSTS = ('fast', 'slow')
 _COLOURS = {'fast': '#0b5cad', 'slow': '#a85a00'}
@@ -52,7 +52,7 @@ def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
                      [errors[0] for errors in stays]))
         rows.append((f'{length_s} s on {host}, later', host,
                      [error for errors in stays for error in errors[1:]]))
-    tolerance = gauge.CPU_TOLERANCE * _PERCENT
+    tolerance = visits.CPU_TOLERANCE * _PERCENT
     axes.axvspan(-tolerance, tolerance, color='#d8ead8')
     _draw_rows(axes, rows)
     axes.set_xlabel('CPU time over the cap, %')
@@ -60,10 +60,10 @@ def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
 
 def _draw_work(axes: Axes, found: proof.Proof) -> None:
     """Work per CPU second of each visit, around the mean of all."""
-    visits = [(stay.host, visit) for stay in found.stays
+    seen = [(stay.host, visit) for stay in found.stays
               for visit in stay.visits]
-    mean = sum(visit.work for _, visit in visits) / len(visits)
-    rows = [(host, host, [visit.work / mean - 1 for on, visit in visits
+    mean = sum(visit.work for _, visit in seen) / len(seen)
+    rows = [(host, host, [visit.work / mean - 1 for on, visit in seen
                           if on == host]) for host in _HOSTS]
     _draw_rows(axes, rows)
     axes.set_xlabel("work per CPU second\nover the calibration's guest's,\n"

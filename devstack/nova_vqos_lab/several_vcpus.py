@@ -17,11 +17,11 @@ from nova_vqos.calibration import guest
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
-from nova_vqos_lab import gauge
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import process
 from nova_vqos_lab import results
 from nova_vqos_lab import verdict
+from nova_vqos_lab import visits
 
 _MACHINE_PCPUS = len(os.sched_getaffinity(0))
 #: Of each server, vCPUs and CPU units.
@@ -94,12 +94,12 @@ def _measure(lab: clouds.Lab, servers: dict[str, client.Server],
                                         strict=True)]
         found.check(
             f'cpu-times-of-{name}-on-{host.name}', verdict.of_all(*(
-                verdict.of_cpu_time(error, gauge.CPU_TOLERANCE,
+                verdict.of_cpu_time(error, visits.CPU_TOLERANCE,
                                     period_us / 1e6 / _LENGTH_S)
                 for error in errors)),
             f'{", ".join(f"{error:+.2%}" for error in errors)} of the caps of '
             f'{vcpus} vCPUs in {_LENGTH_S} s, wanted: within '
-            f'{gauge.CPU_TOLERANCE:.1%}')
+            f'{visits.CPU_TOLERANCE:.1%}')
 
 
 def _used_ns(host: hosts.Host, domain: str, vcpu: int) -> int:

@@ -43,7 +43,7 @@ _XML = """
       </nova:flavor>
     </nova:instance>
   </metadata>
-  <memory unit='MiB'>{memory_mib}</memory>
+  <memory unit='MiB'>{memory_mib}</memory>{memory}
   <vcpu current='{vcpus}'>{most_vcpus}</vcpu>
   <cputune>{cputune}</cputune>
   <os>
@@ -60,6 +60,12 @@ _XML = """
 
 _CPU = """
   <cpu mode='custom' match='exact'><model>qemu64</model></cpu>"""
+# So that others can read it: see meter.Rounds of the lab.
+_SHARED = """
+  <memoryBacking>
+    <source type='memfd'/>
+    <access mode='shared'/>
+  </memoryBacking>"""
 _BOOT = """
     <kernel>{kernel}</kernel>
     <initrd>{initrd}</initrd>
@@ -98,7 +104,8 @@ class Guest:
 
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
                  pinned_to=None, spare_vcpus=0, flavor_id=None, initrd=None,
-                 memory_mib=48, persistent=False, devices='', rom=None):
+                 memory_mib=48, persistent=False, devices='', rom=None,
+                 kind=None, shares_memory=False):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
@@ -111,8 +118,10 @@ class Guest:
             less its loader resets the guest again and again, which takes all
             CPU time, too
         :param devices: XML of further ones
-        :param rom: path of firmware that is all it runs, by KVM; None: it
-            boots Linux, and is emulated
+        :param rom: path of firmware that is all it runs; None: it boots Linux
+        :param kind: of libvirt; None: kvm for firmware, otherwise qemu, which
+            is emulated
+        :param shares_memory: whether its memory is a memfd that others see
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -128,7 +137,8 @@ class Guest:
             most_vcpus=vcpus + spare_vcpus, cputune=cputune,
             flavor_id=f' id="{flavor_id}"' if flavor_id else '',
             memory_mib=memory_mib, devices=devices,
-            kind='kvm' if rom else 'qemu', cpu='' if rom else _CPU,
+            memory=_SHARED if shares_memory else '',
+            kind=kind or ('kvm' if rom else 'qemu'), cpu='' if rom else _CPU,
             boot=(f'<loader type="rom" readonly="yes">{rom}</loader>' if rom
                   else _BOOT.format(kernel=_image['kernel'],
                                     initrd=initrd or _image['initrd'])))

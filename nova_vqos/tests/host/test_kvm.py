@@ -6,8 +6,6 @@ is made by software (kvm_pvm), which runs no ordinary Linux.
 """
 
 import contextlib
-import fcntl
-import os
 
 import pytest
 
@@ -17,6 +15,7 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_guarantee
 from nova_vqos.tests.host import test_migration
+from nova_vqos_lab import kvm
 from nova_vqos_lab import process
 from nova_vqos_lab import rom
 
@@ -24,29 +23,14 @@ WINDOW_S = 5.0
 # One quota more or less in a window is 1 %, and the kernel counts by ticks.
 TOLERANCE = 0.02
 _ROM = '/var/lib/libvirt/spin.rom'
-# _IO(KVMIO, 0x01).
-_CREATE_VM = 0xAE01
 
 pytestmark = pytest.mark.quiet
-
-
-def lacking():
-    """:returns: why no guest of type kvm can run here, '' if one can"""
-    try:
-        device = os.open('/dev/kvm', os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.close(fcntl.ioctl(device, _CREATE_VM, 0))
-        finally:
-            os.close(device)
-    except OSError as error:
-        return f'no guest of type kvm can run here: {error}'
-    return ''
 
 
 @pytest.fixture(scope='module')
 def pair(lab):
     """Two hosts with KVM, of all pCPUs; the second at half the speed."""
-    if reason := lacking():
+    if reason := kvm.missing():
         pytest.skip(reason)
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(

@@ -7,6 +7,7 @@ import pytest
 from nova_vqos.hypervisor.linux import instructions
 from nova_vqos_lab import meter
 from nova_vqos_lab import process
+from nova_vqos_lab import rom
 
 MS = 10**6
 
@@ -32,18 +33,10 @@ def counter(tmp_path):
 def test_both_are_read(tmp_path, counter, text, cpu_ns):
     cpu = tmp_path / 'cpu'
     cpu.write_text(text)
-    vcpu = meter.Vcpu(str(cpu), counter(77))
+    vcpu = meter.Vcpu(str(cpu), meter.Instructions(counter(77)))
     assert vcpu.read() == (cpu_ns, 77)
     counter(78)
     assert vcpu.read() == (cpu_ns, 78)
-    vcpu.close()
-
-
-def test_a_guest_whose_instructions_nothing_counts(tmp_path):
-    cpu = tmp_path / 'cpu'
-    cpu.write_text('5\n')
-    vcpu = meter.Vcpu(str(cpu), None)
-    assert vcpu.read() == (5, 0)
     vcpu.close()
 
 
@@ -51,12 +44,14 @@ def test_samples_grow_while_it_runs(tmp_path, counter):
     cpu = tmp_path / 'cpu'
     cpu.write_text('5\n')
     path = counter(77)
-    with meter.Meter(lambda: meter.Vcpu(str(cpu), path), 'it') as measured:
+    with meter.Meter(
+            lambda: meter.Vcpu(str(cpu), meter.Instructions(path)),
+            'it') as measured:
         process.wait_until(
             lambda: len(measured._samples[-1]) > 3, 10, 'four samples')
     series = measured.series()
     assert set(series.cpu_ns) == {5}
-    assert set(series.instructions) == {77}
+    assert set(series.work) == {77}
     assert (np.diff(series.at_ns) > 0).all()
 
 
@@ -89,7 +84,7 @@ def test_windows_begin_with_the_first_instruction(offset_ms):
     assert len(edges_ns) == 11
     assert series.cpu_between_ns(edges_ns) / 10**9 == pytest.approx(
         0.28, abs=0.003)
-    assert series.instructions_between(edges_ns) == pytest.approx(
+    assert series.work_between(edges_ns) == pytest.approx(
         280_000_000, rel=0.01)
     edges_ns = series.edges_ns(10 * 10**9)
     assert series.cpu_between_ns(edges_ns) / 10**10 == pytest.approx(
@@ -101,10 +96,66 @@ def test_no_instruction_at_all():
         capped(offset_ms=10**6).from_first_instruction()
 
 
-@pytest.mark.parametrize('offset_ms', [0, 7, 250])
-def test_without_instructions_windows_begin_with_the_first_run(offset_ms):
+@pytest.fixture
+def memory(tmp_path):
+    """A guest's memory, of which rom.COUNT uses four bytes."""
+    path = tmp_path / 'memory'
+    path.write_bytes(bytes(1 << 16))
+
+    def write(count):
+        with path.open('r+b') as file:
+            file.seek(rom.COUNTER)
+            file.write(count.to_bytes(4, 'little'))
+        return str(path)
+    return write
+
+
+def test_a_guest_whose_work_nothing_counts(tmp_path):
+    cpu = tmp_path / 'cpu'
+    cpu.write_text('5\n')
+    vcpu = meter.Vcpu(str(cpu), meter.Uncounted())
+    assert vcpu.read() == (5, 0)
+    vcpu.close()
+
+
+def test_rounds_are_counted_over_wraps(memory):
+    rounds = meter.Rounds(memory(2**32 - 10))
+    assert rounds.read() == 0
+    memory(2**32 - 3)
+    assert rounds.read() == 7
+    memory(5)
+    assert rounds.read() == 15
+    memory(4)
+    assert rounds.read() == 14 + 2**32
+    rounds.close()
+
+
+def test_memory_that_is_not_there_yet(tmp_path):
+    empty = tmp_path / 'memory'
+    empty.touch()
+    with pytest.raises(ValueError, match='mmap'):
+        meter.Rounds(str(empty))
+
+
+def test_without_its_cpu_time_no_counter_is_left_open(memory):
+    rounds = meter.Rounds(memory(1))
+    with pytest.raises(FileNotFoundError):
+        meter.Vcpu('/nonesuch', rounds)
+    assert rounds._memory.closed
+
+
+@pytest.mark.parametrize('offset_ms', [20, 250])
+def test_memory_that_moves_is_no_beginning(offset_ms):
     series = capped(offset_ms=offset_ms)
+    # The pages of its memory arrive, before it runs.
+    series.work[3:] += 10**9
     series.cpu_ns[2:] += 3 * MS
-    first = series.from_first_run()
-    assert first.at_ns[0] == pytest.approx(10**15 + offset_ms * MS,
-                                           abs=6 * MS)
+    series = series.from_first_run()
+    assert series.at_ns[0] == pytest.approx(10**15 + offset_ms * MS, abs=6*MS)
+    assert series.work[1:] - series.work[:-1] == pytest.approx(
+        np.diff(series.cpu_ns))
+
+
+def test_no_cpu_time_at_all():
+    with pytest.raises(process.LabError, match='not seen to run'):
+        capped(offset_ms=10**6).from_first_run()

@@ -9,9 +9,10 @@ import pytest
 
 from nova_vqos_lab import meter
 from nova_vqos_lab import proof
+from nova_vqos_lab import visits
 
 CYCLES = 4
-BLOCKS = proof._VISIT_BLOCKS
+BLOCKS = visits.VISIT_BLOCKS
 MS = 10**6
 
 
