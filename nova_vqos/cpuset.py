@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of pCPUs, as the kernel writes them."""
 
-import typing as ty
+from collections.abc import Iterable
 
 _MAX_PCPU = 8191
 
@@ -24,7 +24,7 @@ def parse_pcpus(text: str) -> frozenset[int]:
     return frozenset(pcpus)
 
 
-def format_pcpus(pcpus: ty.Iterable[int]) -> str:
+def format_pcpus(pcpus: Iterable[int]) -> str:
     """The inverse of :func:`parse_pcpus`."""
     ranges: list[list[int]] = []
     for pcpu in sorted(pcpus):

@@ -12,8 +12,8 @@ domain. So the agent marks them in the metadata, and on the next host
 """
 
 from collections.abc import Callable, Iterator
-import typing as ty
 
+from nova_vqos import light_typing
 from nova_vqos import xml_edit
 
 NOVA_NS = 'http://openstack.org/xmlns/libvirt/nova/1.1'
@@ -93,7 +93,7 @@ class Disk:
         self.cache = element.attribute('driver', 'cache')
 
 
-class Domain(ty.NamedTuple):
+class Domain(light_typing.NamedTuple):
     """The CPU and the devices of a domain, by its XML.
 
     :ivar name: libvirt's name of the domain; '': it has none

@@ -4,17 +4,22 @@
 Imported by libvirt's hook: rare imports are late (tools/bench/hook.py).
 """
 
+from collections.abc import Callable, Collection
 import math
 import os
 import stat
-import typing as ty
+
+from nova_vqos import light_typing
+
+if light_typing.TYPE_CHECKING:
+    import typing as ty
+
+    _Parsed = ty.TypeVar('_Parsed')
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 _MAX_TEXT = 256
 _MAX_TEXTS = 100
-
-_Parsed = ty.TypeVar('_Parsed')
 
 
 class FileError(Exception):
@@ -64,7 +69,7 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 
 def write(content: str | bytes, path: str, *,
-          check: ty.Callable[[str], None] | None = None,
+          check: Callable[[str], None] | None = None,
           durable: bool = True) -> None:
     """Write a file that all may read, whole or not at all.
 
@@ -104,7 +109,7 @@ class Fields:
         self._where = where
 
     def _get(self, key: str, kind: type | tuple[type, ...],
-             expected: str) -> ty.Any:
+             expected: str) -> 'ty.Any':
         value = self._fields.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.error(key, expected)
@@ -131,7 +136,7 @@ class Fields:
             raise self.error(key, expected)
         return value
 
-    def choice(self, key: str, choices: ty.Collection[str]) -> str:
+    def choice(self, key: str, choices: Collection[str]) -> str:
         found = self.text(key)
         if found not in choices:
             raise self.error(key, f'one of {", ".join(choices)}')
@@ -178,8 +183,8 @@ class Fields:
             raise self.error(key, expected)
         return tuple(map(float, values))
 
-    def parsed(self, key: str, parse: ty.Callable[[str], _Parsed],
-               expected: str) -> _Parsed:
+    def parsed(self, key: str, parse: 'Callable[[str], _Parsed]',
+               expected: str) -> '_Parsed':
         """A text of any length, parsed.
 
         :param parse: raises ValueError when the text is not as expected
@@ -206,7 +211,7 @@ class Fields:
     def is_filled(self, key: str) -> bool:
         return self._fields.get(key) != []
 
-    def mapping(self, key: str) -> dict[str, ty.Any] | None:
+    def mapping(self, key: str) -> 'dict[str, ty.Any] | None':
         """A mapping with any content; None: there is none."""
         value = self._fields.get(key)
         if value is not None and not isinstance(value, dict):

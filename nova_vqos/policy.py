@@ -6,11 +6,13 @@ libvirt's hook and the agent. Pure: standard library only.
 """
 
 from collections.abc import Mapping
-import re
-import typing as ty
 
+from nova_vqos import light_typing
 from nova_vqos import units
 from nova_vqos import work as works
+
+if light_typing.TYPE_CHECKING:
+    import typing as ty
 
 RESOURCE_CLASS = 'CUSTOM_VQOS_CPU_UNIT'
 UNITS_KEY = f'resources:{RESOURCE_CLASS}'
@@ -22,21 +24,16 @@ GUARANTEE_KEY = 'vqos:guarantee'
 WORK_KEY = 'vqos:work'
 
 #: The values of each of our keys; the first is the default.
-CHOICES: ty.Final[Mapping[str, tuple[str, ...]]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     CAP_KEY: ('hard', 'floor'),
     QUANTUM_CLASS_KEY: ('default', 'io', 'spin', 'cache', 'neutral', 'auto'),
     DD_BILLING_KEY: ('off', 'account', 'charge'),
     GUARANTEE_KEY: ('off', 'preferred', 'required'),
 }
-KEYS: ty.Final[tuple[str, ...]] = (UNITS_KEY, *CHOICES, WORK_KEY)
+KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY)
 
 _UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
-# NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
-# digits, unlike Placement and other readers of the flavor.
-_UNITS_PATTERN = re.compile(r'[1-9][0-9]{0,9}')
-# resources1:CLASS, resources_SUFFIX:CLASS: numbered request groups would claim
-# units from another provider, which nothing enforces.
-_SUFFIXED_PATTERN = re.compile(rf'resources.+:{RESOURCE_CLASS}')
+_MAX_DIGITS = len(str(units.MAX_UNITS))
 
 # Other extra specs that contradict units, and their allowed values.
 _QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
@@ -65,7 +62,7 @@ class PolicyError(ValueError):
         super().__init__(f'{key} is {shown}, it must be {expected}')
 
 
-class ServerPolicy(ty.NamedTuple):
+class ServerPolicy(light_typing.NamedTuple):
     """The policy of each server of a flavor.
 
     :ivar vcpus: vCPUs of the server
@@ -146,7 +143,7 @@ def check_value(key: str, value: object) -> None:
         _parse_choice(key, value)
     elif key == WORK_KEY:
         _parse_work(value)
-    elif _SUFFIXED_PATTERN.fullmatch(key):
+    elif _is_suffixed(key, RESOURCE_CLASS):
         raise PolicyError(key, value, f'given as {UNITS_KEY}: units are '
                           'claimed from the host itself')
     elif key.startswith(NAMESPACE):
@@ -155,7 +152,7 @@ def check_value(key: str, value: object) -> None:
 
 
 def parse(extra_specs: Mapping[str, str], vcpus: int,
-          numa_topology: ty.Any = None) -> ServerPolicy | None:
+          numa_topology: 'ty.Any' = None) -> ServerPolicy | None:
     """The policy of a whole flavor, or of a server.
 
     :param extra_specs: all extra specs of the flavor
@@ -192,7 +189,18 @@ def parse(extra_specs: Mapping[str, str], vcpus: int,
 
 def _is_ours(key: str) -> bool:
     return (key == UNITS_KEY or key.startswith(NAMESPACE)
-            or _SUFFIXED_PATTERN.fullmatch(key) is not None)
+            or _is_suffixed(key, RESOURCE_CLASS))
+
+
+def _is_suffixed(key: str, resource_class: str) -> bool:
+    """Whether a key is resources1:CLASS, resources_SUFFIX:CLASS or so.
+
+    Numbered request groups would claim from another provider, which nothing
+    enforces.
+    """
+    start, end = 'resources', f':{resource_class}'
+    return (key.startswith(start) and key.endswith(end)
+            and len(key) > len(start) + len(end))
 
 
 def _check_without_units(extra_specs: Mapping[str, str],
@@ -233,14 +241,13 @@ def _check_with_units(extra_specs: Mapping[str, str],
                 f'{" or ".join(allowed)} in a flavor with {UNITS_KEY}: '
                 'dedicated CPUs are not sold in units')
     for key in extra_specs:
-        if key in _DEDICATED_KEYS or re.fullmatch(
-                r'resources.+:PCPU', key):
+        if key in _DEDICATED_KEYS or _is_suffixed(key, 'PCPU'):
             raise PolicyError(
                 key, extra_specs[key], f'left out of a flavor with '
                 f'{UNITS_KEY}: dedicated CPUs are not sold in units')
 
 
-def _check_image(numa_topology: ty.Any) -> None:
+def _check_image(numa_topology: 'ty.Any') -> None:
     for cell in numa_topology.cells if numa_topology is not None else ():
         if cell.cpu_policy in _DEDICATED_POLICIES:
             # The flavor alone was checked already.
@@ -251,7 +258,11 @@ def _check_image(numa_topology: ty.Any) -> None:
 
 
 def _parse_units(value: object) -> int:
-    if not isinstance(value, str) or not _UNITS_PATTERN.fullmatch(value):
+    # NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
+    # digits, unlike Placement and other readers of the flavor.
+    if (not isinstance(value, str) or not value.isascii()
+            or not value.isdecimal() or value.startswith('0')
+            or len(value) > _MAX_DIGITS):
         raise PolicyError(UNITS_KEY, value, _UNITS_EXPECTED)
     number = int(value)
     if number > units.MAX_UNITS:

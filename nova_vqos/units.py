@@ -14,7 +14,8 @@ host see :func:`nova_vqos.cputune.compute`.
 from collections.abc import Iterable
 from fractions import Fraction
 import math
-import typing as ty
+
+from nova_vqos import light_typing
 
 CU_PER_REFERENCE_PCPU = 100
 
@@ -79,7 +80,7 @@ class ShareTooSmall(UnitsError):
             f'{format_cu(least_cu)} CU per vCPU')
 
 
-class CpuCap(ty.NamedTuple):
+class CpuCap(light_typing.NamedTuple):
     """A CFS bandwidth limit of one vCPU, as in libvirt and the kernel."""
 
     quota_us: int

@@ -10,8 +10,8 @@ value AUTO the agent learns a server's own speed instead: see
 from collections.abc import Mapping
 import functools
 import re
-import typing as ty
 
+from nova_vqos import light_typing
 from nova_vqos import units
 
 MOST_KINDS = 8
@@ -23,10 +23,9 @@ MOST_CHARACTERS = 255
 AUTO = 'auto'
 
 KIND = '[a-z0-9][a-z0-9-]{0,31}'
-_KIND_PATTERN = re.compile(KIND)
 # NOTE: not float() alone: it accepts 'inf', '1e3', '1_0' and other scripts'
 # digits.
-_WEIGHT_PATTERN = re.compile(r'[0-9]{1,4}(?:\.[0-9]{1,6})?')
+_WEIGHT = r'[0-9]{1,4}(?:\.[0-9]{1,6})?'
 
 EXPECTED = (f'{AUTO}, a kind of work such as integer, or 1 to {MOST_KINDS} '
             f'different kinds with weights above 0 and up to {MOST_WEIGHT}, '
@@ -60,7 +59,7 @@ class KindUnsure(units.UnitsError):
             'profile_max_interval: measure it again')
 
 
-class Mix(ty.NamedTuple):
+class Mix(light_typing.NamedTuple):
     """Kinds of work, and the weight of each.
 
     :ivar weights: by kind, as pairs
@@ -108,14 +107,14 @@ def parse(text: str) -> Mix | None:
         raise ValueError(EXPECTED)
     if text == AUTO:
         return None
-    if _KIND_PATTERN.fullmatch(text):
+    if re.fullmatch(KIND, text):
         return Mix(((text, 1.0),))
     weights: dict[str, float] = {}
     for part in text.split(','):
         kind, _colon, weight = part.partition(':')
-        if (not _KIND_PATTERN.fullmatch(kind) or kind in weights
+        if (not re.fullmatch(KIND, kind) or kind in weights
                 or kind == AUTO
-                or not _WEIGHT_PATTERN.fullmatch(weight)
+                or not re.fullmatch(_WEIGHT, weight)
                 or not 0 < float(weight) <= MOST_WEIGHT):
             raise ValueError(EXPECTED)
         weights[kind] = float(weight)

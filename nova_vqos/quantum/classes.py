@@ -6,7 +6,6 @@ libvirt's hook, the compute driver and the agent use it. Pure.
 
 from collections.abc import Mapping
 import re
-import typing as ty
 
 from nova_vqos import units
 
@@ -20,7 +19,7 @@ AUTO = 'auto'
 
 #: Classes with a slice of their own, in microseconds: the best ones of the
 #: research (thesis 3.3). The others run with the kernel's slice.
-DEFAULT_SLICES_US: ty.Final[Mapping[str, int]] = {
+DEFAULT_SLICES_US: Mapping[str, int] = {
     IO: 1_000, SPIN: 1_000, CACHE: 90_000}
 
 # NOTE: the kernel silently clamps any other slice (kernel/sched/syscalls.c,
@@ -29,7 +28,7 @@ MIN_SLICE_US = 100
 MAX_SLICE_US = 100_000
 
 # NOTE: int() alone accepts ' 60 ', '6_0', '+60' and digits of any script.
-_SLICE_PATTERN = re.compile(r'[1-9][0-9]{0,5}')
+_SLICE = '[1-9][0-9]{0,5}'
 _EXPECTED = (f'a whole number of microseconds from {MIN_SLICE_US} to '
              f'{MAX_SLICE_US}')
 
@@ -76,7 +75,7 @@ def slices_us(given: Mapping[str, str]) -> Mapping[str, int]:
             raise SliceInvalid(
                 name, value, 'left out: only '
                 f'{", ".join(slices)} have a slice of their own')
-        if not isinstance(value, str) or not _SLICE_PATTERN.fullmatch(value):
+        if not isinstance(value, str) or not re.fullmatch(_SLICE, value):
             raise SliceInvalid(name, value, _EXPECTED)
         slice_us = int(value)
         if not MIN_SLICE_US <= slice_us <= MAX_SLICE_US:
