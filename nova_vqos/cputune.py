@@ -9,17 +9,20 @@ guests) all call this module, so their results are the same.
 from collections.abc import Iterable
 from fractions import Fraction
 import os
-import typing as ty
 
+from nova_vqos import light_typing
 from nova_vqos import policy as policies
 from nova_vqos import units
-from nova_vqos.profile import model
 from nova_vqos.quantum import classes
+
+if light_typing.TYPE_CHECKING:
+    from nova_vqos.profile import coefficients
+    from nova_vqos.profile import model
 
 _CGROUP_V2_MARK = '/sys/fs/cgroup/cgroup.controllers'
 
 
-class CpuTune(ty.NamedTuple):
+class CpuTune(light_typing.NamedTuple):
     """CPU tuning of a server on a host, as in libvirt's ``<cputune>``.
 
     :ivar cap: of each vCPU; None: no limit
@@ -34,7 +37,7 @@ class CpuTune(ty.NamedTuple):
     domain: units.CpuCap | None = None
 
 
-class Periods(ty.NamedTuple):
+class Periods(light_typing.NamedTuple):
     """The CFS periods of a host's caps, in microseconds.
 
     :ivar plain_us: of most servers
@@ -47,10 +50,11 @@ class Periods(ty.NamedTuple):
     cache_slice_us: int = classes.DEFAULT_SLICES_US[classes.CACHE]
 
 
-DEFAULT_PERIODS: ty.Final = Periods()
+DEFAULT_PERIODS = Periods()
 
 
-def compute(policy: policies.ServerPolicy, profile: model.Profile,
+def compute(policy: policies.ServerPolicy,
+            profile: 'model.Profile | coefficients.Coefficients',
             pcpus: Iterable[int], *, cgroup_version: int,
             periods: Periods = DEFAULT_PERIODS,
             correction: float = 1.0) -> CpuTune | None:
@@ -98,7 +102,8 @@ def compute_cap(policy: policies.ServerPolicy, coefficient: float, *,
     :raises nova_vqos.units.HostTooSlow: when a vCPU needs a faster pCPU
     :raises nova_vqos.units.ShareTooSmall: when a vCPU is too slow for a quota
     """
-    cu = ty.cast(int, policy.units)
+    # NOTE: no units are refused as 0 units are.
+    cu = policy.units or 0
     period_us = periods.plain_us
     if policy.quantum_class == classes.CACHE:
         period_us = units.holding_period_us(

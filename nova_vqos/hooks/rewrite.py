@@ -15,14 +15,15 @@ Servers without units need no configuration and no profile: they always pass.
 """
 
 import os
-import re
 import sys
-import typing as ty
 
 from nova_vqos import domain_xml
+from nova_vqos import light_typing
 from nova_vqos import policy as policies
 
-if ty.TYPE_CHECKING:
+if light_typing.TYPE_CHECKING:
+    import typing as ty
+
     from nova_vqos import cputune
 
 # Far more than a guest needs: the XML of one with 4 vCPUs has 6 KiB.
@@ -31,8 +32,7 @@ MAX_XML_BYTES = 4 * 1024 * 1024
 _SECTION = 'hook'
 _ON_ERROR = ('pass', 'refuse')
 _PERIODS = ('period_us', 'cache_max_period_us')
-# NOTE: int() accepts other scripts' digits, and raises at thousands of them.
-_PERIOD_PATTERN = re.compile('[0-9]{1,9}')
+_MAX_DIGITS = 9
 
 
 class HookError(Exception):
@@ -93,7 +93,9 @@ def load_settings(path: str) -> Settings:
         period_us = given.pop(name, None)
         if period_us is None:
             continue
-        if _PERIOD_PATTERN.fullmatch(period_us):
+        # NOTE: int() accepts other scripts' digits, and raises at thousands.
+        if (period_us.isascii() and period_us.isdecimal()
+                and len(period_us) <= _MAX_DIGITS):
             setattr(settings, name, int(period_us))
         else:
             settings.error = (f'{path}: {name} is {period_us!r}, it must be '
@@ -147,8 +149,9 @@ def rewritten(xml: bytes, settings: Settings) -> tuple[bytes, str]:
     # Late: servers without units need not wait for these.
     from nova_vqos import cputune
     from nova_vqos.conf import default_path
-    from nova_vqos.profile import document
-    profile = document.load(settings.profile_path or default_path.PROFILE)
+    from nova_vqos.profile import coefficients
+    profile = coefficients.load(
+        settings.profile_path or default_path.PROFILE)
     # NOTE: guests of Nova share measured pCPUs only.
     pcpus = profile.pcpus & (domain.pcpus or profile.pcpus) or profile.pcpus
     tune = cputune.compute(
@@ -194,8 +197,8 @@ def periods(settings: Settings) -> 'cputune.Periods':
     return periods
 
 
-def run(name: str, source: ty.BinaryIO, target: ty.BinaryIO, config: str,
-        timeout_s: int) -> int:
+def run(name: str, source: 'ty.BinaryIO', target: 'ty.BinaryIO',
+        config: str, timeout_s: int) -> int:
     """Print a guest's XML with its CPU tuning on this host.
 
     :param name: of the guest, for the log

@@ -6,7 +6,6 @@ import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos import files
-from nova_vqos import work
 
 #: Of a benchmark in the coefficient.
 MAX_WEIGHT = 1000.0
@@ -173,14 +172,6 @@ class Measurement(ty.NamedTuple):
         raise files.FileInvalid(
             f'the profile has no score of {benchmark!r}, it has '
             f'{", ".join(self.kinds)}')
-
-    def coefficient_of(self, mix: work.Mix | None) -> float:
-        """The coefficient of a mix of kinds of work; None: that of all.
-
-        :raises nova_vqos.work.KindMissing: when a kind was not measured
-        """
-        return (self.coefficient if mix is None
-                else mix.coefficient(self.kinds))
 
 
 class CpuClass(ty.NamedTuple):

@@ -6,8 +6,7 @@ import json
 import types
 import typing as ty
 
-from nova_vqos import cpuset
-from nova_vqos import files
+from nova_vqos.profile import coefficients
 from nova_vqos.profile import cpu
 
 if ty.TYPE_CHECKING:
@@ -97,22 +96,19 @@ class Profile(_ProfileFields):
         return (None if self.quantum is None
                 else quantum_profile.from_document(self.quantum))
 
+    @functools.cached_property
+    def coefficients(self) -> coefficients.Coefficients:
+        """Of its pCPUs, while all are busy."""
+        return coefficients.Coefficients(
+            tuple(coefficients.ClassCoefficients(
+                cpu_class.pcpus, cpu_class.busy.coefficient,
+                cpu_class.busy.kinds) for cpu_class in self.cpu_classes),
+            self.tick_us)
+
     def coefficient(self, pcpu: int,
                     mix: 'work.Mix | None' = None) -> float:
-        """The coefficient of a pCPU while all pCPUs are busy.
-
-        A server must get its speed on a full host too.
-
-        :param mix: of kinds of work; None: the mean of all kinds
-        :raises files.FileInvalid: when the pCPU was not measured
-        :raises nova_vqos.work.KindMissing: when a kind was not
-        """
-        for cpu_class in self.cpu_classes:
-            if pcpu in cpu_class.pcpus:
-                return cpu_class.busy.coefficient_of(mix)
-        raise files.FileInvalid(
-            f'pCPU {pcpu} is not in the profile, which has '
-            f'{cpuset.format_pcpus(self.pcpus)}: calibrate it')
+        """See :meth:`coefficients.Coefficients.of`."""
+        return self.coefficients.of(pcpu, mix)
 
     def clock_mhz(self, pcpus: ty.AbstractSet[int]) -> float | None:
         """The clock of some pCPUs in the calibration, all pCPUs being busy.
@@ -126,13 +122,8 @@ class Profile(_ProfileFields):
 
     def slowest(self, pcpus: ty.Iterable[int],
                 mix: 'work.Mix | None' = None) -> float:
-        """The least coefficient among some pCPUs.
-
-        :param mix: of kinds of work; None: the mean of all kinds
-        :raises files.FileInvalid: when one was not measured, or none is given
-        :raises nova_vqos.work.KindMissing: when a kind was not measured
-        """
-        return min(self._coefficients(pcpus, mix))
+        """See :meth:`coefficients.Coefficients.slowest`."""
+        return self.coefficients.slowest(pcpus, mix)
 
     def wide_kinds(self, pcpus: ty.AbstractSet[int],
                    max_interval: float) -> dict[str, float]:
@@ -154,11 +145,8 @@ class Profile(_ProfileFields):
         return found
 
     def fastest(self, pcpus: ty.Iterable[int]) -> float:
-        """The greatest coefficient among some pCPUs.
-
-        :raises files.FileInvalid: when one was not measured, or none is given
-        """
-        return max(self._coefficients(pcpus))
+        """See :meth:`coefficients.Coefficients.fastest`."""
+        return self.coefficients.fastest(pcpus)
 
     def document(self) -> dict[str, ty.Any]:
         """The document of the profile, without the id."""
@@ -178,10 +166,3 @@ class Profile(_ProfileFields):
             **({} if self.quantum is None
                else {'quantum': dict(self.quantum)}),
         }
-
-    def _coefficients(self, pcpus: ty.Iterable[int],
-                      mix: 'work.Mix | None' = None) -> list[float]:
-        coefficients = [self.coefficient(pcpu, mix) for pcpu in pcpus]
-        if not coefficients:
-            raise files.FileInvalid('no pCPU is left for servers to share')
-        return coefficients
