@@ -7,7 +7,7 @@ It is the proof of `devstack/lab prove` with real vCPU threads of KVM, and
 without an operating system: a server of 40 CU moves live between two hosts,
 of which the second is half as fast by its profile, so that its cap there is
 twice as long. Both hosts are this machine's CPUs in fact. So a second of CPU
-time must do the same work on both, whatever the cap is.
+time should do the same work on both, whatever the cap is.
 
 The server counts rounds of a loop in its memory, which is a memfd and is read
 from outside. On each host a calibration's guest does the same beside it, on
