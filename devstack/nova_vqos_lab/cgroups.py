@@ -363,7 +363,7 @@ def _pids(directory: str) -> list[int]:
         if not _is_threaded(directory):
             return [int(pid) for pid in
                     _read(f'{directory}/cgroup.procs').split()]
-        # Of such a group the kernel tells threads only.
+        # The kernel lists only the threads of such a group.
         threads = _read(f'{directory}/cgroup.threads').split()
     except OSError:
         return []

@@ -7,8 +7,8 @@ and the work from where it is counted, without any exit of the guest.
 Of an emulated guest QEMU's plugin counts the instructions in a file. The same
 program retires the same instructions for the same work, on both hosts. So
 instructions count work, and need neither a clock nor rounds. A guest without
-operating system counts its rounds in its memory, see rom.COUNT, which is
-shared with whoever reads it.
+operating system counts its rounds in its memory, see rom.COUNT. That memory is
+shared, so that the machine can read it.
 """
 
 import array

@@ -6,8 +6,7 @@ was seen to change by 40 % within a minute, with nothing else running in it.
 So the guest that a host was calibrated with goes on running beside the
 servers that are measured, on one pCPU, at a fiftieth of their weight. What it
 does in a CPU second, against what it did when the host was calibrated, is the
-machine's pace: what is left of a server's error when that is divided out is
-nova_vqos's.
+machine's pace. Divided by the pace, a server's error is that of nova_vqos.
 
 It also keeps the pCPU from idling, which a hypervisor below would give away.
 """

@@ -345,8 +345,7 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
         command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=2,
         memory_mib=memory_mib,
         init=_BOOT + _WRITABLE + _INIT + _DELEGATE + _RUN,
-        # After its name no two parts of one module are told apart: they are
-        # loaded in the order of their numbers.
+        # The number gives the order in which the machine loads them.
         contents={f'/modules/{number:02}-{name}.ko': content
                   for number, (name, content) in enumerate(modules.ordered(
                       modules_directory(kernel), MODULES).items())},

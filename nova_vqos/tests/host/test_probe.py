@@ -106,7 +106,7 @@ def test_nothing_runs_on_when_it_is_ended(number, left):
     with subprocess.Popen([sys.executable, '-c', _WORK],
                           stdout=subprocess.PIPE) as started:
         assert started.stdout.readline() == b'at work\n'
-        # Threaded groups of version 2 tell no processes. Each has one thread.
+        # Threaded groups of version 2 list no processes. Each has one thread.
         files = [file for name in ('tasks', 'cgroup.threads')
                  for file in group(GROUP).rglob(name)]
         tasks = [int(task) for file in files

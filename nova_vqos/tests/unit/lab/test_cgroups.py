@@ -39,7 +39,7 @@ def thread():
 
 
 def test_members_of_a_threaded_group_are_processes(hierarchy, make, thread):
-    """Of its threads each has a number, and the kernel tells these alone."""
+    """The kernel lists the threads of such a group, and no processes."""
     make(DOMAIN, cgroup_type='domain threaded\n', cgroup_procs='')
     make(f'{DOMAIN}/emulator', cgroup_type='threaded\n',
          cgroup_threads=f'{thread.native_id}\n{os.getpid()}\n')
