@@ -20,7 +20,6 @@ def test_all_in_one(machine):
     host.record()
 
     host.devstack('stack')
-    first = host.tree()
     assert host.record() == [
         'install_package sysbench',
         f'setup_develop {devstack_machine.TOP}',
@@ -45,6 +44,8 @@ def test_all_in_one(machine):
     assert placement.allocation_conflict_retry_count == 1
     devstack_machine.check_agent(host)
     devstack_machine.check_hook(host)
+    # With what the hook keeps beside the profile.
+    first = host.tree()
     assert host.link.resolve() == devstack_machine.TOP / 'nova/virt/vqos'
     tempest = host.tempest_conf.read_text()
     assert 'scheduler_enabled_filters = ComputeFilter,VqosFilter' in tempest
@@ -99,7 +100,6 @@ def test_subnode(machine):
     host = machine(devstack_machine.SUBNODE, NOVA_VQOS_AGAINST=profile)
     before = host.tree()
     host.devstack('stack')
-    first = host.tree()
     assert (f'nova-vqos-calibrate cpu --output {host.profile} '
             f'--against {profile}') in host.record()
     # No scheduler here: what nova.conf says of filters is as it was.
@@ -110,6 +110,7 @@ def test_subnode(machine):
         'vqos.VqosLibvirtDriver')
     devstack_machine.check_agent(host)
     devstack_machine.check_hook(host)
+    first = host.tree()
     host.devstack('stack')
     assert host.tree() == first
     host.devstack('unstack')
