@@ -27,8 +27,10 @@ from nova_vqos.quantum.placement import host
 
 LOG = logging.getLogger(__name__)
 
-#: Between two looks at servers whose threads have the kernel's own slices.
+#: Between two readings of what vCPUs ran that have the kernel's own slices.
 IDLE_INTERVAL_S = 60.0
+# Between two looks whether they still have these: nobody else sets slices.
+_IDLE_CHECK_INTERVAL_S = 600.0
 
 # The source that recognises polluters.
 _CACHE_SOURCE = 'cache'
@@ -104,7 +106,8 @@ class _State:
     :ivar slices_us: that its vCPUs were last given
     :ivar checked_at_s: when they were last looked at
     :ivar runs: counters of its vCPUs
-    :ivar runs_before: likewise, a check earlier
+    :ivar runs_before: likewise, a reading earlier
+    :ivar runs_at_s: when they were last read
     """
 
     problem: str = ''
@@ -117,6 +120,7 @@ class _State:
         default_factory=dict)
     runs_before: Mapping[int, base.ThreadRun] = dataclasses.field(
         default_factory=dict)
+    runs_at_s: float = float('-inf')
 
     def needs_check(self, slices_us: Mapping[int, int | None],
                     now_s: float) -> bool:
@@ -126,7 +130,7 @@ class _State:
         """
         return (bool(self.problem) or any(slices_us.values())
                 or slices_us != self.slices_us
-                or now_s >= self.checked_at_s + IDLE_INTERVAL_S)
+                or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
 
 
 class Enforcer:
@@ -315,12 +319,14 @@ class Enforcer:
             self._set_problem(target, '')
 
     def _read_runs(self, now_s: float) -> None:
-        """Read what the vCPUs ran of the servers that were just checked."""
-        checked = {uuid: state for uuid, state in self._states.items()
-                   if state.checked_at_s == now_s}
-        runs = self._hypervisor.vcpu_runs(checked)
-        for uuid, state in checked.items():
+        """Read what vCPUs ran: of idle servers, not each time."""
+        due = {uuid: state for uuid, state in self._states.items()
+               if state.checked_at_s == now_s
+               or now_s >= state.runs_at_s + IDLE_INTERVAL_S}
+        runs = self._hypervisor.vcpu_runs(due)
+        for uuid, state in due.items():
             state.runs_before, state.runs = state.runs, runs.get(uuid, {})
+            state.runs_at_s = now_s
 
     def _place(self, target: Target, vcpus: Collection[int],
                now_s: float) -> None:

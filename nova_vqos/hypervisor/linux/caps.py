@@ -8,6 +8,10 @@ does not report writes, each time.
 
 Only reads: the driver writes through libvirt, which keeps the values for the
 domain's XML and its hotplugged vCPUs.
+
+Nothing but the kernel's report of a write is needed to see it. That quotas are
+read all the same is for a report that was lost; the rest, which nobody changes
+without a quota, is read less often.
 """
 
 from collections.abc import Iterator
@@ -19,6 +23,8 @@ from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import inotify
 
 _READ_BYTES = 64
+# Of readings without a write, how many read quotas alone, between two of all.
+_QUOTA_READINGS = 5
 
 
 class Caps:
@@ -33,15 +39,20 @@ class Caps:
         self._domain = domain
         self._files = files
         self._children: domain_files.Children | None = None
-        self._content: list[bytes] = []
         self._in_force: base.InForce | None = None
-        self._own = [
-            self._open(_shares_path(domain.path),
-                       'cpu.shares' if domain.version == 1 else 'cpu.weight'),
-            *self._open_limit(domain.path)]
-        self._vcpus: list[domain_files.File] = []
-        self._all = self._own
+        # Of the domain, and behind it of each vCPU: its quota, and apart the
+        # rest, first of all the weight.
+        self._quotas: list[domain_files.File] = []
+        self._rest: list[domain_files.File] = [self._open(
+            _shares_path(domain.path),
+            'cpu.shares' if domain.version == 1 else 'cpu.weight')]
+        self._open_limit(domain.path)
+        self._own = len(self._quotas), len(self._rest)
+        self._quotas_content: list[bytes] = []
+        self._rest_content: list[bytes] = []
         self._is_watched = False
+        # How many more readings are of quotas alone.
+        self._quota_readings = 0
 
     def read(self) -> base.InForce:
         """Read the limits in force; from memory where no write was reported.
@@ -56,7 +67,12 @@ class Caps:
         return self.read_anew()
 
     def read_anew(self) -> base.InForce:
-        """Read the limits in force, whether or not a write was reported."""
+        """Read the limits in force, whether or not a write was reported.
+
+        Without such a report, where there would be one, periods and the
+        weight only every now and then.
+        """
+        written = self._domain.written
         # First: a write from now on is read the next time.
         self._domain.written = False
         children = self._domain.children()
@@ -64,41 +80,58 @@ class Caps:
             self._open_vcpus(children.vcpus)
             self._children = children
             self._in_force = None
-        content = [file.read(_READ_BYTES) for file in self._all]
-        if self._in_force is None or content != self._content:
-            # In the order of the files.
-            left = iter(content)
-            self._in_force = base.InForce(
-                shares=int(next(left)), domain=self._limit(left),
-                vcpus={number: self._limit(left)
-                       for number in children.vcpus})
-            self._content = content
+        quotas = [file.read(_READ_BYTES) for file in self._quotas]
+        rest = self._rest_content
+        if (written or not self._is_watched or self._in_force is None
+                or self._quota_readings <= 0):
+            rest = [file.read(_READ_BYTES) for file in self._rest]
+            self._quota_readings = _QUOTA_READINGS
+        else:
+            self._quota_readings -= 1
+        if (self._in_force is None or quotas != self._quotas_content
+                or rest != self._rest_content):
+            self._in_force = self._parse(iter(quotas), iter(rest),
+                                         children.vcpus)
+            self._quotas_content, self._rest_content = quotas, rest
         return self._in_force
 
-    def _open_vcpus(self, numbers: tuple[int, ...]) -> None:
-        for file in self._vcpus:
-            file.close()
-        self._vcpus = [
-            file for number in numbers
-            for file in self._open_limit(f'{self._domain.path}/vcpu{number}')]
-        self._all = [*self._own, *self._vcpus]
-        self._is_watched = all(
-            file.is_watched for file in (self._domain.directory, *self._all))
+    def _parse(self, quotas: Iterator[bytes], rest: Iterator[bytes],
+               numbers: tuple[int, ...]) -> base.InForce:
+        """
+        :param numbers: of the vCPUs
+        """
+        return base.InForce(
+            shares=int(next(rest)), domain=self._limit(quotas, rest),
+            vcpus={number: self._limit(quotas, rest) for number in numbers})
 
-    def _open_limit(self, path: str) -> list[domain_files.File]:
-        return [self._open(path, name) for name in (
-            ['cpu.max'] if self._domain.version == 2
-            else ['cpu.cfs_quota_us', 'cpu.cfs_period_us'])]
+    def _open_vcpus(self, numbers: tuple[int, ...]) -> None:
+        for files, own in zip((self._quotas, self._rest), self._own,
+                              strict=True):
+            for file in files[own:]:
+                file.close()
+            del files[own:]
+        for number in numbers:
+            self._open_limit(f'{self._domain.path}/vcpu{number}')
+        self._is_watched = all(file.is_watched for file in (
+            self._domain.directory, *self._quotas, *self._rest))
+
+    def _open_limit(self, path: str) -> None:
+        if self._domain.version == 2:
+            self._quotas.append(self._open(path, 'cpu.max'))
+        else:
+            self._quotas.append(self._open(path, 'cpu.cfs_quota_us'))
+            self._rest.append(self._open(path, 'cpu.cfs_period_us'))
 
     def _open(self, directory: str, name: str) -> domain_files.File:
         return domain_files.File(
             self._files, os.path.join(directory, name), inotify.IN_MODIFY)
 
-    def _limit(self, content: Iterator[bytes]) -> base.Limit:
+    def _limit(self, quotas: Iterator[bytes], rest: Iterator[bytes]
+               ) -> base.Limit:
         if self._domain.version == 2:
-            quota, period = next(content).split()
+            quota, period = next(quotas).split()
         else:
-            quota, period = next(content), next(content)
+            quota, period = next(quotas), next(rest)
         quota_us = -1 if quota == b'max' else int(quota)
         limited = 0 <= quota_us < cgroup.UNLIMITED_QUOTA_US
         return base.Limit(quota_us if limited else None, int(period))

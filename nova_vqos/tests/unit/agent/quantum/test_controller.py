@@ -65,21 +65,29 @@ class TestSlices:
         """Also beside a server that has one."""
         world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
                                            pool_interval_s=None)
-        looks = []
-        set_slices = world.host.set_slices
+        looks, readings = [], []
+        set_slices, vcpu_runs = world.host.set_slices, world.host.vcpu_runs
 
         def note(uuid, *slices):
             looks.append(uuid)
             return set_slices(uuid, *slices)
+
+        def note_all(asked):
+            readings.extend(asked)
+            return vcpu_runs(asked)
         monkeypatch.setattr(world.host, 'set_slices', note)
+        monkeypatch.setattr(world.host, 'vcpu_runs', note_all)
         if beside:
             world.boot(OTHER_UUID, beside, run_id=2)
         world.run(quantum_class='default')
         world.tick(5)
         looks.clear()
-        world.tick(120)
+        readings.clear()
+        world.tick(1200)
         assert looks.count(UUID) == 2
-        assert looks.count(OTHER_UUID) == (24 if beside else 0)
+        assert readings.count(UUID) == 20
+        for done in looks, readings:
+            assert done.count(OTHER_UUID) == (240 if beside else 0)
 
     def test_nothing_is_worked_out_again_before_something_changes(
             self, world, monkeypatch):

@@ -27,6 +27,10 @@ def read(cache):
     return cache.use(UUID, caps.Caps, caps.Caps.read)
 
 
+def read_anew(cache):
+    return cache.use(UUID, caps.Caps, caps.Caps.read_anew)
+
+
 def quota_us(cache):
     return read(cache).vcpus[0].quota_us
 
@@ -88,13 +92,40 @@ def test_watched_it_is_read_when_asked_to(host, monkeypatch):
     read(cache)
     host.limit('vcpu0', 30_000, 50_000)
     assert {quota_us(cache) for _ in range(11)} == {15_000}
-    anew = cache.use(UUID, caps.Caps, caps.Caps.read_anew)
-    assert anew.vcpus[0].quota_us == quota_us(cache) == 30_000
+    assert read_anew(cache).vcpus[0].quota_us == quota_us(cache) == 30_000
     # What the caller itself has written is read at once.
     for uuid, wanted_us in ((UUID, 31_000), ('', 32_000)):
         host.limit('vcpu0', wanted_us, 50_000)
         cache.touch(uuid)
         assert quota_us(cache) == wanted_us
+    cache.close()
+
+
+def test_watched_all_of_it_is_read_seldom(host, monkeypatch):
+    monkeypatch.setattr(inotify.Watcher, '_run', lambda _self: None)
+    cache = host.cache(on_written=lambda _uuid: None)
+    before = read(cache)
+    host.limit('vcpu0', 30_000, 80_000)
+    host.weigh(307)
+    # After it is opened, so after the last reading of all.
+    readings = [read_anew(cache) for _ in range(6)]
+    assert {anew.vcpus[0].quota_us for anew in readings} == {30_000}
+    assert [anew.shares for anew in readings] == [before.shares] * 5 + [307]
+    assert readings[-1].vcpus[0] == base.Limit(30_000, 80_000)
+    # A report of a write has all of it read.
+    host.weigh(308)
+    cache.touch(UUID)
+    assert read(cache).shares == 308
+    cache.close()
+
+
+def test_a_vcpu_that_comes_is_read_whole(host, monkeypatch):
+    monkeypatch.setattr(inotify.Watcher, '_run', lambda _self: None)
+    cache = host.cache(on_written=lambda _uuid: None)
+    read(cache)
+    host.limit('vcpu1', 40_000, 80_000)
+    assert read_anew(cache).vcpus == {
+        0: base.Limit(15_000, 50_000), 1: base.Limit(40_000, 80_000)}
     cache.close()
 
 
