@@ -45,7 +45,8 @@ def prepare(lab: cloud.Lab) -> None:
         config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                      config.STESTR_CONF)
         config.write_ini(_PATH, config.tempest(
-            *images, 'tempest', units=UNITS,
+            *images, 'tempest', units=UNITS, several_vcpus=min(
+                3, *(len(host.pcpus) for host in lab.hosts.values())),
             reference_score=calibrated.score,
             speed_tolerance=_TOLERANCE,
             too_fast_units=_TOO_FAST_UNITS, slow_host=cloud.REFERENCE,

@@ -10,6 +10,11 @@ OPTIONS = [
         'units', default=60, min=2,
         help='CPU units of a server with one vCPU in these tests: each host '
              'must have room for one, and a pCPU that is as fast.'),
+    cfg.IntOpt(
+        'several_vcpus', default=2, min=1,
+        help='vCPUs of a server with several, which shares these units among '
+             'them: at most as many as a host has pCPUs. 1: what needs '
+             'several is skipped.'),
     cfg.StrOpt(
         'work_image_ref',
         help='ID of an image whose guest works without end and prints what '

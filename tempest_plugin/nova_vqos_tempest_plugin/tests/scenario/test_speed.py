@@ -26,6 +26,21 @@ class LiveMigrationTest(base.TwoHostsMixin, base.SpeedTestCase):
             self.assertEqual({host: units}, self.allocated(server))
             self.check_speed(server, units)
 
+    @decorators.attr(type='slow')
+    @decorators.idempotent_id('1f0c8f1e-5b83-4c0e-8b0f-3a6f5d2f9c41')
+    def test_several_vcpus_share_the_units(self):
+        units, vcpus = CONF.nova_vqos.units, CONF.nova_vqos.several_vcpus
+        if vcpus < 2:
+            raise self.skipException('[nova_vqos] several_vcpus is 1')
+        server = self.boot(self.make_flavor(units, vcpus=vcpus),
+                           image=CONF.nova_vqos.work_image_ref)
+        # Its guest works on one of them.
+        self.check_speed(server, units / vcpus)
+        target = self.get_host_other_than(server)
+        self.migrate(server, target)
+        self.assertEqual({target: units}, self.allocated(server))
+        self.check_speed(server, units / vcpus)
+
 
 class AfterwardsTest(base.SpeedTestCase):
     """What makes a guest anew: its cap is there again."""
