@@ -19,8 +19,6 @@ _MOST_ROUNDS = 6
 # Of nova-manage placement audit: nothing to do, claims that it did not
 # delete, and all done.
 _STATUSES = {'nova-manage': (0, 3, 4), 'nova-vqos-manage': (0, 1)}
-_CONFIG_FILES = {'nova-manage': f'{paths.etc("nova-api")}/nova.conf',
-                 'nova-vqos-manage': paths.MANAGE_CONF}
 
 
 def differences(lab: clouds.Lab, *options: str) -> list[dict[str, ty.Any]]:
@@ -65,8 +63,8 @@ def run(lab: clouds.Lab, program: str, *arguments: str) -> str:
     :returns: what it prints on stdout
     :raises process.LabError: when it fails
     """
-    options = (['--config-file', _CONFIG_FILES[program]]
-               if program in _CONFIG_FILES else [])
+    options = (['--config-file', f'{paths.etc("nova-api")}/nova.conf']
+               if program == 'nova-manage' else [])
     done = process.run(
         lab.inside([f'{services.BIN}/{program}', *options, *arguments]),
         env=lab.environment(), limit_s=_COMMAND_LIMIT_S, check=False)

@@ -365,7 +365,7 @@ def write_controller() -> None:
 
 
 def openrc() -> dict[str, str]:
-    """:returns: the environment of OpenStack's clients."""
+    """:returns: the environment of OpenStack's clients, and of ours."""
     return {
         'OS_AUTH_URL': url('keystone'), 'OS_USERNAME': 'admin',
         'OS_PASSWORD': PASSWORD, 'OS_PROJECT_NAME': 'admin',
@@ -373,6 +373,7 @@ def openrc() -> dict[str, str]:
         'OS_REGION_NAME': REGION, 'OS_IDENTITY_API_VERSION': '3',
         # Where `tempest run` looks for its configuration.
         'TEMPEST_CONFIG_DIR': paths.TEMPEST,
+        'NOVA_VQOS_CONFIG_FILE': paths.MANAGE_CONF,
     }
 
 

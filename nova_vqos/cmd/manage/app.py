@@ -61,6 +61,7 @@ class ManageApp(program.Program):
         parser.add_argument(
             '--config-file', metavar='FILE',
             help='file with the transport URL of the message bus, default: '
+                 f'{connections.FILE_VARIABLE} of the environment, or '
                  f'{default_path.CONFIG}')
         parser.add_argument(
             '--os-cloud', metavar='NAME',

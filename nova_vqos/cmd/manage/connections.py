@@ -20,6 +20,8 @@ from nova_vqos.conf import manage
 from nova_vqos.conf import vqos
 
 DEFAULT_CELL = 'default'
+#: In the environment: the configuration file, where none is given.
+FILE_VARIABLE = 'NOVA_VQOS_CONFIG_FILE'
 
 _RABBIT = 'oslo_messaging_rabbit'
 _QUEUE_TTL_S = 60
@@ -33,12 +35,13 @@ class Connections:
         """Prepare; nothing is read or connected yet.
 
         :param conf: takes the options
-        :param config_file: None: the default
+        :param config_file: None: that of the environment, or the default
         :param os_cloud: of clouds.yaml; None: by OS_CLOUD or OS_*
         :param timeout_s: None: that of the configuration
         """
         self._conf = conf
-        self._config_file = config_file or default_path.CONFIG
+        self._config_file = (config_file or os.environ.get(FILE_VARIABLE)
+                             or default_path.CONFIG)
         self._os_cloud = os_cloud
         self._timeout_s = timeout_s
         self._fleet: fanout.Fleet | None = None
@@ -98,7 +101,7 @@ class Connections:
         path = self._config_file
         if not os.path.isfile(path):
             raise errors.ManageError(f'there is no file {path}: give '
-                                     '--config-file')
+                                     f'--config-file, or set {FILE_VARIABLE}')
         if not os.access(path, os.R_OK):
             raise errors.ManageError(
                 f'{path} cannot be read: run as a user that may, or give '

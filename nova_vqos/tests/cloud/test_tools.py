@@ -8,7 +8,6 @@ import subprocess
 import pytest
 
 from nova_vqos.calibration.cpu import compare
-from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import tempest
@@ -38,8 +37,8 @@ def server(lab, told):
 def run(lab, *arguments):
     """Run nova-vqos-manage as a person does; it prints JSON."""
     return subprocess.run(
-        lab.inside([f'{services.BIN}/nova-vqos-manage', '--config-file',
-                    paths.MANAGE_CONF, *arguments, '-f', 'json']),
+        lab.inside([f'{services.BIN}/nova-vqos-manage', *arguments,
+                    '-f', 'json']),
         env=lab.environment(), capture_output=True, text=True,
         timeout=COMMAND_LIMIT_S, check=False)
 

@@ -40,6 +40,14 @@ def test_no_file(tmp_path):
                     f'there is no file {path}: give --config-file')
 
 
+def test_the_file_of_the_environment(tmp_path, monkeypatch):
+    """Unless one is given."""
+    path, other = tmp_path / 'none', tmp_path / 'other'
+    monkeypatch.setenv('NOVA_VQOS_CONFIG_FILE', str(path))
+    assert_one_line(list_host(None), f'there is no file {path}')
+    assert_one_line(list_host(other), f'there is no file {other}')
+
+
 def test_a_directory(tmp_path):
     assert_one_line(list_host(tmp_path), f'there is no file {tmp_path}')
 
