@@ -9,13 +9,16 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 
 usage() {
     cat <<EOT
-usage: tools/demo.sh [--json FILE] [--keep] [--cloud] [--embedded]
+usage: tools/demo.sh [--whole] [--json FILE] [--keep] [--cloud] [--embedded]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
 a virtual environment in .venv), makes an OpenStack with two hosts of unlike
 speed on this machine, demonstrates CPU units on it, prints a table of the
 promised and delivered figures, and removes the cloud again.
 
+  --whole      with the chapters for those who want to know everything: kinds
+               of work that flavors declare, servers of several vCPUs, full
+               hosts, migrations that are refused, bad flavors
   --json FILE  also write measurements and checks to FILE
   --keep       leave the cloud running, with the commands to use it
   --cloud      no demonstration: make the cloud, calibrate its hosts,
@@ -29,6 +32,7 @@ EOT
 }
 
 json=()
+whole=()
 keep=
 cloud=
 embedded=
@@ -40,6 +44,7 @@ while [ $# -gt 0 ]; do
             # The story may run as another user, and elsewhere.
             json=(--json "$(realpath -m -- "$2")")
             shift ;;
+        --whole) whole=(--whole) ;;
         --keep) keep=1 ;;
         --cloud) cloud=1 ;;
         --embedded) embedded=1 ;;
@@ -110,4 +115,4 @@ if [ -n "$cloud" ]; then
     trap - EXIT
     exit
 fi
-lab demo ${json[@]+"${json[@]}"}
+lab demo ${whole[@]+"${whole[@]}"} ${json[@]+"${json[@]}"}

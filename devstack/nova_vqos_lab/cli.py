@@ -94,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
         'units on it, and leave it running')
     one.add_argument('--json', metavar='FILE',
                      help='also write measurements and checks to FILE')
+    one.add_argument('--whole', action='store_true',
+                     help='with the chapters for those who want to know '
+                     'everything: twice as long')
     one.set_defaults(function=_demo)
     one = commands.add_parser(
         'kinds', help='make the cloud anew, run programs that no host was '
@@ -221,7 +224,7 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
     with cloud.only_one():
         lab = cloud.Lab()
         lab.down()
-        results = story.run(lab)
+        results = story.run(lab, whole=options.whole)
         if options.json:
             results.write(options.json)
         process.say(results.table())
