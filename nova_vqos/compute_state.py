@@ -104,11 +104,12 @@ def load(path: str) -> ComputeState | None:
     :raises ValueError: when the file cannot be used, with the reason
     """
     try:
-        with open(path, 'rb') as file:
+        # It is in a directory of Nova's user.
+        with files.open_regular(path, follow=False) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, files.FileUnsafe) as error:
         raise ValueError(str(error)) from error
     if len(content) > _MAX_BYTES:
         raise ValueError(f'{path} is longer than {_MAX_BYTES} bytes')

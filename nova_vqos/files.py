@@ -46,7 +46,7 @@ def read(path: str) -> bytes:
     :raises FileInvalid: when it cannot be read, or is too large
     """
     try:
-        with open(path, 'rb') as file:
+        with open_regular(path) as file:
             _check_safe(path, os.fstat(file.fileno()))
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
@@ -56,6 +56,24 @@ def read(path: str) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise FileInvalid(f'{path} has more than {MAX_FILE_BYTES} bytes')
     return content
+
+
+def open_regular(path: str, *, follow: bool = True) -> 'ty.BinaryIO':
+    """Open a file for reading; wait for nobody who has to write it.
+
+    :param follow: whether the path may be a symbolic link: not where somebody
+        with fewer rights may have made it
+    :raises FileUnsafe: when it is no regular file
+    :raises OSError: when it cannot be opened
+    """
+    # NOTE: without O_NONBLOCK a FIFO is not open before it has a writer.
+    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    file = open(path, 'rb', opener=lambda name, more: os.open(
+        name, more | flags))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FileUnsafe(f'{path} is not a regular file')
+    return file
 
 
 def identity(path: str) -> tuple[int, ...] | None:
@@ -70,12 +88,13 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 def write(content: str | bytes, path: str, *,
           check: Callable[[str], None] | None = None,
-          durable: bool = True) -> None:
-    """Write a file that all may read, whole or not at all.
+          durable: bool = True, mode: int = 0o644) -> None:
+    """Write a file, whole or not at all.
 
     :param check: is given the path of the file before it gets its name, and
         keeps it from that by raising
     :param durable: whether it must outlive a crash of the host
+    :param mode: its permissions; by default all may read it
     :raises OSError: when it cannot be written; an old one is then untouched
     """
     import tempfile
@@ -87,7 +106,7 @@ def write(content: str | bytes, path: str, *,
             file.write(content.encode() if isinstance(content, str)
                        else content)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
         if check is not None:
@@ -223,8 +242,6 @@ class Fields:
 
 
 def _check_safe(path: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise FileUnsafe(f'{path} is not a regular file')
     if status.st_mode & 0o022:
         raise FileUnsafe(
             f'{path} has mode {stat.S_IMODE(status.st_mode):04o}, others '

@@ -18,6 +18,7 @@ import os
 import sys
 
 from nova_vqos import domain_xml
+from nova_vqos import files
 from nova_vqos import light_typing
 from nova_vqos import policy as policies
 
@@ -76,10 +77,9 @@ def load_settings(path: str) -> Settings:
     import configparser
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        with open(path, encoding='utf-8') as file:
-            parser.read_file(file)
+        parser.read_string(files.read(path).decode(), path)
         given = dict(parser.items(_SECTION)) if parser.sections() else {}
-    except (OSError, ValueError, configparser.Error) as error:
+    except (files.FileError, ValueError, configparser.Error) as error:
         settings.error = f'{path} cannot be read: {error}'
         return settings
     on_error = given.pop('on_error', settings.on_error)

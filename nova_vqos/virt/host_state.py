@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import dataclasses
 from decimal import Decimal
 import functools
+import io
 import logging
 import math
 import os
@@ -264,10 +265,10 @@ class HostReporter:
 def read_agent_state(path: str) -> agent_state.AgentState:
     """The agent's last heartbeat; the default where there is none."""
     try:
-        with open(path, encoding='utf-8') as file:
+        with io.TextIOWrapper(files.open_regular(path), 'utf-8') as file:
             return agent_state.from_text(
                 file.read(agent_state.MAX_CHARACTERS + 1))
-    except (files.FileInvalid, OSError, ValueError):
+    except (files.FileError, OSError, ValueError):
         return agent_state.AgentState()
 
 

@@ -103,7 +103,7 @@ class Store:
             return
         try:
             # Not durable: it can be measured again.
-            files.write(text, self._path, durable=False)
+            files.write(text, self._path, durable=False, mode=0o600)
         except (OSError, UnicodeError) as error:
             self._record_problem(
                 f'{self._path} cannot be written: {error}')

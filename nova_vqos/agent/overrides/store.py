@@ -75,7 +75,7 @@ class OverrideStore:
                                self._overrides)},
                           ensure_ascii=False)
         try:
-            files.write(text, self._path)
+            files.write(text, self._path, mode=0o600)
         except (OSError, UnicodeError) as error:
             self._record_problem(f'overrides cannot be stored: {error}')
             return

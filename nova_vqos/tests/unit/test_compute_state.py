@@ -99,6 +99,21 @@ def test_an_invalid_state_is_refused(path, content, problem):
         compute_state.load(path)
 
 
+def test_a_fifo_holds_up_nobody(path):
+    """The directory belongs to Nova's user, the agent may be root."""
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match='not a regular file'):
+        compute_state.load(path)
+
+
+def test_a_link_is_not_followed(path, tmp_path):
+    other = tmp_path / 'other.json'
+    compute_state.Writer(str(other)).write(STATS, TERMS)
+    os.symlink(other, path)
+    with pytest.raises(ValueError, match='symbolic link'):
+        compute_state.load(path)
+
+
 def test_a_path_that_cannot_be_read(tmp_path):
     with pytest.raises(ValueError, match='directory'):
         compute_state.load(str(tmp_path))

@@ -24,6 +24,13 @@ class TestHostLock:
         process.HostLock(str(path)).release()
         assert path.read_text() == f'{os.getpid()}\n'
 
+    def test_nobody_else_can_hold_it(self, tmp_path):
+        """Whoever can open a file can lock it, for ever."""
+        path = tmp_path / 'agent.lock'
+        path.touch(mode=0o644)
+        process.HostLock(str(path)).release()
+        assert path.stat().st_mode & 0o777 == 0o600
+
     def test_a_link_is_not_followed(self, tmp_path):
         target = tmp_path / 'target'
         target.write_text('precious')

@@ -308,10 +308,27 @@ def test_a_configuration_that_cannot_be_used(host, logged, content, says):
     assert says in logged[0][1]
 
 
-def test_a_profile_that_never_comes(host, logged):
-    """Opening a FIFO waits for a writer."""
-    host.profile_path.unlink()
-    os.mkfifo(host.profile_path)
+@pytest.mark.parametrize('name', ['profile_path', 'config_path'])
+def test_a_fifo_is_not_waited_for(host, logged, name):
+    path = getattr(host, name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert host.run(XML) == (0, XML)
+    assert 'is not a regular file' in logged[0][1]
+
+
+def test_a_configuration_that_others_may_write(host, logged):
+    """What it says of errors is not followed either."""
+    host.config_path.write_text('[hook]\non_error = refuse\n')
+    host.config_path.chmod(0o666)
+    assert host.run(XML) == (0, XML)
+    assert 'has mode 0666' in logged[0][1]
+
+
+def test_what_never_ends(host, logged, monkeypatch):
+    """As a file system that hangs."""
+    monkeypatch.setattr(cputune, 'compute', lambda *_args, **_options:
+                        time.sleep(20))
     started = time.monotonic()
     assert host.run(XML, timeout_s=1) == (0, XML)
     assert time.monotonic() - started < 5

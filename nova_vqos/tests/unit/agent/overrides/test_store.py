@@ -37,7 +37,7 @@ def test_accepted_overrides_outlive_the_agent(path):
     assert make_store(path).merge(OLDER)
     again = make_store(path)
     assert again.overrides == OLDER
-    assert os.stat(path).st_mode & 0o777 == 0o644
+    assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.listdir(path.parent) == ['pushed.json']
 
 
