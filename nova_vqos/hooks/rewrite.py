@@ -18,7 +18,6 @@ import os
 import sys
 
 from nova_vqos import domain_xml
-from nova_vqos import files
 from nova_vqos import light_typing
 from nova_vqos import policy as policies
 
@@ -75,6 +74,8 @@ def load_settings(path: str) -> Settings:
     if not os.path.exists(path):
         return settings
     import configparser
+
+    from nova_vqos import files
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(files.read(path).decode(), path)

@@ -32,11 +32,11 @@ STDLIB = {'collections', 'configparser', 'contextlib', 'copyreg', 'decimal',
           'keyword', 'math', 'numbers', 'operator', 'os', 'posixpath',
           'pyexpat', 're', 'reprlib', 'signal', 'stat', 'syslog', 'types',
           'warnings', 'xml'}
-# Of a server without units.
+# Of a server without units, where there is a hook.conf.
 NOT_WITHOUT_UNITS = {
-    'nova_vqos.cpuset', 'nova_vqos.cputune', 'nova_vqos.files',
-    'nova_vqos.profile', 'nova_vqos.profile.coefficients',
-    'nova_vqos.quantum', 'nova_vqos.quantum.classes'}
+    'nova_vqos.cpuset', 'nova_vqos.cputune', 'nova_vqos.profile',
+    'nova_vqos.profile.coefficients', 'nova_vqos.quantum',
+    'nova_vqos.quantum.classes'}
 
 
 def test_no_other_module_is_imported(tmp_path):
