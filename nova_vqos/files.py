@@ -67,13 +67,12 @@ def open_regular(path: str, *, follow: bool = True) -> 'ty.BinaryIO':
     :raises OSError: when it cannot be opened
     """
     # NOTE: without O_NONBLOCK a FIFO is not open before it has a writer.
-    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    file = open(path, 'rb', opener=lambda name, more: os.open(
-        name, more | flags))
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+                     | (0 if follow else os.O_NOFOLLOW))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
         raise FileUnsafe(f'{path} is not a regular file')
-    return file
+    return os.fdopen(handle, 'rb')
 
 
 def identity(path: str) -> tuple[int, ...] | None:

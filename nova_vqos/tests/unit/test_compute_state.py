@@ -115,5 +115,5 @@ def test_a_link_is_not_followed(path, tmp_path):
 
 
 def test_a_path_that_cannot_be_read(tmp_path):
-    with pytest.raises(ValueError, match='directory'):
+    with pytest.raises(ValueError, match='not a regular file'):
         compute_state.load(str(tmp_path))

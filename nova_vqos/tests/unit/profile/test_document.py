@@ -131,10 +131,9 @@ def test_of_another_owner(path, monkeypatch):
 
 
 def test_not_a_file(tmp_path):
-    with pytest.raises(files.FileInvalid, match='cannot be read'):
-        documents.load(str(tmp_path))
-    with pytest.raises(files.FileUnsafe, match='regular file'):
-        documents.load('/dev/null')
+    for path in (str(tmp_path), '/dev/null'):
+        with pytest.raises(files.FileUnsafe, match='regular file'):
+            documents.load(path)
 
 
 def test_too_large(path):
