@@ -202,7 +202,7 @@ class Lab:
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
                                  config.hook())
                 host.run([f'{services.BIN}/nova-vqos-libvirt-hook',
-                          '--install'])
+                          '--install', '--trust', paths.OWNER])
                 # libvirt looks for hooks when it starts.
                 host.stop_libvirtd()
                 host.start_libvirtd()

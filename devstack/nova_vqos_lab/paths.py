@@ -15,6 +15,8 @@ import os
 
 ROOT = os.environ.get('NOVA_VQOS_LAB_DIR', '/var/lib/nova-vqos-lab')
 PREFIX = os.environ.get('NOVA_VQOS_LAB_PREFIX', 'vqos')
+#: The id of the user whose code the hosts run as root: this checkout's owner.
+OWNER = str(os.stat(__file__).st_uid)
 
 LOGS = os.path.join(ROOT, 'log')
 RUN = os.path.join(ROOT, 'run')

@@ -35,6 +35,7 @@ from nova_vqos.cmd.status import host
 from nova_vqos.cmd.status import importing
 from nova_vqos.cmd.status import machine
 from nova_vqos.conf import default_path
+from nova_vqos.hooks import install
 
 _Answer = ty.TypeVar('_Answer')
 
@@ -112,7 +113,7 @@ def this_machine(roles: Sequence[str], nova_files: Sequence[str],
         own=own, placement=placement, now=datetime.datetime.now(datetime.UTC),
         kernel=platform.release(), ask_nova=_once(importing.ask),
         ask_agent=functools.partial(agent.ask, own),
-        ask_libvirt=host.ask_libvirt)
+        ask_libvirt=host.ask_libvirt, find_hook_fault=install.find_fault)
 
 
 def _once(ask: Callable[[], _Answer]) -> Callable[[], _Answer]:

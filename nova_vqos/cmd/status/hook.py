@@ -21,8 +21,8 @@ _CLOCK_S = 2.0
 
 def config_path(machine: machines.Machine) -> str:
     """The path of the hook's configuration."""
-    return (install.config_of(machine.read(PATH) or '')
-            or default_path.HOOK_CONFIG)
+    installed = install.parse(machine.read(PATH) or '')
+    return installed.config if installed else default_path.HOOK_CONFIG
 
 
 def check(machine: machines.Machine) -> Iterator[findings.Finding]:
@@ -33,8 +33,8 @@ def check(machine: machines.Machine) -> Iterator[findings.Finding]:
             f'{PATH} does not exist: guests arrive with the cap of their '
             'previous host', f'{_INSTALL}, and restart libvirt')
         return
-    config = install.config_of(content)
-    if config is None:
+    installed = install.parse(content)
+    if installed is None:
         yield findings.failure(
             f'{PATH} is not ours', f'move it away, and {_INSTALL}')
         return
@@ -50,12 +50,24 @@ def check(machine: machines.Machine) -> Iterator[findings.Finding]:
         yield findings.failure(
             f'{PATH} has mode {status.st_mode & 0o777:04o}: other users can '
             'have libvirt run anything as root', f'chmod 755 {PATH}')
-    if content != install.script(config):
+    fault = machine.find_hook_fault(installed.trusted)
+    if fault:
+        yield findings.failure(
+            f'{fault}, and libvirt runs the hook as root: so the hook passes '
+            'guests unchanged', 'install nova_vqos where only root may write, '
+            f'and {_INSTALL}')
+    for uid in installed.trusted:
+        yield findings.warning(
+            f'user {uid} may write what libvirt runs as root by {PATH}: he is '
+            'root', 'install nova_vqos where only root may write, and '
+            f'{_INSTALL} without --trust')
+    if content != install.script(*installed):
         yield findings.warning(
             f'{PATH} belongs to another version or another environment than '
             'this program', f'{_INSTALL}: libvirt needs no restart')
     yield from _check_daemon(machine, status.st_mtime)
-    yield findings.fact(f'{PATH} is ours, with the configuration {config}')
+    yield findings.fact(f'{PATH} is ours, with the configuration '
+                        f'{installed.config}')
 
 
 def _check_daemon(machine: machines.Machine, installed_at_s: float

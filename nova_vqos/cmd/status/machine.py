@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The machine that the checks examine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import datetime
 import functools
@@ -52,6 +52,7 @@ class Machine:
     :ivar ask_agent: AgentManager.get_host of this host's agent; raises
         Unanswered
     :ivar ask_libvirt: the version of libvirt's daemon; raises Unanswered
+    :ivar find_hook_fault: see :func:`nova_vqos.hooks.install.find_fault`
     """
 
     root: str
@@ -65,6 +66,7 @@ class Machine:
     ask_nova: Callable[[], Mapping[str, str]]
     ask_agent: Callable[[], messages.Host]
     ask_libvirt: Callable[[], str]
+    find_hook_fault: Callable[[Collection[int]], str]
 
     def path(self, path: str) -> str:
         """Where a file of the machine lies below the root."""

@@ -5,6 +5,7 @@ A module that is missing in these lists may be added where its task needs it,
 and its time: ``python -I -S -X importtime``.
 """
 
+import os
 import subprocess
 import sys
 
@@ -62,7 +63,7 @@ def make_hook(path):
                    str(profile_path))
     config = path / 'hook.conf'
     config.write_text(f'[hook]\nprofile = {profile_path}\n')
-    install.install(str(path), str(config))
+    install.install(str(path), str(config), [os.getuid()])
     hook = path / default_path.HOOK_NAME
     script = hook.read_text()
     assert ' -I -S -c ' in script

@@ -37,7 +37,7 @@ class Hook:
         self.configure('pass')
         document.store(test_rewrite.make_profile(p0=1.25, p1=1.25),
                        str(self.profile_path))
-        install.install(str(path), str(self.config_path))
+        install.install(str(path), str(self.config_path), [os.getuid()])
         self.path = path / default_path.HOOK_NAME
 
     def configure(self, on_error):

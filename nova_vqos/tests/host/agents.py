@@ -21,6 +21,7 @@ from nova_vqos.tests.fixtures import make_profiles
 from nova_vqos.tests.fixtures import rabbitmq
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import daemons
+from nova_vqos_lab import paths
 from nova_vqos_lab import process
 
 LIMIT_S = 90
@@ -32,7 +33,8 @@ def install_hook(host):
     """Install the hook on a host; libvirtd takes notice when it starts."""
     host.run([sys.executable, '-c',
               'from nova_vqos.hooks import libvirt; import sys; '
-              'sys.exit(libvirt.main(["--install"]))'])
+              'sys.exit(libvirt.main(["--install", "--trust", '
+              f'"{paths.OWNER}"]))'])
     host.stop_libvirtd()
     host.start_libvirtd()
 

@@ -9,6 +9,7 @@ import pytest
 from nova_vqos import compute_state
 from nova_vqos.cmd.status import catalogue
 from nova_vqos.cmd.status import machine
+from nova_vqos.hooks import install
 from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import machine as at
 from nova_vqos.tests.fixtures import make_profiles
@@ -197,6 +198,11 @@ WRONG = [
         at.HOOK, (host.root / at.HOOK).read_text() + '# old\n',
         mode=0o755), 1,
      'another version'),
+    ('Hook', answer('hook_fault', '/venv may be written by others'), 2,
+     '/venv may be written by others'),
+    ('Hook', lambda host: host.write(
+        at.HOOK, install.script(trusted=[1000]), mode=0o755), 1,
+     'user 1000 .*--trust'),
     ('Hook', lambda host: host.run(7, '/usr/sbin/libvirtd'), 1,
      'restart libvirtd'),
 
