@@ -226,6 +226,13 @@ def remove_if_empty(hierarchy: Hierarchy, group: str) -> None:
                 os.rmdir(os.path.join(mount.directory, group))
 
 
+def remove_abandoned(directory: str) -> None:
+    """Remove a group and all below it, unless a process is in one."""
+    with contextlib.suppress(OSError):
+        for each in _bottom_up(directory):
+            os.rmdir(each)
+
+
 def members(hierarchy: Hierarchy, group: str) -> Iterator[int]:
     """:returns: the pids in a group and below."""
     for mount in hierarchy.roots():

@@ -71,7 +71,8 @@ def run(lab: clouds.Lab, seed: int, minutes: float,
     with lab.cloud() as cloud:
         world = soak_steps.World(lab, cloud)
         with world.small_disks():
-            driver = _Driver(world, soak_checks.Checks(lab, cloud), done)
+            driver = _Driver(world, soak_checks.Checks(
+                lab, cloud, world.interrupted), done)
             end = time.monotonic() + minutes * 60
             while time.monotonic() < end and done.steps != most_steps:
                 driver.step()
@@ -140,7 +141,8 @@ class _Driver:
                            'the end of all servers', interval_s=_INTERVAL_S)
         self._world.cloud.delete_images(f'{soak_steps.IMAGE}-')
         self._look(self._checks.after_step, LIMIT_S, known_faults)
-        self._look(self._checks.at_the_end, _END_LIMIT_S)
+        self._look(self._checks.at_the_end, _END_LIMIT_S,
+                   frozenset({soak_checks.INTERRUPTED}))
 
     @staticmethod
     def _choose(chance: random.Random,

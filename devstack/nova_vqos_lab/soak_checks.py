@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold on the lab's cloud, whatever was done to it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 import contextlib
 import dataclasses
 import itertools
@@ -21,9 +21,9 @@ from nova_vqos_lab import services
 # Kinds of violations: a cap is not that of the server's units on its host; a
 # guest runs that should not, or the other way round; Placement has other
 # claims than servers have units; a ledger has fallen; something is left, or
-# leaks; a server is in error.
-CAP, GUEST, CLAIM, LEDGER, LEFT, ERROR = (
-    'cap', 'guest', 'claim', 'ledger', 'left', 'error')
+# leaks, or libvirt or Nova had no chance to remove it; a server is in error.
+CAP, GUEST, CLAIM, LEDGER, LEFT, INTERRUPTED, ERROR = (
+    'cap', 'guest', 'claim', 'ledger', 'left', 'interrupted', 'error')
 LEDGER_PATH = '/var/lib/nova-vqos/ledger.sqlite'
 #: Of servers that nothing is being done to.
 SETTLED = frozenset({
@@ -115,9 +115,12 @@ def _is_charging(flavor: Mapping[str, ty.Any]) -> bool:
 class Checks:
     """What must hold after each step, and in the end."""
 
-    def __init__(self, lab: clouds.Lab, cloud: client.Cloud) -> None:
+    def __init__(self, lab: clouds.Lab, cloud: client.Cloud,
+                 interrupted: Set[str] = frozenset()) -> None:
+        """:param interrupted: see World.interrupted; it may grow"""
         self._lab = lab
         self._cloud = cloud
+        self._interrupted = interrupted
         self._charged_cu_us: dict[str, int] = {}
         # An earlier run may have been interrupted.
         self._left_before = set(self._left_on_hosts())
@@ -135,9 +138,11 @@ class Checks:
 
     def at_the_end(self) -> list[Violation]:
         """Look for what is left although there are no servers any more."""
-        return _violations({LEFT: itertools.chain(
-            sorted(set(self._left_on_hosts()) - self._left_before),
-            self._leaked(), self._left_queues())})
+        left = set(self._left_on_hosts()) - self._left_before
+        return _violations({
+            LEFT: itertools.chain(sorted(left - self._interrupted),
+                                  self._leaked(), self._left_queues()),
+            INTERRUPTED: sorted(left & self._interrupted)})
 
     def _wrong_guests(self, known: Mapping[str, Server],
                       guests: Mapping[str, Mapping[str, str]]
@@ -222,14 +227,9 @@ class Checks:
         self._charged_cu_us.update(charged)
 
     def _left_on_hosts(self) -> Iterator[str]:
-        for name, host in self._lab.hosts.items():
-            for mount in host.hierarchy.roots():
-                for directory, _, _ in os.walk(
-                        os.path.join(mount.directory, host.cgroup)):
-                    if 'instance-' in os.path.basename(directory):
-                        yield f'{name} has the cgroup {directory}'
-            for directory in disks(host):
-                yield f'{name} has the disk in {directory}'
+        for host in self._lab.hosts.values():
+            yield from groups(host)
+            yield from disks(host)
 
     def _leaked(self) -> Iterator[str]:
         now = self._held()
@@ -282,6 +282,14 @@ def guests(host: hosts.Host) -> dict[str, str]:
                     }
     except libvirt.libvirtError as exc:
         raise process.LabError(f'libvirt of {host.name}: {exc}') from exc
+
+
+def groups(host: hosts.Host) -> list[str]:
+    """:returns: directories of the cgroups of guests, in each hierarchy"""
+    return [directory for mount in host.hierarchy.roots()
+            for directory, _, _ in os.walk(
+                os.path.join(mount.directory, host.cgroup))
+            if 'instance-' in os.path.basename(directory)]
 
 
 def disks(host: hosts.Host) -> list[str]:

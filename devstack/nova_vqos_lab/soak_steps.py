@@ -21,6 +21,7 @@ from nova_vqos import policy
 from nova_vqos.profile import cpu
 from nova_vqos.profile import document
 from nova_vqos_lab import administrator
+from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import locked_out
@@ -89,12 +90,15 @@ class World:
     """The lab's cloud, and the chance that decides what happens to it.
 
     :ivar chance: of the step that is done
+    :ivar interrupted: directories that libvirt or Nova may leave, since it
+        was killed, or lost its host, while it was at work there
     """
 
     def __init__(self, lab: clouds.Lab, cloud: client.Cloud) -> None:
         self.lab = lab
         self.cloud = cloud
         self.chance = random.Random(0)
+        self.interrupted: set[str] = set()
         self._booted = 0
         self._image = cloud.find_image(IMAGE)
         self._profiles = {name: lab.profile(name) for name in lab.hosts}
@@ -194,6 +198,8 @@ class World:
         running = self.lab.hosts[host].libvirtd
         if running:
             running.kill()
+        # It finds no guest that it was about to start, nor its cgroup.
+        self.interrupted.update(soak_checks.groups(self.lab.hosts[host]))
         self.lab.hosts[host].start_libvirtd()
 
     def kill_compute(self, host: str) -> None:
@@ -243,6 +249,11 @@ class World:
 
     def lose_host(self, host: str) -> None:
         """Evacuate what can be, and start the rest when it is back."""
+        # An evacuation that fails leaves the disk that it made.
+        self.interrupted.update(
+            os.path.join(one.path('nova/instances'), server.uuid)
+            for one in self.lab.hosts.values()
+            for server in self._servers_on(host))
         with self.lab.lost(host, self.cloud):
             evacuated = set()
             for server in self._servers_on(host):
@@ -320,6 +331,9 @@ class World:
                 uuid, _, _ = os.path.basename(directory).partition('_')
                 if uuid not in kept:
                     shutil.rmtree(directory)
+            for group in self.interrupted.intersection(
+                    soak_checks.groups(host)):
+                cgroups.remove_abandoned(group)
 
     def restart_locked_out(self) -> list[str]:
         """Start nova-compute anew where stock Nova has locked itself out.
