@@ -59,10 +59,10 @@ def read(path: str) -> bytes:
 
 
 def open_regular(path: str, *, follow: bool = True) -> 'ty.BinaryIO':
-    """Open a file for reading; wait for nobody who has to write it.
+    """Open a regular file for reading, without blocking on a FIFO.
 
-    :param follow: whether the path may be a symbolic link: not where somebody
-        with fewer rights may have made it
+    :param follow: whether to follow a symbolic link; False for a path that a
+        less privileged user can create
     :raises FileUnsafe: when it is no regular file
     :raises OSError: when it cannot be opened
     """

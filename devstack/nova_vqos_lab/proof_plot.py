@@ -61,7 +61,7 @@ def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
 def _draw_work(axes: Axes, found: proof.Proof) -> None:
     """Work per CPU second of each visit, around the mean of all."""
     seen = [(stay.host, visit) for stay in found.stays
-              for visit in stay.visits]
+            for visit in stay.visits]
     mean = sum(visit.work for _, visit in seen) / len(seen)
     rows = [(host, host, [visit.work / mean - 1 for on, visit in seen
                           if on == host]) for host in _HOSTS]

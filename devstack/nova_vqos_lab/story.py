@@ -86,7 +86,7 @@ CHECKS = (
 def run(lab: clouds.Lab, *, whole: bool = True) -> results.Results:
     """Make the cloud, run the demonstration, and leave the cloud running.
 
-    :param whole: False: the chapters that nobody should miss
+    :param whole: False: the main chapters only
     :returns: the results, also where it failed before its end
     """
     began = time.monotonic()

@@ -24,7 +24,7 @@ class HostLock:
         # NOTE: not truncated before it is locked: it names the holder.
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                                | os.O_NOFOLLOW, 0o600)
-        # NOTE: whoever may open a file may lock it.
+        # NOTE: a process that can open the file can lock it.
         os.fchmod(self._handle, 0o600)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

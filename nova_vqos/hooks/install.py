@@ -7,10 +7,10 @@ the previous one printed. The script starts Python for two operations only, and
 without ``site``, which in an environment with many packages takes as long as
 all of the hook (tools/bench/hook.py).
 
-libvirt runs the hook as root: whoever may write nova_vqos, its Python, or a
-directory that one of them is in, is root at the next migration. So it is not
-installed where others than root may, nor run once they may, unless the
-operator trusts them: find(1) looks, at both times with the same expression.
+libvirt runs the hook as root. A user who can write nova_vqos, its Python, or a
+directory above one of them can become root at the next migration. So such a
+hook is neither installed nor run, unless the operator trusts that user. The
+installation and the script check this with the same find(1) command.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def _look(trusted: Collection[int]) -> list[str]:
     such as /tmp, but not replace any.
     """
     users = [0, *sorted(set(trusted) - {0})]
-    groups = sorted({0, *_own_groups(users)})
+    groups = sorted({0, *_primary_groups(users)})
     places = dict.fromkeys(
         str(above) for place in (
             _PACKAGE, pathlib.Path(os.__file__).resolve().parent,
@@ -158,8 +158,8 @@ def _as_pattern(path: str) -> str:
     return re.sub(r'([*?\[\\])', r'\\\1', path)
 
 
-def _own_groups(uids: Collection[int]) -> Iterator[int]:
-    """The groups that are of a user of these alone, by his name."""
+def _primary_groups(uids: Collection[int]) -> Iterator[int]:
+    """The primary group of each user that is known here."""
     for uid in uids:
         try:
             yield pwd.getpwuid(uid).pw_gid

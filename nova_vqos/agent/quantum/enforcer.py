@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 #: Between two readings of what vCPUs ran that have the kernel's own slices.
 IDLE_INTERVAL_S = 60.0
-# Between two looks whether they still have these: nobody else sets slices.
+# Between two checks that they still have those: only the agent sets slices.
 _IDLE_CHECK_INTERVAL_S = 600.0
 
 # The source that recognises polluters.

@@ -9,9 +9,8 @@ does not report writes, each time.
 Only reads: the driver writes through libvirt, which keeps the values for the
 domain's XML and its hotplugged vCPUs.
 
-Nothing but the kernel's report of a write is needed to see it. That quotas are
-read all the same is for a report that was lost; the rest, which nobody changes
-without a quota, is read less often.
+The kernel reports each write. The files are read in turn all the same, in case
+a report is lost: quotas at each turn, periods and weights less often.
 """
 
 from collections.abc import Iterator
@@ -69,12 +68,14 @@ class Caps:
     def read_anew(self) -> base.InForce:
         """Read the limits in force, whether or not a write was reported.
 
-        Without such a report, where there would be one, periods and the
-        weight only every now and then.
+        Without a report, where the kernel makes reports, it reads periods
+        and the weight in one of six calls.
         """
         written = self._domain.written
-        # First: a write from now on is read the next time.
-        self._domain.written = False
+        # Before the files: a write from now on is read the next time. Only
+        # where it was set: another thread may have set it since.
+        if written:
+            self._domain.written = False
         children = self._domain.children()
         if children is not self._children:
             self._open_vcpus(children.vcpus)
