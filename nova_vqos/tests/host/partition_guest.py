@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -234,10 +235,12 @@ def observe_rebuilt(_connected, seen):
         leaving = subprocess.Popen(
             ['sleep', '1000'], preexec_fn=lambda: (
                 group / 'cgroup.procs').write_text('0'))
-        poll(lambda: pathlib.Path(f'/proc/{leaving.pid}/stat').read_text(),
-             lambda stat: ' (sleep) S ' in stat)
+        # A sleep that nothing ends: a process that has just begun sleeps for
+        # an instant whenever it waits for a file.
+        leaving.send_signal(signal.SIGSTOP)
+        os.waitpid(leaving.pid, os.WUNTRACED)
         deadline.reserve(leaving.pid, LOST)
-        # While it sleeps, which is what loses its time.
+        # A process that leaves while it sleeps is what loses its time.
         os.sched_setscheduler(leaving.pid, os.SCHED_OTHER, os.sched_param(0))
         leaving.kill()
         leaving.wait()
