@@ -167,6 +167,9 @@ in simulations the worst 30 seconds were 2.7 % above the entitlement with
 modelled I/O of two tenths of it, 4.3 % with five tenths, 9.1 % with eight
 tenths, and 23 % with I/O as large as the entitlement. A longer interval
 increases these figures.
+
+A server that uses less than 2 % of a pCPU, and of its entitlement less than
+1 % if it pays, is billed once in 30 seconds.
 """),
     cfg.StrOpt(
         'pushed_path',

@@ -370,12 +370,16 @@ class UsageDriver(abc.ABC):
     """
 
     @abc.abstractmethod
-    def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
+    def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+               ) -> Mapping[str, usage.Usage]:
         """Read all counters of domains; cheap enough for each interval.
 
         Where the hypervisor hangs this blocks for seconds: call it from a
         thread that no other waits for.
 
+        :param uuids: of all domains that are read at times
+        :param idle_shares: of a pCPU, by UUID: a domain that uses less is
+            left out, for 30 s at the most; others are always read
         :returns: by UUID
         """
 

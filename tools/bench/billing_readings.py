@@ -82,7 +82,7 @@ def measure(rounds: int, libvirtd: int) -> dict:
             hypervisor.read(server)
 
     def reading() -> None:
-        found = hypervisor.usages(uuids)
+        found = hypervisor.usages(uuids, {})
         if len(found) != len(uuids):
             raise AssertionError(f'only {len(found)} servers could be read')
         hypervisor.host_usage()

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import time
 
+from nova_vqos import units
 from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books
@@ -28,6 +29,11 @@ LOG = logging.getLogger(__name__)
 
 # Without servers to bill, only other hosts may need an answer.
 _IDLE_INTERVAL_S = 60.0
+# A server that uses less of a pCPU, and less of its entitlement where it is
+# charged, is nearly idle: it is not billed in each interval. Where it stops
+# before the next bill, what is lost is less than of a busy one.
+_IDLE_SHARE = 0.02
+_IDLE_CHARGED = 0.01
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,7 +183,8 @@ class Biller:
             self._send_last(uuid, self._books.end(uuid, off=uuid in off))
         self._failing.intersection_update(wanted)
         try:
-            readings = (self._hypervisor.usages(wanted) if wanted else {})
+            readings = (self._hypervisor.usages(wanted, self._idle_shares(
+                wanted)) if wanted else {})
             billed = {
                 uuid: bill for uuid, reading in readings.items()
                 if uuid in wanted and (bill := self._try_to_bill(
@@ -198,6 +205,26 @@ class Biller:
         for uuid, book in self._books.running.items():
             self._send_last(uuid, book)
         self._books.close()
+
+    def _idle_shares(self, wanted: Mapping[str, Billable]
+                     ) -> dict[str, float]:
+        """Below which share of a pCPU a server need not be billed now.
+
+        One that pays for something must be: its limit follows from it.
+        """
+        found = {}
+        for uuid, subject in wanted.items():
+            book = self._books.running.get(uuid)
+            if book is None:
+                continue
+            if subject.limit_share is None:
+                found[uuid] = _IDLE_SHARE
+            elif (subject.limit_share == 1.0 and not book.account.debt_cu_us
+                    and subject.entitlement_cu):
+                found[uuid] = min(
+                    _IDLE_SHARE, _IDLE_CHARGED * subject.entitlement_cu / (
+                        units.CU_PER_REFERENCE_PCPU * subject.coefficient))
+        return found
 
     def _send_last(self, uuid: str, book: books.Book) -> None:
         last = self._notifications.end(uuid, book.report)

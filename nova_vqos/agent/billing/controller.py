@@ -88,6 +88,8 @@ class BillState:
         not looked at yet
     :ivar since_s: when billing was switched on in this run; None: it was on,
         or is off, from the first look on
+    :ivar billable: as the biller has to know it; None: it is not to be billed
+    :ivar billable_of: what that follows from
     """
 
     def __init__(self, _server: servers.Server) -> None:
@@ -95,23 +97,9 @@ class BillState:
         self.unread = ''
         self.billed_at_s: float | None = None
         self.since_s: float | None = None
+        self.billable: billers.Billable | None = None
+        self.billable_of: tuple[object, ...] = ()
         self._was_off = False
-        self._coefficients = 0.0, 0.0
-        self._coefficient_of: tuple[int, model.Profile] | None = None
-
-    def coefficients(self, server: servers.Server,
-                     profile: model.Profile) -> tuple[float, float]:
-        """Those of a server, worked out once for each description of it.
-
-        :returns: by its kind of work, and by the mean of all
-        """
-        if self._coefficient_of is None or (
-                self._coefficient_of[0] != server.revision
-                or self._coefficient_of[1] is not profile):
-            self._coefficients = (server.coefficient(profile),
-                                  server.host_coefficient(profile))
-            self._coefficient_of = server.revision, profile
-        return self._coefficients
 
     def follow(self, server: servers.Server, now_s: float) -> None:
         """Follow the billing policy of a server."""
@@ -240,26 +228,43 @@ class BillingController(controller.Controller):
 
     def _billable(self, server: servers.Server, terms: controller.HostTerms
                   ) -> billers.Billable | None:
-        """A server as the biller has to know it; None: not billed now."""
-        domain, profile = server.domain, terms.profile
+        """A server as the biller has to know it; None: not billed now.
+
+        Made again only when what it follows from changed.
+        """
+        state = self._states[server]
+        limit_share, is_known = None, True
+        if server.is_charged(terms):
+            limit_share = self._limits.limit_share(server)
+            is_known = (limit_share is not None
+                        or self._limits.is_waived(server))
+        if not is_known:
+            # Its cap was not looked at yet.
+            return None
+        billable_of = (
+            server.revision, server.origin, server.runs_since_s, terms.profile,
+            state.since_s, limit_share)
+        if billable_of != state.billable_of:
+            state.billable = self._make_billable(server, terms.profile,
+                                                 limit_share)
+            state.billable_of = billable_of
+        return state.billable
+
+    def _make_billable(self, server: servers.Server,
+                       profile: model.Profile | None,
+                       limit_share: float | None) -> billers.Billable | None:
+        domain = server.domain
         if domain is None or profile is None:
             return None
         if server.is_arriving:
             # Its QEMU still receives what is not the server's work.
             return None
-        limit_share = None
-        if server.is_charged(terms):
-            limit_share = self._limits.limit_share(server)
-            if limit_share is None and not self._limits.is_waived(server):
-                # Its cap was not looked at yet.
-                return None
-        coefficient, host_coefficient = self._states[server].coefficients(
-            server, profile)
         return billers.Billable(
             uuid=server.uuid, name=server.name, project_id=domain.project_id,
             billing=server.dd_billing, origin=server.origin,
             began_s=server.runs_since_s,
-            coefficient=coefficient, host_coefficient=host_coefficient,
+            coefficient=server.coefficient(profile),
+            host_coefficient=server.host_coefficient(profile),
             entitlement_cu=(None if server.policy is None
                             else server.policy.units),
             limit_share=limit_share,

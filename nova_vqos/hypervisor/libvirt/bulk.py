@@ -27,6 +27,7 @@ _MOST_PENDING = 3
 # A domain that uses less of a pCPU than this is asked about its disks only
 # once in an interval: each time costs QEMU and libvirtd about a millisecond.
 _IDLE_SHARE = 0.02
+# The longest that a nearly idle domain is left alone.
 _IDLE_INTERVAL_S = 30.0
 
 # Libvirt's own bounds are not as high.
@@ -35,27 +36,30 @@ _MOST_DEVICES = 4096
 Record = tuple[ty.Any, Mapping[str, ty.Any]]
 
 
-class DiskSchedule:
-    """Which domains are to be asked about their disks.
+class Schedule:
+    """Which domains are to be read, and asked about their disks.
 
-    Requests cost CPU time: a domain that used hardly any is asked rarely.
-    Nothing is lost, since counters hold all that was done meanwhile.
+    Requests cost CPU time: a domain that used hardly any has hardly made any,
+    and is read rarely. Nothing is lost, since counters hold all that was done
+    meanwhile.
     """
 
     def __init__(self) -> None:
         # By UUID: run, when, and the CPU time at that time.
         self._answered: dict[str, tuple[str, float, int]] = {}
 
-    def is_due(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> bool:
+    def is_due(self, uuid: str, run: str, now_s: float, cpu_ns: int,
+               idle_share: float = _IDLE_SHARE) -> bool:
         """Whether a domain is to be asked now.
 
         :param run: of its emulator
         :param cpu_ns: CPU time of all its threads
+        :param idle_share: of a pCPU; a domain that uses less can wait
         """
         last_run, last_s, last_ns = self._answered.get(uuid, ('', 0.0, 0))
         passed_s = now_s - last_s
         return (last_run != run or passed_s >= _IDLE_INTERVAL_S
-                or cpu_ns - last_ns > _IDLE_SHARE * passed_s * 1e9)
+                or cpu_ns - last_ns > idle_share * passed_s * 1e9)
 
     def record(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> None:
         """Record that a domain has answered."""

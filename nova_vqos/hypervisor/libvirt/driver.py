@@ -177,8 +177,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         pins.pin(self._session, uuid, pcpus)
 
-    def usages(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
-        return self._statistics.read(uuids)
+    def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+               ) -> Mapping[str, usage.Usage]:
+        return self._statistics.read(uuids, idle_shares)
 
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counters of domains: their CPU time, packets and disk requests."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 import dataclasses
 import logging
 import threading
@@ -38,33 +38,71 @@ class StatisticsReader:
         self._unreadable: set[str] = set()
         self._interface_io = bulk.BulkReader()
         self._disk_io = bulk.BulkReader()
-        self._disk_schedule = bulk.DiskSchedule()
+        self._schedule = bulk.Schedule()
+        # A connection, and libvirt's domains on it by UUID.
+        self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}
 
-    def read(self, uuids: Collection[str]) -> Mapping[str, usage.Usage]:
+    def read(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+             ) -> Mapping[str, usage.Usage]:
         """As :meth:`base.UsageDriver.usages`."""
-        if not uuids:
+        with self._lock:
+            self._unreadable.intersection_update(uuids)
+            self._schedule.retain(uuids)
+            due = {uuid for uuid in uuids
+                   if self._is_due(uuid, idle_shares.get(uuid))}
+        if not due:
             return {}
         # Also of paused domains: their counters are still there.
-        records = self._interface_io.read(lambda: self._session.call(
-            self._session.connected().getAllDomainStats,
-            libvirt.VIR_DOMAIN_STATS_INTERFACE,
-            libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | _NOWAIT))
-        running = {domain.UUIDString(): (domain, found)
-                   for domain, found in records}
+        running = self._interface_io.read(
+            lambda: self._session.call(self._fetch_interfaces, due))
         with self._lock:
-            self._unreadable.intersection_update(running)
-            self._disk_schedule.retain(running)
-            found = {uuid: self._read_usage(*running[uuid])
-                     for uuid in running.keys() & uuids}
+            found = {domain.UUIDString(): self._read_usage(domain, statistics)
+                     for domain, statistics in running}
             known = {uuid: reading for uuid, reading in found.items()
                      if reading is not None}
-            due = [running[uuid][0] for uuid, reading in known.items()
-                   if self._disk_schedule.is_due(uuid, *_moment(reading))]
-        for uuid, disks in self._read_disks(due).items():
+            asked = [domain for domain, _statistics in running
+                     if (reading := known.get(domain.UUIDString())) is not None
+                     and self._schedule.is_due(domain.UUIDString(),
+                                               *_moment(reading))]
+        for uuid, disks in self._read_disks(asked).items():
             known[uuid] = dataclasses.replace(known[uuid], disks=disks)
             if disks is not None:
-                self._disk_schedule.record(uuid, *_moment(known[uuid]))
+                self._schedule.record(uuid, *_moment(known[uuid]))
         return known
+
+    def _is_due(self, uuid: str, idle_share: float | None) -> bool:
+        """Whether a domain is to be read: one counter shows what it used."""
+        if idle_share is None:
+            return True
+        try:
+            run, total_ns = self._domains.use(
+                uuid, accounting.Account, accounting.Account.read_total)
+        except base.HypervisorError:
+            # The reading finds out why.
+            return True
+        return self._schedule.is_due(uuid, run, time.monotonic(), total_ns,
+                                     idle_share)
+
+    def _fetch_interfaces(self, uuids: Set[str]) -> list[bulk.Record]:
+        """Ask for the interfaces of those domains that run.
+
+        Of all domains where one of them was not seen on this connection.
+        """
+        connection = self._session.connected()
+        seen_on, domains = self._seen
+        if seen_on is connection and domains.keys() >= uuids:
+            records = connection.domainListGetStats(
+                [domains[uuid] for uuid in uuids],
+                libvirt.VIR_DOMAIN_STATS_INTERFACE, _NOWAIT)
+        else:
+            records = connection.getAllDomainStats(
+                libvirt.VIR_DOMAIN_STATS_INTERFACE,
+                libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | _NOWAIT)
+            self._seen = connection, {domain.UUIDString(): domain
+                                      for domain, _statistics in records}
+        # A domain that was seen may be shut off by now.
+        return [(domain, statistics) for domain, statistics in records
+                if domain.UUIDString() in uuids and domain.ID() >= 0]
 
     def read_vcpus(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
@@ -121,7 +159,7 @@ class StatisticsReader:
 
 
 def _moment(reading: usage.Usage) -> tuple[str, float, int]:
-    """Run, time and CPU time of a reading."""
+    """Run, time and CPU time of a reading, of all threads."""
     return reading.run, reading.read_at_s, (
         reading.vcpu_ns + reading.emulator_ns + reading.iothread_ns
-        + reading.vhost_ns)
+        + reading.vhost_ns + reading.migration_ns)

@@ -99,6 +99,15 @@ class Account:
             self._threads.vhost_wakes + self._main_wakes())))
         return self._run, self._last
 
+    def read_total(self) -> tuple[str, int]:
+        """Read the CPU time of all its threads together, from one file.
+
+        :returns: as :meth:`read` names the run, and the time
+        :raises OSError: when the cgroup is gone
+        :raises ValueError: when it is not understood
+        """
+        return self._run, self._time_ns(self._total.read())
+
     def read_vcpus(self) -> usage.VcpuTime:
         """Read the counters of its vCPUs alone, for a third of the cost.
 

@@ -225,7 +225,7 @@ def observe(connected, hypervisor, seen):
 def observe_usage(_connected, hypervisor, seen):
     """What the spinning guest uses, as the driver and the kernel count it."""
     # Known by then: below which of the topmost cgroups domains are.
-    hypervisor.usages([UUID])
+    hypervisor.usages([UUID], {})
     before = usage_now(hypervisor)
     time.sleep(SPIN_S)
     after = usage_now(hypervisor)
@@ -245,7 +245,7 @@ def usage_now(hypervisor):
     others were read, and just after, in ns.
     """
     earlier_ns = process_cpu_ns()
-    found = dataclasses.asdict(hypervisor.usages([UUID])[UUID])
+    found = dataclasses.asdict(hypervisor.usages([UUID], {})[UUID])
     host = dataclasses.asdict(hypervisor.host_usage())
     return found | {f'host_{name}': value for name, value in host.items()} | {
         'process': [earlier_ns, process_cpu_ns()]}

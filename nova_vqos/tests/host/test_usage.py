@@ -75,7 +75,7 @@ class Reader:
             f'{pid or guest.pid}\n')
 
     def read(self, guest):
-        return self.driver.usages([guest.uuid])[guest.uuid]
+        return self.driver.usages([guest.uuid], {})[guest.uuid]
 
 
 @pytest.fixture
@@ -240,14 +240,14 @@ def test_a_qemu_that_hangs_hides_disks_once(start, reader):
     os.kill(hanging.pid, signal.SIGSTOP)
     try:
         began_s = time.monotonic()
-        found = reader.driver.usages(uuids)
+        found = reader.driver.usages(uuids, {})
         assert 1 <= time.monotonic() - began_s < 3
         for uuid in uuids:
             assert found[uuid].disks is None
             assert found[uuid].vcpu_ns > 0
             assert found[uuid].interfaces
         # The next one passes it by.
-        found = reader.driver.usages(uuids)
+        found = reader.driver.usages(uuids, {})
         assert found[hanging.uuid].disks is None
         assert set(found[other.uuid].disks) == {'vda'}
     finally:

@@ -156,6 +156,48 @@ class TestDue:
         assert host.biller.begin_interval(2.5, ())
 
 
+class TestIdle:
+    """What a server may use before it has to be billed."""
+
+    def test_a_new_one_is_billed_at_once(self, host):
+        host.begin()
+        assert host.hypervisor.idle_shares == {}
+        host.round()
+        assert host.hypervisor.idle_shares == {UUID: 0.02}
+
+    @pytest.mark.parametrize('units, most_share', [
+        (60, 0.006), (5, 0.0005), (800, 0.02)])
+    def test_one_that_is_charged_uses_a_hundredth(self, host, units,
+                                                  most_share):
+        host.begin(billing='charge', units=units, limit_share=1.0)
+        host.round()
+        assert host.hypervisor.idle_shares == {
+            UUID: pytest.approx(most_share)}
+
+    def test_one_that_pays_is_always_billed(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(emulator_ns=4 * 10**9)
+        assert host.account().debt_cu_us
+        host.round()
+        assert host.hypervisor.idle_shares == {}
+
+    def test_one_with_a_limit_is_always_billed(self, host):
+        host.begin(billing='charge', limit_share=0.5)
+        host.round()
+        assert host.hypervisor.idle_shares == {}
+
+    def test_what_it_used_meanwhile_is_on_its_next_bill(self, host):
+        host.begin()
+        read = host.hypervisor.usages
+        host.hypervisor.usages = lambda _uuids, _shares: {}
+        host.use(times=10, emulator_ns=10**7)
+        assert host.used_cu_s() == 0
+        host.hypervisor.usages = read
+        billed = host.use(emulator_ns=10**7)
+        assert host.used_cu_s() == 11
+        assert billed.report.used_lately_cu['emulator'] == pytest.approx(0.5)
+
+
 class TestWork:
     def test_bills_are_in_units_of_the_servers_work(self, host):
         """But the load of the host is in units of the host."""

@@ -162,10 +162,10 @@ class TestAccount:
         world.busy(10)
         real = world.host.usages
 
-        def switch_off(uuids):
+        def switch_off(*arguments):
             world.host.usages = real
             world.set_billing('off')
-            return real(uuids)
+            return real(*arguments)
         world.host.usages = switch_off
         world.busy(4)
         assert world.host.usages == real
@@ -174,7 +174,7 @@ class TestAccount:
     def test_a_reading_that_fails_is_no_end(self, world):
         world.run()
 
-        def fail(_uuids):
+        def fail(*_arguments):
             raise base.Unavailable('no')
 
         world.host.usages = fail

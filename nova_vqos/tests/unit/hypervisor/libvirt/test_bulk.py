@@ -53,12 +53,12 @@ def test_a_count_without_bounds_ends():
     assert parse(**{'net.count': 2**32, 'block.count': 2**32}) == ({}, None)
 
 
-class TestDiskSchedule:
+class TestSchedule:
     MS_NS = 1_000_000
 
     @pytest.fixture
     def schedule(self):
-        made = bulk.DiskSchedule()
+        made = bulk.Schedule()
         made.record(fakes.UUID, 'run', 100.0, 5000 * self.MS_NS)
         return made
 

@@ -2,6 +2,7 @@
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
 import os
+import shutil
 import threading
 import time
 
@@ -150,7 +151,7 @@ class TestLibvirt:
                      lambda: hypervisor.set_slices(fakes.UUID, {}, None),
                      lambda: hypervisor.vcpu_threads(fakes.UUID),
                      lambda: hypervisor.vcpu_runs({fakes.UUID}),
-                     lambda: hypervisor.usages({fakes.UUID})):
+                     lambda: hypervisor.usages({fakes.UUID}, {})):
             with pytest.raises(base.Unavailable):
                 call()
 
@@ -167,6 +168,7 @@ class TestLibvirt:
 
 ABSENT = '00000000-2222-4333-8444-555555555555'
 BLOCK = libvirt.VIR_DOMAIN_STATS_BLOCK
+INTERFACE = libvirt.VIR_DOMAIN_STATS_INTERFACE
 
 
 class TestUsages:
@@ -199,7 +201,7 @@ class TestUsages:
 
     def test_all_counters_of_a_domain(self, reader):
         before_s = time.monotonic()
-        found = reader.usages([fakes.UUID])[fakes.UUID]
+        found = reader.usages([fakes.UUID], {})[fakes.UUID]
         assert before_s <= found.read_at_s <= time.monotonic()
         assert found == usage.Usage(
             run='boot-1/42/1234', read_at_s=found.read_at_s,
@@ -216,7 +218,7 @@ class TestUsages:
             'boot-1/42/1234', found.read_at_s, 30_000_000, 2_000_000, 1)
         # The biller has the same files.
         opened = len(os.listdir('/proc/self/fd'))
-        reader.usages([fakes.UUID])
+        reader.usages([fakes.UUID], {})
         assert reader.vcpu_times({fakes.UUID: 7})
         assert len(os.listdir('/proc/self/fd')) == opened
 
@@ -257,7 +259,7 @@ class TestUsages:
             {fakes.UUID: 7, fakes.OTHER_UUID: 8})) == {fakes.UUID}
 
     @pytest.mark.parametrize('read', [
-        lambda reader: reader.usages([fakes.UUID, fakes.OTHER_UUID, ABSENT]),
+        lambda reader: reader.usages([fakes.UUID, fakes.OTHER_UUID, ABSENT], {}),
         lambda reader: reader.vcpu_times(
             {fakes.UUID: 7, fakes.OTHER_UUID: 8, ABSENT: 9})])
     def test_unreadable_domains_are_left_out(self, reader, statistics, read):
@@ -265,7 +267,7 @@ class TestUsages:
         assert set(read(reader)) == {fakes.UUID}
 
     @pytest.mark.parametrize('read', [
-        lambda reader, _run_id: reader.usages([fakes.UUID]),
+        lambda reader, _run_id: reader.usages([fakes.UUID], {}),
         lambda reader, run_id: reader.vcpu_times({fakes.UUID: run_id})])
     def test_a_new_run_begins_anew(self, reader, statistics, host, read):
         read(reader, 7)
@@ -277,13 +279,13 @@ class TestUsages:
         assert (found.run, found.vcpu_ns) == ('boot-1/42/5678', 2_000_000)
 
     def test_nothing_wanted_is_nothing_asked(self, reader, statistics):
-        assert reader.usages([]) == {}
+        assert reader.usages([], {}) == {}
         assert statistics.calls == []
 
     def test_unwanted_statistics_are_not_read(self, reader, statistics):
         statistics.run(fakes.OTHER_UUID, 'no such process', 8)
-        assert set(reader.usages([fakes.UUID])) == {fakes.UUID}
-        assert reader.usages([ABSENT]) == {}
+        assert set(reader.usages([fakes.UUID], {})) == {fakes.UUID}
+        assert reader.usages([ABSENT], {}) == {}
         # Nor is its QEMU asked for anything.
         assert [uuids for groups, uuids in statistics.calls
                 if groups == BLOCK] == [{fakes.UUID}]
@@ -294,44 +296,88 @@ class TestUsages:
             statistics, 'domainListGetStats',
             lambda *_arguments: go_on.wait(LIMIT_S) and [])
         reader._statistics._disk_io = bulk.BulkReader(0.05)
-        found = reader.usages([fakes.UUID])[fakes.UUID]
+        found = reader.usages([fakes.UUID], {})[fakes.UUID]
         assert found.disks is None
         assert found.vcpu_ns == 30_000_000
         assert set(found.interfaces) == {'tap0'}
         go_on.set()
 
     def test_an_idle_domain_is_not_asked_again(self, reader, statistics, host):
-        assert reader.usages([fakes.UUID])[fakes.UUID].disks
-        assert reader.usages([fakes.UUID])[fakes.UUID].disks is None
+        assert reader.usages([fakes.UUID], {})[fakes.UUID].disks
+        assert reader.usages([fakes.UUID], {})[fakes.UUID].disks is None
         host.time('', 5_000_000)
         host.time('vcpu0', 4_999_980)
-        assert reader.usages([fakes.UUID])[fakes.UUID].disks
+        assert reader.usages([fakes.UUID], {})[fakes.UUID].disks
         assert [groups for groups, _uuids in statistics.calls].count(
             BLOCK) == 2
+
+    def test_an_idle_domain_is_left_out(self, reader, statistics, host):
+        idle = {fakes.UUID: 0.5}
+        assert reader.usages([fakes.UUID], idle)
+        statistics.calls.clear()
+        assert reader.usages([fakes.UUID], idle) == {}
+        assert statistics.calls == []
+        assert reader.usages([fakes.UUID], {})[fakes.UUID].disks is None
+        host.time('', 5_000_000)
+        host.time('vcpu0', 4_999_980)
+        assert reader.usages([fakes.UUID], idle)[fakes.UUID].disks
+
+    def test_one_of_which_nothing_is_known_is_read(self, reader, host,
+                                                     caplog):
+        idle = {fakes.UUID: 0.5}
+        assert reader.usages([fakes.UUID], idle)
+        for path in {host.domain, host.tuned}:
+            shutil.rmtree(path)
+        reader._domains.close()
+        assert reader.usages([fakes.UUID], idle) == {}
+        assert 'cannot be read' in caplog.text
+
+    def test_only_those_read_are_asked_for(self, reader, statistics):
+        statistics.run(fakes.OTHER_UUID, 'no such process', 8)
+        for _ in range(2):
+            reader.usages([fakes.UUID], {})
+        asked = [uuids for groups, uuids in statistics.calls
+                 if groups == INTERFACE]
+        assert asked == [{fakes.UUID, fakes.OTHER_UUID}, {fakes.UUID}]
+
+    def test_a_new_connection_is_asked_for_all(self, reader, monkeypatch):
+        reader.usages([fakes.UUID], {})
+        other = fake_daemon.FakeDaemon()
+        monkeypatch.setattr(other, 'domainListGetStats', None)
+        monkeypatch.setattr(session.Session, 'connected', lambda _self: other)
+        assert reader.usages([fakes.UUID], {})
+        assert [groups for groups, _uuids in other.calls] == [INTERFACE]
+
+    def test_one_that_was_shut_off_is_left_out(self, reader, statistics,
+                                               caplog):
+        reader.usages([fakes.UUID], {})
+        statistics.run(fakes.UUID, 'a', -1)
+        assert reader.usages([fakes.UUID], {}) == {}
+        assert caplog.records == []
 
     def test_that_is_logged_once_each_time(self, reader, host, caplog):
         for times in (1, 2):
             host.write('run/a.pid', 'x')
             reader._domains.close()
             for _ in range(3):
-                assert reader.usages([fakes.UUID]) == {}
+                assert reader.usages([fakes.UUID], {}) == {}
             assert [record.levelname for record in caplog.records
                     if record.levelname == 'WARNING'] == ['WARNING'] * times
             host.write('run/a.pid', f'{fake_host.PID}\n')
-            assert reader.usages([fakes.UUID])
+            assert reader.usages([fakes.UUID], {})
 
     def test_counters_outlast_a_new_connection(self, reader, host):
         host.time('iothread1', 10)
-        reader.usages([fakes.UUID])
+        reader.usages([fakes.UUID], {})
         reader._disconnect()
         host.remove('iothread1')
-        found = reader.usages([fakes.UUID])[fakes.UUID]
+        found = reader.usages([fakes.UUID], {})[fakes.UUID]
         assert found.iothread_ns == 10_000_000
 
     def test_an_error_of_libvirts_is_unavailable(self, reader, statistics):
         statistics.error = fake_daemon.libvirt_error('unsupported')
         with pytest.raises(base.Unavailable, match='unsupported'):
-            reader.usages([fakes.UUID])
+            reader.usages([fakes.UUID], {})
 
     def test_the_hosts_cpu_time(self, reader):
         found = reader.host_usage()
