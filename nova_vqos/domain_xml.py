@@ -31,6 +31,8 @@ LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
 
 # NOTE: libvirt's own bound for pCPUs in a cpuset (VIR_DOMAIN_CPUMASK_LEN).
 _MAX_PCPU = 16_383
+# Each of them, and each excepted once.
+_MOST_LISTED = 2 * (_MAX_PCPU + 1)
 _MAX_ID = 255
 
 _NS_END = xml_edit.NS_END
@@ -301,9 +303,14 @@ def _pcpus(vcpu: xml_edit.Element | None, vcpus: int | None,
     A vCPU with a pin of its own runs there, the others where <vcpu> says.
     """
     pinned: dict[str, frozenset[int]] = {}
+    parsed: dict[str, frozenset[int]] = {}
     for pin in pins:
-        pinned.setdefault(pin.attributes.get('vcpu', ''),
-                          parse_cpuset(pin.attributes.get('cpuset', '')))
+        number = pin.attributes.get('vcpu', '')
+        cpuset = pin.attributes.get('cpuset', '')
+        if cpuset not in parsed:
+            parsed[cpuset] = parse_cpuset(cpuset)
+        # libvirt reads the first of several.
+        pinned.setdefault(number, parsed[cpuset])
     others = _cpuset(vcpu)
     if vcpus is None or len(pinned) < vcpus:
         if others is None:
@@ -325,6 +332,7 @@ def parse_cpuset(text: str) -> frozenset[int]:
     :raises DomainXmlError: when it is something else
     """
     pcpus: set[int] = set()
+    listed = 0
     for part in text.split(','):
         part = part.strip()
         change: Callable[[range], None] = pcpus.update
@@ -336,5 +344,10 @@ def parse_cpuset(text: str) -> frozenset[int]:
                 and int(first) <= int(last) <= _MAX_PCPU):
             raise DomainXmlError(
                 f'cpuset {text[:80]!r} is no list of pCPUs such as 0-3,^2,8')
+        # A text of ranges that repeat could keep its reader busy for long.
+        listed += int(last) - int(first) + 1
+        if listed > _MOST_LISTED:
+            raise DomainXmlError(f'cpuset {text[:80]!r} lists pCPUs again and '
+                                 'again')
         change(range(int(first), int(last) + 1))
     return frozenset(pcpus)

@@ -105,7 +105,11 @@ class Document:
 
         Where something precedes the element in its line: the given offset.
         """
-        indent = len(self.bytes[:offset].rstrip(b' \t'))
+        # NOTE: byte by byte. The size of the XML is another host's to choose:
+        # a look at all that precedes each element would take its square.
+        indent = offset
+        while indent and self.bytes[indent - 1] in b' \t':
+            indent -= 1
         if self.bytes[indent - 1:indent] != b'\n':
             return offset
         return indent - (2 if self.bytes[indent - 2:indent] == b'\r\n' else 1)

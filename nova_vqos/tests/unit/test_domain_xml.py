@@ -7,6 +7,7 @@ from lxml import etree
 import pytest
 
 from nova_vqos import domain_xml
+from nova_vqos import xml_edit
 from nova_vqos.tests import fixtures
 
 # As libvirt 9.0 gives the XML that Nova 34's own classes made
@@ -314,6 +315,9 @@ def test_a_flavor_in_the_wrong_place_is_none(elsewhere):
     ('<vcpu cpuset="0">2</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>'
      '<vcpupin vcpu="1" cpuset="6"/>', {5, 6}),
     ('<vcpu>999999999999</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>', None),
+    ('<vcpu>1</vcpu>', '<vcpupin vcpu="0" cpuset="5"/>'
+     '<vcpupin vcpu="0" cpuset="6"/>', {5}),
+    ('<vcpu cpuset="0-16383,^0-16382">1</vcpu>', '', {16383}),
 ])
 def test_pcpus(vcpu, cputune, pcpus):
     xml = domain(f'<cputune>{cputune}</cputune>', vcpu=vcpu)
@@ -321,8 +325,32 @@ def test_pcpus(vcpu, cputune, pcpus):
 
 
 @pytest.mark.parametrize('cpuset', [
-    '', 'all', '1-', '-1', '3-1', '0-99999999999', '1,,2', '^', '1;2', '\u0661'
-])
+    '', 'all', '1-', '-1', '3-1', '0-99999999999', '1,,2', '^', '1;2',
+    '\u0661', '0-16383,0-16383,1'])
 def test_cpusets_that_are_none(cpuset):
     with pytest.raises(domain_xml.DomainXmlError, match='cpuset'):
         domain_xml.parse_cpuset(cpuset)
+
+
+class CountingBytes(bytes):
+    """Counts the bytes that slices of it copy."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        self.copied += len(found) if isinstance(key, slice) else 1
+        return found
+
+
+@pytest.mark.parametrize('separator', ['', ' ', '\n  ', '\r\n\t'])
+def test_edits_are_linear_in_the_size_of_the_xml(separator):
+    children = separator.join(['<global_quota>1</global_quota>'] * 2000)
+    document = xml_edit.Document(
+        domain(f'<cputune>{children}</cputune>'),
+        [('domain', 'cputune', 'global_quota')])
+    document.bytes = CountingBytes(document.bytes)
+    found = document.all(('domain', 'cputune', 'global_quota'))
+    edited = document.edited(list(document.removed(found)))
+    assert b'global_quota' not in edited
+    assert document.bytes.copied < 2 * len(document.bytes)
