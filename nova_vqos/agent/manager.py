@@ -4,7 +4,6 @@
 from collections.abc import Callable
 import datetime
 import functools
-import math
 import os
 import re
 import time
@@ -36,6 +35,8 @@ _LIFT_LOOK_S = 0.05
 # What methods raise where an argument is not what it has to be.
 _INVALID = (account.StatementInvalid, policies.PolicyError,
             policy_override.PushInvalid, primitives.MessageInvalid)
+# In the year 5138, in seconds since 1970.
+_LATEST_S = 1e11
 _NONCE = re.compile('[0-9a-f]{32}')
 
 
@@ -206,7 +207,11 @@ class AgentManager:
     @_checked
     def lift_limits(self, _context: object,
                     server_uuid: object) -> messages.Lifted:
-        """Lift the limit on a server's I/O, since it is to migrate."""
+        """Lift the limit on a server's I/O, since it is to migrate.
+
+        Four times at once, then each 15 minutes. It returns after 30 seconds,
+        or with the end of a migration that has begun by then.
+        """
         checked = _uuid(server_uuid)
         self._loop.lift(checked, _LIFT_S)
         end_s = time.monotonic() + _LIFT_WAIT_S
@@ -228,8 +233,10 @@ class AgentManager:
         """
         checked = _uuid(server_uuid)
         claimant = account.check_host(host)
-        if isinstance(claimed_at, bool) or not isinstance(
-                claimed_at, int | float) or not math.isfinite(claimed_at):
+        # NOTE: math.isfinite() raises at an integer of hundreds of digits.
+        if (isinstance(claimed_at, bool)
+                or not isinstance(claimed_at, int | float)
+                or not 0 <= claimed_at <= _LATEST_S):
             raise rpcapi.InvalidArgument('claimed_at must be a time')
         if self._transfer is not None:
             self._transfer.receive_claim(checked, claimant, claimed_at)

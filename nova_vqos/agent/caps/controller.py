@@ -122,10 +122,15 @@ class CapsController(controller.Controller):
         """Take the limit on a server's I/O away for a while.
 
         It comes back by itself, unless a migration begins: then with the end
-        of that.
+        of that. Without an effect where it is asked for too often.
         """
-        state = self._states[server]
-        state.lifted_until_s = self._clock() + for_s
+        state, now_s = self._states[server], self._clock()
+        if not state.lift_tokens.acquire(now_s):
+            LOG.warning('Server %s (%s): the limit on its I/O is not lifted, '
+                        'which was asked for too often lately', server.uuid,
+                        server.name)
+            return
+        state.lifted_until_s = now_s + for_s
         state.migrates = False
         self._servers.mark(server)
         self._jobs.retry_now(server)

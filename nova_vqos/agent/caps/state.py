@@ -34,6 +34,10 @@ _LINE_INTERVAL_S = 10.0
 # Of what is not a cap: pins, and the end of a limit that has no basis.
 _OTHERS_AT_ONCE = 5
 _OTHER_INTERVAL_S = 10.0
+# How often a limit may be lifted for a migration. Whoever may use the bus may
+# ask for it, and a tenant may start migrations and abort them.
+_LIFTS_AT_ONCE = 4
+_LIFT_INTERVAL_S = 900.0
 # Between two looks at a server for which all is as it was: whatever changes
 # what is wanted has it looked at sooner.
 _LOOK_INTERVAL_S = 60.0
@@ -110,6 +114,7 @@ class CapState:
             _OTHERS_AT_ONCE, _OTHER_INTERVAL_S)
         self.release_tokens = retry.TokenBucket(
             _OTHERS_AT_ONCE, _OTHER_INTERVAL_S)
+        self.lift_tokens = retry.TokenBucket(_LIFTS_AT_ONCE, _LIFT_INTERVAL_S)
         self.lifted_until_s: float | None = None
         self.migrates = False
         self.pinned_to: frozenset[int] | None = None

@@ -50,6 +50,30 @@ class TestMigration:
         world.tick(2)
         assert world.domain() == billing.WHOLE
 
+    def test_who_asks_often_lifts_it_rarely(self, world, caplog):
+        """As another host may do that wants it to have no limit."""
+        world.run()
+        lifted_s = 0
+        for _ in range(60):
+            world.loop.lift(fakes.UUID, 30.0)
+            for _ in range(30):
+                world.tick()
+                lifted_s += world.domain().quota_us is None
+        assert lifted_s <= 32 * (4 + 2)
+        assert 'too often' in caplog.text
+        assert world.domain() == billing.WHOLE
+
+    def test_after_a_while_it_is_lifted_again(self, world):
+        world.run()
+        for _ in range(10):
+            world.loop.lift(fakes.UUID, 30.0)
+            world.tick(40)
+        assert world.domain() == billing.WHOLE
+        world.tick(900)
+        world.loop.lift(fakes.UUID, 30.0)
+        world.settle()
+        assert world.domain().quota_us is None
+
     def test_one_that_was_left_alone_for_a_while_is_written_at_once(
             self, world):
         world.host.refuse[fakes.UUID] = base.DomainBusy('a job runs on it')
