@@ -13,6 +13,8 @@ import functools
 import types
 import typing as ty
 
+from nova_vqos import plain_text
+
 #: Bounds of what is read: a host's profile, the largest text, has 4 MiB.
 MOST_CHARACTERS = 8 * 2**20
 MOST_ITEMS = 100_000
@@ -191,4 +193,5 @@ def _read_text(value: object) -> str:
     if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
         raise MessageInvalid(
             f'must be a text of {MOST_CHARACTERS} characters at the most')
-    return value
+    # It goes to logs and terminals. A profile is a document of many lines.
+    return plain_text.document(value)

@@ -14,6 +14,7 @@ import typing as ty
 
 import oslo_messaging
 
+from nova_vqos import plain_text
 from nova_vqos import primitives
 from nova_vqos.agent import rpcapi
 
@@ -210,4 +211,5 @@ def _best(answers: Sequence[Answer[_Reply]]) -> Answer[_Reply]:
 
 def one_line(error: object) -> str:
     """The text of an exception in one line."""
-    return ' '.join(str(error).split()) or type(error).__name__
+    return plain_text.one_line(
+        ' '.join(str(error).split())) or type(error).__name__

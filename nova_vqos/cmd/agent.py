@@ -22,6 +22,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_service import service
 
+from nova_vqos import plain_text
 from nova_vqos import version
 from nova_vqos.agent import process
 from nova_vqos.agent import service as agent_service
@@ -51,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
          version=version.version())
     conf.set_default('logging_default_format_string', log_line(conf.host))
     logging.setup(conf, 'nova_vqos')
+    # Texts of other hosts and of flavors are in it.
+    plain_text.log_in_one_line()
     try:
         # One process: a second one would double the memory, and systemd
         # restarts an agent that dies.

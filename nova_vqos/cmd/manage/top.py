@@ -11,6 +11,7 @@ import threading
 import time
 import typing as ty
 
+from nova_vqos import plain_text
 from nova_vqos.agent import rpcapi
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd.manage import command
@@ -192,5 +193,4 @@ def lines(view: View, sort: str) -> list[str]:
 
 def _text(shown: ty.Any) -> str:
     """One printable line: answers may have anything in them."""
-    return ''.join(letter if letter.isprintable() else '?'
-                   for letter in str(shown if shown is not None else '-'))
+    return plain_text.one_line(str(shown if shown is not None else '-'))

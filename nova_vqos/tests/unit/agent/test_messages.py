@@ -10,6 +10,7 @@ import hypothesis
 from hypothesis import strategies
 import pytest
 
+from nova_vqos import plain_text
 from nova_vqos import primitives
 from nova_vqos.agent import manager
 from nova_vqos.agent import messages
@@ -25,7 +26,8 @@ REPLIES = (messages.Host, messages.Servers, messages.ServerDetail,
            messages.PushedDifference, messages.PushedDigest,
            messages.Lifted)
 
-TEXTS = strategies.text(max_size=5)
+# Others are changed on the way, see the test of them.
+TEXTS = strategies.text(max_size=5).map(plain_text.document)
 JSON = strategies.recursive(
     strategies.none() | strategies.booleans()
     # NaN is unlike itself, and no JSON.
@@ -179,3 +181,8 @@ def test_its_pushes_are_read_again(tmp_path):
         assert answer['host'] == 'here'
         found = primitives.parse(kind, answer)
         assert primitives.to_primitives(found) == answer
+
+
+def test_texts_of_others_cannot_steer_a_terminal():
+    read = primitives.parse(messages.Refusal, {'reason': 'a\x1b[2J\u202e b'})
+    assert read.reason == 'a\\x1b[2J\\u202e b'

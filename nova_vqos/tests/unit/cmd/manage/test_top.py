@@ -68,7 +68,7 @@ def test_a_bus_that_goes_down_is_shown():
 def test_answers_of_agents_cannot_steer_the_terminal():
     lines = top.lines(view([placed('a', flavor='x\x1b[2J\ny')]), 'debt')
     assert len(lines) == 4
-    assert 'x?[2J?y' in lines[3]
+    assert r'x\x1b[2J\ny' in lines[3]
 
 
 class Window:
