@@ -35,6 +35,8 @@ RETRY_S = 30.0
 
 _MOST_REQUESTS = 8
 _LONGEST_REQUEST_S = 15.0
+# Who asked so long ago and still reads makes room for others.
+_SLOW_REQUEST_S = 2.0
 _CUT_OFF_INTERVAL_S = 0.5
 _KEEP_S = 1.0
 # Little of the gain takes most of the time.
@@ -173,6 +175,13 @@ class _Handler(simple_server.WSGIRequestHandler):
     # For each byte that is waited for.
     timeout = 5.0
 
+    def parse_request(self) -> bool:
+        """Read a request, and have the server know that it was made."""
+        parsed = super().parse_request()
+        if parsed:
+            ty.cast(_Server, self.server).record_asked(self.request)
+        return parsed
+
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing: a scrape is no event."""
 
@@ -190,7 +199,10 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         """
         self.address_family = (
             socket.AF_INET6 if ':' in address else socket.AF_INET)
+        # Clients in the order in which they came; the second has those that
+        # have made their request.
         self._until_s: dict[socket.socket, float] = {}
+        self._asked_at_s: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__((address, port), _Handler)
 
@@ -205,7 +217,8 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
                         ) -> None:
         """Answer in a thread of its own, or not at all."""
         with self._lock:
-            accepted = len(self._until_s) < _MOST_REQUESTS
+            accepted = (len(self._until_s) < _MOST_REQUESTS
+                        or self._make_room())
             if accepted:
                 self._until_s[request] = (
                     time.monotonic() + _LONGEST_REQUEST_S)
@@ -214,10 +227,33 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         else:
             self.shutdown_request(request)
 
+    def record_asked(self, request: socket.socket) -> None:
+        """Record that a client has made its request."""
+        with self._lock:
+            if request in self._until_s:
+                self._asked_at_s[request] = time.monotonic()
+
+    def _make_room(self) -> bool:
+        """Cut off the first client that has asked nothing, or reads slowly.
+
+        Else whoever connects and is silent could keep all others out.
+
+        :returns: whether there was one
+        """
+        before_s = time.monotonic() - _SLOW_REQUEST_S
+        for request in self._until_s:
+            if self._asked_at_s.get(request, 0.0) < before_s:
+                self._until_s.pop(request)
+                self._asked_at_s.pop(request, None)
+                _shut_down(request)
+                return True
+        return False
+
     def shutdown_request(self, request: ty.Any) -> None:
         """Close a connection, whether it was answered or not."""
         with self._lock:
             self._until_s.pop(request, None)
+            self._asked_at_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_next(self) -> None:
@@ -243,16 +279,18 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
             late = [request for request, until_s in self._until_s.items()
                     if now_s > until_s]
             for request in late:
-                try:
-                    request.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    # The client closed it.
-                    continue
+                _shut_down(request)
 
     def handle_error(self, request: ty.Any, client_address: ty.Any) -> None:
         """A client that hangs up is no error of ours."""
         LOG.debug('A scrape by %s ended early: %r', client_address,
                   sys.exception())
+
+
+def _shut_down(request: socket.socket) -> None:
+    # The client may have closed it.
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def start_exporter(conf: cfg.ConfigOpts, ask: Callable[

@@ -137,6 +137,35 @@ class TestThoseWhoAsk:
             one.close()
         manage.wait_until(lambda: answers(port))
 
+    def test_the_silent_keep_nobody_out(self, agent, serve):
+        port = serve(agent.page)
+        silent = []
+        try:
+            for _ in range(40):
+                one = socket.create_connection(('127.0.0.1', port))
+                silent.append(one)
+                one.sendall(b'GET ')
+                assert fetch(port)[0] == 200
+        finally:
+            for one in silent:
+                one.close()
+
+    def test_who_reads_nothing_keeps_nobody_out(self, serve, monkeypatch):
+        monkeypatch.setattr(endpoint, '_SLOW_REQUEST_S', 0.1)
+        # More than two sockets take at once.
+        port = serve(lambda: b'x' * 2**25)
+        deaf = []
+        try:
+            for _ in range(8):
+                one = socket.create_connection(('127.0.0.1', port))
+                deaf.append(one)
+                one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
+                assert one.recv(1)
+            manage.wait_until(lambda: answers(port))
+        finally:
+            for one in deaf:
+                one.close()
+
     def test_who_hangs_up(self, agent, serve):
         port = serve(agent.page)
         for _ in range(20):
