@@ -6,7 +6,7 @@ writes them to a file, and the agent sends them to the command line, which then
 decides by the same stats as the scheduler. Imports neither Nova nor libvirt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import logging
 import types
@@ -23,6 +23,8 @@ _MAX_BYTES = 128 * 1024
 # So that they fit beside the stats, whatever characters they have.
 _MOST_MOVES = 20
 _MOST_REASON = 300
+#: Likewise.
+MOST_ALARMS = 20
 
 #: The driver writes the state each minute, and at each claim of a server.
 MAX_AGE_S = 300
@@ -43,6 +45,7 @@ class ComputeState(ty.NamedTuple):
         take beyond their units
     :ivar moves: by UUID of servers that are to move here cold, why the host
         cannot take them; '': it can, and holds their room
+    :ivar alarms: what an operator has to see to
     """
 
     at: str
@@ -52,6 +55,7 @@ class ComputeState(ty.NamedTuple):
     stock_cu: int | None = None
     work_cu: int = 0
     moves: Mapping[str, str] = types.MappingProxyType({})
+    alarms: tuple[str, ...] = ()
 
 
 class Writer:
@@ -66,7 +70,8 @@ class Writer:
               terms: Mapping[str, int],
               stock_load: tuple[int, int | None] | None = None,
               work_cu: int = 0,
-              moves: Mapping[str, str] = types.MappingProxyType({})) -> None:
+              moves: Mapping[str, str] = types.MappingProxyType({}),
+              alarms: Sequence[str] = ()) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
@@ -75,6 +80,7 @@ class Writer:
             were not counted yet
         :param work_cu: likewise
         :param moves: likewise; of more than can be written the last count
+        :param alarms: likewise
         """
         servers, cu = stock_load or (None, None)
         try:
@@ -85,7 +91,9 @@ class Writer:
                 'stock_servers': servers, 'stock_cu': cu,
                 'work_cu': work_cu,
                 'moves': {uuid: reason[:_MOST_REASON] for uuid, reason
-                          in list(moves.items())[-_MOST_MOVES:]}}),
+                          in list(moves.items())[-_MOST_MOVES:]},
+                'alarms': [text[:_MOST_REASON]
+                           for text in alarms[-MOST_ALARMS:]]}),
                 self._path, durable=False)
         except Exception as error:
             if not self._failed:

@@ -2,6 +2,7 @@
 """The RPC endpoint of the agent. Arguments are not trusted."""
 
 from collections.abc import Callable
+import dataclasses
 import datetime
 import functools
 import os
@@ -95,12 +96,18 @@ class AgentManager:
     @_checked
     def get_host(self, _context: object) -> messages.Host:
         """The state of the agent and of its host."""
+        report, stats = self._loop.host_report(), self._stats()
         return primitives.extended(
-            messages.Host, self._loop.host_report(), host=self._host,
-            version=version.version(), pid=os.getpid(), **self._stats())
+            messages.Host, dataclasses.replace(
+                report, alarms=(*report.alarms, *stats.pop('alarms', ()))),
+            host=self._host, version=version.version(), pid=os.getpid(),
+            **stats)
 
     def _stats(self) -> dict[str, ty.Any]:
-        """What the compute service reported, as fields of the host."""
+        """What the compute service reported, as fields of the host.
+
+        Its alarms are to be added to the agent's own.
+        """
         path = self._compute_state_path
         try:
             found = compute_state.load(path)
@@ -109,7 +116,7 @@ class AgentManager:
         if found is None:
             return {'stats_problem': f'the compute service has left no {path}'}
         return {'stats': found.stats, 'stats_at': found.at,
-                'terms': found.terms}
+                'terms': found.terms, 'alarms': found.alarms}
 
     @_checked
     def list_servers(self, _context: object) -> messages.Servers:

@@ -115,12 +115,15 @@ class AgentCollector:
         if snapshot is None:
             return
         report = snapshot.report
-        yield from samples.host_samples(report)
+        state = None
+        with contextlib.suppress(ValueError):
+            state = compute_state.load(self._compute_state_path)
+        yield from samples.host_samples(
+            report, () if state is None else state.alarms)
         if report.profile is not None:
             yield from samples.drift_samples(validity.load(
                 self._verification_path, report.profile.id))
         with contextlib.suppress(ValueError):
-            yield from samples.stats_samples(
-                compute_state.load(self._compute_state_path), time.time())
+            yield from samples.stats_samples(state, time.time())
         yield from samples.server_samples(
             snapshot.servers, self._deliveries, report.quantum_classes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of an agent, its host and its servers, from its reports."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 import dataclasses
 import statistics
 
@@ -21,10 +21,15 @@ _HZ_PER_MHZ = 1e6
 _MOST_STATS_AGE_S = 600.0
 
 
-def host_samples(report: messages.LoopReport) -> Iterator[families.Sample]:
-    """All samples of the agent and its host."""
+def host_samples(report: messages.LoopReport,
+                 compute_alarms: Sequence[str] = ()
+                 ) -> Iterator[families.Sample]:
+    """All samples of the agent and its host.
+
+    :param compute_alarms: of the compute service
+    """
     yield _one(families.HYPERVISOR_CONNECTED, report.connected)
-    yield _one(families.ALARMS, len(report.alarms))
+    yield _one(families.ALARMS, len(report.alarms) + len(compute_alarms))
     yield _one(families.LEDGER_STORED, 'account' in report.dd_billing)
     yield _one(families.PUSHED, report.pushed_generation / 1e6)
     yield _one(families.LAST_TICK, report.last_tick_ms / 1000)

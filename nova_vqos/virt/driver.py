@@ -25,6 +25,7 @@ from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.virt import admission
 from nova_vqos.virt import agent_client
+from nova_vqos.virt import arrivals
 from nova_vqos.virt import claim
 from nova_vqos.virt import core_type_tracker
 from nova_vqos.virt import guest_cputune
@@ -81,6 +82,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_formers = {}
         self._vqos_core_types = core_type_tracker.CoreTypeTracker(self._host)
         self._vqos_moves = move.ColdMoves(self._vqos_core_types)
+        self._vqos_arrivals = arrivals.Arrivals(self._host)
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
@@ -261,7 +263,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
     def post_live_migration_at_destination(
             self, context, instance, network_info, block_migration=False,
             block_device_info=None):
-        """Have the agent inspect the server that came in."""
+        """Have the agent inspect the server that came in, and do so too."""
         super().post_live_migration_at_destination(
             context, instance, network_info, block_migration,
             block_device_info)
@@ -269,6 +271,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         instance.system_metadata.pop(_REFUSED_BY_KEY, None)
         self._vqos_core_types.forget_choice(instance.uuid)
         self._vqos_agent.wake(instance)
+        if self._vqos_arrivals.check(instance):
+            self._vqos_stats()
 
     def cleanup(self, context, instance, network_info,
                 block_device_info=None, destroy_disks=True, migrate_data=None,
@@ -439,7 +443,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             terms = {}
         self._vqos_state_file.write(
             texts, terms, self._vqos_core_types.last_stock_load,
-            self._vqos_work_cu or 0, self._vqos_moves.reasons)
+            self._vqos_work_cu or 0, self._vqos_moves.reasons,
+            self._vqos_arrivals.alarms())
         return texts
 
     def _vqos_recall(self):

@@ -10,6 +10,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client as api_client
 
 from nova import utils
+from nova_vqos import compute_state
 from nova_vqos.tests.functional import base
 from nova_vqos.tests.functional import fakes
 
@@ -138,6 +139,52 @@ class RecapTestCase(LiveMigrationTestCase):
         self._live_migrate(server)
         self.assertEqual('faster', self.host_of(server))
         self.assertEqual((11250, 50000, 922), self.tunables(server))
+
+
+class AnotherPolicyTestCase(LiveMigrationTestCase):
+    """The other host sends a guest with another policy than its flavor's."""
+
+    def _arrive(self, change):
+        self.server = self.boot(self.make_flavor(60), 'fast')
+        self.migrations.hook = lambda hostname, xml: self.hook(
+            hostname, change(xml))
+        self._live_migrate(self.server, host='slow')
+
+    def _alarms(self):
+        return compute_state.load(
+            self.host_files['slow'].compute_state_path).alarms
+
+    def test_more_units(self):
+        self._arrive(lambda xml: xml.replace('>60<', '>70<'))
+        alarm, = self._alarms()
+        self.assertIn(self.server['id'], alarm)
+        self.assertIn('units 70, by Nova 60', alarm)
+        # It lasts for as long as it is true.
+        self._run_periodics()
+        self.assertEqual((alarm,), self._alarms())
+        self.migrations.hook = self.hook
+        self._reboot_server(self.server, hard=True)
+        self._run_periodics()
+        self.assertEqual((), self._alarms())
+        self.assertEqual(ON_SLOW, self.tunables(self.server))
+
+    def test_one_that_leaves_again(self):
+        self._arrive(lambda xml: xml.replace('>60<', '>5<'))
+        alarm, = self._alarms()
+        self.assertIn('units 5, by Nova 60', alarm)
+        self._delete_server(self.server)
+        self._run_periodics()
+        self.assertEqual((), self._alarms())
+
+    def test_no_policy_at_all(self):
+        self._arrive(lambda xml: xml.replace('CUSTOM_VQOS', 'CUSTOM_OTHER'
+                                             ).replace('vqos:', 'other:'))
+        alarm, = self._alarms()
+        self.assertIn('units unset, by Nova 60', alarm)
+
+    def test_what_its_flavor_says(self):
+        self._arrive(lambda xml: xml)
+        self.assertEqual((), self._alarms())
 
 
 class RollbackTestCase(LiveMigrationTestCase):

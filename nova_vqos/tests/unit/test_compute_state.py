@@ -41,6 +41,15 @@ def test_what_the_driver_does_not_know_is_left_out(path):
     assert (found.work_cu, found.moves) == (0, {})
 
 
+def test_alarms(path):
+    writer = compute_state.Writer(path)
+    writer.write(STATS, TERMS, alarms=['x' * 5000] * 30 + ['the last'])
+    found = compute_state.load(path).alarms
+    assert (len(found), len(found[0]), found[-1]) == (20, 300, 'the last')
+    writer.write(STATS, TERMS)
+    assert compute_state.load(path).alarms == ()
+
+
 def test_as_many_moves_as_there_is_place_for(path):
     texts = dict.fromkeys(host_stats.KEYS, '\xe9' * 255) | {
         'vqos_work': '\xe9' * 2000}

@@ -124,6 +124,13 @@ class TestRpc:
     def test_lifting_limits_of_no_server_is_harmless(self, agent):
         assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
 
+    def test_alarms_of_the_compute_service_are_of_the_host(self, agent):
+        before = agent.call(rpcapi.GET_HOST).alarms
+        compute_state.Writer(agent.compute_state_path).write(
+            {}, {}, alarms=['server x came from another host'])
+        assert agent.call(rpcapi.GET_HOST).alarms == (
+            *before, 'server x came from another host')
+
     def test_the_compute_service_decides_on_cold_moves(self, agent):
         compute_state.Writer(agent.compute_state_path).write(
             {}, {}, moves={fakes.UUID: '', fakes.OTHER_UUID: 'it is full'})

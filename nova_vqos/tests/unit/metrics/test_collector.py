@@ -139,6 +139,13 @@ class TestHost:
         assert values(found, 'host_drift_ratio') == []
 
 
+def test_alarms_of_the_compute_service_count(agent):
+    before, = values(agent.scrape(), 'agent_alarms')
+    content = json.loads(agent.stats_path.read_text())
+    agent.stats_path.write_text(json.dumps({**content, 'alarms': ['one']}))
+    assert values(agent.scrape(), 'agent_alarms') == [before + 1]
+
+
 class TestStranded:
     NAME = 'host_stranded_cpu_units'
 
