@@ -8,8 +8,8 @@ escape sequence change what a terminal shows.
 import logging
 import unicodedata
 
-# Control, format and surrogate characters, and ends of lines. Other spaces than
-# the usual one are not printable for Python, but names have them.
+# Control, format and surrogate characters, and ends of lines. Other spaces
+# than the usual one are not printable for Python, but names have them.
 _HARMFUL = ('Cc', 'Cf', 'Cs', 'Cn', 'Co', 'Zl', 'Zp')
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of a proof: CPU time over the cap, and work by host.
+"""A picture of equalities: CPU time over the cap, and work by host.
 
 Importing this needs matplotlib, which the lab's packages do not bring.
 """
 
 from collections.abc import Sequence
 import itertools
+import typing as ty
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nova_vqos_lab import proof
 from nova_vqos_lab import visits
 
 _HOSTS = ('fast', 'slow')
@@ -24,8 +24,17 @@ _LENGTHS_S = (1, 10)
 _PERCENT = 100
 
 
-def write(found: proof.Proof, path: str) -> None:
-    """Draw a proof.
+class Found(ty.Protocol):
+    """What was found: a proof, or what tools/bench/kvm_equivalence.py found.
+
+    :ivar stays: of a server on a host, with cpu_errors and visits
+    """
+
+    stays: Sequence[ty.Any]
+
+
+def write(found: Found, path: str) -> None:
+    """Draw what was found.
 
     :param path: of an SVG file
     """
@@ -42,7 +51,7 @@ def write(found: proof.Proof, path: str) -> None:
         figure.savefig(path, format='svg', metadata={'Date': None})
 
 
-def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
+def _draw_cpu_time(axes: Axes, found: Found) -> None:
     """Each later window, and each first one, which may have a quota more."""
     rows = []
     for length_s, host in itertools.product(_LENGTHS_S, _HOSTS):
@@ -58,7 +67,7 @@ def _draw_cpu_time(axes: Axes, found: proof.Proof) -> None:
     axes.set_xlabel('CPU time over the cap, %')
 
 
-def _draw_work(axes: Axes, found: proof.Proof) -> None:
+def _draw_work(axes: Axes, found: Found) -> None:
     """Work per CPU second of each visit, around the mean of all."""
     seen = [(stay.host, visit) for stay in found.stays
             for visit in stay.visits]

@@ -7,9 +7,9 @@ guest is here, and an alarm says what differs. A hard reboot makes the XML
 anew.
 """
 
-from nova import exception
 from oslo_log import log as logging
 
+from nova import exception
 from nova_vqos import compute_state
 from nova_vqos import domain_xml
 from nova_vqos import policy as policies

@@ -38,8 +38,8 @@ MODES = ('off', 'account', 'charge')
 # Of the agent, by default.
 TICK_S = 1.0
 READINGS_LIMIT_S = 600
-# What was billed last is no older.
-_BILLED_S = 6.0
+# What was billed last is no older, nearly idle servers among them.
+_BILLED_S = 36.0
 _LEDGER = 'var/lib/nova-vqos/ledger.sqlite'
 _BOTH = 'both_us'
 

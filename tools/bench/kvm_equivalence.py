@@ -25,7 +25,10 @@ to each host are compared with each other in the same way.
 What was changed since: the first run had no result, since others' load left
 the calibration's guest no CPU time in a block. Now a visit's work is that of
 all its blocks by the CPU time of all. Stays are 20 s, so that later windows of
-10 s are judged too.
+10 s are judged too. The calibration's guest is a new one for each stay, as the
+server's QEMU is: with one for the whole run a host's guest was faster or
+slower than the server by more than the margin, in all visits alike, and also
+where hosts and caps were equal.
 
 Options separate causes: with --slow-speed 1 both caps are equal; --virt-type
 qemu emulates the guests; with --clock a clock interrupts them 250 times a
@@ -36,7 +39,7 @@ Exits 1 unless both equalities are shown, 2 where it cannot run.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import itertools
 import json
@@ -79,6 +82,8 @@ def main() -> int:
     if reason := _missing(options.virt_type):
         print(reason, file=sys.stderr)
         return 2
+    # What it lacks it says before the minutes that the rest takes.
+    draw = _plotter() if options.plot else None
     with _two_hosts(options) as pair:
         found = results.Found(
             {'cycles': options.cycles, 'slow_speed': options.slow_speed,
@@ -86,6 +91,8 @@ def main() -> int:
             tuple(_stays(pair, options)))
     report = found.report()
     lab_host.save(report, options.json)
+    if draw is not None:
+        draw(found, options.plot)
     print(json.dumps(report, indent=1) if options.format == 'json'
           else found.table())
     return 0 if found.is_shown else 1
@@ -108,12 +115,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument('-f', '--format', choices=('table', 'json'),
                         default='table')
     parser.add_argument('--json', metavar='FILE')
+    parser.add_argument('--plot', metavar='FILE',
+                        help='an SVG file with all visits and windows; needs '
+                        'matplotlib')
     options = parser.parse_args()
     if options.cycles < equivalence.LEAST_CYCLES:
         parser.error(f'--cycles must be {equivalence.LEAST_CYCLES} or more')
     if not 0.4 <= options.slow_speed <= 1:
         parser.error('--slow-speed must be from 0.4 to 1')
     return options
+
+
+def _plotter() -> Callable[[results.Found, str], None]:
+    try:
+        from nova_vqos_lab import proof_plot
+    except ImportError as error:
+        raise SystemExit(f'--plot needs matplotlib: {error}') from error
+    return proof_plot.write
 
 
 def _missing(virt_type: str) -> str:
@@ -169,27 +187,37 @@ def _stays(pair: dict[str, hosts.Host], options: argparse.Namespace
         guests.CAP, (round(_QUOTA_US / options.slow_speed), _PERIOD_US)),
         strict=True))
     counts = visits.counts(options.cycles)
-    with contextlib.ExitStack() as open_meters:
-        beside = {
-            name: open_meters.enter_context(
-                _meter(_start(host, options, shares=_LEAST_SHARES), host))
-            for name, host in pair.items()}
-        server = _start(pair['fast'], options, cap=guests.CAP,
-                        specs=guests.server(_UNITS), shares=guests.SHARES)
-        for number, (name, count) in enumerate(zip(
-                itertools.cycle(results.HOSTS), counts)):
-            host = pair[name]
-            with _meter(server, host) as measured:
-                if number:
-                    server.migrate(host)
-                    server.host = host
-                cap = server.cap()
-                if cap != caps[name]:
-                    raise process.LabError(
-                        f'the cap on {name} is {cap}, not {caps[name]}')
-                lab_host.say(f'[{number + 1} of {len(counts)}] on {name}, '
-                             'cap {}/{}'.format(*cap))
-                yield _measure(name, count, cap, measured, beside[name])
+    server = _start(pair['fast'], options, cap=guests.CAP,
+                    specs=guests.server(_UNITS), shares=guests.SHARES)
+    for number, (name, count) in enumerate(zip(
+            itertools.cycle(results.HOSTS), counts)):
+        host = pair[name]
+        with (_calibrations_guest(host, options) as beside,
+              _meter(server, host) as measured):
+            if number:
+                server.migrate(host)
+                server.host = host
+            cap = server.cap()
+            if cap != caps[name]:
+                raise process.LabError(
+                    f'the cap on {name} is {cap}, not {caps[name]}')
+            lab_host.say(f'[{number + 1} of {len(counts)}] on {name}, '
+                         'cap {}/{}'.format(*cap))
+            yield _measure(name, count, cap, measured, beside)
+
+
+@contextlib.contextmanager
+def _calibrations_guest(host: hosts.Host, options: argparse.Namespace
+                        ) -> Iterator[meter.Meter]:
+    """One for each stay: no two QEMUs are equally fast."""
+    guest = _start(host, options, shares=_LEAST_SHARES)
+    try:
+        with _meter(guest, host) as measured:
+            process.wait_until(lambda: _begun(measured), _LIMIT_S,
+                               "the calibration's guest to run")
+            yield measured
+    finally:
+        guest.domain().destroy()
 
 
 def _meter(guest: guests.Guest, host: hosts.Host) -> meter.Meter:

@@ -259,7 +259,8 @@ class TestUsages:
             {fakes.UUID: 7, fakes.OTHER_UUID: 8})) == {fakes.UUID}
 
     @pytest.mark.parametrize('read', [
-        lambda reader: reader.usages([fakes.UUID, fakes.OTHER_UUID, ABSENT], {}),
+        lambda reader: reader.usages(
+            [fakes.UUID, fakes.OTHER_UUID, ABSENT], {}),
         lambda reader: reader.vcpu_times(
             {fakes.UUID: 7, fakes.OTHER_UUID: 8, ABSENT: 9})])
     def test_unreadable_domains_are_left_out(self, reader, statistics, read):
