@@ -13,13 +13,13 @@ root::
 
 The ways:
 
-  libvirt     the quota of all vCPUs by libvirt's API, which sends an event
-  process     the quota of a vCPU by a process of the host, which the kernel
-              reports
-  unreported  the same through another mount of the hierarchy, as from another
-              container: nobody reports it, the agent has to read it
-  period      the period, likewise; cgroups of version 1 alone, where quota and
-              period are two files
+  libvirt  the quota of all vCPUs by libvirt's API, which sends an event
+  process  the quota of a vCPU by a process of the host, which the kernel
+           reports
+  missed   the same with an agent that the kernel's reports do not reach: it
+           has to read quotas
+  period   the period, with that agent; cgroups of version 1 alone, where quota
+           and period are two files
 
 Fails where one takes longer than it may. Times are those of a tick and of how
 often servers are read in turn: they hardly depend on the machine.
@@ -39,13 +39,17 @@ import lab_host
 import libvirt
 import rom_guests
 
-from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
 # How long each may take, in seconds. A write comes after the look that finds
 # out, and is done within a tick.
-MOST_S = {'libvirt': 1.0, 'process': 1.0, 'unreported': 10.0, 'period': 60.0}
+MOST_S = {'libvirt': 1.0, 'process': 1.0, 'missed': 10.0, 'period': 60.0}
+# Of an agent that reports reach, and of one that they do not.
+REPORTED, MISSED = ('libvirt', 'process'), ('missed', 'period')
+DEAF = pathlib.Path(__file__).with_name('deaf_agent.py')
 SETTLE_LIMIT_S = 120
+# Changes begin within this time.
+_SPREAD_S = 20
 _POLL_S = 0.005
 _SLOW_POLL_S = 0.05
 # Of a guest's cap, which is 10 % of a pCPU.
@@ -70,13 +74,18 @@ def main() -> int:
     with lab_host.started() as bench:
         ways = [way for way in MOST_S
                 if way != 'period' or bench.host.hierarchy.version == 1]
+        half = options.guests // 2
         guests = rom_guests.start(
             bench, options.guests, rom_guests.Kind(
                 vcpus=options.vcpus, idle_units=10 * options.vcpus,
                 has_devices=False), limit_s=options.start_limit_s)
-        start_agent(bench, len(guests))
-        changes = measure(bench, guests, ways)
-        bench.stop_agent()
+        changes = []
+        for program, some, by in (
+                (('-m', 'nova_vqos.cmd.agent'), guests[:half], REPORTED),
+                ((str(DEAF),), guests[half:], MISSED)):
+            start_agent(bench, program, len(guests))
+            changes += measure(bench, some, [way for way in by if way in ways])
+            bench.stop_agent()
     report = summary(changes, ways)
     lab_host.save({'guests': len(guests), 'load': round(
         os.getloadavg()[0], 1), 'ways': report}, options.json)
@@ -84,12 +93,16 @@ def main() -> int:
     return 0 if all(one['is_met'] for one in report.values()) else 1
 
 
-def start_agent(bench: lab_host.BenchHost, guests: int) -> None:
-    """Start the agent, and wait until all guests have their caps."""
-    agent = bench.start_agent()
+def start_agent(bench: lab_host.BenchHost, program: Sequence[str],
+                guests: int) -> None:
+    """Start an agent, and wait until all guests have their caps."""
+    agent = bench.start_agent(program=program)
     log = pathlib.Path(agent.log)
+    # All agents write to the same.
+    begin = log.stat().st_size
     process.wait_until(
-        lambda: (text := log.read_text()).count('has the right cap')
+        lambda: (text := log.read_bytes()[begin:].decode()).count(
+            'has the right cap')
         + text.count('before its cap was corrected') >= guests,
         SETTLE_LIMIT_S, 'the agent to settle', log=str(log),
         alive=agent.alive)
@@ -101,16 +114,16 @@ def measure(bench: lab_host.BenchHost,
     """Change each guest's cap once."""
     changes: list[Change] = []
     writers = {'libvirt': by_libvirt, 'process': by_process,
-               'unreported': unreported, 'period': period}
+               'missed': by_process, 'period': period}
     chosen = random.Random(1)
     threads = []
     for number, guest in enumerate(guests):
         way = ways[number % len(ways)]
-        delay_s = chosen.uniform(0, 2 * MOST_S['unreported'])
+        delay_s = chosen.uniform(0, _SPREAD_S)
         threads.append(threading.Thread(
             target=lambda *arguments: changes.append(change(*arguments)),
             args=(bench, guest, way, writers[way], delay_s)))
-    longest_s = 2 * (MOST_S['unreported'] + max(MOST_S[way] for way in ways))
+    longest_s = _SPREAD_S + 2 * max(MOST_S[way] for way in ways)
     lab_host.say(f'{len(guests)} changes, {longest_s:.0f} s at the most')
     for thread in threads:
         thread.start()
@@ -149,14 +162,6 @@ def by_process(bench: lab_host.BenchHost,
     name = ('cpu.cfs_quota_us' if host.hierarchy.version == 1 else 'cpu.max')
     host.run(['sh', '-c', f'echo {_WRONG_QUOTA_US} >"$0"',
               host.hierarchy.directory('cpu', f'{group}/{name}')])
-
-
-def unreported(bench: lab_host.BenchHost,
-               guest: rom_guests.RomGuest) -> None:
-    # NOTE: the host has mounts of its own, and the kernel reports a write to
-    # those who watch the file of the same mount.
-    cgroups.write_quota(bench.host.hierarchy, bench.host.vcpu_cgroup(
-        guest.domain.name()), _WRONG_QUOTA_US)
 
 
 def period(bench: lab_host.BenchHost, guest: rom_guests.RomGuest) -> None:
