@@ -26,7 +26,8 @@ _NAMED = re.compile(r':test:`([^`]+)`')
 
 
 def named(page):
-    return _NAMED.findall((project.TOP / page).read_text())
+    return [' '.join(name.split())
+            for name in _NAMED.findall((project.TOP / page).read_text())]
 
 
 def parts(path):
