@@ -236,7 +236,7 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     def _make_room(self) -> bool:
         """Cut off the first client that has asked nothing, or reads slowly.
 
-        Else whoever connects and is silent could keep all others out.
+        Otherwise a few silent clients could keep all others out.
 
         :returns: whether there was one
         """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 
-"""How soon the agent restores a cap that somebody else has changed.
+"""How soon the agent restores a cap that another program changed.
 
 Starts a host of the lab with a libvirtd of its own, small QEMU guests that
 halt, and the real agent. Changes the caps of guests that are right, each way

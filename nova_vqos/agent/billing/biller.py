@@ -30,8 +30,8 @@ LOG = logging.getLogger(__name__)
 # Without servers to bill, only other hosts may need an answer.
 _IDLE_INTERVAL_S = 60.0
 # A server that uses less of a pCPU, and less of its entitlement where it is
-# charged, is nearly idle: it is not billed in each interval. Where it stops
-# before the next bill, what is lost is less than of a busy one.
+# charged, is nearly idle: it is not billed in each interval. If it stops, less
+# of its use stays unbilled than of a busy server that stops.
 _IDLE_SHARE = 0.02
 _IDLE_CHARGED = 0.01
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where metrics are had from: real requests to a real server."""
 
+import contextlib
 import gzip
 import logging
 import socket
@@ -123,7 +124,7 @@ class TestThoseWhoAsk:
     def test_who_says_nothing_is_cut_off(self, agent, serve, monkeypatch):
         monkeypatch.setattr(endpoint, '_LONGEST_REQUEST_S', 0.2)
         port = serve(agent.page)
-        silent = [socket.create_connection(('127.0.0.1', port))
+        silent = [connected(port)
                   for _ in range(8)]
         for one in silent:
             one.sendall(b'GET ')
@@ -139,37 +140,26 @@ class TestThoseWhoAsk:
 
     def test_the_silent_keep_nobody_out(self, agent, serve):
         port = serve(agent.page)
-        silent = []
-        try:
+        with contextlib.ExitStack() as silent:
             for _ in range(40):
-                one = socket.create_connection(('127.0.0.1', port))
-                silent.append(one)
-                one.sendall(b'GET ')
+                silent.enter_context(connected(port)).sendall(b'GET ')
                 assert fetch(port)[0] == 200
-        finally:
-            for one in silent:
-                one.close()
 
     def test_who_reads_nothing_keeps_nobody_out(self, serve, monkeypatch):
         monkeypatch.setattr(endpoint, '_SLOW_REQUEST_S', 0.1)
         # More than two sockets take at once.
         port = serve(lambda: b'x' * 2**25)
-        deaf = []
-        try:
+        with contextlib.ExitStack() as deaf:
             for _ in range(8):
-                one = socket.create_connection(('127.0.0.1', port))
-                deaf.append(one)
+                one = deaf.enter_context(connected(port))
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
                 assert one.recv(1)
             manage.wait_until(lambda: answers(port))
-        finally:
-            for one in deaf:
-                one.close()
 
     def test_who_hangs_up(self, agent, serve):
         port = serve(agent.page)
         for _ in range(20):
-            with socket.create_connection(('127.0.0.1', port)) as one:
+            with connected(port) as one:
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
         manage.wait_until(lambda: answers(port))
 
@@ -177,7 +167,7 @@ class TestThoseWhoAsk:
         port = serve(agent.page)
         for text in (b'\x00\xff' * 100 + b'\r\n\r\n', b'\r\n\r\n',
                      b'GET /' + b'x' * 70_000 + b' HTTP/1.0\r\n\r\n'):
-            with socket.create_connection(('127.0.0.1', port)) as one:
+            with connected(port) as one:
                 one.settimeout(LIMIT_S)
                 try:
                     one.sendall(text)
@@ -185,6 +175,10 @@ class TestThoseWhoAsk:
                 except ConnectionError:
                     continue
         manage.wait_until(lambda: answers(port))
+
+
+def connected(port):
+    return socket.create_connection(('127.0.0.1', port))
 
 
 def fetch(port, **headers):
