@@ -134,7 +134,7 @@ class _Driver:
         """Delete all servers, and look for what is left of them."""
         self._say('all servers are deleted')
         for uuid in self._settled({}):
-            self._delete(uuid)
+            self._world.delete(uuid)
         known_faults = self._treat_computes(self._settled({}))
         self._treat(self._settled({}), known_faults)
         process.wait_until(lambda: not self._servers(), _SETTLE_LIMIT_S,
@@ -227,26 +227,28 @@ class _Driver:
         ill = [one for one in servers.values()
                if not one.is_settled or one.status == 'ERROR']
         for server in ill:
-            fault = self._fault(server)
+            try:
+                fault = self._fault(server)
+            except soak_steps.Refused:
+                # It has been deleted meanwhile.
+                continue
             self._say(f'  {server}: {fault}')
             is_refused = server.host is None and 'No valid host' in fault
             if not is_refused and soak_checks.ERROR not in known_faults:
                 self._violated([soak_checks.Violation(
                     soak_checks.ERROR, f'{server}: {fault}')])
-            if server.host is None or server.task == 'deleting':
-                self._delete(server.uuid)
-            else:
-                self._done.repairs += 1
-                self._world.revive(server)
+            self._done.repairs += server.host is not None
+            try:
+                self._world.mend(server)
+            except soak_steps.Refused as exc:
+                # It is in error in the next step, too, unless it has gone.
+                self._say(f'  refused: {exc}')
             self._settled({})
         return bool(ill)
 
     def _fault(self, server: soak_checks.Server) -> str:
         shown = self._world.request('GET', f'/servers/{server.uuid}')
         return shown.body['server'].get('fault', {}).get('message', '')
-
-    def _delete(self, uuid: str) -> None:
-        self._world.cloud.compute('DELETE', f'/servers/{uuid}')
 
     def _look(self, check: Callable[[], list[soak_checks.Violation]],
               limit_s: float, known_faults: frozenset[str] = frozenset()

@@ -55,6 +55,7 @@ class Server:
     :ivar cu: its units, by the flavor that it has now
     :ivar is_charged: whether its cap may be below its units
     :ivar host: None: it is on none
+    :ivar has_run: whether Nova has ever had it running
     """
 
     uuid: str
@@ -65,6 +66,7 @@ class Server:
     vcpus: int
     is_charged: bool
     host: str | None
+    has_run: bool
 
     @property
     def is_settled(self) -> bool:
@@ -97,7 +99,8 @@ def servers(cloud: client.Cloud) -> dict[str, Server]:
             vcpus=flavor['vcpus'],
             is_charged=(_is_charging(flavor)
                         or flavor['original_name'] in charging),
-            host=shown['OS-EXT-SRV-ATTR:host'])
+            host=shown['OS-EXT-SRV-ATTR:host'],
+            has_run=shown['OS-SRV-USG:launched_at'] is not None)
     return found
 
 

@@ -348,8 +348,17 @@ class World:
                 found.append(host)
         return found
 
-    def revive(self, server: soak_checks.Server) -> None:
-        """Mend a server that Nova has given up."""
+    def delete(self, uuid: str) -> None:
+        """Delete a server, unless it has gone."""
+        self.cloud.compute('DELETE', f'/servers/{uuid}')
+
+    def mend(self, server: soak_checks.Server) -> None:
+        """Start a server that Nova has given up, or delete it."""
+        # Nova starts none that has never run.
+        if (server.host is None or server.task == 'deleting'
+                or not server.has_run):
+            self.delete(server.uuid)
+            return
         self.ask(server, {'os-resetState': {'state': 'active'}})
         if not any(server.uuid in soak_checks.guests(host)
                    for host in self.lab.hosts.values()):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three minutes of chance, the same each time; see devstack/lab soak."""
 
+import signal
+
 import pytest
 
 from nova_vqos_lab import process
@@ -43,6 +45,34 @@ def test_what_does_not_hold_is_seen(lab, told):
                 soak_checks.CLAIM}
         finally:
             server.delete()
+
+
+def test_a_server_that_never_ran_is_deleted(lab, told):
+    """Nova would refuse to reboot it."""
+    assert lab.is_deployed, told.checks[-1]
+    with lab.cloud() as cloud:
+        soak.prepare(cloud)
+        world = soak_steps.World(lab, cloud)
+
+        def shown():
+            return soak_checks.servers(cloud).get(server.uuid)
+
+        libvirtd = lab.hosts['fast'].libvirtd
+        libvirtd.signal(signal.SIGSTOP)
+        try:
+            server = cloud.boot('unborn', 'soak-10', cloud.find_image(
+                soak_steps.IMAGE), 'fast')
+            process.wait_until(lambda: shown().task == 'spawning', 60,
+                               'nova-compute to ask libvirt for a guest')
+            lab.process_on('fast', 'nova-compute').kill()
+        finally:
+            libvirtd.signal(signal.SIGCONT)
+        lab.start_compute('fast')
+        process.wait_until(lambda: shown().status == 'ERROR', 60,
+                           'nova-compute to find what it had begun')
+        world.mend(shown())
+        process.wait_until(lambda: shown() is None, 60,
+                           'the end of the server')
 
 
 def test_what_must_hold_does(lab, told):
