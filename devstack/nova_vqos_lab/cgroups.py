@@ -175,14 +175,15 @@ def weigh_equally(hierarchy: Hierarchy, group: str) -> None:
 
 
 def create_pace(hierarchy: Hierarchy, group: str) -> None:
-    """Make a group that gets a fiftieth of what the lab's hosts get.
+    """Make a host's part of what gets a fiftieth of the lab's hosts' weight.
 
-    :param group: beside the lab's, one name
+    :param group: two names: of the whole, beside the lab's group, and of the
+        part, which weighs as much as the others
     :raises NoCgroupsError: when the machine does not let us
     """
     with _explained(hierarchy):
         _make(hierarchy, hierarchy.mounts['cpu'], group, hand_down=False)
-        set_shares(hierarchy, group, _PACE_SHARES)
+        set_shares(hierarchy, os.path.dirname(group), _PACE_SHARES)
 
 
 def enter(hierarchy: Hierarchy, group: str, pid: int) -> None:

@@ -30,6 +30,7 @@ from nova_vqos_lab import process
 
 #: The benchmark that measures it.
 BENCHMARK = 'integer'
+#: Of the guests of all hosts.
 GROUP = f'{paths.PREFIX}-pace'
 
 _PROFILE = '/etc/nova-vqos/profile.yaml'
@@ -57,6 +58,8 @@ class Pace:
         self._pcpu = pcpu
         self._score = score
         self._log = host.path(_LOG.lstrip('/'))
+        # Of each host's own, so that one can be stopped without the others.
+        self._group = f'{GROUP}/{host.name}'
         self.pid = 0
 
     def start(self) -> None:
@@ -66,19 +69,23 @@ class Pace:
         """
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._log)
-        cgroups.create_pace(self._host.hierarchy, GROUP)
+        cgroups.create_pace(self._host.hierarchy, self._group)
         running = self._host.popen(
             [sys.executable, '-m', __name__, str(self._pcpu)],
-            # It is killed in the end, and leaves its files to the lab.
+            # It is killed, see stop(), and leaves its files to the lab.
             env={'PYTHONPATH': _DEVSTACK, 'TMPDIR': paths.RUN},
             log=f'pace-{self._host.name}')
         self.pid = running.pid
         # Before it has read its modules, and so with all that it starts.
-        cgroups.enter(self._host.hierarchy, GROUP, running.pid)
+        cgroups.enter(self._host.hierarchy, self._group, running.pid)
         process.wait_until(
             lambda: len(self._rounds()) >= _LEAST_ROUNDS, _START_LIMIT_S,
             f'the pace of host {self._host.name}', log=running.log,
             alive=running.alive)
+
+    def stop(self) -> None:
+        """Kill the guest; another can be started then."""
+        cgroups.remove(self._host.hierarchy, self._group)
 
     def between(self, began_s: float, ended_s: float) -> float:
         """The pace in a time: 1 is that of the calibration.

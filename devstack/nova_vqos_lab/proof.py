@@ -11,9 +11,9 @@ CPU time
     vCPU may use one quota more.
 work
     A second of its CPU time does as much, by the instructions that it retires,
-    as a second of the calibration's guest, which runs beside it all the time,
-    on both hosts alike. That is what a calibration assumes: it is shown to be
-    so, or not, by the test in equivalence.py.
+    as a second of the calibration's guest, which runs beside it, on both hosts
+    alike. That is what a calibration assumes: it is shown to be so, or not, by
+    the test in equivalence.py.
 
 The speed of the server on fast over that on slow follows from both and from
 the profiles. It is shown as it is, with the drift of the machine since it was
@@ -27,11 +27,12 @@ the boot it is the control.
 
 What was changed since: after the first run the first quota is allowed for, CPU
 time of the first second is shown beside its work, and means of blocks are
-arithmetic; after the second, slow is slow by its clock.
+arithmetic; after the second, slow is slow by its clock; after the third, the
+calibration's guest is a new one for each stay, as the server's QEMU is: no two
+processes are equally fast.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -221,21 +222,13 @@ def run(lab: clouds.Lab, cycles: int = CYCLES) -> Proof:
     lab.calibrate((pace.BENCHMARK,), _CALIBRATION_S)
     with lab.paces() as paces:
         lab.deploy()
-        with (lab.cloud() as cloud, contextlib.ExitStack() as open_meters):
-            measured = {}
-            for name, one in paces.items():
-                vcpu = meter.of_child(lab.hosts[name], one.pid)
-                measured[name] = open_meters.enter_context(meter.Meter(
-                    lambda vcpu=vcpu: vcpu,
-                    f"the calibration's guest on {name}"))
-            stays = tuple(_stays(lab, cloud, paces, measured, cycles))
+        with lab.cloud() as cloud:
+            stays = tuple(_stays(lab, cloud, paces, cycles))
     return Proof(stays, {name: lab.pcpu_cu(name) for name in lab.hosts})
 
 
 def _stays(lab: clouds.Lab, cloud: client.Cloud,
-           paces: Mapping[str, pace.Pace], beside: Mapping[str, meter.Meter],
-           cycles: int) -> Iterator[Stay]:
-    """:param beside: of the guests of paces"""
+           paces: Mapping[str, pace.Pace], cycles: int) -> Iterator[Stay]:
     kind = gauge.CALIBRATED
     image = cloud.make_image(
         'proof', guest.find_kernel(), clouds.initramfs(), guest.command_line(
@@ -249,8 +242,14 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
     for number, (name, count) in enumerate(zip(
             itertools.cycle(_HOSTS), counts)):
         host = lab.hosts[name]
-        with meter.Meter(lambda host=host: meter.of_server(host, domain),
-                         domain) as measured:
+        if number:
+            paces[name].stop()
+            paces[name].start()
+        vcpu = meter.of_child(host, paces[name].pid)
+        with (meter.Meter(lambda vcpu=vcpu: vcpu,
+                          f"the calibration's guest on {name}") as beside,
+              meter.Meter(lambda host=host: meter.of_server(host, domain),
+                          domain) as measured):
             if number:
                 server.migrate(name)
             else:
@@ -277,7 +276,7 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
                 raise process.LabError(f'{domain} has no cap on {name}')
             series = measured.series().from_first_instruction()
             found = tuple(
-                _visit(series, beside[name].series(), paces[name],
+                _visit(series, beside.series(), paces[name],
                        began_ns + half * visit_ns) for half in range(count))
             yield _stay(name, not number, series, found,
                         quota_us / 1e6, period_us / 1e6)
