@@ -17,6 +17,7 @@ from nova_vqos_lab import equivalence
 from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import proof
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
@@ -185,9 +186,9 @@ def _up(options: argparse.Namespace, _rest: list[str]) -> int:
 
 def _make(lab: cloud.Lab) -> None:
     """Make what is missing of a cloud with nova_vqos."""
-    lab.up()
+    lab.up(profiles.BENCHMARKS)
     if not lab.is_deployed:
-        lab.calibrate()
+        lab.profiles.calibrate()
         lab.deploy()
 
 

@@ -15,12 +15,7 @@ import libvirt
 from nova_vqos import cpuset
 from nova_vqos import host_stats
 from nova_vqos import policy
-from nova_vqos import units
-from nova_vqos import work
 from nova_vqos.calibration import guest
-from nova_vqos.profile import cpu
-from nova_vqos.profile import document
-from nova_vqos.profile import model
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import config
@@ -31,34 +26,13 @@ from nova_vqos_lab import openstack
 from nova_vqos_lab import pace
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import requirements
 from nova_vqos_lab import services
 from nova_vqos_lab import ssh
 
-# 100 CU are the speed of this host's CPU: what fits on it fits everywhere,
-# and the other host has a speed that only it can give.
-REFERENCE = 'slow'
-
 _PCPUS_EACH = 3
 _HOST_LIMIT_S = 120
-_CALIBRATION_LIMIT_S = 600
-# A quiet machine needs eight rounds; one among others has its moods, and the
-# mean of many is wanted.
-_CALIBRATION_ROUNDS = 200
-_CALIBRATION_S = 75
-# By default, nova_vqos has no use for a profile that is less certain.
-WIDEST_INTERVAL = 0.05
-# On a machine whose speed drifts the lab makes do with what can be measured.
-_ANY_INTERVAL = 10
-_PROFILE = 'etc/nova-vqos/profile.yaml'
-# The host that is measured for a moment first, and what comes of both then.
-_SOONEST = 'fast'
-_YARDSTICK_S = 1
-_MEASURED = 'run/measured/profile.yaml'
-# Work of several kinds, without what waits for memory, which no coefficient
-# counts: a demonstration is to be soon over.
-_BENCHMARKS = (pace.BENCHMARK, 'float', 'hash', 'compression', 'interpreter',
-               'parsing')
 # The rest is for what a cloud and its hosts do beside servers: all of the lab
 # is on these pCPUs.
 _GUARANTEED_SHARE = 0.75
@@ -74,6 +48,7 @@ class Lab:
     half of what it has.
 
     :ivar hosts: its two hosts, by name
+    :ivar profiles: of the hosts
     :ivar correction_reserve_cu: of each host, see the option; in force from
         the next start of its services on
     """
@@ -83,10 +58,11 @@ class Lab:
         self.network = netns.Network()
         machine = sorted(os.sched_getaffinity(0))
         given = {'fast': machine[:pcpus_each], 'slow': machine[-pcpus_each:]}
-        self.hosts = {name: hosts.Host(name, pcpus, slow=name == REFERENCE)
+        self.hosts = {name: hosts.Host(name, pcpus,
+                                       slow=name == profiles.REFERENCE)
                       for name, pcpus in given.items()}
-        # Of each host, what it was calibrated on and its pace is known of.
-        self._calibrated_pcpu = {'fast': machine[0], 'slow': machine[-1]}
+        self.profiles = profiles.Profiles(
+            self.hosts, {'fast': machine[0], 'slow': machine[-1]})
         self._sold_share = (
             1.0 if self.hosts['fast'].pcpus.isdisjoint(
                 self.hosts['slow'].pcpus) else 1 / len(self.hosts))
@@ -104,9 +80,11 @@ class Lab:
         """Whether nova_vqos was deployed on it."""
         return os.path.exists(self._deployed_mark)
 
-    def up(self) -> None:
+    def up(self, to_calibrate: Sequence[str] = ()) -> None:
         """Make the cloud, with stock Nova; a half-made one is removed first.
 
+        :param to_calibrate: the benchmarks that the hosts are calibrated by
+            next: the yardstick for that is made beside the services
         :raises process.LabError: when a step fails
         """
         if self.is_up:
@@ -120,7 +98,7 @@ class Lab:
         self.down()
         paths.make_root()
         began = time.monotonic()
-        with stage('network, hosts, database and message bus'):
+        with process.stage('network, hosts, database and message bus'):
             self.network.create()
             ssh.make_key()
             openstack.together(
@@ -130,62 +108,11 @@ class Lab:
                 self._step_inside(services.start_rabbitmq),
                 self._make_guest)
             config.write_controller()
-        with self._controller_network():
-            with stage('schemas of Keystone, Placement, Glance and Nova'):
-                openstack.together(openstack.make_keystone,
-                                   openstack.make_placement,
-                                   openstack.make_glance, openstack.make_nova)
-            with stage('Keystone, its accounts and endpoints'):
-                services.start_api('keystone')
-                openstack.make_accounts()
-            with stage('Placement, Glance and Nova'):
-                openstack.together(
-                    *(lambda name=name: services.start_api(name)
-                      for name in ('placement', 'glance', 'nova', 'neutron')),
-                    services.start_conductor, services.start_scheduler)
-        with stage("nova-compute on each host, with Nova's own driver"):
-            for name in self.hosts:
-                self.write_compute(name)
-                self.start_compute(name)
-            self._wait_for_hosts()
+        openstack.together(self._start_services, *(
+            [lambda: self.profiles.make_yardstick(to_calibrate)]
+            if to_calibrate else []))
         _touch(self._up_mark)
         process.say(f'the lab is up after {time.monotonic() - began:.0f} s')
-
-    def calibrate(self, benchmarks: Sequence[str] = _BENCHMARKS,
-                  max_s: int = _CALIBRATION_S) -> None:
-        """Measure both hosts' CPUs, in a guest on each, and write profiles.
-
-        :param benchmarks: none: all that nova-vqos-calibrate has, which
-            takes minutes more
-        :param max_s: for each host
-        """
-        # Both at the same time, since a shared machine has another speed a
-        # minute later. For that they need a reference that is there already:
-        # a short measurement, which then gives way to the real one.
-        yardstick = self.hosts[_SOONEST].path('run/yardstick.yaml')
-        measured = {name: host.path(_MEASURED)
-                    for name, host in self.hosts.items()}
-        with stage('calibration of both hosts, in a guest on each'):
-            for path in measured.values():
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._calibrate_host(_SOONEST, _YARDSTICK_S, [
-                '--reference', 'yardstick', '--output', yardstick,
-                *(f'--benchmark={name}' for name in benchmarks)])
-            openstack.together(*(
-                lambda name=name: self._calibrate_host(name, max_s, [
-                    '--against', yardstick, '--output', measured[name]])
-                for name in self.hosts))
-            for name, host in self.hosts.items():
-                self._run_calibrate(name, [
-                    'rescale', '--onto', measured[REFERENCE],
-                    '--name', REFERENCE, '--output-dir',
-                    os.path.dirname(host.path(_PROFILE)), measured[name]])
-                self._give_pcpus(name, host.pcpus)
-        for name in self.hosts:
-            found = self.profile(name)
-            process.say(f'   {name}: {self.pcpu_cu(name):.1f} CU per pCPU, '
-                        f'interval {self.uncertainty(name):.1%}, profile '
-                        f'{found.id}')
 
     def deploy(self, servers_without_units: str = 'refuse') -> None:
         """Put nova_vqos on the cloud, as its operator would.
@@ -197,7 +124,7 @@ class Lab:
             process.say('nova_vqos is deployed already')
             return
         config.write_ini(paths.MANAGE_CONF, config.manage())
-        with stage("libvirt's hook, and the agent, on each host"):
+        with process.stage("libvirt's hook, and the agent, on each host"):
             for name, host in self.hosts.items():
                 config.write_ini(host.path('etc/nova-vqos/hook.conf'),
                                  config.hook())
@@ -207,7 +134,7 @@ class Lab:
                 host.stop_libvirtd()
                 host.start_libvirtd()
                 self.start_agent(name)
-        with stage('the filter in nova-scheduler, the driver in each '
+        with process.stage('the filter in nova-scheduler, the driver in each '
                    'nova-compute'):
             self._restart_scheduler(servers_without_units)
             openstack.together(*(
@@ -225,7 +152,7 @@ class Lab:
         if not os.path.isdir(paths.ROOT) and not self.network.exists(
                 self.network.controller):
             return
-        with stage('removing what there is of a lab'):
+        with process.stage('removing what there is of a lab'):
             openstack.together(
                 *(host.remove for host in self.hosts.values()),
                 # Nothing that they have is to last.
@@ -244,6 +171,28 @@ class Lab:
                 os.rmdir(paths.ROOT)
 
     # Parts of it.
+
+    def _start_services(self) -> None:
+        with self._controller_network():
+            with process.stage(
+                    'schemas of Keystone, Placement, Glance and Nova'):
+                openstack.together(openstack.make_keystone,
+                                   openstack.make_placement,
+                                   openstack.make_glance, openstack.make_nova)
+            with process.stage('Keystone, its accounts and endpoints'):
+                services.start_api('keystone')
+                openstack.make_accounts()
+            with process.stage('Placement, Glance and Nova'):
+                openstack.together(
+                    *(lambda name=name: services.start_api(name)
+                      for name in ('placement', 'glance', 'nova', 'neutron')),
+                    services.start_conductor, services.start_scheduler)
+        with process.stage(
+                "nova-compute on each host, with Nova's own driver"):
+            for name in self.hosts:
+                self.write_compute(name)
+                self.start_compute(name)
+            self._wait_for_hosts()
 
     def write_compute(self, name: str,
                       more: config.Settings | None = None) -> None:
@@ -268,7 +217,7 @@ class Lab:
         self.write_compute(
             name, config.merge(config.compute_with_units(
                 allocation_ratio or self._sold_share,
-                self._widest_interval(name), servers_without_units),
+                self.profiles.widest_interval(name), servers_without_units),
                 self._reserve()))
         self.restart_compute(name)
 
@@ -292,7 +241,7 @@ class Lab:
         host = self.hosts[name]
         path = host.path('etc/nova-vqos/nova-vqos.conf')
         config.write_ini(path, config.merge(config.agent(
-            name, host.address, self._widest_interval(name)),
+            name, host.address, self.profiles.widest_interval(name)),
             self._reserve(), {'vqos': {
                 'allocation_ratio': str(self._sold_share)}}, more or {}))
         # The password of the bus is in it.
@@ -322,7 +271,7 @@ class Lab:
         host = self.hosts[name]
         usual = host.pcpus
         try:
-            self._give_pcpus(name, os.sched_getaffinity(0))
+            self.profiles.give_pcpus(name, os.sched_getaffinity(0))
             self._restart_host(name, {'vqos_agent': {
                 'guarantees_speed': 'true',
                 'guaranteed_share': str(_GUARANTEED_SHARE)},
@@ -337,18 +286,10 @@ class Lab:
                     log=f'{paths.LOGS}/nova-vqos-agent-{name}.log')
             yield
         finally:
-            self._give_pcpus(name, usual)
+            self.profiles.give_pcpus(name, usual)
             self._restart_host(name)
             self.wait_for_units()
             self._restart_scheduler('refuse')
-
-    def _give_pcpus(self, name: str, pcpus: Iterable[int]) -> None:
-        host = self.hosts[name]
-        host.pcpus = frozenset(pcpus)
-        profile = self.profile(name)
-        (cpu_class,) = profile.cpu_classes
-        document.store(profile._replace(cpu_classes=(
-            cpu_class._replace(pcpus=host.pcpus),)), host.path(_PROFILE))
 
     def _restart_host(self, name: str,
                       for_agent: config.Settings | None = None,
@@ -404,73 +345,6 @@ class Lab:
         running = self.process_on(name, program)
         if running:
             running.stop()
-
-    def profile(self, name: str) -> model.Profile:
-        """:returns: the profile of a host."""
-        return document.load(self.hosts[name].path(_PROFILE))
-
-    def pcpu_cu(self, name: str) -> float:
-        """:returns: the speed of a host's pCPU, in CU."""
-        return 100 * self.profile(name).slowest(self.hosts[name].pcpus)
-
-    def uncertainty(self, name: str) -> float:
-        """:returns: the width of the 95 % interval of a host's coefficient,
-            relative to it
-        """
-        return max(one.busy.interval_width
-                   for one in self.profile(name).cpu_classes)
-
-    def cap(self, name: str, cu: int, vcpus: int = 1,
-            mix: work.Mix | None = None) -> tuple[int, int]:
-        """:param mix: of its work, where its flavor says so
-        :returns: quota and period of each vCPU of a server on a host, in
-            microseconds, by the profile
-        """
-        profile = self.profile(name)
-        cap = units.cap(cu, vcpus,
-                        profile.slowest(self.hosts[name].pcpus, mix),
-                        tick_us=profile.tick_us, period_us=config.period_us())
-        return cap.quota_us, cap.period_us
-
-    def kind_error(self, name: str, benchmark: str) -> float:
-        """:returns: how far from its promise work like a benchmark is on a
-            host, by the profile, where the flavor does not say its kind
-        """
-        busy = self.profile(name).cpu_classes[0].busy
-        return busy.score(benchmark).coefficient / busy.coefficient - 1
-
-    def _widest_interval(self, name: str) -> float:
-        profile = self.profile(name)
-        return max(WIDEST_INTERVAL, self.uncertainty(name) * 1.01, *(
-            width * 1.01 for width
-            in profile.wide_kinds(profile.pcpus, 0.0).values()))
-
-    def benchmark(self, name: str = pace.BENCHMARK) -> cpu.Benchmark:
-        """:param name: of the benchmark; default: what servers are measured by
-        :returns: with the reference's score
-        """
-        return self.profile(REFERENCE).reference.benchmark(name)
-
-    @contextlib.contextmanager
-    def paces(self) -> Iterator[dict[str, pace.Pace]]:
-        """Know the pace of each host's pCPU, from its calibration on.
-
-        :raises LabError: when a guest for that cannot be started
-        """
-        made = {}
-        try:
-            with stage("a guest on each host that measures its pCPU's pace"):
-                for name, host in self.hosts.items():
-                    (cpu_class,) = self.profile(name).cpu_classes
-                    (score,) = (one for one in cpu_class.busy.scores
-                                if one.benchmark == pace.BENCHMARK)
-                    made[name] = pace.Pace(
-                        host, self._calibrated_pcpu[name],
-                        self.benchmark().score * score.coefficient)
-                openstack.together(*(one.start for one in made.values()))
-            yield made
-        finally:
-            cgroups.remove(cgroups.detect(), pace.GROUP)
 
     @contextlib.contextmanager
     def cloud(self) -> Iterator[client.Cloud]:
@@ -543,24 +417,6 @@ class Lab:
         guest.find_kernel()
         guest.build_initramfs(initramfs())
 
-    def _calibrate_host(self, name: str, max_s: int,
-                        options: list[str]) -> None:
-        """Measure a host, for longer where the machine is restless."""
-        self._run_calibrate(name, [
-            'cpu', '--in-guest', '--virt-type', 'qemu',
-            '--rounds', str(_CALIBRATION_ROUNDS), '--max-seconds', str(max_s),
-            # Whatever it is: the story shows it.
-            '--widest-interval', str(_ANY_INTERVAL),
-            '--pcpus', str(self._calibrated_pcpu[name]), *options])
-
-    def _run_calibrate(self, name: str, arguments: list[str]) -> None:
-        done = self.hosts[name].run(
-            [f'{services.BIN}/nova-vqos-calibrate', *arguments],
-            limit_s=_CALIBRATION_LIMIT_S)
-        with open(paths.log(f'calibrate-{name}'), 'a',
-                  encoding='utf-8') as log:
-            log.write(done.stdout + done.stderr)
-
     def _wait_for_hosts(self) -> None:
         with self._controller_network():
             process.wait_until(
@@ -594,7 +450,7 @@ class Lab:
                     return (bool(units) and units['reserved'] < units['total']
                             # Of the pCPUs that it has now.
                             and units['total'] // len(self.hosts[name].pcpus)
-                            == math.floor(self.pcpu_cu(name))
+                            == math.floor(self.profiles.pcpu_cu(name))
                             and units['allocation_ratio']
                             == allocation_ratios.get(name,
                                                      self._sold_share))
@@ -629,15 +485,6 @@ def only_one() -> Iterator[None]:
 def initramfs() -> str:
     """:returns: the path of the measuring guest's initramfs."""
     return os.path.join(paths.data('guest'), 'initramfs')
-
-
-@contextlib.contextmanager
-def stage(what: str) -> Iterator[None]:
-    """Say what is done, and how long it took."""
-    process.say(f'-- {what}')
-    began = time.monotonic()
-    yield
-    process.say(f'   {time.monotonic() - began:.1f} s')
 
 
 def _pid_file(name: str, program: str) -> str:

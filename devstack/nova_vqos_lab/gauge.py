@@ -97,9 +97,10 @@ class Gauge:
             round(raw_cu / pace_then, 2), round(raw_cu, 2),
             round(pace_then, 4), round(math.hypot(
                 self._paces[host].uncertainty(*during),
-                self._lab.uncertainty(host) / 2), 4),
+                self._lab.profiles.uncertainty(host) / 2), 4),
             0.0 if story == 'work' else round(
-                self._lab.kind_error(host, self._benchmarks[kind].name), 4))
+                self._lab.profiles.kind_error(
+                    host, self._benchmarks[kind].name), 4))
         self._found.measurements.append(found)
         process.say(
             f'          {story} on {host}, {moment}, {kind}: '

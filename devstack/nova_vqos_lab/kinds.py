@@ -38,6 +38,7 @@ from nova_vqos_lab import config
 from nova_vqos_lab import pace
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import watch
 
@@ -188,14 +189,14 @@ def run(lab: clouds.Lab) -> Comparison:
     :raises LabError: when something of it fails
     """
     lab.down()
-    lab.up()
-    lab.calibrate(max_s=_CALIBRATION_S)
-    with lab.paces() as paces:
+    lab.up(profiles.BENCHMARKS)
+    lab.profiles.calibrate(max_s=_CALIBRATION_S)
+    with lab.profiles.paces() as paces:
         times = {}
         with lab.cloud() as cloud:
             image = make_image(cloud)
             period_us = config.period_us()
-            share = _PROMISED_CU / lab.pcpu_cu('fast')
+            share = _PROMISED_CU / lab.profiles.pcpu_cu('fast')
             cloud.make_flavor(STOCK, {
                 'quota:cpu_quota': str(round(share * period_us)),
                 'quota:cpu_period': str(period_us)})
@@ -216,7 +217,8 @@ def run(lab: clouds.Lab) -> Comparison:
             times[story]['slow'][name] / times[story]['fast'][name]
             for story in (STOCK, UNITS)), *moved[name])
             for name, program in PROGRAMS.items()),
-        predicted(lab), lab.pcpu_cu('fast') / lab.pcpu_cu('slow'),
+        predicted(lab),
+        lab.profiles.pcpu_cu('fast') / lab.profiles.pcpu_cu('slow'),
         slowcpu.chosen(), changing_takes_cu)
 
 
@@ -226,7 +228,7 @@ def predicted(lab: clouds.Lab) -> tuple[float, float]:
     """
     errors: dict[str, dict[str, float]] = {}
     for name in lab.hosts:
-        profile = lab.profile(name)
+        profile = lab.profiles.of(name)
         (cpu_class,) = profile.cpu_classes
         errors[name] = {
             score.benchmark: combine.error(score, cpu_class.busy,
@@ -363,4 +365,4 @@ def _takes_cu(lab: clouds.Lab, server: client.Server, host: str) -> float:
     if cap is None:
         raise process.LabError(f'{server.name} has no cap on {host}')
     quota_us, period_us = cap
-    return quota_us / period_us * lab.pcpu_cu(host)
+    return quota_us / period_us * lab.profiles.pcpu_cu(host)

@@ -50,7 +50,7 @@ def run_programs(lab: clouds.Lab, cloud: client.Cloud,
                for name, host in lab.hosts.items()}
     for server in servers:
         server.wait_active()
-    profile = lab.profile('fast')
+    profile = lab.profiles.of('fast')
     bound = max(combine.error_bound(one.busy, profile.reference) or math.inf
                 for one in profile.cpu_classes)
     for program in PROGRAMS:
@@ -106,7 +106,8 @@ def run_declared(lab: clouds.Lab, cloud: client.Cloud, measuring: gauge.Gauge,
 def _check_cap(lab: clouds.Lab, server: client.Server, kind: str,
                found: results.Results) -> None:
     host = server.host
-    wanted = lab.cap(host, _PROMISED_CU, mix=work.parse(DECLARED[kind]))
+    wanted = lab.profiles.cap(host, _PROMISED_CU,
+                              mix=work.parse(DECLARED[kind]))
     cap = lab.hosts[host].vcpu_cap(server.domain)
     found.check(f'cap-of-{kind}-on-{host}', cap == wanted,
                 f'{cap} us in the cgroup, {wanted} us by the profile')

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that outlive the command that started them, and bounded waits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import os
 import select
 import signal
@@ -24,6 +25,15 @@ class LabError(Exception):
 def say(text: str) -> None:
     """Print a line of progress at once."""
     print(text, flush=True)
+
+
+@contextlib.contextmanager
+def stage(what: str) -> Iterator[None]:
+    """Say what is done, and how long it took."""
+    say(f'-- {what}')
+    began = time.monotonic()
+    yield
+    say(f'   {time.monotonic() - began:.1f} s')
 
 
 def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,

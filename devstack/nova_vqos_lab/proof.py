@@ -218,13 +218,15 @@ def run(lab: clouds.Lab, cycles: int = CYCLES) -> Proof:
     :raises LabError: when something of it fails
     """
     lab.down()
-    lab.up()
-    lab.calibrate((pace.BENCHMARK,), _CALIBRATION_S)
-    with lab.paces() as paces:
+    benchmarks = (pace.BENCHMARK,)
+    lab.up(benchmarks)
+    lab.profiles.calibrate(benchmarks, _CALIBRATION_S)
+    with lab.profiles.paces() as paces:
         lab.deploy()
         with lab.cloud() as cloud:
             stays = tuple(_stays(lab, cloud, paces, cycles))
-    return Proof(stays, {name: lab.pcpu_cu(name) for name in lab.hosts})
+    return Proof(stays, {name: lab.profiles.pcpu_cu(name)
+                         for name in lab.hosts})
 
 
 def _stays(lab: clouds.Lab, cloud: client.Cloud,
@@ -232,7 +234,7 @@ def _stays(lab: clouds.Lab, cloud: client.Cloud,
     kind = gauge.CALIBRATED
     image = cloud.make_image(
         'proof', guest.find_kernel(), clouds.initramfs(), guest.command_line(
-            [kind], events={kind: lab.benchmark().round_events}))
+            [kind], events={kind: lab.profiles.benchmark().round_events}))
     cloud.make_flavor('proof', {
         policy.UNITS_KEY: str(gauge.PROMISED_CU)})
     server = cloud.boot('proof', 'proof', image, 'fast')

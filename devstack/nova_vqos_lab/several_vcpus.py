@@ -83,7 +83,7 @@ def _measure(lab: clouds.Lab, servers: dict[str, client.Server],
     for name, host in on.items():
         vcpus, cu = SERVERS[name]
         caps = [host.vcpu_cap(domains[name], vcpu) for vcpu in range(vcpus)]
-        quota_us, period_us = lab.cap(host.name, cu, vcpus)
+        quota_us, period_us = lab.profiles.cap(host.name, cu, vcpus)
         found.check(
             f'caps-of-{name}-on-{host.name}',
             caps == [(quota_us, period_us)] * vcpus,

@@ -174,7 +174,8 @@ class Checks:
 
     def _wrong_cap(self, server: Server, domain: str) -> Iterator[str]:
         host = self._lab.hosts[server.host or '']
-        wanted_us, in_us = self._lab.cap(host.name, server.cu, server.vcpus)
+        wanted_us, in_us = self._lab.profiles.cap(host.name, server.cu,
+                                                  server.vcpus)
         for vcpu in range(server.vcpus):
             found = host.vcpu_cap(domain, vcpu)
             if found is None:

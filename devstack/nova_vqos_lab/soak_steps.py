@@ -19,13 +19,13 @@ import libvirt
 
 from nova_vqos import policy
 from nova_vqos.profile import cpu
-from nova_vqos.profile import document
 from nova_vqos_lab import administrator
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import locked_out
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import services
 from nova_vqos_lab import soak_checks
 
@@ -39,7 +39,6 @@ _COMPUTE_LIMIT_S = 90
 _MIGRATION_LIMIT_S = 20
 # Of a host's profile: what a second calibration may differ by.
 _RECALIBRATION = 0.04
-_PROFILE = 'etc/nova-vqos/profile.yaml'
 _SLOW_KBIT_S = 256
 
 #: Specs of the flavors beside their units, and number of vCPUs, by name.
@@ -101,7 +100,7 @@ class World:
         self.interrupted: set[str] = set()
         self._booted = 0
         self._image = cloud.find_image(IMAGE)
-        self._profiles = {name: lab.profile(name) for name in lab.hosts}
+        self._profiles = {name: lab.profiles.of(name) for name in lab.hosts}
 
     # Of Nova.
 
@@ -294,14 +293,13 @@ class World:
     def recalibrate(self, _host: str) -> None:
         """Replace a profile by one that is a little faster or slower."""
         # That of the reference is 1.
-        (host,) = set(self.lab.hosts) - {clouds.REFERENCE}
+        (host,) = set(self.lab.hosts) - {profiles.REFERENCE}
         factor = self.chance.uniform(1 - _RECALIBRATION, 1 + _RECALIBRATION)
         profile = self._profiles[host]
-        document.store(profile._replace(cpu_classes=tuple(
+        self.lab.profiles.store(host, profile._replace(cpu_classes=tuple(
             one._replace(alone=_scaled(one.alone, factor),
                          busy=_scaled(one.busy, factor))
-            for one in profile.cpu_classes)),
-            self.lab.hosts[host].path(_PROFILE))
+            for one in profile.cpu_classes)))
 
     def push(self, _host: str) -> None:
         """Change the billing of a flavor, and push that to all hosts."""
@@ -376,8 +374,7 @@ class World:
         finally:
             for host in self.lab.hosts:
                 self._move_state(host, ['umount', _STATE])
-                document.store(self._profiles[host],
-                               self.lab.hosts[host].path(_PROFILE))
+                self.lab.profiles.store(host, self._profiles[host])
 
     def _move_state(self, host: str, command: list[str]) -> None:
         """Have another file system below the agent's state."""

@@ -39,6 +39,7 @@ from nova_vqos_lab import meter
 from nova_vqos_lab import other_work
 from nova_vqos_lab import pace
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import results
 from nova_vqos_lab import several_vcpus
 from nova_vqos_lab import sold_out
@@ -93,9 +94,9 @@ def run(lab: clouds.Lab, *, whole: bool = True) -> results.Results:
     found = results.Results()
     problem = ''
     try:
-        lab.up()
-        lab.calibrate()
-        with lab.paces() as paces:
+        lab.up(profiles.BENCHMARKS)
+        lab.profiles.calibrate()
+        with lab.profiles.paces() as paces:
             story = Story(lab, paces, found)
             with lab.cloud() as cloud:
                 story.run_stock(cloud)
@@ -126,10 +127,13 @@ class Story:
         self._began_s = time.monotonic()
         self._found = found
         self._check = found.check
-        self._pcpu_cu = {name: lab.pcpu_cu(name) for name in lab.hosts}
-        self._benchmarks = {kind: lab.benchmark(name) for kind, name in (
-            (gauge.CALIBRATED, pace.BENCHMARK),
-            *other_work.DECLARED.items())}
+        self._profiles = lab.profiles
+        self._pcpu_cu = {name: self._profiles.pcpu_cu(name)
+                         for name in lab.hosts}
+        self._benchmarks = {
+            kind: self._profiles.benchmark(name) for kind, name in (
+                (gauge.CALIBRATED, pace.BENCHMARK),
+                *other_work.DECLARED.items())}
         self._gauge = gauge.Gauge(lab, paces, self._benchmarks, found)
         self._images: dict[str, str] = {}
 
@@ -172,13 +176,13 @@ class Story:
     def run_units(self, cloud: client.Cloud) -> None:
         """The same speed everywhere, also for other programs."""
         for name in self._lab.hosts:
-            uncertain = self._lab.uncertainty(name)
+            uncertain = self._profiles.uncertainty(name)
             self._check(
                 f'calibration-of-{name}',
-                uncertain <= clouds.WIDEST_INTERVAL or None,
+                uncertain <= profiles.WIDEST_INTERVAL or None,
                 f'95 % interval of {uncertain:.1%}, wanted: '
-                f'{clouds.WIDEST_INTERVAL:.0%}; why it is wider is in the log '
-                f'calibrate-{name}')
+                f'{profiles.WIDEST_INTERVAL:.0%}; why it is wider is in the '
+                f'log calibrate-{name}')
             units_of_host = cloud.inventory(name)[policy.RESOURCE_CLASS]
             pcpus = len(self._lab.hosts[name].pcpus)
             self._check(
@@ -425,7 +429,7 @@ class Story:
                                  promised_cu=promised_cu, rounds=rounds)
 
     def _wanted_cap(self, host: str) -> tuple[int, int]:
-        return self._lab.cap(host, _PROMISED_CU)
+        return self._profiles.cap(host, _PROMISED_CU)
 
     def _check_cap(self, server: client.Server, host: str, name: str) -> None:
         cap = self._lab.hosts[host].vcpu_cap(server.domain)

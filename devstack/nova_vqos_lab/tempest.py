@@ -10,6 +10,8 @@ from nova_vqos.calibration import guest
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
 from nova_vqos_lab import paths
+from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 
 # Units that each host has room for, and while a server is resized
 # for half as many besides; and units of one vCPU that the fast host's pCPU can
@@ -28,8 +30,8 @@ def prepare(lab: cloud.Lab) -> None:
     """
     if os.path.exists(_PATH):
         return
-    with cloud.stage('images, flavor, zone and configuration for tempest'):
-        calibrated = lab.benchmark()
+    with process.stage('images, flavor, zone and configuration for tempest'):
+        calibrated = lab.profiles.benchmark()
         with lab.cloud() as made:
             kernel, ramdisk = guest.find_kernel(), cloud.initramfs()
             images = [
@@ -41,7 +43,7 @@ def prepare(lab: cloud.Lab) -> None:
             # Hosts that sell units take no servers without.
             made.make_flavor('tempest', {
                 policy.UNITS_KEY: str(UNITS)})
-            made.make_zone(f'only-{cloud.REFERENCE}', cloud.REFERENCE)
+            made.make_zone(f'only-{profiles.REFERENCE}', profiles.REFERENCE)
         config.write(os.path.join(paths.TEMPEST, '.stestr.conf'),
                      config.STESTR_CONF)
         config.write_ini(_PATH, config.tempest(
@@ -49,8 +51,8 @@ def prepare(lab: cloud.Lab) -> None:
                 3, *(len(host.pcpus) for host in lab.hosts.values())),
             reference_score=calibrated.score,
             speed_tolerance=_TOLERANCE,
-            too_fast_units=_TOO_FAST_UNITS, slow_host=cloud.REFERENCE,
-            single_host_zone=f'only-{cloud.REFERENCE}'))
+            too_fast_units=_TOO_FAST_UNITS, slow_host=profiles.REFERENCE,
+            single_host_zone=f'only-{profiles.REFERENCE}'))
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def run(lab: clouds.Lab, directory: str, tests: str = TESTS,
     lab.up()
     prepare(lab, STOCK)
     stock = _run_tempest(lab, directory, STOCK, tests, workers)
-    lab.calibrate()
+    lab.profiles.calibrate()
     lab.deploy(servers_without_units='allow')
     prepare(lab, VQOS)
     vqos = _run_tempest(lab, directory, VQOS, tests, workers)

@@ -25,7 +25,7 @@ def cloud(lab, told):
         made.make_flavor('checked', {policy.UNITS_KEY: str(CU)})
         # Of a speed that only fast has.
         made.make_flavor('checked-fast', {
-            policy.UNITS_KEY: str(int(lab.pcpu_cu('slow')) + 2)})
+            policy.UNITS_KEY: str(int(lab.profiles.pcpu_cu('slow')) + 2)})
         yield made
 
 
@@ -33,7 +33,8 @@ def cloud(lab, told):
 def image(lab, cloud):
     return cloud.make_image(
         'checked', guest.find_kernel(), clouds.initramfs(),
-        guest.command_line(events={'sysbench': lab.benchmark().round_events}))
+        guest.command_line(events={
+            'sysbench': lab.profiles.benchmark().round_events}))
 
 
 def check(lab, *arguments):

@@ -45,7 +45,7 @@ class Watched:
         image = cloud.make_image(
             'watched', guest.find_kernel(), clouds.initramfs(),
             guest.command_line(
-                events={'sysbench': lab.benchmark().round_events}))
+                events={'sysbench': lab.profiles.benchmark().round_events}))
         cloud.make_flavor('watched', FLAVOR)
         for name in lab.hosts:
             process.wait_until(

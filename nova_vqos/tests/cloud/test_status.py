@@ -48,7 +48,7 @@ def test_a_compute_host(lab, told, host):
             if name not in MACHINE | NO_SYSTEMD} == {}
     assert {found[name][0] for name in NO_SYSTEMD} == {WARNING}
     assert status == WARNING
-    assert lab.profile(host).id in found['Profile'][1]
+    assert lab.profiles.of(host).id in found['Profile'][1]
 
 
 def test_the_controller(lab, told):

@@ -79,7 +79,7 @@ def test_a_server_is_shown_with_what_it_gets(lab, server):
 
 def test_calibrations_are_compared(lab, server, tmp_path):
     widest = max(one.busy.interval_width for name in lab.hosts
-                 for one in lab.profile(name).cpu_classes)
+                 for one in lab.profiles.of(name).cpu_classes)
     if widest > compare.MAX_INTERVAL:
         # As in the story: the report refuses to compare such hosts.
         pytest.xfail(f'an interval of a busy machine is {widest:.1%} wide')
@@ -87,7 +87,7 @@ def test_calibrations_are_compared(lab, server, tmp_path):
     found = manage(lab, 'calibration', 'report', '--output', str(path))
     assert {row['host']: row['group'] for row in found} == {
         'slow': 1, 'fast': 2}
-    assert lab.profile('fast').id in path.read_text()
+    assert lab.profiles.of('fast').id in path.read_text()
     assert os.path.getsize(path) > 10_000
 
 

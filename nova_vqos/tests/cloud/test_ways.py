@@ -80,7 +80,7 @@ def check_cap(lab, server, host, cu):
 
 def cap(lab, host, cu):
     """Quota and period of a server of one vCPU on a host."""
-    profile = lab.profile(host)
+    profile = lab.profiles.of(host)
     found = units.cap(cu, 1, profile.slowest(lab.hosts[host].pcpus),
                       tick_us=profile.tick_us, period_us=config.period_us())
     return found.quota_us, found.period_us
