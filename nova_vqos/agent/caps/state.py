@@ -284,11 +284,11 @@ class CapState:
             return
         LOG.warning(
             'Cap of server %s (%s) was changed by another writer (%s): '
-            'expected %s, found %s, restored %s, last correct at %s; %d '
-            'changes before it were not logged',
+            'expected %s, found %s, restored %s, last correct at %s%s',
             server.uuid, server.name, changed.channel, changed.expected,
             changed.found, self.in_force, changed.last_right_at,
-            self._unlogged)
+            f'; changes before it that were not logged: {self._unlogged}'
+            if self._unlogged else '')
         self._unlogged = 0
 
     def _difference(self) -> str:
