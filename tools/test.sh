@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(versions upstream host-v2)
+ON_REQUEST=(fuzz versions upstream host-v2)
 
 usage() {
     cat <<EOT
@@ -27,9 +27,12 @@ a virtual environment in .venv), then runs the named levels. The default is:
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
 
-More run only if they are named, since they take long. The first two are for
-changes of what Nova sees of nova_vqos:
+More run only if they are named, since they take long. The second and third are
+for changes of what Nova sees of nova_vqos:
 
+  fuzz        damaged input for all that reads what others wrote, which level
+              unit has a pass of; ten minutes for each reader, or as many as
+              --fuzz-minutes says
   versions    package, with all functional tests, in each Nova's modes
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
               own compute tests on the lab's cloud (root): with stock Nova and
@@ -39,7 +42,7 @@ changes of what Nova sees of nova_vqos:
               takes names of files and options of its own (-- --help); what
               came out is in build/host-v2
 
-unit, functional, host, host-v2 and cloud take arguments of pytest. A level
+unit, fuzz, functional, host, host-v2 and cloud take arguments of pytest. A level
 that this machine cannot run is skipped, and the reason printed; with CI=true it
 fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
@@ -70,7 +73,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | functional | host | host-v2 | cloud) ;;
+            unit | fuzz | functional | host | host-v2 | cloud) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -111,6 +114,8 @@ run_lint() {
 run_docs() { "$TOP/tools/docs.sh"; }
 
 run_unit() { run_pytest unit "$@"; }
+
+run_fuzz() { run_pytest unit/fuzz --fuzz-minutes 10 "$@"; }
 
 run_functional() { run_pytest functional "$@"; }
 

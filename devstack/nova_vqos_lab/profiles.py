@@ -92,10 +92,10 @@ class Profiles:
     def make_yardstick(self, benchmarks: Sequence[str]) -> None:
         """Make the reference that both hosts are measured against.
 
-        They are measured at the same time, since a shared machine has another speed a
-        minute later. For that they need a reference that is there already: a
-        short measurement, however busy the machine is, which then gives way to
-        the real one.
+        They are measured at the same time, since a shared machine has another
+        speed a minute later. For that they need a reference that is there
+        already: a short measurement, however busy the machine is, which then
+        gives way to the real one.
         """
         self._calibrate_host(_SOONEST, _YARDSTICK_S, [
             '--reference', 'yardstick', '--output', self._yardstick,

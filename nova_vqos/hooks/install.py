@@ -15,6 +15,7 @@ installation and the script check this with the same find(1) command.
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
+import contextlib
 import os
 import pathlib
 import pwd
@@ -102,17 +103,21 @@ def script(config: str = default_path.HOOK_CONFIG,
 
 
 def parse(content: str) -> Installed | None:
-    """What an installed script was made for; None: it is none of ours."""
+    """What an installed script was made for; None: it is none of ours.
+
+    What a damaged one does not say is as by default.
+    """
     if hooks.MARK not in content:
         return None
+    config, uids = default_path.HOOK_CONFIG, set[int]()
     found = re.search('^ *grep .* && exit 1$', content, re.MULTILINE)
-    if found is None:
-        return None
     look = re.search(r'^ *problem=\$\((.*) 2>&1\)$', content, re.MULTILINE)
-    words = shlex.split(look[1]) if look else []
-    uids = {int(uid) for name, uid in zip(words, words[1:], strict=False)
-            if name == '-uid'}
-    return Installed(shlex.split(found[0])[3], tuple(sorted(uids - {0})))
+    with contextlib.suppress(ValueError, IndexError):
+        words = shlex.split(look[1]) if look else []
+        uids = {int(uid) for name, uid in zip(words, words[1:], strict=False)
+                if name == '-uid'}
+        config = shlex.split(found[0])[3] if found else config
+    return Installed(config, tuple(sorted(uids - {0})))
 
 
 def find_fault(trusted: Collection[int] = ()) -> str:

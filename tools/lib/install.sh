@@ -133,7 +133,7 @@ workers() {
         functional:33: | functional:*:false) ;;
         # What a module or class shares is made once.
         functional:*) echo '-n 2 --dist loadscope' ;;
-        unit:*) echo '-n 2' ;;
+        unit:* | unit/fuzz:*) echo '-n 2' ;;
     esac
 }
 

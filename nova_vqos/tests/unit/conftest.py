@@ -30,6 +30,15 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('untimed')
 
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        '--fuzz-minutes', type=float, default=0, metavar='MINUTES',
+        help='for how long each test of unit/fuzz tries inputs (default: one '
+        'pass of some hundred)')
+
+
 _FORBIDDEN_EVENTS = frozenset([
     'os.exec', 'os.fork', 'os.posix_spawn', 'os.system', 'socket.connect',
     'socket.bind', 'subprocess.Popen'])

@@ -198,6 +198,10 @@ WRONG = [
         at.HOOK, (host.root / at.HOOK).read_text() + '# old\n',
         mode=0o755), 1,
      'another version'),
+    # Cut within a word that was quoted.
+    ('Hook', lambda host: host.write(
+        at.HOOK, (host.root / at.HOOK).read_text().replace(
+            ' && exit 1', "' && exit 1"), mode=0o755), 1, 'another version'),
     ('Hook', answer('hook_fault', '/venv may be written by others'), 2,
      '/venv may be written by others'),
     ('Hook', lambda host: host.write(
