@@ -405,21 +405,22 @@ writing there, as below /var/lib/nova-vqos. Empty: no file is written.
     cfg.PortOpt(
         'metrics_port',
         default=19177,
+        min=1,
         help="""
 Port on which the agent serves its metrics to Prometheus, below ``/metrics``.
 
 Where another program uses the port, the agent logs that and tries again every
-30 seconds. 0: the agent serves no metrics.
+30 seconds.
 """),
     cfg.IPOpt(
         'metrics_address',
-        default='127.0.0.1',
         help="""
-Address on which the agent serves its metrics to Prometheus.
+Address on which the agent serves its metrics to Prometheus. Without it, as by
+default, it serves none.
 
 The metrics show the names and the usage of all servers, without encryption
-and without a password. Use the loopback address behind a proxy that has both,
-or an address that only Prometheus can reach.
+and without a password: use an address that only Prometheus can reach. All
+users of this host can reach its loopback address.
 """),
 ]
 

@@ -231,7 +231,9 @@ conf = test_service.conf
 class TestService:
     @pytest.fixture
     def agent(self, conf):
-        conf.set_override('metrics_port', free_port(), 'vqos_agent')
+        for name, value in (('metrics_address', '127.0.0.1'),
+                            ('metrics_port', free_port())):
+            conf.set_override(name, value, 'vqos_agent')
         started = service.AgentService(conf, endpoint.start_exporter)
         started.start()
         yield started
@@ -242,6 +244,10 @@ class TestService:
         port = conf.vqos_agent.metrics_port
         manage.wait_until(lambda: answers(port))
         return metrics.parse(fetch(port)[2].decode())
+
+    def test_none_are_exported_unless_asked_for(self, conf):
+        assert endpoint.start_exporter(conf, lambda: None) is None
+        assert not listens(conf.vqos_agent.metrics_port)
 
     def test_metrics_are_had_until_it_stops(self, conf, agent):
         found = self.scrape(conf)

@@ -48,7 +48,8 @@ def hardened(lab, bus):
     os.chown(foreign, 1, 1)
     # As if seen before on this boot: the machine may be busy.
     agents.store_proof(lab.fast)
-    agent = hardened_agent.HardenedAgent(lab.fast, bus)
+    agent = hardened_agent.HardenedAgent(lab.fast, bus,
+                                         metrics_address='127.0.0.1')
     try:
         agent.wait_ready()
         yield agent

@@ -41,7 +41,6 @@ def conf(tmp_path):
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
                         ('pushed_path', str(tmp_path / 'pushed.json')),
                         ('speeds_path', str(tmp_path / 'speeds.json')),
-                        ('metrics_port', 0),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),
                         ('tick_interval_s', 0.1),
