@@ -40,6 +40,11 @@ def test_edits_change_what_they_say(fuzz):
             after = domain_xml.read(done)
             for field in 'uuid', 'name', 'vcpus', 'extra_specs':
                 assert getattr(after, field) == getattr(before, field)
+        try:
+            etree.fromstring(xml)
+        except etree.ParseError:
+            # NOTE: it separates namespaces by a brace, and allows none there.
+            return
         # As another parser has it.
         assert [etree.fromstring(done).findtext(f'cputune/{name}')
                 for name in ('shares', 'period', 'quota')] == [
