@@ -43,7 +43,8 @@ def _cast_by(name):
     with mock.patch.object(rpcapi.oslo_messaging, 'get_rpc_client') as made:
         method = getattr(rpcapi.AgentAPI(None), name)
     client = made.return_value
-    method(*(mock.MagicMock() for _ in inspect.signature(method).parameters))
+    method(**{each: mock.MagicMock()
+              for each in inspect.signature(method).parameters})
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
     how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'

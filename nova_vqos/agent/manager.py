@@ -48,11 +48,12 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
     were a TypeError with a traceback in the agent's log.
     """
     names = method.__code__.co_varnames[2:method.__code__.co_argcount]
+    needed = names[:len(names) - len(method.__defaults__ or ())]
 
     @functools.wraps(method)
     def wrapper(self: 'AgentManager', _context: object,
                 **arguments: object) -> ty.Any:
-        if set(arguments) != set(names):
+        if not set(needed) <= set(arguments) <= set(names):
             raise rpcapi.InvalidArgument(
                 f'{method.__name__} takes {", ".join(names) or "nothing"}, '
                 f'and got {", ".join(sorted(arguments)) or "nothing"}')
@@ -71,7 +72,7 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.5."""
+    """The RPC endpoint of a host's agent, version 1.6."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
@@ -230,12 +231,16 @@ class AgentManager:
 
     @_checked
     def claim_ledger(self, _context: object, server_uuid: object,
-                     host: object, claimed_at: object) -> None:
+                     host: object, claimed_at: object, nonce: object = None,
+                     most_debt_cu_us: object = account.MOST) -> None:
         """Hand the account of a server over that runs on another host now.
 
         Not before it has ended here. A claim that was replayed by a queue,
         or whose server runs here, has no effect.
 
+        :param nonce: goes back with the answer; missing: to an agent of a
+            version before 1.6
+        :param most_debt_cu_us: above which that host writes debt off
         :raises InvalidArgument: when an argument is not what it has to be
         """
         checked = _uuid(server_uuid)
@@ -245,19 +250,28 @@ class AgentManager:
                 or not isinstance(claimed_at, int | float)
                 or not 0 <= claimed_at <= _LATEST_S):
             raise rpcapi.InvalidArgument('claimed_at must be a time')
+        claim = transfer.Claim(
+            checked, claimant, '' if nonce is None else _nonce(nonce),
+            account.check_amount(most_debt_cu_us, 'most_debt_cu_us'))
         if self._transfer is not None:
-            self._transfer.receive_claim(checked, claimant, claimed_at)
+            self._transfer.receive_claim(claim, claimed_at)
 
     @_checked
-    def hand_over(self, _context: object, statement: object) -> None:
+    def hand_over(self, _context: object, statement: object, nonce: object,
+                  is_copy: object) -> None:
         """Receive the account of a server that came here from another host.
 
         :param statement: see :class:`nova_vqos.billing.account.Statement`
-        :raises InvalidArgument: when it is none
+        :param nonce: of this agent's claim: any other is refused
+        :param is_copy: whether the sender had handed it over before
+        :raises InvalidArgument: when an argument is not what it has to be
         """
         checked = account.Statement.from_dict(statement)
+        nonce = _nonce(nonce)
+        if not isinstance(is_copy, bool):
+            raise rpcapi.InvalidArgument('is_copy must be True or False')
         if self._transfer is not None:
-            self._transfer.receive_statement(checked)
+            self._transfer.receive_statement(checked, nonce, is_copy=is_copy)
 
     @_checked
     def claim_speeds(self, _context: object, server_uuid: object,

@@ -152,6 +152,7 @@ class LoopReport:
     :ivar policy_errors: flavors that cannot be honoured
     :ivar refused_reservations: tries to reserve CPU time for a server that
         did not succeed
+    :ivar refused_statements: of accounts, by other hosts
     :ivar corrections: changes of the speed of servers with ``vqos:work=auto``
     :ivar errors: unexpected errors
     """
@@ -184,6 +185,7 @@ class LoopReport:
     tamperings: int = 0
     policy_errors: int = 0
     refused_reservations: int = 0
+    refused_statements: int = 0
     corrections: int = 0
     errors: int
 

@@ -77,18 +77,21 @@ class Outbox:
         """
         self._notify = notify
 
-    def claim(self, server_uuid: str) -> None:
+    def claim(self, server_uuid: str, nonce: str,
+              most_debt_cu_us: int) -> None:
         """Claim the account of a server that is here now from all hosts."""
         api = self._api
         if api is not None:
-            self._put(lambda: api.claim_ledger(server_uuid, self._host,
-                                               self._utc()))
+            self._put(lambda: api.claim_ledger(
+                server_uuid, self._host, self._utc(), nonce, most_debt_cu_us))
 
-    def hand_over(self, host: str, statement: account.Statement) -> None:
+    def hand_over(self, host: str, statement: account.Statement, nonce: str,
+                  *, is_copy: bool) -> None:
         """Send a statement to the host that a server went to."""
         api = self._api
         if api is not None:
-            self._put(lambda: api.hand_over(host, statement))
+            self._put(lambda: api.hand_over(host, statement, nonce,
+                                            is_copy=is_copy))
 
     def claim_speeds(self, server_uuid: str, nonce: str) -> None:
         """Ask all hosts what they measured of a server that is here now."""

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.5'
+VERSION = '1.6'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
@@ -158,26 +158,34 @@ class AgentAPI:
                         server_uuid, error)
             return ''
 
-    def claim_ledger(self, server_uuid: str, host: str,
-                     claimed_at: float) -> None:
+    def claim_ledger(self, server_uuid: str, host: str, claimed_at: float,
+                     nonce: str, most_debt_cu_us: int) -> None:
         """Ask all agents for the account of a server that runs here now.
 
         :param host: CONF.host of the caller
         :param claimed_at: UTC, in seconds since 1970
+        :param nonce: by which the answer is known
+        :param most_debt_cu_us: above which debt is written off here
         :raises oslo_messaging.MessagingException: when the bus is down
         """
-        self._client.prepare(fanout=True, version='1.1').cast(
+        self._client.prepare(fanout=True, version='1.6').cast(
             {}, 'claim_ledger', server_uuid=server_uuid, host=host,
-            claimed_at=claimed_at)
+            claimed_at=claimed_at, nonce=nonce,
+            most_debt_cu_us=most_debt_cu_us)
 
-    def hand_over(self, host: str, statement: account.Statement) -> None:
+    def hand_over(self, host: str, statement: account.Statement, nonce: str,
+                  *, is_copy: bool) -> None:
         """Send a server's account to the host that it went to.
 
         :param host: CONF.host of the agent
+        :param nonce: of its claim; '': the agent is of a version before 1.6
+        :param is_copy: whether it was handed over to another host before
         :raises oslo_messaging.MessagingException: when the bus is down
         """
-        self._client.prepare(server=host, version='1.1').cast(
-            {}, 'hand_over', statement=statement.to_dict())
+        answer = {'nonce': nonce, 'is_copy': is_copy} if nonce else {}
+        self._client.prepare(server=host, version='1.6' if nonce else '1.1'
+                             ).cast({}, 'hand_over',
+                                    statement=statement.to_dict(), **answer)
 
     def claim_speeds(self, server_uuid: str, host: str, nonce: str) -> None:
         """Ask all agents what they measured of a server that runs here now.

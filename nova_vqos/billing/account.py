@@ -20,8 +20,15 @@ from nova_vqos.billing import usage
 _CU_US_PER_CU_S = 1_000_000
 
 #: Largest amount and largest number. SQLite stores it exactly, and it is more
-#: than 140 000 years of 1000 CU.
+#: than 140 years of 1000 CU.
 MOST = 2**62
+
+# No account is older than the project: 2026-01-01, in seconds since 1970.
+_FIRST_S = 1_767_225_600
+# How far the clock of another host may be ahead.
+_MOST_AHEAD_S = 86_400
+# Debt comes from use alone, but it is kept as a float meanwhile.
+_ROUNDING_CU_US = _CU_US_PER_CU_S
 
 _HOST_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._@:-]{0,254}')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
@@ -90,10 +97,9 @@ class Statement:
             raise StatementInvalid('server_uuid must be a UUID')
         return cls(
             server_uuid=uuid,
-            sequence=_amount(data, 'sequence'),
             total_cu_us=amounts(data['total_cu_us']),
-            debt_cu_us=_amount(data, 'debt_cu_us'),
-            written_off_cu_us=_amount(data, 'written_off_cu_us'))
+            **{name: check_amount(data[name], name) for name in (
+                'sequence', 'debt_cu_us', 'written_off_cu_us')})
 
 
 def nothing() -> dict[str, int]:
@@ -102,6 +108,17 @@ def nothing() -> dict[str, int]:
 
 
 _NO_STATEMENT = Statement('', 0, nothing(), 0, 0)
+
+
+class Bounds(ty.NamedTuple):
+    """What a server can have used, and owe, on any host.
+
+    :ivar most_cu: that it can use at a time
+    :ivar debt_cu_us: above which its debt is written off
+    """
+
+    most_cu: float
+    debt_cu_us: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,9 +130,10 @@ class Account:
     :ivar written_off_cu_us: debt that will not be paid
     :ivar inherited: statement of the previous host; included in all totals but
         own_cu_us
-    :ivar sequence: of the last statement that was sent or received
-    :ivar handed_to: host that the account was transferred to last; empty: the
-        account is on this host
+    :ivar sequence: of the last statement that was sent or received, or one
+        more where a later one is awaited
+    :ivar handed_to: host that the account was transferred to last, so that it
+        is a copy; empty: the account is on this host
     :ivar baseline: reading that the next one is compared with; None: there
         was no reading yet
     """
@@ -132,19 +150,17 @@ class Account:
     @property
     def total_cu_us(self) -> dict[str, int]:
         """The usage by component, on all hosts."""
-        return {name: min(MOST, self.own_cu_us[name]
-                          + self.inherited.total_cu_us[name])
+        return {name: (self.own_cu_us[name]
+                       + self.inherited.total_cu_us[name])
                 for name in meter.COMPONENTS}
 
     @property
     def awaits_statement(self) -> bool:
-        """Whether this host waits for the statement of another host.
+        """Whether another host has, or had, an account that is later.
 
-        True where the account was transferred, and of an adopted account
-        until the statement arrives.
+        True where this account was transferred.
         """
-        return bool(self.handed_to) or (
-            self.sequence > 0 and not self.inherited.server_uuid)
+        return self.sequence > self.inherited.sequence
 
     def billed(self, used_cu_us: Mapping[str, int],
                baseline: usage.Usage) -> 'Account':
@@ -154,18 +170,35 @@ class Account:
         """
         return dataclasses.replace(
             self, baseline=baseline, own_cu_us={
-                name: min(MOST, self.own_cu_us[name] + used_cu_us[name])
+                name: self.own_cu_us[name] + used_cu_us[name]
                 for name in meter.COMPONENTS})
 
     def adopted(self) -> 'Account':
         """The account of a server that starts on this host.
 
-        After a transfer only the other host has the amounts, so that they do
-        not count twice: the account begins at zero.
+        After a transfer it begins with the copy that stayed here, as if that
+        were the statement of another host: the statement of the host that has
+        the account includes it, and replaces it.
         """
         if not self.handed_to:
             return self
-        return Account(self.server_uuid, sequence=self.sequence)
+        return Account(
+            self.server_uuid, debt_cu_us=self.debt_cu_us,
+            written_off_cu_us=self.written_off_cu_us,
+            inherited=self.statement(), sequence=self.sequence)
+
+    def awaiting(self) -> 'Account':
+        """The account while a later one of another host is awaited."""
+        return dataclasses.replace(self, sequence=max(
+            self.sequence, self.inherited.sequence + 1))
+
+    def unanswered(self) -> 'Account':
+        """The account once none is awaited that may not exist.
+
+        That of a server that came from another host, or is new.
+        """
+        return (dataclasses.replace(self, sequence=0) if self.sequence == 1
+                else self)
 
     def followed_by(self, later: 'Account') -> 'Account':
         """The account with the bills made while it could not be read.
@@ -176,7 +209,7 @@ class Account:
         return dataclasses.replace(
             self, baseline=later.baseline,
             own_cu_us={
-                name: min(MOST, self.own_cu_us[name] + later.own_cu_us[name])
+                name: self.own_cu_us[name] + later.own_cu_us[name]
                 for name in meter.COMPONENTS},
             debt_cu_us=_moved(self.debt_cu_us, inherited.debt_cu_us,
                               later.debt_cu_us),
@@ -184,17 +217,49 @@ class Account:
                 self.written_off_cu_us, inherited.written_off_cu_us,
                 later.written_off_cu_us)).with_statement(inherited)
 
-    def with_statement(self, statement: Statement) -> 'Account':
-        """The account with the statement of the previous host.
+    def objection(self, statement: Statement, bounds: Bounds,
+                  now_s: float) -> str:
+        """Why a statement cannot be true; '': it can.
+
+        :param now_s: UTC in seconds
+        """
+        used_cu_us, before = statement.total_cu_us, self.inherited
+        most_cu_us = (max(0.0, now_s - _FIRST_S) * bounds.most_cu
+                      * _CU_US_PER_CU_S)
+        if statement.sequence > now_s + _MOST_AHEAD_S:
+            return f'its sequence {statement.sequence} lies ahead of the clock'
+        if max(used_cu_us.values()) > most_cu_us:
+            return ('it has more use than a server can have had on this host '
+                    'since 2026')
+        if statement.debt_cu_us > bounds.debt_cu_us:
+            return (f'its debt of {cu_s(statement.debt_cu_us):.0f} CU seconds '
+                    'is above the ceiling of '
+                    f'{cu_s(bounds.debt_cu_us):.0f}')
+        if (statement.debt_cu_us + statement.written_off_cu_us
+                > sum(used_cu_us.values()) + _ROUNDING_CU_US):
+            return 'it has more debt than use'
+        if statement.sequence > before.sequence and any(
+                used_cu_us[name] < before.total_cu_us[name]
+                for name in used_cu_us):
+            return 'it has less use than an earlier one'
+        return ''
+
+    def with_statement(self, statement: Statement, *,
+                       is_copy: bool = False) -> 'Account':
+        """The account with the statement of another host.
 
         A later statement replaces an earlier one. The same or an earlier one
         changes nothing: any may arrive again.
+
+        :param is_copy: whether that host had handed the account over before,
+            so that a later statement is still awaited
         """
-        if statement.sequence <= self.sequence:
-            return self
         before = self.inherited
+        if statement.sequence <= before.sequence:
+            return self
         return dataclasses.replace(
-            self, inherited=statement, sequence=statement.sequence,
+            self, inherited=statement,
+            sequence=max(self.sequence, statement.sequence + is_copy),
             debt_cu_us=_moved(self.debt_cu_us, before.debt_cu_us,
                               statement.debt_cu_us),
             written_off_cu_us=_moved(
@@ -215,12 +280,18 @@ class Account:
             return self
         return dataclasses.replace(
             self, handed_to=host, baseline=None,
-            sequence=min(MOST, max(self.sequence + 1, int(now_s))))
+            sequence=max(self.sequence + 1, int(now_s)))
 
-    def statement(self) -> Statement:
-        """The account as sent to another host."""
-        return Statement(self.server_uuid, self.sequence, self.total_cu_us,
-                         self.debt_cu_us, self.written_off_cu_us)
+    def statement(self, most_debt_cu_us: int = MOST) -> Statement:
+        """The account as sent to another host.
+
+        :param most_debt_cu_us: above which that host writes debt off, as
+            where the server has fewer units there: the rest is written off
+        """
+        debt_cu_us = min(self.debt_cu_us, most_debt_cu_us)
+        return Statement(
+            self.server_uuid, self.sequence, self.total_cu_us, debt_cu_us,
+            self.written_off_cu_us + self.debt_cu_us - debt_cu_us)
 
 
 def amounts(data: object) -> dict[str, int]:
@@ -231,7 +302,7 @@ def amounts(data: object) -> dict[str, int]:
     if not isinstance(data, Mapping) or set(data) != set(meter.COMPONENTS):
         raise StatementInvalid(
             f'amounts must be of {", ".join(meter.COMPONENTS)}')
-    return {name: _amount(data, name) for name in meter.COMPONENTS}
+    return {name: check_amount(data[name], name) for name in meter.COMPONENTS}
 
 
 def check_host(name: object) -> str:
@@ -245,11 +316,15 @@ def check_host(name: object) -> str:
 
 
 def _moved(now: int, before: int, after: int) -> int:
-    return min(MOST, max(0, now - before + after))
+    # What was paid meanwhile may have been more than the rest.
+    return max(0, now - before + after)
 
 
-def _amount(data: Mapping[str, ty.Any], name: str) -> int:
-    value = data[name]
+def check_amount(value: object, name: str) -> int:
+    """An amount or a number, from untrusted input.
+
+    :raises StatementInvalid: when the input is invalid
+    """
     if (isinstance(value, bool) or not isinstance(value, int)
             or not 0 <= value <= MOST):
         raise StatementInvalid(

@@ -57,6 +57,7 @@ class Billable:
     :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
         work: its bills are in units of that
     :ivar host_coefficient: the same by the mean of all kinds
+    :ivar host_cu: speed of all pCPUs of the host together
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
     """
@@ -69,6 +70,7 @@ class Billable:
     began_s: float | None
     coefficient: float
     host_coefficient: float
+    host_cu: float
     entitlement_cu: int | None
     limit_share: float | None
     devices: meter.Devices
@@ -125,7 +127,7 @@ class Biller:
     @property
     def alarms(self) -> tuple[str, ...]:
         """Problems that an operator has to look at."""
-        return self._books.alarms
+        return (*self._books.alarms, *self.transfer.alarms)
 
     @property
     def offers(self) -> tuple[str, ...]:
@@ -195,6 +197,7 @@ class Biller:
             if self._clock() >= self.transfer.next_claim_at_s:
                 self.transfer.send_claims()
             self._books.store()
+            self.transfer.send_answers()
         self._books.prune(running, self._clock())
         if pcpu_cu:
             self._read_host(pcpu_cu)
@@ -251,7 +254,9 @@ class Biller:
         book = self._books.running.get(subject.uuid)
         if book is None:
             book = self._books.begin(subject.uuid, subject.origin)
-            self.transfer.begin(subject.uuid)
+            self.transfer.begin(subject.uuid, accounts.Bounds(
+                subject.host_cu, accounts.cu_us(
+                    self.options.ceiling_s * (subject.entitlement_cu or 0))))
         book.set_control(subject.limit_share)
         last = _last(book.account.baseline, reading, subject)
         bill = meter.bill(last, reading, subject.devices, costs,

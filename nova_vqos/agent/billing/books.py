@@ -89,20 +89,8 @@ class Book:
             accounts.cu_s(meter.modelled_io(used_cu_us))))
         self.account = dataclasses.replace(
             self.account, debt_cu_us=accounts.cu_us(control.debt_cu_s),
-            written_off_cu_us=min(
-                accounts.MOST, self.account.written_off_cu_us
-                + accounts.cu_us(written_off_cu_s)))
-
-    def inherit(self, statement: accounts.Statement) -> bool:
-        """Add the statement of another host.
-
-        :returns: whether it was new
-        """
-        account = self.account.with_statement(statement)
-        if account is self.account:
-            return False
-        self.replace(account)
-        return True
+            written_off_cu_us=self.account.written_off_cu_us
+            + accounts.cu_us(written_off_cu_s))
 
     def replace(self, account: accounts.Account) -> None:
         """Replace the account, and charge the debt that it has more."""
@@ -183,6 +171,10 @@ class Books:
         except ledgers.LedgerError as error:
             self._record_problem(str(error))
             raise
+
+    def is_stored(self, uuid: str) -> bool:
+        """Whether the ledger has the account of a server as it is now."""
+        return uuid not in self._unstored
 
     def store_later(self, account: accounts.Account) -> None:
         """Have an account stored by the next :meth:`store` that can."""

@@ -218,7 +218,8 @@ class BillingController(controller.Controller):
             alarms=(*biller.alarms, *([
                 f'{unread} servers are not billed now: what they use cannot '
                 'be read'] if unread else [])),
-            counters={'bills': self._job.runs},
+            counters={'bills': self._job.runs,
+                      'refused_statements': biller.transfer.refused},
             errors=self._job.errors + biller.errors, busy=self._job.busy)
 
     def close(self) -> None:
@@ -265,6 +266,7 @@ class BillingController(controller.Controller):
             began_s=server.runs_since_s,
             coefficient=server.coefficient(profile),
             host_coefficient=server.host_coefficient(profile),
+            host_cu=_mean_cu(profile) * len(profile.pcpus),
             entitlement_cu=(None if server.policy is None
                             else server.policy.units),
             limit_share=limit_share,

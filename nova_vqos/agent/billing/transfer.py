@@ -2,13 +2,19 @@
 """Transfers the accounts of servers that moved, between two agents.
 
 The agent of the new host claims the account from all hosts. The agent of the
-old host answers with a statement when the server has ended there. Any message
-may be lost, late, or come twice.
+old host answers with a statement when the server has ended there, and keeps a
+copy: whoever claims an account, and whatever becomes of that host, the next
+one gets the copy. Any message may be lost, late, or come twice.
+
+All members of the bus can send any message. So a statement counts only as the
+answer to an open claim of this host, whose nonce it has, and within bounds.
 """
 
 from collections.abc import Callable, Collection
+import dataclasses
 import logging
 import queue
+import secrets
 
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books as bookkeeping
@@ -25,7 +31,40 @@ _CLAIM_NEW_AFTER_S = (0.0, 20.0)
 _CLAIM_MAX_AGE_S = 900.0
 # How long a claim of another host waits until its server has ended here.
 _CLAIM_WAITS_S = 300.0
+# How long after the last claim statements are accepted: it may have waited.
+_ANSWERS_S = _CLAIM_WAITS_S + 60.0
 _MAX_MESSAGES = 10_000
+
+
+@dataclasses.dataclass(slots=True)
+class _OpenClaim:
+    """A claim of this host.
+
+    :ivar nonce: that answers have
+    :ivar bounds: of the account
+    :ivar at_s: when it is sent, on the monotonic clock; None: not known until
+        the ledger could be read
+    :ivar until_s: when it expires, likewise
+    """
+
+    nonce: str
+    bounds: accounts.Bounds
+    at_s: list[float] | None = None
+    until_s: float = float('inf')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim of another host.
+
+    :ivar nonce: goes back with the answer; '': of an agent before 1.6
+    :ivar most_debt_cu_us: above which that host writes debt off
+    """
+
+    server_uuid: str
+    host: str
+    nonce: str = ''
+    most_debt_cu_us: int = accounts.MOST
 
 
 class AccountTransfer:
@@ -36,6 +75,7 @@ class AccountTransfer:
     :ivar has_work: whether :meth:`answer_claims` has something to do
     :ivar next_claim_at_s: when :meth:`send_claims` has something to do, on
         the monotonic clock
+    :ivar refused: how many statements were refused
     """
 
     def __init__(self, books: bookkeeping.Books, sender: outbox.Outbox,
@@ -48,6 +88,7 @@ class AccountTransfer:
         """
         self.has_work = False
         self.next_claim_at_s = float('inf')
+        self.refused = 0
         self._books = books
         self._outbox = sender
         self._host = host
@@ -55,25 +96,38 @@ class AccountTransfer:
         self._utc = utc
         self._inbox: queue.SimpleQueue[Callable[[], None]] = (
             queue.SimpleQueue())
-        # By server: the host that claims its account, and until when.
-        self._claims: dict[str, tuple[str, float]] = {}
-        # By server: when this host claims its account; None: not known until
-        # the ledger could be read.
-        self._claim_at_s: dict[str, list[float] | None] = {}
+        # By server and host, oldest first: until when the claim waits.
+        self._claims: dict[tuple[str, str], tuple[Claim, float]] = {}
+        # Those whose answer waits for the ledger.
+        self._answers: list[tuple[Claim, accounts.Account]] = []
+        # Of this host, by server.
+        self._open: dict[str, _OpenClaim] = {}
+        # The first statement that was refused for each reason.
+        self._alarms: dict[str, str] = {}
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Problems that an operator has to look at."""
+        return tuple(self._alarms.values())
 
     # Called by RPC, in any thread.
 
-    def receive_claim(self, server_uuid: str, host: str,
-                      claimed_at: float) -> None:
+    def receive_claim(self, claim: Claim, claimed_at: float) -> None:
         """Receive the claim of the host on which a server runs now."""
-        if host == self._host or abs(
+        if claim.host == self._host or abs(
                 self._utc() - claimed_at) > _CLAIM_MAX_AGE_S:
             return
-        self._post(lambda: self._add_claim(server_uuid, host))
+        self._post(lambda: self._add_claim(claim))
 
-    def receive_statement(self, statement: accounts.Statement) -> None:
-        """Receive the statement of the host that a server left."""
-        self._post(lambda: self._add_statement(statement))
+    def receive_statement(self, statement: accounts.Statement, nonce: str, *,
+                          is_copy: bool) -> None:
+        """Receive the statement of a host that a server left.
+
+        :param nonce: of this host's claim
+        :param is_copy: whether that host had handed the account over before
+        """
+        self._post(lambda: self._add_statement(statement, nonce,
+                                               is_copy=is_copy))
 
     def _post(self, message: Callable[[], None]) -> None:
         if self._inbox.qsize() < _MAX_MESSAGES:
@@ -82,28 +136,39 @@ class AccountTransfer:
 
     # Called with the bills, by one thread at a time.
 
-    def begin(self, uuid: str) -> None:
-        """Begin to claim the account of a server that is new in the books."""
-        self._claim_at_s[uuid] = None
+    def begin(self, uuid: str, bounds: accounts.Bounds) -> None:
+        """Begin to claim the account of a server that is new in the books.
+
+        :param bounds: what its account can have
+        """
+        # NOTE: one that starts again may still get the answer.
+        before = self._open.get(uuid)
+        self._open[uuid] = _OpenClaim(
+            secrets.token_hex(16) if before is None else before.nonce, bounds)
         self.next_claim_at_s = float('-inf')
 
     def send_claims(self) -> None:
-        """Claim the accounts whose claim is due."""
+        """Claim the accounts whose claim is due; forget expired claims."""
         now_s = self._clock()
         self.next_claim_at_s = float('inf')
-        for uuid, at_s in list(self._claim_at_s.items()):
+        for uuid, claim in list(self._open.items()):
             book = self._books.running.get(uuid)
-            if at_s is None and book is not None and book.is_read:
-                at_s = [now_s + after_s for after_s in _claim_after_s(book)]
-            if at_s and book is not None and now_s >= at_s[0]:
-                self._outbox.claim(uuid)
-                at_s = [later_s for later_s in at_s if later_s > now_s]
-            if book is None or at_s == []:
-                del self._claim_at_s[uuid]
+            if claim.at_s is None and book is not None and book.is_read:
+                self._schedule(claim, book, now_s)
+            if book is None:
+                if claim.at_s is None:
+                    # It was never sent.
+                    claim.until_s = now_s
+                claim.at_s = []
+            if claim.at_s and now_s >= claim.at_s[0]:
+                self._outbox.claim(uuid, claim.nonce, claim.bounds.debt_cu_us)
+                claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
+            if now_s >= claim.until_s:
+                self._close(uuid)
                 continue
-            self._claim_at_s[uuid] = at_s
-            self.next_claim_at_s = min(self.next_claim_at_s,
-                                       at_s[0] if at_s else now_s)
+            next_at_s = now_s if claim.at_s is None else min(
+                (*claim.at_s[:1], claim.until_s))
+            self.next_claim_at_s = min(self.next_claim_at_s, next_at_s)
 
     def answer_claims(self, here: Collection[str]) -> None:
         """Read the messages of other hosts, and answer what is possible now.
@@ -113,23 +178,44 @@ class AccountTransfer:
         # Before the messages are read: another thread may add one.
         self.has_work = False
         self._read_messages()
+        self._answers.clear()
         now_s = self._clock()
         readable = True
-        for uuid, (host, until_s) in list(self._claims.items()):
-            if uuid not in here and readable:
-                try:
-                    account = self._books.account(uuid)
-                except ledger.LedgerError:
-                    # Each attempt may block for long: one per interval.
-                    readable = False
-                else:
-                    del self._claims[uuid]
-                    self._answer(host, account)
-                    continue
+        for key, (claim, until_s) in list(self._claims.items()):
             if now_s >= until_s:
-                del self._claims[uuid]
+                del self._claims[key]
+            if claim.server_uuid in here or not readable:
+                continue
+            try:
+                account = self._books.account(claim.server_uuid)
+            except ledger.LedgerError:
+                # Each attempt may block for long: one per interval.
+                readable = False
+                continue
+            if account is None:
+                self._claims.pop(key, None)
+            else:
+                self._answers.append((claim, self._hand_over(account, claim)))
         if self._claims:
             self.has_work = True
+
+    def send_answers(self) -> None:
+        """Send the statements of accounts that the ledger has as handed over.
+
+        NOTE: an agent that ended between a statement and the ledger would
+        find the account here again, and count it twice.
+        """
+        for claim, account in self._answers:
+            if not self._books.is_stored(claim.server_uuid):
+                continue
+            self._claims.pop((claim.server_uuid, claim.host), None)
+            is_copy = account.handed_to != claim.host
+            # NOTE: an agent before 1.6 takes a copy for the last word.
+            if claim.nonce or not is_copy:
+                self._outbox.hand_over(
+                    claim.host, account.statement(claim.most_debt_cu_us),
+                    claim.nonce, is_copy=is_copy)
+        self._answers.clear()
 
     def _read_messages(self) -> None:
         while True:
@@ -139,57 +225,89 @@ class AccountTransfer:
                 return
             message()
 
-    def _add_claim(self, server_uuid: str, host: str) -> None:
-        if server_uuid in self._claims or len(self._claims) < _MAX_MESSAGES:
-            self._claims[server_uuid] = (host, self._clock() + _CLAIM_WAITS_S)
-
-    def _add_statement(self, statement: accounts.Statement) -> None:
-        book = self._books.running.get(statement.server_uuid)
-        if book is None:
-            self._add_late_statement(statement)
-        elif book.inherit(statement):
-            self._claim_at_s.pop(statement.server_uuid, None)
-            LOG.info('Server %s came with %.3f CU seconds of debt',
-                     statement.server_uuid,
-                     accounts.cu_s(statement.debt_cu_us))
+    def _schedule(self, claim: _OpenClaim, book: bookkeeping.Book,
+                  now_s: float) -> None:
+        after_s = _claim_after_s(book)
+        claim.at_s = [now_s + one_s for one_s in after_s]
+        claim.until_s = now_s + (after_s[-1] + _ANSWERS_S if after_s else 0.0)
+        if after_s:
+            # So that an agent that ends before the answer asks again.
+            book.account = book.account.awaiting()
             self._books.store_later(book.account)
 
-    def _add_late_statement(self, statement: accounts.Statement) -> None:
-        """Add the statement of a server that has stopped here since.
+    def _close(self, uuid: str) -> None:
+        """Forget a claim that expired."""
+        del self._open[uuid]
+        book = self._books.running.get(uuid)
+        if book is not None:
+            book.account = book.account.unanswered()
+            self._books.store_later(book.account)
 
-        Without an account here, or with one that is at another host again,
-        it is dropped. While the ledger cannot be read it is dropped, too: the
-        account is claimed again when the server starts.
+    def _add_claim(self, claim: Claim) -> None:
+        key = claim.server_uuid, claim.host
+        self._claims.pop(key, None)
+        self._claims[key] = claim, self._clock() + _CLAIM_WAITS_S
+        if len(self._claims) > _MAX_MESSAGES:
+            # Whoever lacks an answer asks again.
+            del self._claims[next(iter(self._claims))]
+
+    def _add_statement(self, statement: accounts.Statement, nonce: str, *,
+                       is_copy: bool) -> None:
+        """Add a statement to the account of a server, if it was asked for.
+
+        The server may have stopped since. Without an account here, or with
+        one that is at another host again, it is dropped. While the ledger
+        cannot be read it is dropped, too: the account is claimed again when
+        the server starts.
         """
         uuid = statement.server_uuid
+        claim = self._open.get(uuid)
+        if (claim is None or self._clock() >= claim.until_s
+                or not secrets.compare_digest(claim.nonce, nonce)):
+            self._refuse(uuid, 'unasked', 'this agent has not asked for it')
+            return
+        book = self._books.running.get(uuid)
         try:
-            account = self._books.account(uuid)
+            account = (self._books.account(uuid) if book is None
+                       else book.account)
         except ledger.LedgerError:
             return
         if account is None or account.handed_to:
             return
-        changed = account.with_statement(statement)
-        if changed is not account:
-            LOG.info('Server %s, which has stopped since, came with %.3f CU '
-                     'seconds of debt', uuid,
-                     accounts.cu_s(statement.debt_cu_us))
-            self._books.store_later(changed)
-
-    def _answer(self, host: str, account: accounts.Account | None) -> None:
-        """Hand an account over, if it is at this host.
-
-        After a transfer only the receiver may answer; a second answer from
-        here would end the claim too early. If the receiver never got it, or
-        is gone for good, this part is lost for later hosts of the server.
-        """
-        if account is None or account.handed_to not in ('', host):
+        objection = account.objection(statement, claim.bounds, self._utc())
+        if objection:
+            self._refuse(uuid, 'implausible', objection)
             return
-        account = account.handed_over(host, self._utc())
-        self._books.store_later(account)
-        self._outbox.hand_over(host, account.statement())
-        LOG.info('Handed the account of server %s over to host %s, with %.3f '
-                 'CU seconds of debt', account.server_uuid, host,
-                 accounts.cu_s(account.debt_cu_us))
+        changed = account.with_statement(statement, is_copy=is_copy)
+        if changed is account:
+            return
+        if not is_copy:
+            claim.at_s = []
+        LOG.info('Server %s came with %.3f CU seconds of debt', uuid,
+                 accounts.cu_s(statement.debt_cu_us))
+        if book is not None:
+            book.replace(changed)
+        self._books.store_later(changed)
+
+    def _refuse(self, uuid: str, kind: str, reason: str) -> None:
+        """Refuse a statement; of each kind only the first is logged."""
+        self.refused += 1
+        if kind not in self._alarms:
+            self._alarms[kind] = (f'a statement of the account of server '
+                                  f'{uuid} was refused: {reason}')
+            LOG.warning('%s; further ones are counted, see the host',
+                        self._alarms[kind])
+
+    def _hand_over(self, account: accounts.Account,
+                   claim: Claim) -> accounts.Account:
+        """Hand an account over, if it is at this host; it stays as a copy."""
+        changed = account.handed_over(claim.host, self._utc())
+        if changed is not account:
+            self._books.store_later(changed)
+            LOG.info('Handed the account of server %s over to host %s, with '
+                     '%.3f CU seconds of debt', claim.server_uuid, claim.host,
+                     accounts.cu_s(changed.debt_cu_us))
+        return changed
 
 
 def _claim_after_s(book: bookkeeping.Book) -> tuple[float, ...]:
@@ -197,9 +315,9 @@ def _claim_after_s(book: bookkeeping.Book) -> tuple[float, ...]:
     if stored is None:
         return (_CLAIM_NEW_AFTER_S if book.origin == 'booted'
                 else _CLAIM_AFTER_S)
-    if book.origin == 'migrated' or stored.awaits_statement:
-        return _CLAIM_AFTER_S
-    if book.origin == 'booted' and not stored.inherited.server_uuid:
+    if book.origin == 'booted' and stored.sequence <= 1:
         # It may have come when no host could answer, and have stopped.
         return _CLAIM_NEW_AFTER_S
+    if book.origin == 'migrated' or stored.awaits_statement:
+        return _CLAIM_AFTER_S
     return ()

@@ -16,6 +16,7 @@ from nova_vqos import policy
 from nova_vqos import speeds as records
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.billing import transfer
 from nova_vqos.billing import account
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
@@ -170,24 +171,65 @@ class TestRpc:
         assert agent.api.check_server('gone', fakes.UUID) == ''
         assert time.monotonic() - began_s < manage.LIMIT_S / 2
 
-    def test_accounts_are_asked_for_and_handed_over(self, agent):
+    @pytest.fixture
+    def taken(self, agent):
+        """What the agent's transfer of accounts receives."""
         taken = []
 
         class Transfer:
             def receive_claim(self, *arguments):
                 taken.append(arguments)
 
-            def receive_statement(self, statement):
-                taken.append(statement)
+            def receive_statement(self, *arguments, is_copy):
+                taken.append((*arguments, is_copy))
 
         agent.manager._transfer = Transfer()
-        agent.api.claim_ledger(fakes.UUID, 'there', 1.5)
+        return taken
+
+    def test_accounts_are_asked_for_and_handed_over(self, agent, taken):
+        agent.api.claim_ledger(fakes.UUID, 'there', 1.5, NONCE, 7)
         manage.wait_until(lambda: taken)
-        assert taken.pop() == (fakes.UUID, 'there', 1.5)
+        assert taken.pop() == (
+            transfer.Claim(fakes.UUID, 'there', NONCE, 7), 1.5)
         statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
-        agent.api.hand_over('host', statement)
-        manage.wait_until(lambda: taken)
-        assert taken.pop() == statement
+        for is_copy in False, True:
+            agent.api.hand_over('host', statement, NONCE, is_copy=is_copy)
+            manage.wait_until(lambda: taken)
+            assert taken.pop() == (statement, NONCE, is_copy)
+
+    def test_an_older_agent_is_answered_and_not_heard(self, agent, taken):
+        """One before 1.6 has no nonce."""
+        client = oslo_messaging.get_rpc_client(
+            agent.transport, oslo_messaging.Target(
+                exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='host',
+                version='1.1'), timeout=manage.LIMIT_S)
+        client.call({}, 'claim_ledger', server_uuid=fakes.UUID, host='there',
+                    claimed_at=1.5)
+        assert taken.pop() == (transfer.Claim(fakes.UUID, 'there'), 1.5)
+        statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
+        with pytest.raises(rpcapi.InvalidArgument):
+            client.call({}, 'hand_over', statement=statement.to_dict())
+
+    def test_an_older_agent_is_sent_what_it_knows(self, agent):
+        received = []
+
+        class Older:
+            target = oslo_messaging.Target(version='1.1')
+
+            def hand_over(self, _context, statement):
+                received.append(statement)
+
+        server = oslo_messaging.get_rpc_server(
+            agent.transport, oslo_messaging.Target(
+                exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='there'),
+            [Older()], executor='threading')
+        server.start()
+        statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
+        agent.api.hand_over('there', statement, '', is_copy=False)
+        manage.wait_until(lambda: received)
+        server.stop()
+        server.wait()
+        assert received == [statement.to_dict()]
 
     def test_speeds_are_asked_for_and_handed_over(self, agent, monkeypatch):
         taken = []
@@ -275,8 +317,18 @@ class TestRpc:
                           'claimed_at': -1}),
         ('claim_ledger', {'server_uuid': 5, 'host': 'there',
                           'claimed_at': 1.0}),
-        ('hand_over', {'statement': None}),
-        ('hand_over', {'statement': {'server_uuid': fakes.UUID}}),
+        *(('claim_ledger', {
+            'server_uuid': fakes.UUID, 'host': 'there', 'claimed_at': 1.0,
+            **wrong}) for wrong in (
+                {'nonce': ''}, {'nonce': 5}, {'more': 1},
+                {'most_debt_cu_us': -1}, {'most_debt_cu_us': None},
+                {'most_debt_cu_us': 2**63}, {'most_debt_cu_us': 1.5})),
+        *(('hand_over', {
+            'statement': account.Account(fakes.UUID).statement().to_dict(),
+            'nonce': NONCE, 'is_copy': False, **wrong}) for wrong in (
+                {'statement': None},
+                {'statement': {'server_uuid': fakes.UUID}},
+                {'nonce': None}, {'nonce': NONCE.upper()}, {'is_copy': 0})),
         ('hand_over', {}),
     ])
     def test_garbage_gets_a_typed_error(self, agent, method, arguments):

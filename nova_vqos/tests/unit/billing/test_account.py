@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_vqos.billing import account as accounts
+from nova_vqos.billing import charge
 from nova_vqos.billing import meter
 from nova_vqos.tests.unit.billing import test_meter
 
 UUID = '11111111-2222-4333-8444-555555555555'
-NOW_S = 1_700_000_000.5
+NOW_S = 1_800_000_000.5
 AMOUNTS = st.fixed_dictionaries(
     {name: st.integers(0, 10**9) for name in meter.COMPONENTS})
 
@@ -155,15 +156,116 @@ class TestHandOver:
         here.adopt()
         assert here.account == before
 
-    def test_amounts_have_a_bound(self):
-        there = account(emulator=accounts.MOST)
-        there = there.billed(used(emulator=5), test_meter.reading())
-        there = there.with_statement(accounts.Statement(
-            UUID, 1, used(emulator=accounts.MOST), accounts.MOST,
-            accounts.MOST))
-        assert there.total_cu_us['emulator'] == accounts.MOST
-        assert there.statement() == accounts.Statement.from_dict(
-            there.statement().to_dict())
+    def test_a_server_that_returns_has_its_copy_until_then(self):
+        here, there = Host('here'), Host('there')
+        here.account = account(debt=9, emulator=5)
+        there.account = there.account.with_statement(here.hand_over(there))
+        there.bill(2)
+        here.adopt()
+        here.bill(4)
+        assert here.account.total_cu_us == used(emulator=9)
+        assert here.account.debt_cu_us == 9
+        here.account = here.account.with_statement(there.hand_over(here))
+        assert here.account.total_cu_us == used(emulator=11)
+        assert here.account.debt_cu_us == 9
+
+    def test_a_later_statement_than_a_copy_is_awaited(self):
+        there = accounts.Account(UUID).awaiting()
+        assert there.awaits_statement
+        there = there.with_statement(
+            accounts.Statement(UUID, 5, used(disk=3), 0, 0), is_copy=True)
+        assert there.awaits_statement
+        there = there.with_statement(
+            accounts.Statement(UUID, 6, used(disk=4), 0, 0))
+        assert not there.awaits_statement
+        assert there.total_cu_us == used(disk=4)
+
+    def test_what_may_not_exist_is_not_awaited_for_ever(self):
+        new = accounts.Account(UUID)
+        assert new.awaiting().unanswered() == new
+        here = Host('here')
+        here.hand_over(Host('there'))
+        here.adopt()
+        assert here.account.awaiting().unanswered().awaits_statement
+
+    def test_debt_beyond_the_units_of_the_other_host_is_written_off(self):
+        here = account(debt=9, emulator=20)
+        for most, debt in (8, 8), (9, 9), (10, 9), (0, 0):
+            stated = here.statement(most)
+            assert (stated.debt_cu_us, stated.written_off_cu_us) == (
+                debt, 9 - debt)
+        assert here.debt_cu_us == 9
+
+
+class TestObjection:
+    """What a statement cannot say."""
+
+    BOUNDS = accounts.Bounds(most_cu=800.0, debt_cu_us=60 * 300 * 10**6)
+    # All of the host since 2026, in CU microseconds.
+    LIFE = int((NOW_S - 1_767_225_600) * 800 * 10**6)
+
+    def objection(self, before=None, **change):
+        stated = dataclasses.replace(accounts.Statement(
+            UUID, int(NOW_S), used(emulator=10**12), 10**9, 10**9), **change)
+        return (before or accounts.Account(UUID)).objection(
+            stated, self.BOUNDS, NOW_S)
+
+    @pytest.mark.parametrize('change', [
+        {}, {'sequence': 1}, {'sequence': int(NOW_S) + 86_400},
+        {'debt_cu_us': 60 * 300 * 10**6}, {'written_off_cu_us': 999 * 10**9},
+        {'total_cu_us': used(disk=LIFE)}])
+    def test_what_may_be(self, change):
+        assert self.objection(**change) == ''
+
+    @pytest.mark.parametrize('change, reason', [
+        ({'sequence': int(NOW_S) + 86_402}, 'ahead'),
+        ({'sequence': accounts.MOST}, 'ahead'),
+        ({'debt_cu_us': 60 * 300 * 10**6 + 1}, 'ceiling'),
+        ({'debt_cu_us': accounts.MOST}, 'ceiling'),
+        ({'written_off_cu_us': 1001 * 10**9}, 'more debt than use'),
+        ({'written_off_cu_us': accounts.MOST}, 'more debt than use'),
+        ({'total_cu_us': used(disk=LIFE + 10**9)}, 'since 2026'),
+        ({'total_cu_us': used(disk=accounts.MOST)}, 'since 2026')])
+    def test_what_cannot(self, change, reason):
+        assert reason in self.objection(**change)
+
+    def test_use_never_falls(self):
+        before = accounts.Account(UUID).with_statement(accounts.Statement(
+            UUID, 7, used(emulator=10**12, disk=5), 0, 0))
+        assert self.objection(before, total_cu_us=used(
+            emulator=10**12, disk=5)) == ''
+        assert 'less use' in self.objection(before, total_cu_us=used(
+            emulator=10**12, disk=4))
+        # An old one is of no effect.
+        assert self.objection(before, sequence=7) == ''
+
+    def test_a_clock_that_is_wrong(self):
+        stated = accounts.Statement(UUID, 1, used(disk=1), 0, 0)
+        assert accounts.Account(UUID).objection(stated, self.BOUNDS, 0.0)
+
+    @hypothesis.given(
+        st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10**6),
+                           st.integers(0, 10**6), st.integers(0, 10**6)),
+                 max_size=20))
+    def test_none_to_what_an_agent_counts(self, intervals):
+        """:param intervals: seconds, and amounts for the components of use"""
+        here = accounts.Account(UUID)
+        control = charge.Charge()
+        for length_s, *amounts in intervals:
+            vcpu, threads, kernel = (amount / 1e3 for amount in amounts)
+            written_off = control.step(
+                charge.Terms(entitlement_cu=60.0),
+                charge.Interval(length_s, vcpu, threads, kernel))
+            here = here.billed(used(
+                vcpu=accounts.cu_us(vcpu), emulator=accounts.cu_us(threads),
+                disk=accounts.cu_us(kernel)), test_meter.reading())
+            here = dataclasses.replace(
+                here, debt_cu_us=accounts.cu_us(control.debt_cu_s),
+                written_off_cu_us=here.written_off_cu_us
+                + accounts.cu_us(written_off))
+        here = here.handed_over('there', NOW_S)
+        assert accounts.Account(UUID).objection(
+            here.statement(self.BOUNDS.debt_cu_us), self.BOUNDS, NOW_S) == ''
 
 
 class TestStatement:

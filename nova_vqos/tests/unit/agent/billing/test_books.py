@@ -118,7 +118,7 @@ class TestLedger:
         host.find_ledger()
         host.use()
         host.use()
-        assert host.sent.claims == [UUID]
+        assert [claim.server_uuid for claim in host.sent.claims] == [UUID]
 
     def test_no_stub_is_handed_over(self, host):
         host.begin(emulator_ns=10**9)
@@ -130,8 +130,8 @@ class TestLedger:
         assert host.sent.statements == []
         host.find_ledger()
         host.use_time()
-        (_name, statement), = host.sent.statements
-        assert statement.total_cu_us['emulator'] == 100 * 10**6
+        answer, = host.sent.statements
+        assert answer.statement.total_cu_us['emulator'] == 100 * 10**6
 
     def test_a_damaged_one_costs_nothing_that_runs(self, host):
         host.begin(emulator_ns=10**9)

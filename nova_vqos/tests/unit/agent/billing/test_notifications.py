@@ -193,17 +193,18 @@ class TestSending:
             def claim_ledger(self, *arguments):
                 self.claims.append(arguments)
 
-            def hand_over(self, *arguments):
+            def hand_over(self, *arguments, **options):
                 raise ConnectionError('the bus is down')
 
         sender = outbox.Outbox('host', utc=lambda: 5.0)
-        sender.claim('no bus yet')
+        sender.claim('no bus yet', billing_host.NONCE, 7)
         sender.use_bus(Api())
         sender.start()
-        sender.hand_over('there', account.Account('x').statement())
-        sender.claim('server')
+        sender.hand_over('there', account.Account('x').statement(),
+                         billing_host.NONCE, is_copy=False)
+        sender.claim('server', billing_host.NONCE, 7)
         wait_until(lambda: Api.claims)
         sender.stop()
-        assert Api.claims == [('server', 'host', 5.0)]
+        assert Api.claims == [('server', 'host', 5.0, billing_host.NONCE, 7)]
         assert sender.dropped == 1
         assert 'the bus is down' in caplog.text

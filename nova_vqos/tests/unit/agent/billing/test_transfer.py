@@ -22,14 +22,14 @@ class TestTransfer:
         self.deliver(source, target)
 
     def deliver(self, source, target):
-        for uuid in target.sent.claims:
-            source.receive_claim(target.name, uuid)
+        for uuid, nonce, most_debt_cu_us in target.sent.claims:
+            source.receive_claim(target.name, uuid, nonce=nonce,
+                                 most_debt_cu_us=most_debt_cu_us)
         target.sent.claims.clear()
         source.round()
-        for name, statement in source.sent.statements:
-            assert name == target.name
-            target.biller.transfer.receive_statement(
-                account.Statement.from_dict(statement.to_dict()))
+        for answer in source.sent.statements:
+            assert answer.host == target.name
+            target.receive(answer)
         source.sent.statements.clear()
         target.round()
 
@@ -86,10 +86,11 @@ class TestTransfer:
 
     def test_a_server_that_stays_is_not_asked_for(self, host):
         host.begin()
-        host.sent.claims.clear()
+        host.use(times=200)
         host.leave()
         host.round()
         host.begin(run='two')
+        host.use(times=200)
         host.start()
         host.round()
         assert host.sent.claims == []
@@ -108,12 +109,6 @@ class TestTransfer:
         host.receive_claim('there')
         host.round()
         assert host.sent.statements == []
-
-    def test_a_statement_of_a_server_that_is_not_here_is_not_kept(self, host):
-        host.biller.transfer.receive_statement(account.Statement(
-            UUID, 1, account.nothing(), 5, 0))
-        host.round()
-        assert host.account() is None
 
     def test_a_server_that_has_stopped_since_still_owes_it(self, host, there):
         host.begin(billing='charge', limit_share=1.0)
@@ -135,7 +130,7 @@ class TestTransfer:
         there.sent.claims.clear()
         there.end()
         there.run(run='two')
-        there.use(times=300)
+        there.use(times=100)
         assert len(there.sent.claims) == 2
         self.deliver(host, there)
         assert there.used_cu_s() == 100
@@ -154,19 +149,26 @@ class TestTransfer:
         self.deliver(there, host)
         assert host.used_cu_s() == 100
 
-    def test_a_server_that_is_elsewhere_again_gains_nothing(self, host):
+    def test_a_server_that_is_elsewhere_again_gains_nothing(self, host, there):
         host.begin(emulator_ns=10**9)
         host.leave()
-        host.receive_claim('there')
-        host.use_time()
-        before = host.account()
-        host.biller.transfer.receive_statement(account.Statement(
-            UUID, before.sequence + 1, account.nothing(), 5, 0))
-        host.use_time()
-        assert host.account() == before
+        there.begin(origin='migrated')
+        claim, = there.sent.claims
+        self.deliver(host, there)
+        there.leave()
+        there.receive_claim('other')
+        there.use_time()
+        before = there.account()
+        assert before.handed_to == 'other'
+        there.receive(billing_host.Answer(
+            'there', account.Statement(UUID, before.sequence + 1,
+                                       before.total_cu_us, 5, 0),
+            claim.nonce, is_copy=False))
+        there.use_time()
+        assert there.account() == before
+        assert there.biller.alarms == ()
 
-    def test_only_its_last_host_hands_it_on(self, host, there, tmp_path):
-        """The host that knows all may answer last."""
+    def test_its_last_host_has_the_last_word(self, host, there, tmp_path):
         last = billing_host.Host(tmp_path, 'last')
         host.begin(emulator_ns=10**9)
         self.move(host, there)
@@ -174,16 +176,114 @@ class TestTransfer:
         there.end()
         last.now_s = host.now_s = there.now_s
         last.begin(origin='migrated')
-        host.receive_claim('last')
-        host.use_time()
-        assert host.sent.statements == []
+        claims = tuple(last.sent.claims)
+        self.deliver(host, last)
+        assert last.used_cu_s() == 100
         assert host.account().handed_to == 'there'
-        # It may still have missed the answer.
-        there.sent.claims.append(UUID)
-        self.deliver(host, there)
+        # It goes on asking.
         last.use(length_s=3.0)
+        assert last.sent.claims
         self.deliver(there, last)
         assert last.used_cu_s() == 200
+        last.use(times=300)
+        assert last.sent.claims == []
+        # The first one may still come late.
+        last.sent.claims.extend(claims)
+        self.deliver(host, last)
+        assert last.used_cu_s() == 200
+
+    def test_a_host_that_died_costs_what_was_used_there(self, host, there,
+                                                        tmp_path):
+        last = billing_host.Host(tmp_path, 'last')
+        host.begin(emulator_ns=10**9)
+        self.move(host, there)
+        there.use(emulator_ns=10**9)
+        there.leave()
+        last.begin(origin='booted')
+        self.deliver(host, last)
+        last.use(emulator_ns=10**9)
+        assert last.used_cu_s() == 200
+        # It comes back, and so does the server.
+        last.leave()
+        there.use_time()
+        there.begin(origin='migrated', run='three')
+        self.deliver(last, there)
+        assert there.used_cu_s() == 300
+
+    def test_a_host_that_claims_and_dies_costs_nothing(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        host.use(vcpu_ns=12 * 10**8, emulator_ns=10**9)
+        host.leave()
+        host.receive_claim('there')
+        host.use_time()
+        assert host.account().handed_to == 'there'
+        host.run(run='two', billing='charge', limit_share=1.0)
+        report = host.round()[UUID].report
+        assert report.debt_cu_s == 100
+        assert report.used_cu_s['emulator'] == 100
+
+    def test_an_agent_that_ends_before_the_answer_asks_again(self, host,
+                                                             there):
+        host.begin(emulator_ns=10**9)
+        there.begin(origin='migrated')
+        there.use()
+        there.start()
+        there.use()
+        assert there.sent.claims
+        host.leave()
+        self.deliver(host, there)
+        assert there.used_cu_s() == 100
+        there.start()
+        there.use(times=10)
+        assert there.sent.claims == []
+
+    def test_an_agent_asks_no_longer_than_an_account_may_come(self, there):
+        there.begin()
+        there.use(times=400)
+        there.start()
+        there.use(times=10)
+        assert there.sent.claims == []
+
+    def test_it_is_handed_over_once_it_is_stored(self, host, there,
+                                                 monkeypatch):
+        """Else an agent that ends would count it twice."""
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        there.begin(origin='migrated')
+        with monkeypatch.context() as patch:
+            def full(_ledger, _accounts):
+                raise ledgers.LedgerError('disk full')
+            patch.setattr(ledgers.Ledger, 'store', full)
+            host.receive_claim('there', nonce=there.sent.claims[0].nonce)
+            host.use_time()
+            assert host.sent.statements == []
+        host.use_time()
+        self.deliver(host, there)
+        assert host.account().handed_to == 'there'
+        assert there.used_cu_s() == 100
+
+    def test_a_server_with_fewer_units_there_owes_less(self, host, there):
+        host.begin(billing='charge', limit_share=1.0, units=200)
+        host.use(length_s=1.0, times=30, vcpu_ns=10**9, emulator_ns=3 * 10**9)
+        debt_cu_us = host.account().debt_cu_us
+        assert debt_cu_us > 10 * 300 * 10**6
+        host.leave()
+        there.begin(billing='charge', limit_share=1.0, units=10)
+        self.deliver(host, there)
+        assert there.account().debt_cu_us == 10 * 300 * 10**6
+        assert (there.account().written_off_cu_us
+                == debt_cu_us - 10 * 300 * 10**6)
+        assert there.biller.alarms == ()
+
+    def test_an_older_agent_gets_no_copy(self, host):
+        host.begin(emulator_ns=10**9)
+        host.end()
+        host.receive_claim('there', nonce='')
+        host.use_time()
+        host.receive_claim('other', nonce='')
+        host.use_time()
+        answer, = host.sent.statements
+        assert (answer.host, answer.nonce) == ('there', '')
 
     def test_claims_are_forgotten_without_a_ledger(self, host, monkeypatch):
         host.round()
@@ -213,6 +313,7 @@ class TestTransfer:
                 host.receive_claim('there', uuid)
             host.use_time()
         assert len(host.biller.transfer._claims) == 10_000
+        assert (uuid, 'there') in host.biller.transfer._claims
 
     def test_messages_are_bounded(self, host):
         for _ in range(11_000):
