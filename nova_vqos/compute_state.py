@@ -25,6 +25,7 @@ _MOST_MOVES = 20
 _MOST_REASON = 300
 #: Likewise.
 MOST_ALARMS = 20
+MOST_SOURCES = 100
 
 #: The driver writes the state each minute, and at each claim of a server.
 MAX_AGE_S = 300
@@ -46,6 +47,8 @@ class ComputeState(ty.NamedTuple):
     :ivar moves: by UUID of servers that are to move here cold, why the host
         cannot take them; '': it can, and holds their room
     :ivar alarms: what an operator has to see to
+    :ivar sources: by UUID of servers that came lately, or are to come at once,
+        the host that they came from
     """
 
     at: str
@@ -56,6 +59,7 @@ class ComputeState(ty.NamedTuple):
     work_cu: int = 0
     moves: Mapping[str, str] = types.MappingProxyType({})
     alarms: tuple[str, ...] = ()
+    sources: Mapping[str, str] = types.MappingProxyType({})
 
 
 class Writer:
@@ -71,7 +75,9 @@ class Writer:
               stock_load: tuple[int, int | None] | None = None,
               work_cu: int = 0,
               moves: Mapping[str, str] = types.MappingProxyType({}),
-              alarms: Sequence[str] = ()) -> None:
+              alarms: Sequence[str] = (),
+              sources: Mapping[str, str] = types.MappingProxyType({})
+              ) -> None:
         """Write the state. Never raises: no server depends on it.
 
         :param stats: see :class:`ComputeState`
@@ -81,6 +87,7 @@ class Writer:
         :param work_cu: likewise
         :param moves: likewise; of more than can be written the last count
         :param alarms: likewise
+        :param sources: likewise; of more than can be written the last count
         """
         servers, cu = stock_load or (None, None)
         try:
@@ -93,7 +100,8 @@ class Writer:
                 'moves': {uuid: reason[:_MOST_REASON] for uuid, reason
                           in list(moves.items())[-_MOST_MOVES:]},
                 'alarms': [text[:_MOST_REASON]
-                           for text in alarms[-MOST_ALARMS:]]}),
+                           for text in alarms[-MOST_ALARMS:]],
+                'sources': dict(list(sources.items())[-MOST_SOURCES:])}),
                 self._path, durable=False)
         except Exception as error:
             if not self._failed:

@@ -43,11 +43,13 @@ def _cast_by(name):
     with mock.patch.object(rpcapi.oslo_messaging, 'get_rpc_client') as made:
         method = getattr(rpcapi.AgentAPI(None), name)
     client = made.return_value
-    method(**{each: mock.MagicMock()
-              for each in inspect.signature(method).parameters})
+    parameters = inspect.signature(method).parameters
+    method(**{each: mock.MagicMock() for each in parameters})
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
     how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'
+    if 'source' in parameters:
+        how += ' or all'
     return sent.args[1], (how, prepared.kwargs.get('version')
                           or made.call_args.args[1].version)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follows what nova-compute reports of this host, when its file changes."""
 
+from collections.abc import Mapping
 import contextlib
 
 from nova_vqos import compute_state
@@ -15,6 +16,8 @@ class ComputeWatch:
     :ivar stock_cu: CU that servers without units can use, those that are
         stopped included
     :ivar work_cu: CU that other servers take beyond their units
+    :ivar sources: by UUID of servers that came lately, the host that they came
+        from
     """
 
     def __init__(self, path: str) -> None:
@@ -23,6 +26,7 @@ class ComputeWatch:
         :param path: see :mod:`nova_vqos.compute_state`
         """
         self.stock_cu = self.work_cu = 0
+        self.sources: Mapping[str, str] = {}
         self._path = path
         self._identity: tuple[int, ...] | None = None
 
@@ -37,3 +41,4 @@ class ComputeWatch:
             if found is not None:
                 self.stock_cu = found.stock_cu or 0
                 self.work_cu = found.work_cu
+                self.sources = found.sources

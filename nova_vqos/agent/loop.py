@@ -148,7 +148,8 @@ class Loop:
             hypervisor, known, self._jobs, clock, self._overrides, expire)
         io_limits = billing.Limits(known)
         self._billing = billing.BillingController(
-            biller, known, job('Billing', '_billing'), io_limits)
+            biller, known, job('Billing', '_billing'), io_limits,
+            lambda: self._compute.sources)
         self._caps = caps.CapsController(
             hypervisor, known, self._jobs, self._informer, io_limits,
             self._executor, clock)

@@ -284,7 +284,8 @@ class Bill:
     :ivar limit_cu: what it may use now; None: it does not pay
     :ivar overdrawn: whether its I/O costs more than its entitlement
     :ivar not_modelled: kinds of I/O that the profile has no costs of
-    :ivar inherited: whether another host's statement is included
+    :ivar inherited: whether the statement of the host that had the account is
+        included
     :ivar stored: whether accounts can be written to the ledger
     """
 

@@ -77,13 +77,17 @@ class Outbox:
         """
         self._notify = notify
 
-    def claim(self, server_uuid: str, nonce: str,
-              most_debt_cu_us: int) -> None:
-        """Claim the account of a server that is here now from all hosts."""
+    def claim(self, server_uuid: str, nonce: str, most_debt_cu_us: int,
+              source: str) -> None:
+        """Claim the account of a server that is here now.
+
+        :param source: the host that it came from; '': all hosts are asked
+        """
         api = self._api
         if api is not None:
             self._put(lambda: api.claim_ledger(
-                server_uuid, self._host, self._utc(), nonce, most_debt_cu_us))
+                server_uuid, self._host, self._utc(), nonce, most_debt_cu_us,
+                source))
 
     def hand_over(self, host: str, statement: account.Statement, nonce: str,
                   *, is_copy: bool) -> None:

@@ -159,16 +159,20 @@ class AgentAPI:
             return ''
 
     def claim_ledger(self, server_uuid: str, host: str, claimed_at: float,
-                     nonce: str, most_debt_cu_us: int) -> None:
-        """Ask all agents for the account of a server that runs here now.
+                     nonce: str, most_debt_cu_us: int,
+                     source: str = '') -> None:
+        """Ask for the account of a server that runs here now.
 
         :param host: CONF.host of the caller
         :param claimed_at: UTC, in seconds since 1970
         :param nonce: by which the answer is known
         :param most_debt_cu_us: above which debt is written off here
+        :param source: CONF.host of the agent that is asked; '': all are
         :raises oslo_messaging.MessagingException: when the bus is down
         """
-        self._client.prepare(fanout=True, version='1.6').cast(
+        self._client.prepare(
+            fanout=not source or None, server=source or None, version='1.6'
+        ).cast(
             {}, 'claim_ledger', server_uuid=server_uuid, host=host,
             claimed_at=claimed_at, nonce=nonce,
             most_debt_cu_us=most_debt_cu_us)

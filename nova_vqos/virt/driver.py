@@ -86,6 +86,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
+        # By UUID, the hosts that servers came from, the latest last.
+        self._vqos_sources = {}
         self._vqos_state_file = compute_state.Writer(self._vqos_state_path)
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
@@ -176,6 +178,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             # which libvirt's hook then caps (nova/virt/libvirt/migration.py).
             data.dst_cpu_shared_set_info = set(pcpus)
         self._vqos_unchecked[instance.uuid] = data.filename
+        self._vqos_record_sources({instance.uuid: instance.host})
+        self._vqos_stats()
         return data
 
     def post_claim_migrate_data(self, context, instance, migrate_data, claim):
@@ -444,8 +448,19 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         self._vqos_state_file.write(
             texts, terms, self._vqos_core_types.last_stock_load,
             self._vqos_work_cu or 0, self._vqos_moves.reasons,
-            self._vqos_arrivals.alarms())
+            self._vqos_arrivals.alarms(), self._vqos_sources)
         return texts
+
+    def _vqos_record_sources(self, sources):
+        """Have the agent ask one host for the account of a server, not all.
+
+        :param sources: by UUID of servers that come, the host that they are on
+        """
+        for uuid, host in sources.items():
+            self._vqos_sources.pop(uuid, None)
+            self._vqos_sources[uuid] = host
+        for uuid in list(self._vqos_sources)[:-compute_state.MOST_SOURCES]:
+            self._vqos_sources.pop(uuid, None)
 
     def _vqos_recall(self):
         """What was reported before this start counts until the next report."""
@@ -522,6 +537,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                 periods=vqos.periods(CONF))
         try:
             self._vqos_moves.follow(nodename, report, admit)
+            self._vqos_record_sources(self._vqos_moves.sources)
         except Exception:
             LOG.exception('It is not known which servers move to this host '
                           'cold: no decision on them can be asked for, and '

@@ -51,6 +51,7 @@ class ColdMove(ty.NamedTuple):
     :ivar former: what it was on this host, where a revert brings it back;
         None: that is another host, where its domain still is
     :ivar problem: why there is no policy; '': there is, or it asks nothing
+    :ivar source: host that it comes from; '': this one
     """
 
     migration_id: int
@@ -61,16 +62,19 @@ class ColdMove(ty.NamedTuple):
     is_pinned: bool = False
     former: policies.ServerPolicy | None = None
     problem: str = ''
+    source: str = ''
 
 
 class Decision(ty.NamedTuple):
     """Whether a host can take a server that is to come.
 
     :ivar reason: why it cannot; '': it can
+    :ivar source: see :class:`ColdMove`
     """
 
     uuid: str
     reason: str
+    source: str
 
 
 class ColdMoves:
@@ -90,6 +94,12 @@ class ColdMoves:
         """{UUID of a server that is to come: why it cannot; ''}."""
         return {decision.uuid: decision.reason
                 for decision in self._decisions.values()}
+
+    @property
+    def sources(self):
+        """{UUID of a server that is to come from another host: that host}."""
+        return {decision.uuid: decision.source
+                for decision in self._decisions.values() if decision.source}
 
     def follow(self, node, report, admit):
         """Decide on new moves, and let go of those that are over.
@@ -113,7 +123,7 @@ class ColdMoves:
                 self._tracker.hold(_candidate(move, report))
             if number not in self._decisions:
                 self._decisions[number] = Decision(
-                    move.uuid, _refusal(move, report, admit))
+                    move.uuid, _refusal(move, report, admit), move.source)
 
 
 def is_moving(uuid):
@@ -184,7 +194,9 @@ def _read(context, migration):
         migration.id, instance.uuid, is_coming,
         is_coming and migration.status == _POWERED_OFF, None,
         topology is not None)
-    if migration.source_node == migration.dest_node:
+    if migration.source_node != migration.dest_node:
+        move = move._replace(source=migration.source_compute)
+    else:
         move = move._replace(
             former=_former(instance.old_flavor or instance.flavor))
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import dataclasses
 import logging
 import time
+import types
 
 from nova_vqos import units
 from nova_vqos.agent import messages
@@ -169,17 +170,21 @@ class Biller:
                  costs: io_costs.IoCosts | None,
                  running: Collection[str],
                  pcpu_cu: float = 0.0,
-                 off: Collection[str] = ()) -> dict[str, Billed]:
+                 off: Collection[str] = (),
+                 sources: Mapping[str, str] = types.MappingProxyType({})
+                 ) -> dict[str, Billed]:
         """Bill all servers once, on a worker: it blocks.
 
         :param running: UUIDs of all domains of the host
         :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
         :param off: UUIDs of servers whose flavor ended billing
+        :param sources: by UUID, the hosts that servers came from
         :returns: by UUID; without servers that could not be read now
         :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
             be read
         """
         self._books.open()
+        self.transfer.sources = sources
         wanted = {subject.uuid: subject for subject in to_bill}
         for uuid in self._books.running.keys() - wanted.keys():
             self._send_last(uuid, self._books.end(uuid, off=uuid in off))
@@ -341,7 +346,8 @@ class Biller:
                 else control.limit_share * subject.entitlement_cu),
             overdrawn=book.is_overdrawn,
             not_modelled=tuple(sorted(book.unmodelled)),
-            inherited=bool(account.inherited.server_uuid),
+            inherited=(bool(account.inherited.server_uuid)
+                       and not account.awaits_statement),
             stored=not self._books.problem)
 
     def _read_host(self, pcpu_cu: float) -> None:

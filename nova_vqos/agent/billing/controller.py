@@ -4,6 +4,7 @@
 It decides what servers are left that pay for their I/O; caps enforces it.
 """
 
+from collections.abc import Callable, Mapping
 import functools
 import logging
 
@@ -140,15 +141,18 @@ class BillingController(controller.Controller):
     """Bills the servers of a host; None as biller: billing is off."""
 
     def __init__(self, biller: billers.Biller | None, known: servers.Servers,
-                 job: worker.PeriodicJob, limits: Limits) -> None:
+                 job: worker.PeriodicJob, limits: Limits,
+                 sources: Callable[[], Mapping[str, str]]) -> None:
         """
         :param job: runs the biller
         :param limits: what servers are left that pay for their I/O
+        :param sources: finds by UUID the hosts that servers came from
         """
         self._biller = biller
         self._servers = known
         self._job = job
         self._limits = limits
+        self._sources = sources
         self._states = known.states(BillState)
         self._now_s = float('-inf')
         self._billed: set[servers.Server] = set()
@@ -203,7 +207,8 @@ class BillingController(controller.Controller):
                 _mean_cu(terms.profile), frozenset(
                     server.uuid for server in self._servers.values()
                     if server.domain is not None
-                    and server.dd_billing == servers.NO_BILLING)),
+                    and server.dd_billing == servers.NO_BILLING),
+                self._sources()),
             functools.partial(self._apply_bills, tuple(to_bill)))
 
     def status(self) -> controller.Status:

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers the accounts of servers that moved, between two agents.
 
-The agent of the new host claims the account from all hosts. The agent of the
-old host answers with a statement when the server has ended there, and keeps a
+The agent of the new host claims the account from the host that nova-compute
+knows the server came from, and else from all. The agent of the old host
+answers with a statement when the server has ended there, and keeps a
 copy: whoever claims an account, and whatever becomes of that host, the next
 one gets the copy. Any message may be lost, late, or come twice.
 
-All members of the bus can send any message. So a statement counts only as the
+All members of the bus can send any message, and see what is sent to all. So a
+statement counts only as the
 answer to an open claim of this host, whose nonce it has, and within bounds.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 import dataclasses
 import logging
 import queue
@@ -27,6 +29,9 @@ LOG = logging.getLogger(__name__)
 # here: often for a server that came, rarely for a new one.
 _CLAIM_AFTER_S = (0.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 _CLAIM_NEW_AFTER_S = (0.0, 20.0)
+# So many of the last are sent to all hosts in any case: the one that the
+# server came from may be gone.
+_CLAIMS_TO_ALL = 2
 # An older claim was repeated by a queue of the bus.
 _CLAIM_MAX_AGE_S = 900.0
 # How long a claim of another host waits until its server has ended here.
@@ -42,6 +47,7 @@ class _OpenClaim:
 
     :ivar nonce: that answers have
     :ivar bounds: of the account
+    :ivar source: host that the server came from; '': not known
     :ivar at_s: when it is sent, on the monotonic clock; None: not known until
         the ledger could be read
     :ivar until_s: when it expires, likewise
@@ -49,6 +55,7 @@ class _OpenClaim:
 
     nonce: str
     bounds: accounts.Bounds
+    source: str
     at_s: list[float] | None = None
     until_s: float = float('inf')
 
@@ -76,6 +83,7 @@ class AccountTransfer:
     :ivar next_claim_at_s: when :meth:`send_claims` has something to do, on
         the monotonic clock
     :ivar refused: how many statements were refused
+    :ivar sources: by UUID, the hosts that servers came from
     """
 
     def __init__(self, books: bookkeeping.Books, sender: outbox.Outbox,
@@ -89,6 +97,7 @@ class AccountTransfer:
         self.has_work = False
         self.next_claim_at_s = float('inf')
         self.refused = 0
+        self.sources: Mapping[str, str] = {}
         self._books = books
         self._outbox = sender
         self._host = host
@@ -144,7 +153,8 @@ class AccountTransfer:
         # NOTE: one that starts again may still get the answer.
         before = self._open.get(uuid)
         self._open[uuid] = _OpenClaim(
-            secrets.token_hex(16) if before is None else before.nonce, bounds)
+            secrets.token_hex(16) if before is None else before.nonce, bounds,
+            self.sources.get(uuid, ''))
         self.next_claim_at_s = float('-inf')
 
     def send_claims(self) -> None:
@@ -161,7 +171,9 @@ class AccountTransfer:
                     claim.until_s = now_s
                 claim.at_s = []
             if claim.at_s and now_s >= claim.at_s[0]:
-                self._outbox.claim(uuid, claim.nonce, claim.bounds.debt_cu_us)
+                self._outbox.claim(
+                    uuid, claim.nonce, claim.bounds.debt_cu_us,
+                    claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '')
                 claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
             if now_s >= claim.until_s:
                 self._close(uuid)
@@ -227,7 +239,7 @@ class AccountTransfer:
 
     def _schedule(self, claim: _OpenClaim, book: bookkeeping.Book,
                   now_s: float) -> None:
-        after_s = _claim_after_s(book)
+        after_s = _claim_after_s(book, claim.source)
         claim.at_s = [now_s + one_s for one_s in after_s]
         claim.until_s = now_s + (after_s[-1] + _ANSWERS_S if after_s else 0.0)
         if after_s:
@@ -310,14 +322,15 @@ class AccountTransfer:
         return changed
 
 
-def _claim_after_s(book: bookkeeping.Book) -> tuple[float, ...]:
+def _claim_after_s(book: bookkeeping.Book, source: str) -> tuple[float, ...]:
+    """
+    :param source: host that the server came from; '': not known
+    """
     stored = book.stored
-    if stored is None:
-        return (_CLAIM_NEW_AFTER_S if book.origin == 'booted'
-                else _CLAIM_AFTER_S)
-    if book.origin == 'booted' and stored.sequence <= 1:
+    if book.origin == 'booted' and (stored is None or stored.sequence <= 1):
         # It may have come when no host could answer, and have stopped.
-        return _CLAIM_NEW_AFTER_S
-    if book.origin == 'migrated' or stored.awaits_statement:
+        return _CLAIM_AFTER_S if source else _CLAIM_NEW_AFTER_S
+    if (stored is None or book.origin == 'migrated'
+            or stored.awaits_statement):
         return _CLAIM_AFTER_S
     return ()

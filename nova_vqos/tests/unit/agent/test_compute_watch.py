@@ -37,6 +37,14 @@ def test_the_last_count_holds(path):
     assert watch.stock_cu == 30
 
 
+def test_where_servers_came_from(path):
+    watch = compute_watch.ComputeWatch(path)
+    assert watch.sources == {}
+    compute_state.Writer(path).write({}, {}, sources={fakes.UUID: 'other'})
+    watch.poll()
+    assert watch.sources == {fakes.UUID: 'other'}
+
+
 def test_the_agent_does_not_sell_it(tmp_path, path):
     """Nor does it overlook that its servers were sold more."""
     world = agent.World(tmp_path, reserved_cu=10, compute_state_path=path)

@@ -187,10 +187,12 @@ class TestRpc:
         return taken
 
     def test_accounts_are_asked_for_and_handed_over(self, agent, taken):
-        agent.api.claim_ledger(fakes.UUID, 'there', 1.5, NONCE, 7)
-        manage.wait_until(lambda: taken)
-        assert taken.pop() == (
-            transfer.Claim(fakes.UUID, 'there', NONCE, 7), 1.5)
+        for source in '', 'elsewhere', 'host':
+            agent.api.claim_ledger(fakes.UUID, 'there', 1.5, NONCE, 7, source)
+        manage.wait_until(lambda: len(taken) == 2)
+        assert taken == [
+            (transfer.Claim(fakes.UUID, 'there', NONCE, 7), 1.5)] * 2
+        taken.clear()
         statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
         for is_copy in False, True:
             agent.api.hand_over('host', statement, NONCE, is_copy=is_copy)

@@ -93,7 +93,7 @@ class TestRpcFacts:
     def test_who_is_asked_and_since_when(self, load):
         asked = load('rpc_facts').asked()
         assert asked['apply_policy'] == ('cast to one', '1.0')
-        assert asked['claim_ledger'] == ('cast to all', '1.6')
+        assert asked['claim_ledger'] == ('cast to one or all', '1.6')
         assert asked['list_servers'] == ('call to one', '1.2')
         assert asked['compare_pushed'] == ('call to any', '1.2')
 

@@ -6,6 +6,7 @@ from nova.objects import fields
 
 from nova import exception
 from nova import objects
+from nova_vqos import compute_state
 from nova_vqos import policy
 from nova_vqos.tests.fixtures import driver
 
@@ -84,6 +85,19 @@ class LiveMigrationCheckTestCase(driver.DriverTestCase):
                 self.assert_refused(
                     self.make_instance({policy.UNITS_KEY: '60'}),
                     'division by zero')
+
+    def test_the_agent_learns_where_it_comes_from(self):
+        def sources():
+            return compute_state.load(self.files.compute_state_path).sources
+        instance = self.make_instance(host='there')
+        self.check(instance)
+        self.assertEqual({instance.uuid: 'there'}, sources())
+        uuids = [f'00000000-0000-4000-8000-{number:012}'
+                 for number in range(100)]
+        for uuid in uuids:
+            instance.uuid = uuid
+            self.check(instance)
+        self.assertEqual(dict.fromkeys(uuids, 'there'), sources())
 
     def test_no_rpc(self):
         # Bounded: it must not wait for another process.

@@ -288,6 +288,18 @@ class ColdMoveTestCase(MoveTestCase):
         move.status = 'finished'
         self.assertEqual(30, self.reserved())
 
+    def test_the_agent_learns_where_it_comes_from(self):
+        def sources():
+            return compute_state.load(self.files.compute_state_path).sources
+        move, _refusal = self.claim(30)
+        self.assertEqual({move.instance_uuid: 'there'}, sources())
+        move.status = 'finished'
+        self.reserved()
+        self.assertEqual({move.instance_uuid: 'there'}, sources())
+        # A resize on this host.
+        self.claim(30, uuid=FIRST, source=driver.NODE)
+        self.assertNotIn(FIRST, sources())
+
     def test_nothing_else_gets_its_room(self):
         self.claim(30)
         self.assert_cannot(141, {}, '60 of the 200 CU', uuid=FIRST)

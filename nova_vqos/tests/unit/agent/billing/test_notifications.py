@@ -197,14 +197,15 @@ class TestSending:
                 raise ConnectionError('the bus is down')
 
         sender = outbox.Outbox('host', utc=lambda: 5.0)
-        sender.claim('no bus yet', billing_host.NONCE, 7)
+        sender.claim('no bus yet', billing_host.NONCE, 7, '')
         sender.use_bus(Api())
         sender.start()
         sender.hand_over('there', account.Account('x').statement(),
                          billing_host.NONCE, is_copy=False)
-        sender.claim('server', billing_host.NONCE, 7)
+        sender.claim('server', billing_host.NONCE, 7, '')
         wait_until(lambda: Api.claims)
         sender.stop()
-        assert Api.claims == [('server', 'host', 5.0, billing_host.NONCE, 7)]
+        assert Api.claims == [('server', 'host', 5.0, billing_host.NONCE, 7,
+                               '')]
         assert sender.dropped == 1
         assert 'the bus is down' in caplog.text

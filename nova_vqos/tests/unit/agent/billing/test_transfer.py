@@ -22,9 +22,10 @@ class TestTransfer:
         self.deliver(source, target)
 
     def deliver(self, source, target):
-        for uuid, nonce, most_debt_cu_us in target.sent.claims:
-            source.receive_claim(target.name, uuid, nonce=nonce,
-                                 most_debt_cu_us=most_debt_cu_us)
+        for asked in target.sent.claims:
+            source.receive_claim(target.name, asked.server_uuid,
+                                 nonce=asked.nonce,
+                                 most_debt_cu_us=asked.most_debt_cu_us)
         target.sent.claims.clear()
         source.round()
         for answer in source.sent.statements:
@@ -83,6 +84,28 @@ class TestTransfer:
         there.run(origin=origin)
         there.use(times=300, length_s=2.0)
         assert len(there.sent.claims) == claims
+
+    @pytest.mark.parametrize('origin', ['migrated', 'booted'])
+    def test_the_host_that_it_came_from_is_asked_first(self, host, there,
+                                                       origin):
+        there.sources = {UUID: 'here'}
+        there.run(origin=origin)
+        there.use(times=300)
+        assert [claim.source for claim in there.sent.claims] == (
+            ['here'] * 7 + [''] * 2)
+        host.begin(emulator_ns=10**9)
+        host.leave()
+        self.deliver(host, there)
+        assert there.used_cu_s() == 100
+        # It has come, and is not asked for again.
+        there.end()
+        there.begin(run='two')
+        assert there.sent.claims == []
+
+    def test_all_are_asked_where_it_is_not_known(self, there):
+        there.run(origin='migrated')
+        there.use(times=300)
+        assert {claim.source for claim in there.sent.claims} == {''}
 
     def test_a_server_that_stays_is_not_asked_for(self, host):
         host.begin()
