@@ -122,6 +122,14 @@ class TestRpc:
         assert agent.api.lift_limits('host', fakes.UUID,
                                      timeout=manage.LIMIT_S)
 
+    def test_a_limit_returns_unless_a_migration_begins_soon(
+            self, agent, monkeypatch):
+        lifted = []
+        monkeypatch.setattr(agent.loop, 'lift',
+                            lambda *arguments: lifted.append(arguments))
+        agent.call(rpcapi.LIFT_LIMITS, server_uuid=fakes.UUID)
+        assert lifted == [(fakes.UUID, 10.0)]
+
     def test_lifting_limits_of_no_server_is_harmless(self, agent):
         assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)
 
