@@ -251,8 +251,10 @@ class AccountTransfer:
         """Forget a claim that expired."""
         del self._open[uuid]
         book = self._books.running.get(uuid)
-        if book is not None:
-            book.account = book.account.unanswered()
+        if book is None:
+            return
+        before, book.account = book.account, book.account.unanswered()
+        if book.account is not before:
             self._books.store_later(book.account)
 
     def _add_claim(self, claim: Claim) -> None:
