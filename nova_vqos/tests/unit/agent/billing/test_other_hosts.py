@@ -437,7 +437,22 @@ class MortalHosts(Hosts):
         return self.sent not in self.lost
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
+# The second claim may come before the first is answered, and mend a fault.
+@pytest.mark.parametrize('lost', [set(), {3}], ids=['all', 'one claim'])
+@pytest.mark.parametrize('kill_at', range(1, 17))
+def test_each_step_may_be_the_last_of_an_agent(tmp_path, kill_at, lost):
+    """There, and back again."""
+    hosts = MortalHosts(tmp_path)
+    hosts.move(1, 'migrated', {kill_at}, lost, thief=False)
+    # Each effect that is killed at comes before the move is over.
+    assert hosts.fuse.count > 16
+    for number in 0, 2:
+        hosts.move(number, 'migrated', set(), set(), thief=False)
+        assert hosts.here.account().total_cu_us['emulator'] == (
+            hosts.used_cu_us)
+
+
+@hypothesis.settings(deadline=None, max_examples=40)
 @hypothesis.given(st.lists(st.tuples(
     st.integers(0, 2), st.sampled_from(['booted', 'migrated']),
     st.sets(st.integers(1, 20), max_size=3),
