@@ -40,6 +40,13 @@ class _ShareType(types.ConfigType):  # type: ignore[misc]
         return str(value)
 
 
+class _Address(types.IPAddress):  # type: ignore[misc]
+    """An IP address, or none."""
+
+    def __call__(self, value: str) -> str:
+        return str(super().__call__(value)) if value else ''
+
+
 # NOTE: the same name and meaning as in nova.conf: nova-compute sends what is
 # for this host there.
 HOST_OPTS = [
@@ -412,11 +419,13 @@ Port on which the agent serves its metrics to Prometheus, below ``/metrics``.
 Where another program uses the port, the agent logs that and tries again every
 30 seconds.
 """),
-    cfg.IPOpt(
+    cfg.Opt(
         'metrics_address',
+        type=_Address(),
+        default='',
         help="""
-Address on which the agent serves its metrics to Prometheus. Without it, as by
-default, it serves none.
+Address on which the agent serves its metrics to Prometheus. Empty: it serves
+none.
 
 The metrics show the names and the usage of all servers, without encryption
 and without a password: use an address that only Prometheus can reach. All

@@ -302,7 +302,7 @@ def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
     :returns: ends the export; None: metrics are off
     """
     options = conf.vqos_agent
-    if options.metrics_address is None:
+    if not options.metrics_address:
         return None
     asking = collector.SingleFlight(lambda: collector.Snapshot(*ask()))
     agent = collector.AgentCollector(
