@@ -22,7 +22,7 @@ MOST_FLAVORS = 1500
 #: JSON represents it exactly; as microseconds since 1970 it is in 2255.
 MOST_GENERATION = 2**53 - 1
 #: How far a generation may lie ahead of the clock of its receiver.
-MOST_AHEAD_US = 86_400 * 10**6
+MOST_AHEAD_US = 300 * 10**6
 
 #: The keys of a flavor that servers follow without a resize, by field.
 FOLLOWED: ty.Final[Mapping[str, str]] = {
@@ -178,17 +178,19 @@ def from_dict(data: object, generation: int | None = None) -> Overrides:
             for flavor_id, fields in data.items()}
 
 
-def check_generation(generation: object, now_us: int | None = None) -> int:
+def check_generation(generation: object, now_us: int | None = None,
+                     most_ahead_us: int = MOST_AHEAD_US) -> int:
     """A generation, from untrusted input.
 
     :param now_us: the clock that it must not be far ahead of; None: any
     :raises PushInvalid: when the input is invalid
     """
     number = _checked_number('generation', generation, MOST_GENERATION)
-    if now_us is not None and number > now_us + MOST_AHEAD_US:
+    if now_us is not None and number > now_us + most_ahead_us:
         raise PushInvalid(
-            f'generation is {number}, it must not be more than a day ahead of '
-            "this host's clock: set the clocks")
+            f'generation {number} is {(number - now_us) / 1e6:.0f} s ahead of '
+            f'the clock here, which may be {most_ahead_us / 1e6:.0f} s at '
+            'most: correct the clock skew')
     return number
 
 

@@ -177,7 +177,11 @@ def _read_flag(value: object) -> bool:
 def _read_integer(value: object) -> int:
     if (isinstance(value, bool) or not isinstance(value, int)
             or abs(value) > MOST_NUMBER):
-        raise MessageInvalid('must be a whole number of 64 bits')
+        # NOTE: Python refuses to print an integer of thousands of digits.
+        raise MessageInvalid('must be a whole number of 64 bits, not '
+                             + (f'of {value.bit_length()}'
+                                if isinstance(value, int)
+                                else ascii(value)[:40]))
     return value
 
 

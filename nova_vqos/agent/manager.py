@@ -317,7 +317,7 @@ class AgentManager:
         :param flavors: by id of the flavor: name, vcpus, units (or None),
             quantum_class, dd_billing, guarantee; 1500 at most
         :raises InvalidArgument: when it is no push, or its generation lies
-            more than a day ahead of this host's clock
+            more than 5 minutes ahead of this host's clock
         """
         return self._receiver().push(generation, flavors)
 

@@ -29,6 +29,8 @@ _FIRST_S = 10.0
 # as long each time, since there may be none.
 _AGAIN_S = 30.0
 _STOP_TIMEOUT_S = 1.0
+# Nova's limit of a host's name.
+_MOST_NAME = 255
 
 
 class Gossip:
@@ -44,7 +46,7 @@ class Gossip:
         :param host: name of this host
         :param interval_s: from one request to the next, on average
         """
-        self._refused = ''
+        self._refused: set[str] = set()
         self._receiver = merger
         self._host = host
         self._interval_s = interval_s
@@ -97,15 +99,16 @@ class Gossip:
         return False
 
     def _merge(self, answer: messages.PushedDifference) -> None:
+        newer, refused = False, ''
         try:
-            newer = (answer.flavors is not None
-                     and self._receiver.merge(answer.flavors))
+            if answer.flavors is not None:
+                newer, refused = self._receiver.merge(answer.flavors)
         except policy_override.PushInvalid as error:
-            if str(error) != self._refused:
-                LOG.warning('Overrides of host %s are refused: %s',
-                            answer.host, error)
-            self._refused = str(error)
-            return
+            refused = str(error)
+        host = answer.host[:_MOST_NAME]
+        # Once for a host: its generations differ from time to time.
+        if refused and host not in self._refused:
+            LOG.warning('Overrides of host %s are refused: %s', host, refused)
+            self._refused.add(host)
         if newer:
-            LOG.info('Caught up on missed policy pushes from host %s',
-                     answer.host)
+            LOG.info('Caught up on missed policy pushes from host %s', host)

@@ -52,21 +52,27 @@ class Receiver:
             generation=policy_override.generation_of(held), state=state,
             stored=not problem, problem=problem, servers=changed)
 
-    def merge(self, flavors: object) -> bool:
+    def merge(self, flavors: object) -> tuple[bool, str]:
         """Merge the overrides of another agent.
 
         :param flavors: by id, as
             :meth:`nova_vqos.policy_override.Override.to_dict`
-        :returns: whether any of them is newer
+        :returns: whether any of them is newer; and why some are ignored, ''
+            where none is
         :raises nova_vqos.policy_override.PushInvalid: when one is invalid
         """
-        overrides = policy_override.from_dict(flavors)
-        policy_override.check_generation(
-            policy_override.generation_of(overrides) or 1, self._now_us())
-        newer = self._store.merge(overrides)
+        accepted, now_us, refused = {}, self._now_us(), ''
+        for flavor_id, override in policy_override.from_dict(flavors).items():
+            try:
+                policy_override.check_generation(override.generation, now_us)
+            except policy_override.PushInvalid as error:
+                refused = f'flavor {flavor_id}: {error}'
+            else:
+                accepted[flavor_id] = override
+        newer = self._store.merge(accepted)
         if newer:
             self._follow()
-        return newer
+        return newer, refused
 
     def compare(self, digest: object) -> messages.PushedDifference:
         """Compare this agent's overrides with another's.

@@ -80,17 +80,42 @@ class PushPolicies(_PolicyCommand):
         asked = self.hosts(parsed_args)
         if parsed_args.dry_run:
             return PLAN_COLUMNS, plan_rows(wanted, self.ask_pushed(asked))
-        # The next question warns of those that do not answer.
+        held = pushed.digests(self.ask_quietly, asked)
         generation = max(store.now_us(), 1 + max(
-            pushed.generations(self.ask_quietly, asked), default=0))
-        results = self.ask(
-            asked, rpcapi.PUSH_POLICIES, generation=generation,
+            (one.value.generation for one in held if one.value is not None),
+            default=0))
+        results = self._push(
+            asked, generation=generation,
             flavors={flavor_id: {
                 name: value for name, value in override.to_dict().items()
                 if name != 'generation'}
                 for flavor_id, override in wanted.items()})
+        self._warn_of_ignored(held, results)
         self._warn(results, generation)
         return PUSH_COLUMNS, [push_row(one, generation) for one in results]
+
+    def _push(self, hosts: Mapping[str, str], **arguments: ty.Any
+              ) -> list[fanout.Answer[messages.PushResult]]:
+        results = [pushed.plausible(one) for one in self.ask_quietly(
+            hosts, rpcapi.PUSH_POLICIES, **arguments)]
+        self.warn([one for one in results if one.value is None],
+                  len(results))
+        return results
+
+    def _warn_of_ignored(
+            self, held: Sequence[fanout.Answer[messages.PushState]],
+            results: Sequence[fanout.Answer[messages.PushResult]]) -> None:
+        """Warn of hosts whose generation did not count for the push."""
+        # A host that fails twice alike is warned of as such.
+        ignored = [f'{before.host} ({before.error})'
+                   for before, after in zip(held, results, strict=True)
+                   if before.error not in ('', after.error)]
+        if ignored:
+            self.status = 1
+            self.app.LOG.warning(
+                'the newest generation of these hosts is unknown, and the '
+                'push may be older than what they hold: %s',
+                output.some(ignored))
 
     def _warn_of_invalid(self, invalid: Sequence[str], valid: int) -> None:
         """

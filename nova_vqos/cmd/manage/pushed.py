@@ -13,8 +13,15 @@ from nova_vqos import policy_override
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.overrides import store
+
+# Half of what agents accept, whose clocks are not all alike: a push is newer
+# than what hosts report, and must not be too far ahead for any.
+_MOST_AHEAD_US = policy_override.MOST_AHEAD_US // 2
 
 _Reply = ty.TypeVar('_Reply')
+_Told = ty.TypeVar('_Told', messages.PushResult, messages.PushState,
+                   messages.Pushed, messages.PushedDigest)
 
 
 class _Ask(ty.Protocol):
@@ -27,12 +34,41 @@ class _Ask(ty.Protocol):
         ...
 
 
-def generations(ask: _Ask, hosts: Mapping[str, str]) -> list[int]:
-    """The largest generation of each host that answers."""
-    digests = ask(hosts, rpcapi.GET_PUSHED_DIGEST)
-    return [one.value.generation
-            for answers in (digests, _of_older(ask, digests))
-            for one in answers if one.value is not None]
+def digests(ask: _Ask, hosts: Mapping[str, str]
+            ) -> list[fanout.Answer[messages.PushState]]:
+    """The newest generation of each host, with a digest or its flavors.
+
+    :returns: one for each host, sorted by host
+    """
+    found = ask(hosts, rpcapi.GET_PUSHED_DIGEST)
+    older = {one.host: one for one in _of_older(ask, found)}
+    return [plausible(older.get(one.host, one)) for one in found]
+
+
+def plausible(answer: fanout.Answer[_Told]) -> fanout.Answer[_Told]:
+    """The answer, or that of a host with an error where it cannot be true.
+
+    A host that reports any generation would else choose that of the next
+    push, which other hosts then refuse.
+    """
+    told = answer.value
+    try:
+        # 0: there was no push.
+        if told is not None and told.generation:
+            _check(told.generation)
+        if isinstance(told, messages.Pushed):
+            policy_override.from_dict(policy_override.to_dict(told.flavors))
+            for override in told.flavors.values():
+                _check(override.generation)
+    except policy_override.PushInvalid as error:
+        return answer._replace(
+            value=None, error=f'its answer is ignored: {error}')
+    return answer
+
+
+def _check(generation: int) -> None:
+    policy_override.check_generation(
+        generation, store.now_us(), _MOST_AHEAD_US)
 
 
 def of_hosts(ask: _Ask, hosts: Mapping[str, str]
@@ -41,16 +77,17 @@ def of_hosts(ask: _Ask, hosts: Mapping[str, str]
 
     :returns: one for each host, sorted by host
     """
-    digests = ask(hosts, rpcapi.GET_PUSHED_DIGEST)
+    digests = [plausible(one) for one in ask(hosts, rpcapi.GET_PUSHED_DIGEST)]
     holders = {one.value.digest: one for one in digests
                if one.value is not None}
     flavors = {
         policy_override.digest_of(one.value.flavors): one.value.flavors
-        for one in ask(_cells(holders.values()), rpcapi.GET_PUSHED)
+        for one in map(plausible, ask(_cells(holders.values()),
+                                      rpcapi.GET_PUSHED))
         if one.value is not None}
-    found = {one.host: one for one in _of_older(ask, digests)}
+    found = {one.host: plausible(one) for one in _of_older(ask, digests)}
     # The agent of that digest may have ended, or followed a push meanwhile.
-    found |= {one.host: one for one in ask(_cells(
+    found |= {one.host: plausible(one) for one in ask(_cells(
         one for one in digests
         if one.value is not None and one.value.digest not in flavors),
         rpcapi.GET_PUSHED)}

@@ -118,12 +118,11 @@ def test_generations_that_are_none(generation):
 
 def test_a_generation_far_in_the_future_is_refused():
     now_us = 1_000_000_000
-    day_us = 86_400 * 10**6
+    most_us = 300 * 10**6
     assert policy_override.check_generation(
-        now_us + day_us, now_us) == now_us + day_us
-    with pytest.raises(policy_override.PushInvalid,
-                       match='ahead of this host'):
-        policy_override.check_generation(now_us + day_us + 1, now_us)
+        now_us + most_us, now_us) == now_us + most_us
+    with pytest.raises(policy_override.PushInvalid, match='clock skew'):
+        policy_override.check_generation(now_us + most_us + 1, now_us)
 
 
 class TestMatch:

@@ -239,6 +239,19 @@ def test_garbage_of_others_is_logged_once(add, caplog, flavors):
     assert caplog.text.count('Overrides of host b are refused') == 1
 
 
+def test_one_flavor_too_far_ahead_does_not_hide_the_others(add, caplog):
+    """As of an agent whose clock is some seconds ahead of this one's."""
+    agent = add('a')
+    ahead_us = now_us() + policy_override.MOST_AHEAD_US + 10**8
+    bus = Bus(messages.PushedDifference('b', {
+        'f1': {**FLAVORS['f1'], 'generation': now_us()},
+        'f2': {**FLAVORS['f1'], 'generation': ahead_us}}))
+    agent.gossip.compare(bus)
+    agent.gossip.compare(bus)
+    assert set(agent.store.overrides) == {'f1'}
+    assert caplog.text.count('Overrides of host b are refused') == 1
+
+
 @pytest.mark.parametrize('host, waited_s', [
     # A thousand that start together ask within ten seconds, and drift.
     ('b', [10.0, 450.0, 450.0, 450.0, 450.0, 450.0]),

@@ -237,11 +237,24 @@ class TestPush:
     def test_no_push_is_lost_by_a_clock(self, run, made, nova, monkeypatch):
         run('policy', 'push')
         before = made['a'].generation
-        monkeypatch.setattr(store, 'now_us', lambda: 1000)
+        now_us = before - 10**8
+        monkeypatch.setattr(store, 'now_us', lambda: now_us)
         nova.add('f3', 'dear', vqos__dd_billing='off')
         assert run('policy', 'push').status == 0
         assert made['a'].generation == before + 1
         assert made['b'].store.overrides['f3'].dd_billing == 'off'
+
+    def test_a_clock_that_is_too_slow_is_reported(self, run, made, nova,
+                                                  monkeypatch):
+        run('policy', 'push')
+        before = made['a'].generation
+        monkeypatch.setattr(store, 'now_us', lambda: 1000)
+        nova.add('f3', 'dear', vqos__dd_billing='off')
+        ran = run('policy', 'push')
+        assert ran.status == 1
+        assert f'a (its answer is ignored: generation {before}' in ' '.join(
+            ran.err.split())
+        assert made['a'].generation == before
 
     def test_an_overtaken_push_is_reported(self, run, made, monkeypatch):
         real = manager.AgentManager.push_policies
@@ -353,7 +366,7 @@ class TestDigests:
         ran = run('policy', 'status', '-f', 'json')
         assert (ran.status, ran.err) == (0, '')
         assert rows(ran)['a']['generation'] == first
-        monkeypatch.setattr(store, 'now_us', lambda: 1000)
+        monkeypatch.setattr(store, 'now_us', lambda: first - 10**8)
         assert run('policy', 'push').status == 0
         assert made['b'].generation == first + 1
 
@@ -385,6 +398,91 @@ class TestDigests:
         ran = run('policy', 'status', '-f', 'json')
         assert ran.status == 1
         assert {row['state'] for row in ran.json} == {'no answer'}
+
+
+class Evil:
+    """The agent of a host that was taken over."""
+
+    target = manager.oslo_messaging.Target(version=rpcapi.VERSION)
+
+    def __init__(self, generation, flavors=None, digest='0'):
+        self._state = {
+            'host': 'evil', 'generation': generation, 'pushed_at': '',
+            'problem': '', 'following': 0, 'other_units': 0, 'refused': 0,
+            'unmatched': 0, 'not_following': []}
+        self._flavors = {} if flavors is None else flavors
+        self._digest = digest
+
+    def get_pushed(self, _context):
+        return {**self._state, 'flavors': self._flavors}
+
+    def get_pushed_digest(self, _context):
+        return {**self._state, 'digest': self._digest}
+
+    def push_policies(self, _context, **_arguments):
+        return {**self._state, 'state': 'same', 'stored': True, 'servers': 0}
+
+
+TEN_YEARS_US = 10 * 365 * 86_400 * 10**6
+GENERATIONS = [
+    lambda: store.now_us() + TEN_YEARS_US,
+    # What agents would still accept, if their clocks were all alike.
+    lambda: store.now_us() + policy_override.MOST_AHEAD_US - 10**7,
+    lambda: 2**53, lambda: 2**62, lambda: 10**30, lambda: -1, lambda: 'x',
+    lambda: 1.5, lambda: None, lambda: True]
+
+
+class TestEvil:
+    """What one host answers is its own line, and no more."""
+
+    @pytest.fixture(autouse=True)
+    def hosts(self, made, nova):
+        nova.hosts = ('a', 'b', 'evil')
+
+    @pytest.mark.parametrize('generation', GENERATIONS)
+    def test_generations_that_cannot_be(self, run, made, agents, generation):
+        value = generation()
+        agents.add('evil', Evil(value))
+        before_us = store.now_us()
+        ran = run('policy', 'push', '-f', 'json')
+        assert [rows(ran)[host]['state'] for host in 'ab'] == ['applied'] * 2
+        assert rows(ran)['evil']['state'] == 'no answer'
+        for agent in made.values():
+            assert before_us <= agent.generation <= store.now_us()
+            assert len(agent.store.overrides) == 3
+        assert ran.status == 1
+        assert 'evil (its answer' in ' '.join(ran.err.split())
+        ran = run('policy', 'status', '-f', 'json')
+        assert [rows(ran)[host]['state'] for host in 'ab'] == ['current'] * 2
+        assert rows(ran)['evil']['state'] == 'no answer'
+
+    @pytest.mark.parametrize('flavors', [
+        'flavors', {'f1': {'x': 1}}, {'f1': None}, {'': {}},
+        {'f1': {**test_gossip.FLAVORS['f1'], 'generation': -1}},
+        {'f1': {**test_gossip.FLAVORS['f1'], 'generation': 2**53 - 1}},
+        {'f1': {**test_gossip.FLAVORS['f1'], 'generation': 1,
+                'dd_billing': 'free'}},
+        {'f1': {**test_gossip.FLAVORS['f1'], 'generation': 1,
+                'name': 'x' * 256}},
+    ])
+    def test_flavors_that_cannot_be(self, run, made, agents, flavors):
+        agents.add('evil', Evil(0, flavors))
+        assert [row['state'] for row in run(
+            'policy', 'push', '-f', 'json').json] == [
+                'applied', 'applied', 'same']
+        ran = run('policy', 'status', '-f', 'json')
+        assert ran.status == 1
+        assert [rows(ran)[host]['state'] for host in 'ab'] == ['current'] * 2
+        assert rows(ran)['evil']['state'] == 'no answer'
+        assert rows(ran)['evil']['problem']
+
+    def test_the_digest_of_others(self, run, made, agents):
+        """It is asked for the flavors of all, and has others."""
+        run('policy', 'push', '--host', 'a', '--host', 'b')
+        agents.add('evil', Evil(0, {'f1': {}}, made['a'].pushing.digest()))
+        ran = run('policy', 'status', '-f', 'json')
+        assert [rows(ran)[host]['state'] for host in 'ab'] == ['current'] * 2
+        assert rows(ran)['evil']['state'] == 'no answer'
 
 
 class TestShow:
