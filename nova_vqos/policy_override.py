@@ -2,9 +2,8 @@
 """Policy overrides: what a policy push changes for running servers.
 
 An :class:`Override` has the keys of a flavor that running servers follow, and
-the generation of its push. Of two overrides of a flavor the newer one holds.
-So all agents that received the same pushes hold the same overrides, in
-whatever order, how often and from which agent they came. Pure: standard
+the generation of its push. Of two overrides of a flavor the newer one holds,
+and :mod:`nova_vqos.policy_push` says which flavors have one. Pure: standard
 library only.
 """
 
@@ -129,16 +128,11 @@ def match(overrides: Overrides, flavor_id: str, name: str,
 
 
 def merged(ours: Overrides, theirs: Overrides) -> Overrides:
-    """The newer override of each flavor, and at most the MOST_FLAVORS newest.
-    """
+    """The newer override of each flavor."""
     found = dict(ours)
     for flavor_id, override in theirs.items():
         if _order(override) > _order(found.get(flavor_id)):
             found[flavor_id] = override
-    if len(found) > MOST_FLAVORS:
-        newest = sorted(found, key=lambda flavor_id: (
-            _order(found[flavor_id]), flavor_id))[-MOST_FLAVORS:]
-        found = {flavor_id: found[flavor_id] for flavor_id in newest}
     return found
 
 

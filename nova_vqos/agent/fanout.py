@@ -160,8 +160,7 @@ class Fleet:
             return NO_AGENT
         if isinstance(error, primitives.MessageInvalid):
             return f'its answer cannot be read: {error}'
-        kind = getattr(error, 'exc_type', None) or type(error).__name__
-        if kind.startswith(('UnsupportedVersion', 'NoSuchMethod')):
+        if rpcapi.is_too_old(error):
             return TOO_OLD
         return one_line(getattr(error, 'value', None) or error)
 

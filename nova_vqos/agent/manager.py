@@ -16,6 +16,7 @@ import oslo_messaging
 from nova_vqos import compute_state
 from nova_vqos import policy as policies
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import speeds as records
 from nova_vqos import utc
@@ -61,6 +62,8 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
         try:
             return primitives.to_primitives(
                 method(self, _context, **arguments))
+        except policy_push.TooManyFlavors as error:
+            raise rpcapi.TooManyFlavors(str(error)) from error
         except _INVALID as error:
             raise rpcapi.InvalidArgument(str(error)) from error
         except TimeoutError as error:
@@ -303,23 +306,36 @@ class AgentManager:
                                   records.parse(speeds))
 
     @_checked
-    def push_policies(self, _context: object, generation: object,
-                      flavors: object) -> messages.PushResult:
+    def push_flavors(self, _context: object,
+                     push: object) -> messages.PushResult:
         """Have running servers follow flavors as they are now.
 
         Their quantum class, billing and guarantee, never units or cap. Of each
         flavor the push with the largest generation holds, in whatever order
         pushes come, until another is pushed, and also after a restart of the
-        agent.
+        agent. Flavors that a full push lacks have no older push any more.
 
-        :param generation: of this push: microseconds since 1970, or one more
-            than the largest there is
-        :param flavors: by id of the flavor: name, vcpus, units (or None),
-            quantum_class, dd_billing, guarantee; 1500 at most
+        :param push: a mapping: generation (microseconds since 1970, or one
+            more than the largest there is), full (True or False), flavors (by
+            id: name, vcpus, units (or None), quantum_class, dd_billing,
+            guarantee) and signature (empty)
         :raises InvalidArgument: when it is no push, or its generation lies
             more than 5 minutes ahead of this host's clock
+        :raises TooManyFlavors: when this host would have more than 1500
         """
-        return self._receiver().push(generation, flavors)
+        return self._receiver().push(push)
+
+    @_checked
+    def push_policies(self, _context: object, generation: object,
+                      flavors: object) -> messages.PushResult:
+        """The same for callers before 1.6: a partial push.
+
+        :param generation: of the push
+        :param flavors: likewise
+        :raises InvalidArgument: as push_flavors
+        :raises TooManyFlavors: likewise
+        """
+        return self._receiver().push_partial(generation, flavors)
 
     @_checked
     def get_pushed(self, _context: object) -> messages.Pushed:
@@ -332,14 +348,24 @@ class AgentManager:
         return self._receiver().short_report()
 
     @_checked
-    def compare_pushed(self, _context: object,
-                       digest: object) -> messages.PushedDifference:
+    def compare_pushes(self, _context: object,
+                       digest: object) -> messages.PushesDifference:
         """The pushes that this host holds, if they differ.
 
         :param digest: of the pushes that the caller holds
         :raises InvalidArgument: when it is no digest
         """
         return self._receiver().compare(digest)
+
+    @_checked
+    def compare_pushed(self, _context: object,
+                       digest: object) -> messages.PushedDifference:
+        """The same for callers before 1.6: what holds for each flavor.
+
+        :param digest: of what the caller holds
+        :raises InvalidArgument: when it is no digest
+        """
+        return self._receiver().compare_overrides(digest)
 
     def _receiver(self) -> receiver.Receiver:
         if self._push_receiver is None:

@@ -654,7 +654,7 @@ class Following:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult(Following):
-    """The answer to ``push_policies``.
+    """The answer to ``push_flavors`` and ``push_policies``.
 
     :ivar generation: the largest that the host has
     :ivar state: applied (some of the push was new), same (it was known) or
@@ -677,12 +677,15 @@ class PushState(Following):
     """The pushes that a host holds, and how servers follow them.
 
     :ivar generation: the largest; 0: there was no push
+    :ivar full_generation: of the newest full push; 0: there was none
     :ivar pushed_at: '' where there was no push
-    :ivar problem: why the pushes do not outlive the agent
+    :ivar problem: why the pushes do not outlive the agent, or the last one was
+        refused
     """
 
     host: str
     generation: int
+    full_generation: int = 0
     pushed_at: str
     problem: str
 
@@ -706,6 +709,18 @@ class PushedDigest(PushState):
     """
 
     digest: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PushesDifference:
+    """The answer to ``compare_pushes``.
+
+    :ivar pushes: for :func:`nova_vqos.policy_push.from_list`; None: both
+        agents hold the same
+    """
+
+    host: str
+    pushes: object
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

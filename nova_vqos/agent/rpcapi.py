@@ -43,6 +43,10 @@ class InvalidArgument(AgentError):
     """An argument of a call is not what it has to be."""
 
 
+class TooManyFlavors(AgentError):
+    """With this push the agent would have more flavors than it keeps."""
+
+
 #: In the text of UnknownServer, by which it is known on the other side.
 NOT_HERE = 'does not run on'
 
@@ -64,6 +68,7 @@ class Method(ty.Generic[_Reply]):
 
 
 CHECK_SERVER = Method('check_server', messages.Refusal, '1.4')
+COMPARE_PUSHES = Method('compare_pushes', messages.PushesDifference, '1.6')
 COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
 GET_HOST = Method('get_host', messages.Host, '1.0')
 GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
@@ -72,7 +77,14 @@ GET_PUSHED_DIGEST = Method('get_pushed_digest', messages.PushedDigest, '1.5')
 GET_SERVER = Method('get_server', messages.ServerDetail, '1.0')
 LIFT_LIMITS = Method('lift_limits', messages.Lifted, '1.1')
 LIST_SERVERS = Method('list_servers', messages.Servers, '1.2')
+PUSH_FLAVORS = Method('push_flavors', messages.PushResult, '1.6')
 PUSH_POLICIES = Method('push_policies', messages.PushResult, '1.2')
+
+
+def is_too_old(error: Exception) -> bool:
+    """Whether an agent lacks the method that it was asked."""
+    kind = getattr(error, 'exc_type', None) or type(error).__name__
+    return kind.startswith(('UnsupportedVersion', 'NoSuchMethod'))
 
 
 class AgentAPI:

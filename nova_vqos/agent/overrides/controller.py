@@ -75,10 +75,11 @@ class OverridesController(controller.Controller):
                 server.keeps_reservation for server in known))
 
     def status(self) -> controller.Status:
-        """The problem of the store, and how often a policy was invalid."""
-        problem = '' if self._store is None else self._store.problem
+        """Problems of the store, and how often a policy was invalid."""
+        problems = () if self._store is None else (
+            self._store.problem, self._store.refused)
         return controller.Status(
-            alarms=(problem,) if problem else (),
+            alarms=tuple(filter(None, problems)),
             counters={'policy_errors': self._policy_errors})
 
     def close(self) -> None:

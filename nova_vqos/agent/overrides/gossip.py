@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Anti-entropy: an agent that missed a push gets it from another agent.
 
-In an interval, each agent compares its overrides with those of one other
-agent of its cell, which the bus chooses. That costs one request and one
-reply, which is short where both have the same overrides.
+In an interval, each agent compares its pushes with those of one other agent of
+its cell, which the bus chooses. That costs one request and one reply, which is
+short where both have the same pushes.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,11 @@ _STOP_TIMEOUT_S = 1.0
 # Nova's limit of a host's name.
 _MOST_NAME = 255
 
+_Difference = messages.PushesDifference | messages.PushedDifference
+
 
 class Gossip:
-    """Compares the overrides of this agent with those of others."""
+    """Compares the pushes of this agent with those of others."""
 
     def __init__(self, merger: receiver.Receiver, host: str,
                  interval_s: float, *,
@@ -42,7 +44,7 @@ class Gossip:
                  ) -> None:
         """Prepare; nothing is sent yet.
 
-        :param merger: receives the overrides of other agents
+        :param merger: receives the pushes of other agents
         :param host: name of this host
         :param interval_s: from one request to the next, on average
         """
@@ -79,7 +81,7 @@ class Gossip:
             wait_s = interval_s * self._uniform(0.5, 1.5)
 
     def compare(self, api: rpcapi.AgentAPI) -> bool:
-        """Compare overrides with any other agent; never raises.
+        """Compare pushes with any other agent; never raises.
 
         :returns: whether another agent replied
         """
@@ -87,28 +89,40 @@ class Gossip:
             for _ in range(_MAX_REQUESTS):
                 if self._stopping.is_set():
                     break
-                answer = api.call(None, rpcapi.COMPARE_PUSHED,
-                                  timeout=_TIMEOUT_S,
-                                  digest=self._receiver.digest())
+                answer = self._ask(api)
                 if answer.host != self._host:
                     self._merge(answer)
                     return True
         except Exception as error:
             # Any error of the bus, or the reply of another version.
-            LOG.debug('No other agent compared its overrides: %s', error)
+            LOG.debug('No other agent compared its pushes: %s', error)
         return False
 
-    def _merge(self, answer: messages.PushedDifference) -> None:
+    def _ask(self, api: rpcapi.AgentAPI) -> _Difference:
+        try:
+            return api.call(None, rpcapi.COMPARE_PUSHES, timeout=_TIMEOUT_S,
+                            digest=self._receiver.digest())
+        except Exception as error:
+            if not rpcapi.is_too_old(error):
+                raise
+        # That was an agent before 1.6: any other may answer this.
+        return api.call(None, rpcapi.COMPARE_PUSHED, timeout=_TIMEOUT_S,
+                        digest=self._receiver.overrides_digest())
+
+    def _merge(self, answer: _Difference) -> None:
         newer, refused = False, ''
         try:
-            if answer.flavors is not None:
-                newer, refused = self._receiver.merge(answer.flavors)
+            if isinstance(answer, messages.PushesDifference):
+                if answer.pushes is not None:
+                    newer, refused = self._receiver.merge(answer.pushes)
+            elif answer.flavors is not None:
+                newer, refused = self._receiver.merge_overrides(answer.flavors)
         except policy_override.PushInvalid as error:
             refused = str(error)
         host = answer.host[:_MOST_NAME]
         # Once for a host: its generations differ from time to time.
         if refused and host not in self._refused:
-            LOG.warning('Overrides of host %s are refused: %s', host, refused)
+            LOG.warning('Pushes of host %s are refused: %s', host, refused)
             self._refused.add(host)
         if newer:
             LOG.info('Caught up on missed policy pushes from host %s', host)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receives policy pushes, of operators and of other agents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import utc
 from nova_vqos.agent import messages
@@ -18,7 +19,7 @@ class Receiver:
                  report: Callable[[], messages.Following], host: str, *,
                  now_us: Callable[[], int] = override_store.now_us) -> None:
         """
-        :param store: stores the overrides
+        :param store: stores the pushes
         :param follow: makes the servers follow them
         :param report: how they do
         :param host: name of this host
@@ -30,9 +31,17 @@ class Receiver:
         self._host = host
         self._now_us = now_us
 
-    def push(self, generation: object,
-             flavors: object) -> messages.PushResult:
+    def push(self, push: object) -> messages.PushResult:
         """Receive a push of an operator.
+
+        :param push: as :meth:`nova_vqos.policy_push.Push.to_dict`
+        :raises nova_vqos.policy_override.PushInvalid: when it is invalid
+        """
+        return self._receive(policy_push.from_dict(push))
+
+    def push_partial(self, generation: object,
+                     flavors: object) -> messages.PushResult:
+        """The same of a caller before 1.6.
 
         :param generation: of all flavors
         :param flavors: by id, as
@@ -40,85 +49,122 @@ class Receiver:
             generation
         :raises nova_vqos.policy_override.PushInvalid: when it is invalid
         """
-        pushed = policy_override.from_dict(
-            flavors,
-            policy_override.check_generation(generation, self._now_us()))
-        newer = self._store.merge(pushed)
+        checked = policy_override.check_generation(generation)
+        return self._receive(policy_push.Push(
+            checked, full=False,
+            overrides=policy_override.from_dict(flavors, checked)))
+
+    def _receive(self, push: policy_push.Push) -> messages.PushResult:
+        policy_override.check_generation(push.generation, self._now_us())
+        newer, refused = self._store.merge([push])
+        if refused is not None:
+            raise refused
         held = self._store.overrides
-        state, problem = _state(newer, pushed, held), self._store.problem
+        state, problem = _state(newer, push, held), self._store.problem
         changed, following = self._follow()
         return primitives.extended(
             messages.PushResult, following, host=self._host,
-            generation=policy_override.generation_of(held), state=state,
-            stored=not problem, problem=problem, servers=changed)
+            generation=policy_push.generation_of(self._store.pushes),
+            state=state, stored=not problem, problem=problem,
+            servers=changed)
 
-    def merge(self, flavors: object) -> tuple[bool, str]:
-        """Merge the overrides of another agent.
+    def merge(self, found: object) -> tuple[bool, str]:
+        """Merge the pushes of another agent.
 
-        :param flavors: by id, as
-            :meth:`nova_vqos.policy_override.Override.to_dict`
+        :param found: a list, as :meth:`nova_vqos.policy_push.Push.to_dict`
         :returns: whether any of them is newer; and why some are ignored, ''
             where none is
         :raises nova_vqos.policy_override.PushInvalid: when one is invalid
         """
-        accepted, now_us, refused = {}, self._now_us(), ''
-        for flavor_id, override in policy_override.from_dict(flavors).items():
+        return self._merge(policy_push.from_list(found))
+
+    def merge_overrides(self, flavors: object) -> tuple[bool, str]:
+        """Merge the overrides of an agent before 1.6.
+
+        :param flavors: by id, as
+            :meth:`nova_vqos.policy_override.Override.to_dict`
+        :returns: as :meth:`merge`
+        :raises nova_vqos.policy_override.PushInvalid: when one is invalid
+        """
+        return self._merge(policy_push.of_overrides(
+            policy_override.from_dict(flavors)))
+
+    def _merge(self, found: Iterable[policy_push.Push]) -> tuple[bool, str]:
+        accepted, now_us = [], self._now_us()
+        problem: object = ''
+        for push in found:
             try:
-                policy_override.check_generation(override.generation, now_us)
+                policy_override.check_generation(push.generation, now_us)
             except policy_override.PushInvalid as error:
-                refused = f'flavor {flavor_id}: {error}'
+                problem = error
             else:
-                accepted[flavor_id] = override
-        newer = self._store.merge(accepted)
+                accepted.append(push)
+        newer, refused = self._store.merge(accepted)
         if newer:
             self._follow()
-        return newer, refused
+        return newer, str(refused or problem)
 
-    def compare(self, digest: object) -> messages.PushedDifference:
-        """Compare this agent's overrides with another's.
+    def compare(self, digest: object) -> messages.PushesDifference:
+        """Compare this agent's pushes with another's.
 
-        :param digest: of the other's overrides
-        :returns: this agent's overrides, where they differ
+        :param digest: of the other's pushes
+        :returns: this agent's pushes, where they differ
         :raises nova_vqos.policy_override.PushInvalid: when it is invalid
         """
-        if not isinstance(digest, str) or len(digest) > 64:
-            raise policy_override.PushInvalid(
-                'digest must be a text of 64 characters')
-        overrides = self._store.overrides
+        differ = _checked_digest(digest) != self.digest()
+        return messages.PushesDifference(self._host, [
+            push.to_dict() for push in self._store.pushes] if differ else None)
+
+    def compare_overrides(self, digest: object) -> messages.PushedDifference:
+        """The same for an agent before 1.6, which keeps overrides alone.
+
+        :raises nova_vqos.policy_override.PushInvalid: when it is invalid
+        """
+        differ = _checked_digest(digest) != self.overrides_digest()
         return messages.PushedDifference(self._host, (
-            None if digest == policy_override.digest_of(overrides)
-            else policy_override.to_dict(overrides)))
+            policy_override.to_dict(self._store.overrides) if differ
+            else None))
 
     def digest(self) -> str:
+        """The digest of the pushes of this agent."""
+        return policy_push.digest_of(self._store.pushes)
+
+    def overrides_digest(self) -> str:
         """The digest of the overrides of this agent."""
         return policy_override.digest_of(self._store.overrides)
 
     def report(self) -> messages.Pushed:
         """The overrides of this agent, and how its servers follow them."""
-        overrides = self._store.overrides
-        return primitives.extended(
-            messages.Pushed, self._push_state(overrides), flavors=overrides)
+        return primitives.extended(messages.Pushed, self._push_state(),
+                                   flavors=self._store.overrides)
 
     def short_report(self) -> messages.PushedDigest:
         """The same with a digest in place of the overrides."""
-        overrides = self._store.overrides
-        return primitives.extended(
-            messages.PushedDigest, self._push_state(overrides),
-            digest=policy_override.digest_of(overrides))
+        return primitives.extended(messages.PushedDigest, self._push_state(),
+                                   digest=self.overrides_digest())
 
-    def _push_state(self, overrides: policy_override.Overrides
-                    ) -> messages.PushState:
-        generation = policy_override.generation_of(overrides)
+    def _push_state(self) -> messages.PushState:
+        held = self._store.pushes
+        generation = policy_push.generation_of(held)
         return primitives.extended(
             messages.PushState, self._report(), host=self._host,
-            generation=generation, problem=self._store.problem,
+            generation=generation,
+            full_generation=policy_push.full_generation_of(held),
+            problem=self._store.problem or self._store.refused,
             pushed_at=utc.text(generation / 1e6) if generation else '')
 
 
-def _state(newer: bool, pushed: policy_override.Overrides,
+def _state(newer: bool, push: policy_push.Push,
            held: policy_override.Overrides) -> str:
     if newer:
         return 'applied'
     return ('same' if all(held.get(flavor_id) == override
-                          for flavor_id, override in pushed.items())
+                          for flavor_id, override in push.overrides.items())
             else 'older')
+
+
+def _checked_digest(digest: object) -> str:
+    if not isinstance(digest, str) or len(digest) > 64:
+        raise policy_override.PushInvalid(
+            'digest must be a text of 64 characters')
+    return digest

@@ -11,6 +11,7 @@ from cliff import lister
 
 from nova_vqos import policy
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
@@ -50,7 +51,8 @@ class PushPolicies(_PolicyCommand):
     """Have running servers follow their flavors as Nova has them now.
 
     They follow vqos:quantum_class, vqos:dd_billing and vqos:guarantee; the
-    defaults of a flavor without them. Units, vqos:cap and vqos:work change
+    defaults of a flavor without them; and of a flavor that Nova does not have
+    any more, what they were booted with. Units, vqos:cap and vqos:work change
     only by a resize, and a reservation ends only when its server stops. Agents
     that are down get the push from others once they are back. Exits with 1
     where a host did not acknowledge, or a flavor is invalid and not pushed.
@@ -77,33 +79,56 @@ class PushPolicies(_PolicyCommand):
         wanted, invalid = overrides(flavors)
         self._warn_of_invalid(invalid, len(wanted))
         self._warn_of_work(flavors)
+        # A full push would drop the overrides of invalid flavors.
+        full = not parsed_args.flavors and not invalid
         asked = self.hosts(parsed_args)
         if parsed_args.dry_run:
-            return PLAN_COLUMNS, plan_rows(wanted, self.ask_pushed(asked))
-        held = pushed.digests(self.ask_quietly, asked)
+            answers = self.ask_pushed(asked)
+            if full:
+                self._warn_of_dropped(wanted, answers)
+            return PLAN_COLUMNS, plan_rows(wanted, answers)
+        held = pushed.generations(self.ask_quietly, asked)
         generation = max(store.now_us(), 1 + max(
-            (one.value.generation for one in held if one.value is not None),
-            default=0))
-        results = self._push(
-            asked, generation=generation,
-            flavors={flavor_id: {
-                name: value for name, value in override.to_dict().items()
-                if name != 'generation'}
-                for flavor_id, override in wanted.items()})
+            (one.value for one in held if one.value is not None), default=0))
+        results = self._push(asked, policy_push.Push(
+            generation, full, {
+                flavor_id: override._replace(generation=generation)
+                for flavor_id, override in wanted.items()}))
         self._warn_of_ignored(held, results)
         self._warn(results, generation)
         return PUSH_COLUMNS, [push_row(one, generation) for one in results]
 
-    def _push(self, hosts: Mapping[str, str], **arguments: ty.Any
+    def _push(self, hosts: Mapping[str, str], push: policy_push.Push
               ) -> list[fanout.Answer[messages.PushResult]]:
-        results = [pushed.plausible(one) for one in self.ask_quietly(
-            hosts, rpcapi.PUSH_POLICIES, **arguments)]
+        found = self.ask_quietly(hosts, rpcapi.PUSH_FLAVORS,
+                                 push=push.to_dict())
+        # Agents before 1.6 know partial pushes alone.
+        older = {one.host: one for one in self.ask_quietly(
+            {one.host: one.cell for one in found
+             if one.error == fanout.TOO_OLD}, rpcapi.PUSH_POLICIES,
+            generation=push.generation,
+            flavors=policy_push.without_generation(push.overrides))}
+        results = [pushed.plausible(older.get(one.host, one))
+                   for one in found]
         self.warn([one for one in results if one.value is None],
                   len(results))
         return results
 
+    def _warn_of_dropped(
+            self, wanted: policy_override.Overrides,
+            answers: Iterable[fanout.Answer[messages.Pushed]]) -> None:
+        """Warn of servers that a push sends back to their flavor at boot."""
+        names = {override.name for one in answers if one.value is not None
+                 for flavor_id, override in one.value.flavors.items()
+                 if flavor_id not in wanted}
+        if names:
+            self.app.LOG.warning(
+                'Nova does not have these flavors any more: with this push '
+                'their servers follow them as booted: %s',
+                output.some(sorted(names)))
+
     def _warn_of_ignored(
-            self, held: Sequence[fanout.Answer[messages.PushState]],
+            self, held: Sequence[fanout.Answer[int]],
             results: Sequence[fanout.Answer[messages.PushResult]]) -> None:
         """Warn of hosts whose generation did not count for the push."""
         # A host that fails twice alike is warned of as such.
@@ -126,7 +151,8 @@ class PushPolicies(_PolicyCommand):
         if not invalid:
             return
         said = (f'{len(invalid)} flavors are not pushed, since they are '
-                f'invalid: {"; ".join(invalid)}')
+                'invalid, and no earlier push is dropped: '
+                f'{"; ".join(invalid)}')
         if not valid:
             raise errors.ManageError(said)
         self.status = 1
@@ -172,9 +198,7 @@ class ShowPushed(_PolicyCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         answers = self.ask_pushed(self.hosts(parsed_args))
         held = [one.value for one in answers if one.value is not None]
-        newest = functools.reduce(
-            policy_override.merged, (one.flavors for one in held),
-            policy_override.NOTHING)
+        newest = newest_of(held)
         rows = [status_row(one, newest) for one in answers]
         lagging = _hosts(one for one in held if behind(one, newest))
         if lagging:
@@ -184,6 +208,17 @@ class ShowPushed(_PolicyCommand):
                 'push updates them now', lagging)
         warn_not_following(self.app.LOG, held)
         return STATUS_COLUMNS, rows
+
+
+def newest_of(held: Iterable[messages.Pushed]) -> policy_override.Overrides:
+    """The newest override of each flavor of the newest full push, or later."""
+    held = list(held)
+    full_generation = max((one.full_generation for one in held), default=0)
+    merged = functools.reduce(
+        policy_override.merged, (one.flavors for one in held),
+        policy_override.NOTHING)
+    return {flavor_id: override for flavor_id, override in merged.items()
+            if override.generation >= full_generation}
 
 
 def overrides(flavors: Iterable[cloud.Flavor]
@@ -257,9 +292,11 @@ def status_row(answer: fanout.Answer[messages.Pushed],
 
 def behind(held: messages.Pushed,
            newest: policy_override.Overrides) -> list[str]:
-    """Names of flavors whose newest push a host does not hold."""
-    return sorted(override.name for flavor_id, override in newest.items()
-                  if held.flavors.get(flavor_id) != override)
+    """Names of flavors whose newest push a host lacks, or should not have."""
+    return sorted(
+        override.name for flavor_id, override in
+        {**held.flavors, **newest}.items()
+        if held.flavors.get(flavor_id) != newest.get(flavor_id))
 
 
 def not_following(host: messages.Following) -> output.Shown:

@@ -34,15 +34,22 @@ class _Ask(ty.Protocol):
         ...
 
 
-def digests(ask: _Ask, hosts: Mapping[str, str]
-            ) -> list[fanout.Answer[messages.PushState]]:
-    """The newest generation of each host, with a digest or its flavors.
+def generations(ask: _Ask,
+                hosts: Mapping[str, str]) -> list[fanout.Answer[int]]:
+    """The newest generation of each host.
 
     :returns: one for each host, sorted by host
     """
     found = ask(hosts, rpcapi.GET_PUSHED_DIGEST)
-    older = {one.host: one for one in _of_older(ask, found)}
-    return [plausible(older.get(one.host, one)) for one in found]
+    older = {one.host: _generation(one) for one in _of_older(ask, found)}
+    return [older.get(one.host) or _generation(one) for one in found]
+
+
+def _generation(answer: fanout.Answer[_Told]) -> fanout.Answer[int]:
+    checked = plausible(answer)
+    return fanout.Answer(
+        answer.host, answer.cell, None if checked.value is None
+        else checked.value.generation, checked.error)
 
 
 def plausible(answer: fanout.Answer[_Told]) -> fanout.Answer[_Told]:
@@ -56,6 +63,8 @@ def plausible(answer: fanout.Answer[_Told]) -> fanout.Answer[_Told]:
         # 0: there was no push.
         if told is not None and told.generation:
             _check(told.generation)
+        if isinstance(told, messages.PushState) and told.full_generation:
+            _check(told.full_generation)
         if isinstance(told, messages.Pushed):
             policy_override.from_dict(policy_override.to_dict(told.flavors))
             for override in told.flavors.values():

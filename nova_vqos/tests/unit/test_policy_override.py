@@ -61,20 +61,6 @@ def test_a_host_that_hears_only_other_hosts_holds_the_same(made, data):
     assert agents == [whole] * 3
 
 
-@hypothesis.given(st.lists(pushes, max_size=6), st.randoms())
-def test_of_too_many_the_newest_are_kept(made, random):
-    kept, again = policy_override.NOTHING, policy_override.NOTHING
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy_override, 'MOST_FLAVORS', 2)
-        for push in made:
-            kept = policy_override.merged(kept, push)
-        random.shuffle(made)
-        for push in made:
-            again = policy_override.merged(again, push)
-    assert len(kept) <= 2
-    assert kept == again
-
-
 @hypothesis.given(pushes)
 def test_a_push_arrives_as_it_was_sent(push):
     sent = json.loads(json.dumps(policy_override.to_dict(push)))

@@ -175,6 +175,8 @@ def test_its_pushes_are_read_again(tmp_path):
                 {}, generation=store.now_us(), flavors=flavors)),
             (messages.Pushed, lambda: endpoint.get_pushed({})),
             (messages.PushedDigest, lambda: endpoint.get_pushed_digest({})),
+            (messages.PushesDifference, lambda: endpoint.compare_pushes(
+                {}, digest='')),
             (messages.PushedDifference, lambda: endpoint.compare_pushed(
                 {}, digest=''))):
         answer = world.ask(ask)

@@ -7,6 +7,7 @@ import pytest
 
 from nova_vqos import agent_state
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import units
 from nova_vqos.agent.overrides import store
 from nova_vqos.billing import usage
@@ -48,9 +49,9 @@ class World(agent.World):
 def push(world, overrides, guarantee, quantum_class='default',
          dd_billing='off'):
     """:returns: how the servers of a world follow"""
-    overrides.merge({'f1': policy_override.Override(
+    overrides.merge(policy_push.of_overrides({'f1': policy_override.Override(
         policy_override.generation_of(overrides.overrides) + 1, 'small', 2, 60,
-        quantum_class, dd_billing, guarantee)})
+        quantum_class, dd_billing, guarantee)}))
     _changed, following = world.ask(world.loop.follow_pushed)
     world.settle()
     return following

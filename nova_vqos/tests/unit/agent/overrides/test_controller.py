@@ -4,6 +4,7 @@
 import pytest
 
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store as override_store
@@ -39,7 +40,8 @@ class World(billing.World):
             'name': name, 'vcpus': vcpus, 'units': units,
             'quantum_class': quantum_class, 'dd_billing': dd_billing,
             'guarantee': guarantee}}
-        answer = self.ask(lambda: self.pushing.push(generation, flavors))
+        answer = self.ask(
+            lambda: self.pushing.push_partial(generation, flavors))
         self.settle()
         return primitives.to_primitives(answer)
 
@@ -139,10 +141,10 @@ class TestClass:
         return world
 
     def push(self, world, quantum_class):
-        world.store.merge({'f1': policy_override.Override(
-            policy_override.generation_of(world.store.overrides) + 1,
-            'small', 2, 60,
-            quantum_class, 'off', 'off')})
+        world.store.merge(policy_push.of_overrides({
+            'f1': policy_override.Override(
+                policy_override.generation_of(world.store.overrides) + 1,
+                'small', 2, 60, quantum_class, 'off', 'off')}))
         world.ask(world.loop.follow_pushed)
 
     def test_slices_follow(self, world):
@@ -308,9 +310,10 @@ class TestGenerations:
     def test_the_held_overrides_are_reported(self, world):
         world.start()
         assert primitives.to_primitives(world.ask(world.pushing.report)) == {
-            'host': 'here', 'generation': 0, 'pushed_at': '', 'flavors': {},
-            'problem': '', 'following': 0, 'other_units': 0, 'refused': 0,
-            'unmatched': 0, 'not_following': [], 'keep_reservation': 0}
+            'host': 'here', 'generation': 0, 'full_generation': 0,
+            'pushed_at': '', 'flavors': {}, 'problem': '', 'following': 0,
+            'other_units': 0, 'refused': 0, 'unmatched': 0,
+            'not_following': [], 'keep_reservation': 0}
         world.push(quantum_class='io')
         report = primitives.to_primitives(world.ask(world.pushing.report))
         assert report['generation'] == world.generation

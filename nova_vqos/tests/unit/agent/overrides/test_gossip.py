@@ -7,6 +7,7 @@ import oslo_messaging
 import pytest
 
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos.agent import manager
 from nova_vqos.agent import messages
@@ -73,6 +74,11 @@ def add(agents, tmp_path):
 def push(api, host, generation, flavors):
     return api.call(host, rpcapi.PUSH_POLICIES, timeout=LIMIT_S,
                     generation=generation, flavors=flavors)
+
+
+def push_full(api, host, generation, flavors, signature=''):
+    return api.call(host, rpcapi.PUSH_FLAVORS, timeout=LIMIT_S, push=as_push(
+        generation, flavors, full=True, signature=signature))
 
 
 def show(api, host):
@@ -187,6 +193,68 @@ def test_it_asks_by_itself(add, api):
     assert not late.gossip._thread.is_alive()
 
 
+def test_a_full_push_is_a_set(add, api):
+    one, late = add('a'), add('b')
+    push(api, 'a', now_us(), {**FLAVORS, 'f2': FLAVORS['f1']})
+    push(api, 'b', now_us(), {'f3': FLAVORS['f1']})
+    full = now_us()
+    assert push_full(api, 'a', full, FLAVORS).state == 'applied'
+    assert set(one.store.overrides) == {'f1'}
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    assert (held.generation, held.full_generation) == (full, full)
+    # Who was away learns of it, and brings nothing back.
+    one.ask(api)
+    assert set(one.store.overrides) == {'f1'}
+    late.ask(api)
+    assert late.store.pushes == one.store.pushes
+    assert push(api, 'b', full - 1, {'f3': FLAVORS['f1']}).state == 'older'
+    assert set(late.store.overrides) == {'f1'}
+
+
+def test_no_call_pushes_others_out(add, api):
+    agent = add('a')
+    push(api, 'a', now_us(), FLAVORS)
+    with pytest.raises(rpcapi.TooManyFlavors):
+        push(api, 'a', now_us(), {
+            str(number): FLAVORS['f1'] for number in range(1500)})
+    assert set(agent.store.overrides) == {'f1'}
+    (alarm,) = [alarm for alarm in api.call(
+        'a', rpcapi.GET_HOST, timeout=LIMIT_S).alarms
+        if alarm == agent.store.refused]
+    assert alarm
+
+
+class Before16:
+    """An agent before 1.6, with real overrides."""
+
+    target = oslo_messaging.Target(version='1.5')
+
+    def __init__(self, receiver):
+        self._receiver = receiver
+
+    def compare_pushed(self, _context, digest):
+        return primitives.to_primitives(
+            self._receiver.compare_overrides(digest))
+
+
+def test_agents_before_full_pushes(add, agents, api, tmp_path):
+    """In an upgrade both kinds get from the other what they know."""
+    new = add('a')
+    old = receiver.Receiver(
+        store.OverrideStore(str(tmp_path / 'old.json')), lambda: None, None,
+        'old')
+    old._store.merge([policy_push.of_overrides(
+        policy_override.from_dict(FLAVORS, now_us()))[0]])
+    agents.add('old', Before16(old))
+    new.ask(api)
+    assert new.store.overrides == old._store.overrides
+    push_full(api, 'a', now_us(), {'f2': FLAVORS['f1']})
+    new.ask(api)
+    assert set(new.store.overrides) == {'f2'}
+    held = api.call('a', rpcapi.COMPARE_PUSHED, timeout=LIMIT_S, digest='')
+    assert set(held.flavors) == {'f2'}
+
+
 def test_no_other_agent_is_there(add, api):
     alone = add('a')
     assert not alone.gossip.compare(api)
@@ -195,12 +263,15 @@ def test_no_other_agent_is_there(add, api):
 class Bus:
     """Answers as another agent would."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, old=False):
         self.answer = answer
         self.asked = 0
+        self.old = old
 
-    def call(self, _host, _method, *, timeout, digest):
+    def call(self, _host, method, *, timeout, digest):
         self.asked += 1
+        if self.old and method is rpcapi.COMPARE_PUSHES:
+            raise oslo_messaging.RemoteError('UnsupportedVersion', '')
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -209,7 +280,7 @@ class Bus:
 @pytest.mark.parametrize('answer', [
     oslo_messaging.MessagingTimeout('no answer'),
     oslo_messaging.MessageDeliveryFailure('dead'),
-    oslo_messaging.RemoteError('UnsupportedVersion', ''),
+    oslo_messaging.RemoteError('AgentError', ''),
     primitives.MessageInvalid('no answer'),
 ])
 def test_whatever_goes_wrong_is_no_harm(add, answer):
@@ -222,34 +293,45 @@ def test_whatever_goes_wrong_is_no_harm(add, answer):
 
 def test_one_whose_questions_all_come_back_gives_up(add):
     agent = add('a')
-    bus = Bus(messages.PushedDifference('a', None))
+    bus = Bus(messages.PushesDifference('a', None))
     assert not agent.gossip.compare(bus)
     assert bus.asked == 4
 
 
-@pytest.mark.parametrize('flavors', [
-    {'f1': {**test_policy_override.FIELDS, 'generation': 2**53 - 1}},
-    {'f1': {}}, 'flavors'])
-def test_garbage_of_others_is_logged_once(add, caplog, flavors):
+def as_push(generation, flavors, full=False, signature=''):
+    return {'generation': generation, 'full': full, 'flavors': flavors,
+            'signature': signature}
+
+
+@pytest.mark.parametrize('answer', [
+    messages.PushedDifference('b', flavors) for flavors in (
+        {'f1': {**test_policy_override.FIELDS, 'generation': 2**53 - 1}},
+        {'f1': {}}, 'flavors')] + [
+    messages.PushesDifference('b', pushes) for pushes in (
+        [as_push(2**53 - 1, FLAVORS)], [as_push(1, {'f1': {}})],
+        [as_push(1, {}, full=True)], [as_push(1, FLAVORS, full=1)],
+        [as_push(1, FLAVORS, signature='x')], [{}], 'pushes', {},
+        [as_push(1, FLAVORS)] * 1501)])
+def test_garbage_of_others_is_logged_once(add, caplog, answer):
     agent = add('a')
-    bus = Bus(messages.PushedDifference('b', flavors))
+    bus = Bus(answer)
     agent.gossip.compare(bus)
     agent.gossip.compare(bus)
     assert agent.store.overrides == {}
-    assert caplog.text.count('Overrides of host b are refused') == 1
+    assert caplog.text.count('Pushes of host b are refused') == 1
 
 
 def test_one_flavor_too_far_ahead_does_not_hide_the_others(add, caplog):
     """As of an agent whose clock is some seconds ahead of this one's."""
     agent = add('a')
     ahead_us = now_us() + policy_override.MOST_AHEAD_US + 10**8
-    bus = Bus(messages.PushedDifference('b', {
-        'f1': {**FLAVORS['f1'], 'generation': now_us()},
-        'f2': {**FLAVORS['f1'], 'generation': ahead_us}}))
+    bus = Bus(messages.PushesDifference('b', [
+        as_push(now_us(), FLAVORS),
+        as_push(ahead_us, {'f2': FLAVORS['f1']}, full=True)]))
     agent.gossip.compare(bus)
     agent.gossip.compare(bus)
     assert set(agent.store.overrides) == {'f1'}
-    assert caplog.text.count('Overrides of host b are refused') == 1
+    assert caplog.text.count('Pushes of host b are refused') == 1
 
 
 @pytest.mark.parametrize('host, waited_s', [
@@ -273,7 +355,7 @@ def test_agents_ask_neither_at_once_nor_in_step(host, waited_s):
     asking = gossip.Gossip(Receiver(), 'a', 300.0,
                           uniform=lambda least, most: most)
     asking._stopping = Stopping()
-    asking._work(Bus(messages.PushedDifference(host, None)))
+    asking._work(Bus(messages.PushesDifference(host, None)))
     assert waits_s == waited_s
 
 

@@ -8,12 +8,21 @@ import threading
 import pytest
 
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos.agent.overrides import store as override_store
 from nova_vqos.tests.unit import test_policy_override
 
-NEWER = {'f1': test_policy_override.ONE._replace(
-    generation=6, dd_billing='off')}
-OLDER = {'f1': test_policy_override.ONE}
+ONE = test_policy_override.ONE
+
+
+def make_push(generation, *flavor_ids, full=False, signature='', **fields):
+    return policy_push.Push(generation, full, {
+        flavor_id: ONE._replace(generation=generation, **fields)
+        for flavor_id in flavor_ids or ['f1']}, signature)
+
+
+NEWER = make_push(6, dd_billing='off')
+OLDER = make_push(5)
 
 
 @pytest.fixture
@@ -34,27 +43,29 @@ def test_at_first_there_is_nothing_and_nothing_is_wrong(path):
 
 
 def test_accepted_overrides_outlive_the_agent(path):
-    assert make_store(path).merge(OLDER)
+    assert make_store(path).merge([OLDER]) == (True, None)
     again = make_store(path)
-    assert again.overrides == OLDER
+    assert again.pushes == (OLDER,)
+    assert again.overrides == OLDER.overrides
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.listdir(path.parent) == ['pushed.json']
 
 
 def test_older_and_known_overrides_change_nothing(path):
     store = make_store(path)
-    assert store.merge(NEWER)
+    assert store.merge([NEWER]) == (True, None)
     written = os.stat(path).st_ino
-    assert not store.merge(OLDER)
-    assert not store.merge(NEWER)
-    assert not store.merge({})
-    assert store.overrides == NEWER
+    for received in ([OLDER], [NEWER], []):
+        assert store.merge(received) == (False, None)
+    assert store.overrides == NEWER.overrides
     assert os.stat(path).st_ino == written
 
 
 @pytest.mark.parametrize('content', [
     b'', b'{', b'null', b'[]', b'7', b'{}', b'{"schema": 1}',
     b'{"schema": 2, "flavors": {}}', b'{"schema": 1, "flavors": []}',
+    b'{"schema": 3, "pushes": []}', b'{"schema": 2, "pushes": {}}',
+    b'{"schema": 2, "pushes": [{"generation": 1}]}',
     b'{"schema": 1, "flavors": {"f1": {"generation": 1}}}',
     b'\xff\xfe\x00', b'[' * 100_000, b'{"schema": 1, "flavors": {}}'[:-1],
     b' ' * (4 * 1024 * 1024 + 1),
@@ -67,14 +78,14 @@ def test_a_damaged_file_is_ignored_and_logged(path, content, caplog):
     assert 'is ignored' in store.problem
     assert 'is ignored' in caplog.text
     # The next push mends it.
-    store.merge(OLDER)
+    store.merge([OLDER])
     assert store.problem == ''
-    assert make_store(path).overrides == OLDER
+    assert make_store(path).pushes == (OLDER,)
 
 
 @pytest.mark.parametrize('mode', [0o666, 0o620])
 def test_what_others_may_write_is_ignored(path, mode):
-    make_store(path).merge(OLDER)
+    make_store(path).merge([OLDER])
     path.chmod(mode)
     store = make_store(path)
     assert store.overrides == {}
@@ -86,30 +97,28 @@ def test_what_is_no_file_is_ignored(path):
     store = make_store(path)
     assert 'is ignored' in store.problem
     # It cannot be kept, and holds all the same.
-    assert store.merge(OLDER)
-    assert store.overrides == OLDER
+    assert store.merge([OLDER]) == (True, None)
+    assert store.pushes == (OLDER,)
     assert 'cannot be stored' in store.problem
 
 
 def test_a_disk_that_takes_it_later(path, caplog):
     store = make_store(path)
     path.parent.write_text('in the way')
-    store.merge(OLDER)
+    store.merge([OLDER])
     assert 'cannot be stored' in store.problem
-    store.merge(OLDER)
+    store.merge([OLDER])
     assert caplog.text.count('cannot be stored') == 1
     path.parent.unlink()
-    store.merge({})
+    store.merge([])
     assert store.problem == ''
-    assert make_store(path).overrides == OLDER
+    assert make_store(path).pushes == (OLDER,)
 
 
 def test_two_pushes_at_once(path):
     store = make_store(path)
-    made = [{f'f{number}': test_policy_override.ONE,
-             'f': test_policy_override.ONE._replace(
-        generation=10 + number)} for number in range(8)]
-    threads = [threading.Thread(target=store.merge, args=(push,))
+    made = [make_push(10 + number, f'f{number}', 'f') for number in range(8)]
+    threads = [threading.Thread(target=store.merge, args=([push],))
                for push in made]
     for thread in threads:
         thread.start()
@@ -121,11 +130,53 @@ def test_two_pushes_at_once(path):
 
 
 def test_the_most_that_there_can_be_fits_into_the_file(path):
-    fields = test_policy_override.ONE._replace(
-        generation=policy_override.MOST_GENERATION,
-        name='\U0001f600' * 255, vcpus=4096)
+    most = policy_override.MOST_FLAVORS
+    for pushes in (1, most):
+        store = make_store(path)
+        store.merge([make_push(
+            policy_override.MOST_GENERATION - number, *(
+                f'{flavor:04}' + '\U0001f600' * 251
+                for flavor in range(number, most, pushes)),
+            name='\U0001f600' * 255, vcpus=4096, signature='x' * 86 + '==')
+            for number in range(pushes)])
+        assert make_store(path).pushes == store.pushes
+        assert len(store.overrides) == most
+        path.unlink()
+
+
+def test_there_is_no_room_for_more(path, caplog):
+    """None of those that are there is dropped for it."""
+    most = policy_override.MOST_FLAVORS
     store = make_store(path)
-    store.merge({f'{number:04}' + '\U0001f600' * 251: fields
-                for number in range(policy_override.MOST_FLAVORS)})
-    assert make_store(path).overrides == store.overrides
-    assert len(json.loads(path.read_bytes())['flavors']) == 1500
+    store.merge([OLDER])
+    junk = make_push(7, *map(str, range(most)))
+    newer, refused = store.merge([junk])
+    assert (newer, type(refused)) == (False, policy_push.TooManyFlavors)
+    assert store.pushes == make_store(path).pushes == (OLDER,)
+    assert store.refused
+    store.merge([junk])
+    assert caplog.text.count('is refused') == 1
+    # What there is room for is taken, whatever comes with it.
+    newer, refused = store.merge([junk, make_push(8, 'f2')])
+    assert newer and refused is not None
+    assert set(store.overrides) == {'f1', 'f2'}
+    assert store.refused
+    # A full push makes room.
+    full = make_push(9, *map(str, range(most)), full=True)
+    assert store.merge([full]) == (True, None)
+    assert store.pushes == (full,)
+    assert store.refused == ''
+
+
+def test_the_overrides_of_an_agent_before_pushes(path):
+    """That it has been upgraded."""
+    path.parent.mkdir()
+    overrides = {'f1': ONE, 'f2': ONE._replace(generation=6), 'f3': ONE}
+    path.write_text(json.dumps({
+        'schema': 1, 'flavors': policy_override.to_dict(overrides)}))
+    store = make_store(path)
+    assert store.problem == ''
+    assert store.overrides == overrides
+    # It learns which of them were dropped.
+    store.merge([make_push(6, 'f2', full=True)])
+    assert set(make_store(path).overrides) == {'f2'}

@@ -7,6 +7,7 @@ import uuid as uuids
 import pytest
 
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos.agent.overrides import store
 from nova_vqos.agent.quantum import enforcer
 from nova_vqos.hypervisor import base
@@ -271,8 +272,9 @@ class TestPools:
                                            guarantees_speed)
 
         def push(generation, guarantee):
-            overrides.merge({'f1': policy_override.Override(
-                generation, 'small', 2, 40, 'cache', 'off', guarantee)})
+            overrides.merge(policy_push.of_overrides({
+                'f1': policy_override.Override(generation, 'small', 2, 40,
+                                               'cache', 'off', guarantee)}))
             world.ask(world.loop.follow_pushed)
         for uuid, quantum_class in ((UUID, 'cache'), (OTHER_UUID, 'default')):
             world.boot(uuid, quantum_class, vcpus=2, flavor=('large', 'f2'))

@@ -184,6 +184,30 @@ class TestPush:
         assert after['f1'].generation > before['f1'].generation
         assert after['f3'] == before['f3']
 
+    def test_flavors_that_nova_does_not_have_any_more(self, run, made, nova):
+        run('policy', 'push', '--host', 'a')
+        del nova.flavors['f3']
+        ran = run('policy', 'push', '--dry-run')
+        assert 'as booted: dear' in ' '.join(ran.err.split())
+        assert run('policy', 'push', '--flavor', 'f1').status == 0
+        assert set(made['a'].store.overrides) == {'f1', 'f2', 'f3'}
+        ran = run('policy', 'push', '--host', 'b')
+        assert ran.status == 0
+        ran = run('policy', 'status', '-f', 'json')
+        assert rows(ran)['a']['behind'] == ['dear', 'small', 'stock']
+        assert rows(ran)['b']['state'] == 'current'
+        assert run('policy', 'push').status == 0
+        for agent in made.values():
+            assert set(agent.store.overrides) == {'f1', 'f2'}
+        assert run('policy', 'status').status == 0
+
+    def test_agents_before_full_pushes(self, run, made, nova, monkeypatch):
+        monkeypatch.delattr(manager.AgentManager, 'push_flavors')
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 0
+        assert [row['state'] for row in ran.json] == ['applied'] * 2
+        assert len(made['a'].store.overrides) == 3
+
     def test_all_but_invalid_flavors(self, run, made, nova):
         nova.add('f4', 'bad', vqos__quantum_class='fast')
         nova.add('f5', 'worse', vqos__dd_billing='charge')
@@ -195,6 +219,10 @@ class TestPush:
         assert 'flavor worse (f5): vqos:dd_billing' in said
         for host in made.values():
             assert set(host.store.overrides) == {'f1', 'f2', 'f3'}
+        # Servers of a flavor that became invalid keep what they have.
+        nova.add('f1', 'small', vqos__quantum_class='fast')
+        run('policy', 'push')
+        assert made['a'].store.overrides['f1'].quantum_class == 'io'
         # Of those that are named it is none.
         assert run('policy', 'push', '--flavor', 'f2').status == 0
 
@@ -257,13 +285,13 @@ class TestPush:
         assert made['a'].generation == before
 
     def test_an_overtaken_push_is_reported(self, run, made, monkeypatch):
-        real = manager.AgentManager.push_policies
+        real = manager.AgentManager.push_flavors
 
-        def overtake(self, context, **arguments):
-            taker = self._receiver()
-            taker.push(arguments['generation'] + 5, arguments['flavors'])
-            return real(self, context, **arguments)
-        monkeypatch.setattr(manager.AgentManager, 'push_policies', overtake)
+        def overtake(self, context, push):
+            self._receiver().push({
+                **push, 'generation': push['generation'] + 5})
+            return real(self, context, push=push)
+        monkeypatch.setattr(manager.AgentManager, 'push_flavors', overtake)
         ran = run('policy', 'push', '-f', 'json')
         assert ran.status == 1
         assert {row['state'] for row in ran.json} == {'overtaken'}
@@ -378,7 +406,7 @@ class TestDigests:
 
         def get_pushed_digest(self, context):
             found = real(self, context)
-            self._receiver().push(found['generation'] + 1, {'f9': {
+            self._receiver().push_partial(found['generation'] + 1, {'f9': {
                 'name': 'new', 'vcpus': 1, 'units': None,
                 'quantum_class': 'io', 'dd_billing': 'off',
                 'guarantee': 'off'}})
@@ -419,7 +447,7 @@ class Evil:
     def get_pushed_digest(self, _context):
         return {**self._state, 'digest': self._digest}
 
-    def push_policies(self, _context, **_arguments):
+    def push_flavors(self, _context, push):
         return {**self._state, 'state': 'same', 'stored': True, 'servers': 0}
 
 
