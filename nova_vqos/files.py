@@ -38,16 +38,22 @@ class FileInvalid(FileError):
     """The file cannot be read, or its content is not what it must be."""
 
 
-def read(path: str) -> bytes:
+def read(path: str, *, secret: bool = False) -> bytes:
     """Read a file that others than root and the reader must not write.
 
+    :param secret: whether others must not read it either
     :raises FileMissing: when there is none
-    :raises FileUnsafe: when others may write it
+    :raises FileUnsafe: when others may write it, or read it where secret
     :raises FileInvalid: when it cannot be read, or is too large
     """
     try:
         with open_regular(path) as file:
-            _check_safe(path, os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            _check_safe(path, status)
+            if secret and status.st_mode & 0o077:
+                raise FileUnsafe(
+                    f'{path} has mode {stat.S_IMODE(status.st_mode):04o}, '
+                    'others than its owner may read it: chmod 600')
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise FileMissing(f'{path} does not exist') from error
@@ -87,13 +93,16 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 def write(content: str | bytes, path: str, *,
           check: Callable[[str], None] | None = None,
-          durable: bool = True, mode: int = 0o644) -> None:
+          durable: bool = True, mode: int = 0o644,
+          replace: bool = True) -> None:
     """Write a file, whole or not at all.
 
     :param check: is given the path of the file before it gets its name, and
         keeps it from that by raising
     :param durable: whether it must outlive a crash of the host
     :param mode: its permissions; by default all may read it
+    :param replace: whether an old one may be replaced
+    :raises FileExistsError: when there is one that may not be replaced
     :raises OSError: when it cannot be written; an old one is then untouched
     """
     import tempfile
@@ -110,7 +119,11 @@ def write(content: str | bytes, path: str, *,
                 os.fsync(file.fileno())
         if check is not None:
             check(temporary)
-        os.replace(temporary, path)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)
+            os.unlink(temporary)
     except BaseException:
         os.unlink(temporary)
         raise

@@ -18,6 +18,7 @@ from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import policy_push
 from nova_vqos import primitives
+from nova_vqos import push_signature
 from nova_vqos import speeds as records
 from nova_vqos import utc
 from nova_vqos import version
@@ -64,6 +65,8 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
                 method(self, _context, **arguments))
         except policy_push.TooManyFlavors as error:
             raise rpcapi.TooManyFlavors(str(error)) from error
+        except push_signature.SignatureInvalid as error:
+            raise rpcapi.SignatureInvalid(str(error)) from error
         except _INVALID as error:
             raise rpcapi.InvalidArgument(str(error)) from error
         except TimeoutError as error:
@@ -318,10 +321,13 @@ class AgentManager:
         :param push: a mapping: generation (microseconds since 1970, or one
             more than the largest there is), full (True or False), flavors (by
             id: name, vcpus, units (or None), quantum_class, dd_billing,
-            guarantee) and signature (empty)
+            guarantee) and signature (Ed25519 over all of that, in base64, or
+            empty)
         :raises InvalidArgument: when it is no push, or its generation lies
             more than 5 minutes ahead of this host's clock
         :raises TooManyFlavors: when this host would have more than 1500
+        :raises SignatureInvalid: when it has no signature of a key of
+            ``[vqos_agent] push_public_keys``, and that has any
         """
         return self._receiver().push(push)
 
@@ -334,6 +340,7 @@ class AgentManager:
         :param flavors: likewise
         :raises InvalidArgument: as push_flavors
         :raises TooManyFlavors: likewise
+        :raises SignatureInvalid: when pushes must be signed here
         """
         return self._receiver().push_partial(generation, flavors)
 

@@ -678,6 +678,7 @@ class PushState(Following):
 
     :ivar generation: the largest; 0: there was no push
     :ivar full_generation: of the newest full push; 0: there was none
+    :ivar requires_signature: whether the host takes signed pushes alone
     :ivar pushed_at: '' where there was no push
     :ivar problem: why the pushes do not outlive the agent, or the last one was
         refused
@@ -686,6 +687,7 @@ class PushState(Following):
     host: str
     generation: int
     full_generation: int = 0
+    requires_signature: bool = False
     pushed_at: str
     problem: str
 

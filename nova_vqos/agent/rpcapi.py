@@ -47,6 +47,10 @@ class TooManyFlavors(AgentError):
     """With this push the agent would have more flavors than it keeps."""
 
 
+class SignatureInvalid(AgentError):
+    """A push is not signed by any of the keys that the agent trusts."""
+
+
 #: In the text of UnknownServer, by which it is known on the other side.
 NOT_HERE = 'does not run on'
 

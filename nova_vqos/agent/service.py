@@ -18,6 +18,7 @@ from oslo_messaging.rpc import server as rpc_server
 from oslo_service import service
 import stevedore
 
+from nova_vqos import push_signature
 from nova_vqos.agent import diagnostics
 from nova_vqos.agent import heartbeat
 from nova_vqos.agent import loop
@@ -159,7 +160,9 @@ class AgentService(service.Service):  # type: ignore[misc]
         self._start_notifications(self._outbox)
         self._outbox.start()
         biller = make_biller(conf, hypervisor, self._outbox)
-        store = override_store.OverrideStore(options.pushed_path)
+        store = override_store.OverrideStore(
+            options.pushed_path,
+            push_signature.Verifier(options.push_public_keys))
         store.load()
         speeds = speed_store.Store(options.speeds_path)
         speeds.load()

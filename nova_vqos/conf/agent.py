@@ -188,6 +188,20 @@ policy push`` sent.
 The file must belong to root or to the agent's user, and no other user may
 write it. Otherwise the agent ignores it, with an alarm, until the next push.
 """),
+    cfg.ListOpt(
+        'push_public_keys',
+        default=[],
+        help="""
+Paths of public keys, one of which must have signed a policy push.
+
+``nova-vqos-manage key create`` makes a key. With this option the agent takes
+only signed pushes, from operators and from other agents, and ignores stored
+ones without a valid signature at its start. List the old key and the new one
+while you replace a key. A key must belong to root or to the agent's user, and
+no other user may write it; the agent raises an alarm for one that it cannot
+use, and refuses all pushes where it can use none. Empty: pushes need no
+signature.
+"""),
     cfg.StrOpt(
         'speeds_path',
         default=default_path.SPEEDS,

@@ -20,6 +20,17 @@ Time, in seconds, within which an agent must answer.
 Commands ask all agents at once, so agents that do not answer cost this time
 once, however many they are. ``--timeout`` overrides this option.
 """),
+    cfg.StrOpt(
+        'push_private_key',
+        default='',
+        help="""
+Path of the private key with which ``policy push`` signs.
+
+``nova-vqos-manage key create`` makes it. It must belong to root or to the user
+who pushes, and no other user may read it. Agents with ``[vqos_agent]
+push_public_keys`` refuse a push without a signature. Empty: pushes are not
+signed.
+"""),
     cfg.MultiStrOpt(
         'cells',
         default=[],

@@ -77,7 +77,8 @@ class OverridesController(controller.Controller):
     def status(self) -> controller.Status:
         """Problems of the store, and how often a policy was invalid."""
         problems = () if self._store is None else (
-            self._store.problem, self._store.refused)
+            self._store.problem, self._store.refused,
+            self._store.verifier.problem)
         return controller.Status(
             alarms=tuple(filter(None, problems)),
             counters={'policy_errors': self._policy_errors})

@@ -103,9 +103,11 @@ class Gossip:
             return api.call(None, rpcapi.COMPARE_PUSHES, timeout=_TIMEOUT_S,
                             digest=self._receiver.digest())
         except Exception as error:
-            if not rpcapi.is_too_old(error):
+            # Agents before 1.6 keep no signatures.
+            if (not rpcapi.is_too_old(error)
+                    or self._receiver.requires_signature):
                 raise
-        # That was an agent before 1.6: any other may answer this.
+        # That was such an agent: any other may answer this.
         return api.call(None, rpcapi.COMPARE_PUSHED, timeout=_TIMEOUT_S,
                         digest=self._receiver.overrides_digest())
 

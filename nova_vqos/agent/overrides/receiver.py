@@ -56,6 +56,7 @@ class Receiver:
 
     def _receive(self, push: policy_push.Push) -> messages.PushResult:
         policy_override.check_generation(push.generation, self._now_us())
+        self._store.verifier.check(push)
         newer, refused = self._store.merge([push])
         if refused is not None:
             raise refused
@@ -91,10 +92,14 @@ class Receiver:
 
     def _merge(self, found: Iterable[policy_push.Push]) -> tuple[bool, str]:
         accepted, now_us = [], self._now_us()
+        known = {push.order for push in self._store.pushes}
         problem: object = ''
         for push in found:
+            if push.order in known:
+                continue
             try:
                 policy_override.check_generation(push.generation, now_us)
+                self._store.verifier.check(push)
             except policy_override.PushInvalid as error:
                 problem = error
             else:
@@ -125,6 +130,11 @@ class Receiver:
             policy_override.to_dict(self._store.overrides) if differ
             else None))
 
+    @property
+    def requires_signature(self) -> bool:
+        """Whether pushes must be signed."""
+        return self._store.verifier.required
+
     def digest(self) -> str:
         """The digest of the pushes of this agent."""
         return policy_push.digest_of(self._store.pushes)
@@ -150,6 +160,7 @@ class Receiver:
             messages.PushState, self._report(), host=self._host,
             generation=generation,
             full_generation=policy_push.full_generation_of(held),
+            requires_signature=self.requires_signature,
             problem=self._store.problem or self._store.refused,
             pushed_at=utc.text(generation / 1e6) if generation else '')
 

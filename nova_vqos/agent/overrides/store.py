@@ -10,6 +10,7 @@ import time
 from nova_vqos import files
 from nova_vqos import policy_override
 from nova_vqos import policy_push
+from nova_vqos import push_signature
 
 LOG = logging.getLogger(__name__)
 
@@ -26,8 +27,13 @@ class OverrideStore:
         not
     """
 
-    def __init__(self, path: str) -> None:
-        """Prepare; nothing is read yet."""
+    def __init__(self, path: str,
+                 verifier: push_signature.Verifier | None = None) -> None:
+        """Prepare; nothing is read yet.
+
+        :param verifier: checks all pushes; None: none need be signed
+        """
+        self.verifier = verifier or push_signature.Verifier()
         self.problem = ''
         self.refused = ''
         self._path = path
@@ -58,9 +64,21 @@ class OverrideStore:
                 f'{self._path} is ignored, servers follow their flavors as '
                 f'booted until the next push: {error}')
             return
+        valid = []
+        for push in found:
+            try:
+                self.verifier.check(push)
+            except push_signature.SignatureInvalid as error:
+                self._record_problem(
+                    f'a push in {self._path} is ignored, servers follow their '
+                    f'flavors as booted until the next push: {error}')
+            else:
+                valid.append(push)
         with self._lock:
-            self._stored = found
-            self._use(policy_push.merged(self._pushes, found))
+            # NOTE: the file stays as it is until there is something newer: an
+            # operator may have named the wrong key.
+            self._stored = policy_push.merged((), valid)
+            self._use(policy_push.merged(self._pushes, valid))
 
     def _read(self) -> policy_push.Pushes:
         content = json.loads(files.read(self._path))
@@ -75,7 +93,7 @@ class OverrideStore:
 
     def merge(self, received: Iterable[policy_push.Push]
               ) -> tuple[bool, policy_push.TooManyFlavors | None]:
-        """Merge newer pushes, and store them.
+        """Merge newer pushes that were verified, and store them.
 
         Where they cannot be stored, they are in effect until this agent ends,
         and the next call tries again.

@@ -8,10 +8,12 @@ import logging
 import typing as ty
 
 from cliff import lister
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from nova_vqos import policy
 from nova_vqos import policy_override
 from nova_vqos import policy_push
+from nova_vqos import push_signature
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
@@ -29,7 +31,7 @@ PUSH_COLUMNS = ('host', 'cell', 'state', 'servers', 'following',
                 'other_units', 'keep_reservation', 'not_following', 'problem')
 STATUS_COLUMNS = ('host', 'cell', 'state', 'generation', 'pushed_at',
                   'flavors', 'behind', 'following', 'keep_reservation',
-                  'not_following', 'problem')
+                  'not_following', 'signed', 'problem')
 
 CURRENT, BEHIND = 'current', 'behind'
 _MOST_NAMED = 5
@@ -82,6 +84,7 @@ class PushPolicies(_PolicyCommand):
         # A full push would drop the overrides of invalid flavors.
         full = not parsed_args.flavors and not invalid
         asked = self.hosts(parsed_args)
+        key = self._key()
         if parsed_args.dry_run:
             answers = self.ask_pushed(asked)
             if full:
@@ -90,13 +93,27 @@ class PushPolicies(_PolicyCommand):
         held = pushed.generations(self.ask_quietly, asked)
         generation = max(store.now_us(), 1 + max(
             (one.value for one in held if one.value is not None), default=0))
-        results = self._push(asked, policy_push.Push(
-            generation, full, {
-                flavor_id: override._replace(generation=generation)
-                for flavor_id, override in wanted.items()}))
+        push = policy_push.Push(generation, full, {
+            flavor_id: override._replace(generation=generation)
+            for flavor_id, override in wanted.items()})
+        results = self._push(asked, push if key is None
+                             else push_signature.signed(push, key))
         self._warn_of_ignored(held, results)
         self._warn(results, generation)
         return PUSH_COLUMNS, [push_row(one, generation) for one in results]
+
+    def _key(self) -> ed25519.Ed25519PrivateKey | None:
+        """
+        :raises ManageError: when it cannot be used
+        """
+        path = self.app.connections.options().vqos_manage.push_private_key
+        if not path:
+            return None
+        try:
+            return push_signature.load_private(path)
+        except push_signature.KeyInvalid as error:
+            raise errors.ManageError(
+                f'[vqos_manage] push_private_key: {error}') from error
 
     def _push(self, hosts: Mapping[str, str], push: policy_push.Push
               ) -> list[fanout.Answer[messages.PushResult]]:
@@ -282,12 +299,15 @@ def status_row(answer: fanout.Answer[messages.Pushed],
     held = answer.value
     if held is None:
         return (answer.host, answer.cell, hosts.silence(answer.error),
-                *[output.text(None)] * 7, answer.error)
+                *[output.text(None)] * 8, answer.error)
     lacking = behind(held, newest)
     return (answer.host, answer.cell, BEHIND if lacking else CURRENT,
             held.generation, held.pushed_at or output.text(None),
             len(held.flavors), output.texts(lacking), held.following,
-            held.keep_reservation, not_following(held), held.problem)
+            held.keep_reservation, not_following(held),
+            output.Shown(held.requires_signature,
+                         'required' if held.requires_signature else 'no'),
+            held.problem)
 
 
 def behind(held: messages.Pushed,

@@ -311,6 +311,7 @@ class TestGenerations:
         world.start()
         assert primitives.to_primitives(world.ask(world.pushing.report)) == {
             'host': 'here', 'generation': 0, 'full_generation': 0,
+            'requires_signature': False,
             'pushed_at': '', 'flavors': {}, 'problem': '', 'following': 0,
             'other_units': 0, 'refused': 0, 'unmatched': 0,
             'not_following': [], 'keep_reservation': 0}

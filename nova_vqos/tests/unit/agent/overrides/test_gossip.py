@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pushes over RPC, and agents that hear of them from one another."""
 
+import functools
 import threading
 
 import oslo_messaging
@@ -9,6 +10,7 @@ import pytest
 from nova_vqos import policy_override
 from nova_vqos import policy_push
 from nova_vqos import primitives
+from nova_vqos import push_signature
 from nova_vqos.agent import manager
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
@@ -19,6 +21,7 @@ from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.unit import test_policy_override
+from nova_vqos.tests.unit import test_push_signature
 
 LIMIT_S = 20
 FLAVORS = {'f1': {**test_policy_override.FIELDS, 'dd_billing': 'account'}}
@@ -30,9 +33,10 @@ class Agent:
     :ivar gossip: compares overrides with other agents
     """
 
-    def __init__(self, agents, directory, host):
+    def __init__(self, agents, directory, host, keys=()):
         self.host = host
-        self.store = store.OverrideStore(str(directory / f'{host}.json'))
+        self.store = store.OverrideStore(
+            str(directory / f'{host}.json'), push_signature.Verifier(keys))
         self.store.load()
         directory = directory / f'world-{host}'
         directory.mkdir(exist_ok=True)
@@ -68,7 +72,7 @@ def api(agents):
 
 @pytest.fixture
 def add(agents, tmp_path):
-    return lambda host: Agent(agents, tmp_path, host)
+    return functools.partial(Agent, agents, tmp_path)
 
 
 def push(api, host, generation, flavors):
@@ -253,6 +257,46 @@ def test_agents_before_full_pushes(add, agents, api, tmp_path):
     assert set(new.store.overrides) == {'f2'}
     held = api.call('a', rpcapi.COMPARE_PUSHED, timeout=LIMIT_S, digest='')
     assert set(held.flavors) == {'f2'}
+
+
+def test_signed_pushes_alone(add, api, tmp_path, caplog):
+    """Where a key is configured, from operators and from other agents."""
+    key, public = test_push_signature.write_key(tmp_path / 'key')
+    strict, lax, other = add('a', [public]), add('b'), add('c', [public])
+    generation = now_us()
+    with pytest.raises(rpcapi.SignatureInvalid, match='push_public_keys'):
+        push_full(api, 'a', generation, FLAVORS)
+    with pytest.raises(rpcapi.SignatureInvalid):
+        push(api, 'a', generation, FLAVORS)
+    push(api, 'b', generation, FLAVORS)
+    strict.gossip.compare(Bus(lax.pushing.compare('')))
+    assert strict.store.pushes == ()
+    assert 'is not signed' in caplog.text
+    signed = push_signature.signed(policy_push.Push(
+        generation - 1, True, policy_override.from_dict(
+            {'f2': FLAVORS['f1']}, generation - 1)), key)
+    for changed in ({'generation': generation}, {'full': False},
+                    {'flavors': FLAVORS},
+                    {'signature': 'A' * 86 + '=='}):
+        with pytest.raises(rpcapi.SignatureInvalid):
+            api.call('a', rpcapi.PUSH_FLAVORS, timeout=LIMIT_S,
+                     push={**signed.to_dict(), **changed})
+    api.call('a', rpcapi.PUSH_FLAVORS, timeout=LIMIT_S, push=signed.to_dict())
+    assert strict.store.pushes == (signed,)
+    # It goes on with its signature, by whomever.
+    lax.gossip.compare(Bus(strict.pushing.compare('')))
+    other.gossip.compare(Bus(lax.pushing.compare('')))
+    assert other.store.pushes == (signed,)
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    assert held.requires_signature
+    assert not api.call('b', rpcapi.GET_PUSHED,
+                        timeout=LIMIT_S).requires_signature
+    # And none of agents that keep no signatures.
+    bus = Bus(messages.PushedDifference('old', {
+        'f1': {**FLAVORS['f1'], 'generation': generation}}), old=True)
+    assert not other.gossip.compare(bus)
+    assert bus.asked == 1
+    assert other.store.pushes == (signed,)
 
 
 def test_no_other_agent_is_there(add, api):

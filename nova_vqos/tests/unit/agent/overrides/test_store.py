@@ -9,8 +9,10 @@ import pytest
 
 from nova_vqos import policy_override
 from nova_vqos import policy_push
+from nova_vqos import push_signature
 from nova_vqos.agent.overrides import store as override_store
 from nova_vqos.tests.unit import test_policy_override
+from nova_vqos.tests.unit import test_push_signature
 
 ONE = test_policy_override.ONE
 
@@ -166,6 +168,27 @@ def test_there_is_no_room_for_more(path, caplog):
     assert store.merge([full]) == (True, None)
     assert store.pushes == (full,)
     assert store.refused == ''
+
+
+def test_signatures_are_checked_at_each_start(path, tmp_path):
+    key, public = test_push_signature.write_key(tmp_path / 'key')
+    other, _public = test_push_signature.write_key(tmp_path / 'other')
+    signed = push_signature.signed(make_push(5, 'f1'), key)
+    unsigned = make_push(6, 'f2')
+    forged = push_signature.signed(make_push(7, 'f3'), other)
+    make_store(path).merge([signed, unsigned, forged])
+    written = path.read_bytes()
+    store = override_store.OverrideStore(
+        str(path), push_signature.Verifier([public]))
+    store.load()
+    assert store.pushes == (signed,)
+    assert 'is ignored' in store.problem
+    store.merge([])
+    assert path.read_bytes() == written
+    newer = push_signature.signed(make_push(8, 'f4'), key)
+    store.merge([newer])
+    assert store.problem == ''
+    assert make_store(path).pushes == (signed, newer)
 
 
 def test_the_overrides_of_an_agent_before_pushes(path):

@@ -334,6 +334,76 @@ class TestPush:
         assert 'Nova has no flavors' in ran.err
 
 
+class TestSigned:
+    @pytest.fixture
+    def path(self, tmp_path):
+        """Of a private key, which the program made."""
+        ran = manage.run('key', 'create', str(tmp_path / 'key'), '-f', 'json')
+        assert ran.status == 0, ran.err
+        assert ran.json['public'] == (tmp_path / 'key.pub').read_text()
+        return tmp_path / 'key'
+
+    @pytest.fixture
+    def strict(self, agents, tmp_path, path):
+        """An agent of host b that takes signed pushes alone."""
+        return test_gossip.Agent(agents, tmp_path, 'b', [f'{path}.pub'])
+
+    @pytest.fixture
+    def made(self, agents, tmp_path, strict):
+        return {'a': test_gossip.Agent(agents, tmp_path, 'a'), 'b': strict}
+
+    @pytest.fixture
+    def sign(self, tmp_path, path):
+        with (tmp_path / 'nova-vqos.conf').open('a') as config:
+            config.write(f'push_private_key = {path}\n')
+
+    def test_they_reach_all(self, run, made, sign):
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 0, ran.err
+        assert made['a'].store.pushes == made['b'].store.pushes
+        assert made['a'].store.pushes[0].signature
+        ran = run('policy', 'status', '-f', 'json')
+        assert [row['signed'] for row in ran.json] == [False, True]
+        assert 'required' in run('policy', 'status').out
+        assert run('policy', 'push', '--flavor', 'f1').status == 0
+        assert len(made['b'].store.pushes) == 2
+
+    def test_without_a_key(self, run, made):
+        ran = run('policy', 'push', '-f', 'json')
+        assert ran.status == 1
+        assert rows(ran)['a']['state'] == 'applied'
+        assert '[vqos_manage] push_private_key' in rows(ran)['b']['problem']
+        assert made['b'].store.pushes == ()
+
+    @pytest.mark.parametrize('mode', [0o640, 0o604, 0o622])
+    def test_a_key_that_others_may_read(self, run, made, sign, path, mode):
+        path.chmod(mode)
+        ran = run('policy', 'push')
+        assert ran.status == 1
+        assert '[vqos_manage] push_private_key' in ' '.join(ran.err.split())
+        assert made['a'].store.pushes == ()
+
+    def test_a_key_is_never_lost(self, path):
+        assert path.stat().st_mode & 0o777 == 0o600
+        before = path.read_bytes()
+        assert manage.run('key', 'create', str(path)).status == 1
+        public = path.with_suffix('.pub')
+        public.rename(path.with_suffix('.other'))
+        assert manage.run('key', 'create', str(path)).status == 1
+        assert path.read_bytes() == before
+        assert not public.exists()
+        assert manage.run('key', 'create', str(path), '--force').status == 0
+        assert path.read_bytes() != before
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert sorted(one.name for one in path.parent.glob('*key*')) == [
+            'key', 'key.other', 'key.pub']
+
+    def test_a_place_where_none_can_be(self, tmp_path):
+        (tmp_path / 'file').touch()
+        assert manage.run('key', 'create',
+                          str(tmp_path / 'file' / 'key')).status == 1
+
+
 class TestStatus:
     def test_hosts_that_lag_are_named(self, run, made, nova, agents):
         run('policy', 'push')
