@@ -9,6 +9,7 @@ import oslo_messaging
 from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos import policy_override
+from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import speeds
 from nova_vqos.agent import manager
@@ -28,6 +29,8 @@ STATEMENT = account.Statement(
     fakes.UUID, 5, account.nothing(), 1, 2).to_dict()
 FLAVORS = {'f1': {'name': 'n', 'vcpus': 2, 'units': 60, 'quantum_class': 'io',
                   'dd_billing': 'charge', 'guarantee': 'off'}}
+PUSH = {'generation': 5, 'full': True, 'flavors': FLAVORS,
+        'signature': f'{"A" * 86}=='}
 KINDS = {'integer': 1.0, 'hash': 2.0}
 SPEEDS = {'at_s': 1000.0, 'reference': 'gold', 'first': KINDS,
           'history': {'observations': [
@@ -102,12 +105,18 @@ def test_accounts_and_pushes(fuzz):
             assert policy_override.from_dict(
                 policy_override.to_dict(pushed)) == pushed
         try:
+            push = policy_push.from_dict(given)
+        except policy_override.PushInvalid:
+            pass
+        else:
+            assert policy_push.from_dict(push.to_dict()) == push
+        try:
             speeds.parse(given)
         except primitives.MessageInvalid:
             pass
 
     fuzz(damage.documents(
-        STATEMENT, FLAVORS, SPEEDS,
+        STATEMENT, FLAVORS, SPEEDS, PUSH,
         {'f1': {**FLAVORS['f1'], 'generation': 5}}), parse)
 
 
@@ -131,9 +140,11 @@ def test_all_methods_of_the_agent(fuzz, tmp_path):
                          'nonce': NONCE},
         'hand_over_speeds': {'server_uuid': fakes.UUID, 'nonce': NONCE,
                              'speeds': SPEEDS},
+        'push_flavors': {'push': PUSH},
         'push_policies': {'generation': 5, 'flavors': FLAVORS},
         'get_pushed': {}, 'get_pushed_digest': {},
         'compare_pushed': {'digest': NONCE * 2},
+        'compare_pushes': {'digest': NONCE * 2},
     }
     held = store.OverrideStore(str(tmp_path / 'pushed.json'))
     world = billing.World(tmp_path, store=held)

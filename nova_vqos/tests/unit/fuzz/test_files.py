@@ -181,10 +181,14 @@ def test_pushes_that_were_kept(fuzz, path):
         kept.load()
         assert all(one.name for one in kept.overrides.values())
 
-    fuzz(damage.files({'schema': 1, 'flavors': {'f1': {
-        'generation': 5, 'name': 'n', 'vcpus': 2, 'units': 60,
-        'quantum_class': 'io', 'dd_billing': 'charge',
-        'guarantee': 'off'}}}), load)
+    flavor = {'name': 'n', 'vcpus': 2, 'units': 60, 'quantum_class': 'io',
+              'dd_billing': 'charge', 'guarantee': 'off'}
+    fuzz(damage.files(
+        # Of agents before RPC 1.6, and of today.
+        {'schema': 1, 'flavors': {'f1': {**flavor, 'generation': 5}}},
+        {'schema': store.SCHEMA, 'pushes': [
+            {'generation': 5, 'full': True, 'flavors': {'f1': flavor},
+             'signature': ''}]}), load)
 
 
 def test_a_trace_of_recognition(fuzz):
