@@ -309,8 +309,8 @@ class AccountTransfer:
         if kind not in self._alarms:
             self._alarms[kind] = (f'a statement of the account of server '
                                   f'{uuid} was refused: {reason}')
-            LOG.warning('%s; further ones are counted, see the host',
-                        self._alarms[kind])
+            LOG.warning('A statement of the account of server %s was refused, '
+                        'further ones are only counted: %s', uuid, reason)
 
     def _hand_over(self, account: accounts.Account,
                    claim: Claim) -> accounts.Account:
