@@ -299,6 +299,14 @@ def test_signed_pushes_alone(add, api, tmp_path, caplog):
     assert other.store.pushes == (signed,)
 
 
+def test_a_key_that_cannot_be_used_is_an_alarm(add, api, tmp_path):
+    agent = add('a', [str(tmp_path / 'none')])
+    with pytest.raises(rpcapi.SignatureInvalid):
+        push(api, 'a', now_us(), FLAVORS)
+    assert agent.store.verifier.problem in api.call(
+        'a', rpcapi.GET_HOST, timeout=LIMIT_S).alarms
+
+
 def test_no_other_agent_is_there(add, api):
     alone = add('a')
     assert not alone.gossip.compare(api)
