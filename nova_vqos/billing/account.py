@@ -178,14 +178,15 @@ class Account:
 
         After a transfer it begins with the copy that stayed here, as if that
         were the statement of another host: the statement of the host that has
-        the account includes it, and replaces it.
+        the account includes it, and replaces it. Until that has come it is
+        awaited.
         """
         if not self.handed_to:
             return self
         return Account(
             self.server_uuid, debt_cu_us=self.debt_cu_us,
             written_off_cu_us=self.written_off_cu_us,
-            inherited=self.statement(), sequence=self.sequence)
+            inherited=self.statement(), sequence=self.sequence).awaiting()
 
     def awaiting(self) -> 'Account':
         """The account while a later one of another host is awaited."""

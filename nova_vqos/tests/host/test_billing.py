@@ -135,10 +135,13 @@ def test_a_killed_agent_loses_and_adds_none(lab, server_on, agent_of, client):
 
 def owe(host, guest, seconds):
     """Let a guest owe something, as if it had done much I/O."""
+    owed_cu_us = seconds * 40 * 1_000_000
     with sqlite3.connect(ledger_path(host)) as connection:
+        # Without the use another host would not believe the debt.
         changed = connection.execute(
-            'UPDATE servers SET debt_cu_us = ? WHERE server_uuid = ?',
-            (seconds * 40 * 1_000_000, guest.uuid)).rowcount
+            'UPDATE servers SET debt_cu_us = ?, net_rx_cu_us = net_rx_cu_us '
+            '+ ? WHERE server_uuid = ?',
+            (owed_cu_us, owed_cu_us, guest.uuid)).rowcount
     connection.close()
     assert changed == 1
 

@@ -165,6 +165,7 @@ class TestHandOver:
         here.bill(4)
         assert here.account.total_cu_us == used(emulator=9)
         assert here.account.debt_cu_us == 9
+        assert here.account.awaits_statement
         here.account = here.account.with_statement(there.hand_over(here))
         assert here.account.total_cu_us == used(emulator=11)
         assert here.account.debt_cu_us == 9
