@@ -245,10 +245,6 @@ class TestService:
         manage.wait_until(lambda: answers(port))
         return metrics.parse(fetch(port)[2].decode())
 
-    def test_none_are_exported_unless_asked_for(self, conf):
-        assert endpoint.start_exporter(conf, lambda: None) is None
-        assert not listens(conf.vqos_agent.metrics_port)
-
     def test_metrics_are_had_until_it_stops(self, conf, agent):
         found = self.scrape(conf)
         assert metrics.values(found, 'nova_vqos_agent_up') == [1]

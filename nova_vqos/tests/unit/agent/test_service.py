@@ -8,11 +8,15 @@ import signal
 import threading
 
 from oslo_config import cfg
+import oslo_messaging
 from oslo_messaging import conffixture
 import pytest
 
 from nova_vqos import compute_state
+from nova_vqos import files
+from nova_vqos import push_signature
 from nova_vqos.agent import process
+from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
 from nova_vqos.conf import agent as agent_options
 from nova_vqos.conf import vqos
@@ -181,6 +185,24 @@ class TestService:
                               futures.ThreadPoolExecutor)
         finally:
             rpc.stop()
+
+    def test_its_keys_say_whose_pushes_it_takes(self, conf, tmp_path):
+        _private, public = push_signature.make_key()
+        files.write(public, str(tmp_path / 'push.key.pub'))
+        conf.set_override('push_public_keys',
+                          [str(tmp_path / 'push.key.pub')], 'vqos_agent')
+        started = service.AgentService(conf)
+        started.start()
+        try:
+            api = rpcapi.AgentAPI(oslo_messaging.get_rpc_transport(
+                conf, allowed_remote_exmods=[rpcapi.__name__]))
+            manage.wait_until(lambda: started._rpc._started.is_set())
+            held = api.call(conf.host, rpcapi.GET_PUSHED_DIGEST,
+                            timeout=LIMIT_S)
+            assert held.requires_signature is True
+            assert held.problem == ''
+        finally:
+            started.stop()
 
     def test_no_metrics_where_they_are_not_wanted(self, conf):
         assert endpoint.start_exporter(conf, None) is None
