@@ -20,7 +20,7 @@ from nova_vqos.agent.overrides import store
 _MOST_AHEAD_US = policy_override.MOST_AHEAD_US // 2
 
 _Reply = ty.TypeVar('_Reply')
-_Told = ty.TypeVar('_Told', messages.PushResult, messages.PushState,
+_Held = ty.TypeVar('_Held', messages.PushResult, messages.PushState,
                    messages.Pushed, messages.PushedDigest)
 
 
@@ -45,29 +45,29 @@ def generations(ask: _Ask,
     return [older.get(one.host) or _generation(one) for one in found]
 
 
-def _generation(answer: fanout.Answer[_Told]) -> fanout.Answer[int]:
+def _generation(answer: fanout.Answer[_Held]) -> fanout.Answer[int]:
     checked = plausible(answer)
     return fanout.Answer(
         answer.host, answer.cell, None if checked.value is None
         else checked.value.generation, checked.error)
 
 
-def plausible(answer: fanout.Answer[_Told]) -> fanout.Answer[_Told]:
+def plausible(answer: fanout.Answer[_Held]) -> fanout.Answer[_Held]:
     """The answer, or that of a host with an error where it cannot be true.
 
     A host that reports any generation would else choose that of the next
     push, which other hosts then refuse.
     """
-    told = answer.value
+    value = answer.value
     try:
         # 0: there was no push.
-        if told is not None and told.generation:
-            _check(told.generation)
-        if isinstance(told, messages.PushState) and told.full_generation:
-            _check(told.full_generation)
-        if isinstance(told, messages.Pushed):
-            policy_override.from_dict(policy_override.to_dict(told.flavors))
-            for override in told.flavors.values():
+        if value is not None and value.generation:
+            _check(value.generation)
+        if isinstance(value, messages.PushState) and value.full_generation:
+            _check(value.full_generation)
+        if isinstance(value, messages.Pushed):
+            policy_override.from_dict(policy_override.to_dict(value.flavors))
+            for override in value.flavors.values():
                 _check(override.generation)
     except policy_override.PushInvalid as error:
         return answer._replace(
