@@ -193,6 +193,7 @@ def test_two_pushes_at_once_end_alike(lab, bus, start, flavor_id):
                 executor.submit(push_all, two, lab.hosts[::-1], 2)]
         for done in made:
             done.result(2 * LIMIT_S)
-        for host in lab.hosts:
-            held = one.call(host, 'get_pushed')['flavors'][flavor_id]
-            assert held['units'] == 2
+        first, second = (one.call(host, 'get_pushed')['flavors'][flavor_id]
+                         for host in lab.hosts)
+        assert first == second
+        assert first['units'] in (1, 2)
