@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers the accounts of servers that moved, between two agents.
 
-The agent of the new host claims the account from the host that nova-compute
-knows the server came from, and else from all. The agent of the old host
-answers with a statement when the server has ended there, and keeps a
-copy: whoever claims an account, and whatever becomes of that host, the next
-one gets the copy. Any message may be lost, late, or come twice.
+The agent of the new host claims the account from the old host, if nova-compute
+knows that, and from all hosts otherwise. The agent of the old host answers
+with a statement when the server has ended there, and keeps a copy. Another
+host that claims the account later gets the copy: so a host that claimed it
+without a right, or died, has taken nothing away. Any message may be lost,
+late, or come twice.
 
 All members of the bus can send any message, and see what is sent to all. So a
-statement counts only as the
-answer to an open claim of this host, whose nonce it has, and within bounds.
+statement counts only if it answers an open claim of this host, has the nonce
+of that claim, and is within bounds.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of pushes, in whatever order and from whom they come."""
+"""Which pushes hold: in any order, and from any agent."""
 
 import json
 

@@ -23,7 +23,6 @@ def fuzz(pytestconfig):
     end_s = time.monotonic() + 60 * pytestconfig.getoption('--fuzz-minutes')
 
     def tried(strategy, check):
-        # Whatever a test is given is shown where it fails.
         settings = hypothesis.settings(
             max_examples=_EXAMPLES, print_blob=True, database=None,
             suppress_health_check=list(hypothesis.HealthCheck))

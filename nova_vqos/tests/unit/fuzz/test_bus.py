@@ -121,9 +121,7 @@ def test_accounts_and_pushes(fuzz):
 
 
 def test_all_methods_of_the_agent(fuzz, tmp_path):
-    """Each answers, or refuses in a way that the caller can tell; no server
-    has another cap for it.
-    """
+    """Each answers, or raises an AgentError. No cap of a server changes."""
     calls = {
         'get_host': {}, 'list_servers': {},
         'get_server': {'server_uuid': fakes.UUID},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The XML of domains: of another host, and of whoever may define domains."""
+"""The XML of domains, and short texts, that other hosts and programs write."""
 
 import io
 import pathlib
