@@ -90,6 +90,14 @@ class Interval:
     def used_cu_s(self) -> float:
         return self.vcpu_cu_s + self.io_cu_s
 
+    def at_most(self, length_s: float) -> 'Interval':
+        """The same use in each second, for so long at most."""
+        if self.length_s <= length_s:
+            return self
+        part = length_s / self.length_s
+        return Interval(length_s, self.vcpu_cu_s * part,
+                        self.threads_cu_s * part, self.modelled_cu_s * part)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seen:
@@ -162,8 +170,12 @@ class Charge:
         return written_off_cu_s
 
     def add_debt(self, debt_cu_s: float) -> None:
-        """Add what another host says is owed, or take it back."""
-        self._balance_cu_s = max(0.0, self.debt_cu_s + debt_cu_s)
+        """Add what another host says is owed, or take it back.
+
+        What is kept for later stays, and taking back adds nothing to it.
+        """
+        self._balance_cu_s = max(min(0.0, self._balance_cu_s),
+                                 self._balance_cu_s + debt_cu_s)
 
     def _take(self, terms: Terms, interval: Interval) -> float:
         excess_cu_s = (interval.used_cu_s

@@ -35,6 +35,11 @@ _IDLE_INTERVAL_S = 60.0
 # of its use stays unbilled than of a busy server that stops.
 _IDLE_SHARE = 0.02
 _IDLE_CHARGED = 0.01
+# Rounds that are more intervals apart have a gap between them: there was no
+# agent, or it could not read. Nobody held servers within their units then, and
+# those who paid had their limits lifted. So a gap is billed, and so many
+# intervals of it are charged.
+_CHARGED_INTERVALS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +127,9 @@ class Biller:
         self._notifications = notifications.UsageNotifications(
             host, options.usage_interval_s, clock=clock, utc=utc)
         self._began = False
+        self._last_round_s = float('-inf')
+        # What of an interval is charged, in this round.
+        self._charged_s = float('inf')
         self._failing: set[str] = set()
         self._host_problem = ''
 
@@ -189,9 +197,14 @@ class Biller:
         for uuid in self._books.running.keys() - wanted.keys():
             self._send_last(uuid, self._books.end(uuid, off=uuid in off))
         self._failing.intersection_update(wanted)
+        now_s = self._clock()
+        longest_s = _CHARGED_INTERVALS * self.options.interval_s
+        self._charged_s = (longest_s if now_s - self._last_round_s > longest_s
+                           else float('inf'))
         try:
             readings = (self._hypervisor.usages(wanted, self._idle_shares(
                 wanted)) if wanted else {})
+            self._last_round_s = now_s
             billed = {
                 uuid: bill for uuid, reading in readings.items()
                 if uuid in wanted and (bill := self._try_to_bill(
@@ -300,7 +313,7 @@ class Biller:
             charge.Terms(entitlement_cu=subject.entitlement_cu,
                          floor_share=self.options.floor_share,
                          ceiling_s=self.options.ceiling_s),
-            used_cu_us, length_s)
+            used_cu_us, length_s, self._charged_s)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
                         'the floor of %.0f %%', subject.uuid,

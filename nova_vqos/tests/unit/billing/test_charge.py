@@ -258,6 +258,16 @@ class TestTooMuch:
         control.add_debt(-9.0)
         assert control.debt_cu_s == 0
 
+    def test_added_debt_leaves_what_was_kept_for_later(self):
+        steps = Steps()
+        # It uses nothing: 0.3 s of its units are kept.
+        steps.step(0.0, vcpu=0.0)
+        steps.control.add_debt(0.25 * 64)
+        assert steps.debt_s == 0
+        steps.control.add_debt(-64)
+        steps.step(0.125)
+        assert steps.debt_s == pytest.approx(0.25 - 0.05)
+
     def test_two_writes_in_a_row_are_rare(self):
         """Whatever the pattern: no more than the bucket allows."""
         chance = random.Random(7)

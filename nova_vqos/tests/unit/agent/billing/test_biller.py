@@ -2,6 +2,7 @@
 """The rounds of billing, with a real ledger on a real file."""
 
 import dataclasses
+import types
 
 import pytest
 
@@ -135,6 +136,52 @@ class TestCharge:
         host.subjects[UUID] = dataclasses.replace(
             host.subjects[UUID], billing='account', limit_share=None)
         assert host.use().report.overdrawn is False
+
+
+class TestGap:
+    """While no agent ran, or none could read, servers had all their units."""
+
+    #: In a second, above the entitlement by 15 CU seconds.
+    BUSY = types.MappingProxyType(
+        {'vcpu_ns': 6 * 10**8, 'emulator_ns': 15 * 10**7})
+
+    def use(self, host, length_s, **options):
+        return host.use(length_s=length_s, **options, **{
+            name: round(value * length_s)
+            for name, value in self.BUSY.items()})
+
+    @pytest.mark.parametrize('gap_s', [30.0, 600.0, 3600.0, 86_400.0])
+    def test_a_start_bills_all_and_charges_three_intervals(self, host, gap_s):
+        host.begin(billing='charge', limit_share=1.0)
+        host.biller.close()
+        host.start()
+        billed = self.use(host, gap_s)
+        assert host.used_cu_s() == 15 * gap_s
+        assert billed.report.debt_cu_s == pytest.approx(15 * 6)
+        assert billed.report.overdrawn is False
+        # As any server whose I/O has just begun.
+        assert billed.limit_share >= 0.5
+
+    def test_so_does_a_host_that_could_not_be_read(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        billed = self.use(host, 600.0)
+        assert host.used_cu_s() == 15 * 600
+        assert billed.report.debt_cu_s == pytest.approx(15 * 6)
+
+    def test_a_server_that_could_not_be_read_is_charged_all(self, host):
+        """Only it lacks a reading, and may be the cause itself."""
+        host.run(fakes.OTHER_UUID)
+        host.begin(billing='charge', limit_share=1.0)
+        reading = host.hypervisor.used.pop(UUID)
+        host.use(fakes.OTHER_UUID, times=9)
+        host.hypervisor.used[UUID] = reading
+        billed = host.use(**{name: round(value * 20)
+                             for name, value in self.BUSY.items()})
+        assert billed.report.debt_cu_s == pytest.approx(15 * 20)
+
+    def test_intervals_that_are_a_little_late_are_charged_whole(self, host):
+        host.begin(billing='charge', limit_share=1.0)
+        assert self.use(host, 5.0).report.debt_cu_s == pytest.approx(15 * 5)
 
 
 class TestDue:
