@@ -99,6 +99,7 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
             floor_share=options.charge_floor,
             ceiling_s=options.debt_ceiling_s,
             dropped_packets=options.bill_dropped_packets,
+            charge_received=options.charge_received_packets,
             usage_interval_s=options.usage_interval_s),
         host=conf.host)
 

@@ -29,8 +29,9 @@ class Load:
         servers, which ran outside their cgroups
     :ivar own_cu: other processes of the host
     :ivar unattributed_cu: the rest; negative where the model exceeds it
-    :ivar unpaid_cu: I/O of servers that are billed and not charged: threads
-        and modelled work; included in the others
+    :ivar unpaid_cu: I/O for which no server pays: threads and modelled work of
+        servers that are billed and not charged, and what those that are do
+        not pay for; included in the others
     """
 
     total_cu: float
@@ -65,12 +66,14 @@ class HostLoad:
         self._reserves: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED)
 
-    def add_server(self, threads_cu_us: int, modelled_cu_us: int, *,
-                   charged: bool) -> None:
-        """Add the I/O of a billed server."""
+    def add_server(self, modelled_cu_us: int, *, unpaid_cu_us: int) -> None:
+        """Add the I/O of a billed server.
+
+        :param unpaid_cu_us: of its threads and of the kernel, for which it
+            does not pay
+        """
         self._modelled_cu_us += modelled_cu_us
-        if not charged:
-            self._unpaid_cu_us += threads_cu_us + modelled_cu_us
+        self._unpaid_cu_us += unpaid_cu_us
 
     def is_due(self, now_s: float) -> bool:
         """Whether the next reading of the host's counters is due."""

@@ -25,6 +25,8 @@ COMPONENTS = ('vcpu', 'emulator', 'iothread', 'vhost', 'net_rx', 'net_tx',
 #: I/O that the kernel charged to threads of the server; the rest is modelled.
 MEASURED_IO = ('emulator', 'iothread', 'vhost')
 MODELLED_IO = ('net_rx', 'net_tx', 'disk')
+#: What others send a server, which it did not ask for.
+RECEIVED = 'net_rx'
 
 # A tenant can plug and unplug devices without limit.
 _MOST_GONE_DEVICES = 64

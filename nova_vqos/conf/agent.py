@@ -388,6 +388,17 @@ server did not receive them fast enough.
 A dropped packet costs the host nearly as much as a delivered one. But with
 this option anyone who floods a server makes that server pay.
 """),
+    cfg.BoolOpt(
+        'charge_received_packets',
+        default=False,
+        help="""
+Whether a charged server pays for the kernel's work to deliver packets to it,
+too.
+
+That work is billed in any case. But a server does not choose what it receives:
+with this option, others who send it many packets take its CPU time. What the
+server's own threads do with received packets is always charged.
+"""),
     cfg.ListOpt(
         'quantum_sources',
         default=['io', 'spin', 'cache'],

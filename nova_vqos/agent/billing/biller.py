@@ -50,6 +50,7 @@ class Options:
     floor_share: float = 0.1
     ceiling_s: float = 300.0
     dropped_packets: bool = False
+    charge_received: bool = False
     usage_interval_s: float = 60.0
 
 
@@ -291,9 +292,8 @@ class Biller:
             name: accounts.to_cu_us(used_ns, subject.host_coefficient)
             for name, used_ns in bill.used_ns.items()}
         self._capacity.add_server(
-            meter.measured_io(of_host_cu_us),
             meter.modelled_io(of_host_cu_us),
-            charged=book.control is not None)
+            unpaid_cu_us=self._unpaid_cu_us(book, of_host_cu_us))
         notification = self._notifications.add(
             subject.uuid, used_cu_us, bill.throttled_ns, book.report,
             bill.length_s)
@@ -302,6 +302,15 @@ class Biller:
         return Billed(
             None if book.control is None else book.control.limit_share,
             book.report)
+
+    def _unpaid_cu_us(self, book: books.Book,
+                      used_cu_us: Mapping[str, int]) -> int:
+        """I/O that the server does not pay for."""
+        if book.control is None:
+            return (meter.measured_io(used_cu_us)
+                    + meter.modelled_io(used_cu_us))
+        return (0 if self.options.charge_received
+                else used_cu_us[meter.RECEIVED])
 
     def _charge(self, book: books.Book, subject: Billable,
                 used_cu_us: Mapping[str, int], length_s: float) -> None:
@@ -313,7 +322,8 @@ class Biller:
             charge.Terms(entitlement_cu=subject.entitlement_cu,
                          floor_share=self.options.floor_share,
                          ceiling_s=self.options.ceiling_s),
-            used_cu_us, length_s, self._charged_s)
+            used_cu_us, length_s, self._charged_s,
+            received=self.options.charge_received)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
                         'the floor of %.0f %%', subject.uuid,

@@ -23,7 +23,7 @@ class TestShares:
         assert book.report() is None
         book.add_host(host_usage(0.0), 100)
         assert book.report() is None
-        book.add_server(50 * 10**6, 300 * 10**6, charged=True)
+        book.add_server(300 * 10**6, unpaid_cu_us=0)
         book.add_host(host_usage(60.0, 60, 30, 6), 100)
         report = book.report()
         assert report.total_cu == 100
@@ -36,7 +36,7 @@ class TestShares:
     def test_unpaid_io_needs_reserved_room(self):
         book = host_load.HostLoad()
         book.add_host(host_usage(0.0), 100)
-        book.add_server(60 * 10**6, 300 * 10**6, charged=False)
+        book.add_server(300 * 10**6, unpaid_cu_us=360 * 10**6)
         book.add_host(host_usage(60.0, 60, 30, 6), 100)
         assert book.report().suggested_reserved_cu == 45 + 6
 
@@ -45,7 +45,7 @@ class TestShares:
     def test_parts_sum_up(self, domains_s, own_s, rest_s, modelled, pcpu_cu):
         book = host_load.HostLoad()
         book.add_host(host_usage(0.0), pcpu_cu)
-        book.add_server(0, modelled, charged=True)
+        book.add_server(modelled, unpaid_cu_us=0)
         book.add_host(host_usage(60.0, domains_s + own_s + rest_s, domains_s,
                                  own_s), pcpu_cu)
         report = book.report()

@@ -10,6 +10,7 @@ from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.unit.billing import test_host_load
 from nova_vqos.tests.unit.billing import test_meter
 
 UUID = billing_host.UUID
@@ -136,6 +137,63 @@ class TestCharge:
         host.subjects[UUID] = dataclasses.replace(
             host.subjects[UUID], billing='account', limit_share=None)
         assert host.use().report.overdrawn is False
+
+
+class TestReceived:
+    """A server did not ask for what others send it."""
+
+    def receive(self, host, packets):
+        """Let it use all its units, and receive packets for two seconds.
+
+        :returns: the bill
+        """
+        reading = host.hypervisor.used[UUID]
+        self.packets += packets
+        host.hypervisor.used[UUID] = dataclasses.replace(
+            reading, interfaces={'tap0': test_meter.packets(self.packets)})
+        return host.use(vcpu_ns=12 * 10**8)
+
+    @pytest.fixture
+    def charged(self, host):
+        def begin(**options):
+            host.start(**options)
+            host.begin(billing='charge', limit_share=1.0,
+                       interfaces={'tap0': test_meter.packets(0)})
+            self.packets = 0
+            return host
+        return begin
+
+    def test_a_flood_is_billed_and_not_charged(self, charged):
+        host = charged()
+        for _ in range(60):
+            billed = self.receive(host, 600_000)
+        assert host.account().total_cu_us['net_rx'] > 0
+        assert billed.report.used_lately_cu['net_rx'] > 60
+        assert billed.limit_share == 1.0
+        assert billed.report.debt_cu_s == 0
+        assert billed.report.overdrawn is False
+
+    def test_it_is_charged_where_the_operator_says_so(self, charged):
+        host = charged(charge_received=True)
+        for _ in range(60):
+            billed = self.receive(host, 600_000)
+        assert billed.limit_share == 0.1
+        assert billed.report.debt_cu_s > 0
+
+    @pytest.mark.parametrize('received, unpaid', [(False, True),
+                                                  (True, False)])
+    def test_what_nobody_pays_for_needs_room_on_the_host(
+            self, charged, received, unpaid):
+        host = charged(charge_received=received)
+        host.hypervisor.host_used = test_host_load.host_usage(host.now_s)
+        host.biller.bill_all((), None, (), 100)
+        for _ in range(31):
+            self.receive(host, 600_000)
+        host.hypervisor.host_used = test_host_load.host_usage(
+            host.now_s, 60)
+        host.biller.bill_all((), None, (), 100)
+        assert (host.biller.capacity.unpaid_cu > 0) is unpaid
+        assert host.biller.capacity.modelled_cu > 0
 
 
 class TestGap:
