@@ -168,6 +168,18 @@ HOST = (
               (f'nova_vqos_host_suggested_reserved_cpu_units{_H}',
                'suggested'),
               (f'nova_vqos_host_unpaid_cpu_units{_H}', 'unpaid'))),
+    Panel('Time for packets',
+          'Part of its time that the busiest pCPU spends on packets and '
+          'timers', SHARE, (
+              (f'nova_vqos_host_softirq_ratio{_H}', 'busiest pCPU'),)),
+    Panel('Packets without time',
+          'A second: dropped since a backlog was full, and polls that ended '
+          'before all were delivered', COUNT, (
+              ('rate(nova_vqos_host_backlog_dropped_packets_total'
+               f'{_H}[$__rate_interval])', 'dropped'),
+              ('rate(nova_vqos_host_squeezed_polls_total'
+               f'{_H}[$__rate_interval])', 'squeezed polls'),
+              (f'nova_vqos_host_saturated_pcpus{_H}', 'saturated pCPUs'))),
     Panel('Servers: delivered of promised',
           'The ten that use most', SHARE, ((
               'topk(10, rate(nova_vqos_server_vcpu_cpu_unit_seconds_total'

@@ -9,6 +9,8 @@ import collections
 import dataclasses
 import math
 
+from nova_vqos import cpuset
+from nova_vqos.billing import packet_load
 from nova_vqos.billing import usage
 
 # The suggestion is based on the minutes of the last day.
@@ -49,10 +51,12 @@ class LoadReport(Load):
     :ivar suggested_reserved_cu: suffices for 95 % of the minutes of the last
         day
     :ivar minutes_seen: number of these minutes
+    :ivar packets: None: not known
     """
 
     suggested_reserved_cu: int
     minutes_seen: int
+    packets: packet_load.PacketReport | None = None
 
 
 class HostLoad:
@@ -63,8 +67,19 @@ class HostLoad:
         self._modelled_cu_us = 0
         self._unpaid_cu_us = 0
         self._load: Load | None = None
+        self._packets = packet_load.PacketLoad()
         self._reserves: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED)
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """Problems that an operator has to look at."""
+        packets = self._packets.report
+        if packets is None or not packets.saturated_pcpus:
+            return ()
+        return (f'pCPUs {cpuset.format_pcpus(packets.saturated_pcpus)} have '
+                'no time for more packets, and drop some: let more pCPUs '
+                'receive (queues, RPS), or move servers away',)
 
     def add_server(self, modelled_cu_us: int, *, unpaid_cu_us: int) -> None:
         """Add the I/O of a billed server.
@@ -86,6 +101,7 @@ class HostLoad:
         :param pcpu_cu: mean speed of the host's pCPUs, in CU
         """
         last, self._last = self._last, reading
+        self._packets.add(reading.read_at_s, reading.packets)
         modelled_cu_us, self._modelled_cu_us = self._modelled_cu_us, 0
         unpaid_cu_us, self._unpaid_cu_us = self._unpaid_cu_us, 0
         if last is None or reading.read_at_s <= last.read_at_s:
@@ -117,4 +133,4 @@ class HostLoad:
             **{name: round(value, 3) for name, value
                in dataclasses.asdict(self._load).items()},
             suggested_reserved_cu=math.ceil(reserves[at]),
-            minutes_seen=len(reserves))
+            minutes_seen=len(reserves), packets=self._packets.report)

@@ -157,6 +157,39 @@ class GuestWork(ty.NamedTuple):
     vcpus: int
 
 
+_WRAPS_AT = 1 << 32
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PacketWork:
+    """What one pCPU did with packets that arrived, since the host booted.
+
+    The first three have 32 bits.
+
+    :ivar processed: packets that it delivered, or began to
+    :ivar dropped: packets, since its backlog was full
+    :ivar squeezed: polls that ended before all packets were delivered
+    :ivar softirq_ns: time that it spent on packets, and on other softirqs
+    :ivar idle_ns: time in which it had nothing to do
+    """
+
+    processed: int
+    dropped: int
+    squeezed: int
+    softirq_ns: int
+    idle_ns: int
+
+    def since(self, before: 'PacketWork') -> 'PacketWork':
+        """What it did since an earlier moment."""
+        return PacketWork(
+            (self.processed - before.processed) % _WRAPS_AT,
+            (self.dropped - before.dropped) % _WRAPS_AT,
+            (self.squeezed - before.squeezed) % _WRAPS_AT,
+            max(0, self.softirq_ns - before.softirq_ns),
+            # NOTE: the kernel's count of it may fall by a little.
+            max(0, self.idle_ns - before.idle_ns))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostUsage:
     """CPU time of a whole host at one moment, since it booted.
@@ -166,9 +199,12 @@ class HostUsage:
     :ivar domains_ns: of the parent cgroups of domains, so that domains that
         are gone count too
     :ivar own_ns: of the host's other processes; the rest is the kernel's
+    :ivar packets: by pCPU; empty where the kernel does not show it
     """
 
     read_at_s: float
     total_ns: int
     domains_ns: int
     own_ns: int
+    packets: Mapping[int, PacketWork] = dataclasses.field(
+        default_factory=dict)

@@ -166,6 +166,21 @@ LOAD = Family(
 UNPAID = Family(
     'nova_vqos_host_unpaid_cpu_units', GAUGE,
     'CPU units used in the last minute by I/O that no server pays for')
+SOFTIRQ = Family(
+    'nova_vqos_host_softirq_ratio', GAUGE,
+    'Part of its time that the busiest pCPU spent on packets and timers in '
+    'the last minute; a kernel that does not count it has none of these '
+    'series')
+DROPPED = Family(
+    'nova_vqos_host_backlog_dropped_packets_total', COUNTER,
+    'Packets that were dropped since the backlog of a pCPU was full')
+SQUEEZED = Family(
+    'nova_vqos_host_squeezed_polls_total', COUNTER,
+    'Polls for packets that ended before all were delivered, since their time '
+    'or budget was over')
+SATURATED = Family(
+    'nova_vqos_host_saturated_pcpus', GAUGE,
+    'pCPUs without time for more packets, which drop some')
 SUGGESTED_RESERVED = Family(
     'nova_vqos_host_suggested_reserved_cpu_units', GAUGE,
     'Suggested reserve for the host, from the last day')

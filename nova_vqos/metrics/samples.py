@@ -10,6 +10,7 @@ from nova_vqos import host_stats
 from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import messages
+from nova_vqos.billing import packet_load
 from nova_vqos.metrics import families
 from nova_vqos.profile import validity
 from nova_vqos.quantum import classes
@@ -59,6 +60,8 @@ def host_samples(report: messages.LoopReport,
         yield _one(families.LOAD, load.unattributed_cu, 'unattributed')
         yield _one(families.UNPAID, load.unpaid_cu)
         yield _one(families.SUGGESTED_RESERVED, load.suggested_reserved_cu)
+        if load.packets is not None:
+            yield from _packets(load.packets)
     for name in occupancy.NAMES:
         yield _one(families.CLASS_OFFERED, name in report.quantum_classes,
                    name)
@@ -250,6 +253,14 @@ def _units(host: messages.Units) -> Iterator[families.Sample]:
                      ('fastest', host.fastest_cu)):
         yield _one(families.COEFFICIENT, cu / units.CU_PER_REFERENCE_PCPU,
                    name)
+
+
+def _packets(found: packet_load.PacketReport) -> Iterator[families.Sample]:
+    if found.softirq_share is not None:
+        yield _one(families.SOFTIRQ, found.softirq_share)
+    yield _one(families.DROPPED, found.dropped_packets)
+    yield _one(families.SQUEEZED, found.squeezed_polls)
+    yield _one(families.SATURATED, len(found.saturated_pcpus))
 
 
 def _mean_s(lengths_us: Iterable[float | None]) -> float | None:

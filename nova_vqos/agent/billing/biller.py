@@ -137,7 +137,8 @@ class Biller:
     @property
     def alarms(self) -> tuple[str, ...]:
         """Problems that an operator has to look at."""
-        return (*self._books.alarms, *self.transfer.alarms)
+        return (*self._books.alarms, *self.transfer.alarms,
+                *self._capacity.alarms)
 
     @property
     def offers(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from nova_vqos.cmd.status import hook
 from nova_vqos.cmd.status import host
 from nova_vqos.cmd.status import importing
 from nova_vqos.cmd.status import machine as machines
+from nova_vqos.cmd.status import network
 from nova_vqos.cmd.status import nova_config
 from nova_vqos.cmd.status import profile
 from nova_vqos.cmd.status import roles
@@ -71,6 +72,7 @@ CHECKS = (
     Check('Frequency', _COMPUTE, host.check_frequency),
     Check('Halt polling', _COMPUTE, host.check_halt_polling),
     Check('Interrupt time', _COMPUTE, host.check_irq_time),
+    Check('NAPI', _COMPUTE, network.check_napi),
     Check('Guarantees', _COMPUTE, guarantee.check),
 )
 #: Begins the finding of a check that ended with an unexpected error.

@@ -16,6 +16,7 @@ from nova_vqos.billing import usage
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import emulator_threads
+from nova_vqos.hypervisor.linux import packet_work
 from nova_vqos.hypervisor.linux import procfs
 
 _START_TIME_FIELD = 22
@@ -216,6 +217,7 @@ class HostAccount:
         self._root = root
         self._domains = procfs.Tally()
         self._own = procfs.Tally()
+        self._packets = packet_work.PacketWorkReader(root)
 
     def read(self, tops: Collection[str]) -> usage.HostUsage:
         """Read the counters.
@@ -243,7 +245,8 @@ class HostAccount:
                 if name in with_domains}),
             own_ns=self._own.update({
                 name: time_ns for name, time_ns in times_ns.items()
-                if name not in with_domains}))
+                if name not in with_domains}),
+            packets=self._packets.read())
 
 
 def _time_ns(path: str, version: int) -> int | None:

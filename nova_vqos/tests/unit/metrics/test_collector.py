@@ -77,6 +77,9 @@ class TestHost:
                 'host_work_cpu_units': 7,
                 'host_allocation_ratio': 1.5, 'host_profile_valid': 1,
                 'host_profile_holds': 1, 'host_unpaid_cpu_units': 1,
+                'host_softirq_ratio': 0.25, 'host_saturated_pcpus': 1,
+                'host_backlog_dropped_packets_total': 9,
+                'host_squeezed_polls_total': 11,
                 'host_profile_measured_timestamp_seconds':
                     1_795_341_600}.items():
             assert values(found, name) == [value], name
@@ -101,6 +104,12 @@ class TestHost:
         for name in ('capacity_cpu_units', 'drift_ratio', 'load_cpu_units',
                      'profile_info', 'pool_pcpus'):
             assert values(found, f'host_{name}') == [], name
+
+    def test_softirq_time_that_is_not_counted_does_not_appear(self, agent):
+        agent.host['capacity']['packets']['softirq_share'] = None
+        found = agent.scrape()
+        assert values(found, 'host_softirq_ratio') == []
+        assert values(found, 'host_saturated_pcpus') == [1]
 
     def test_a_stale_profile_is_not_valid(self, agent):
         agent.host['problem'] = 'another kernel'

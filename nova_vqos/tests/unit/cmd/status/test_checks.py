@@ -295,6 +295,13 @@ WRONG = [
     ('Interrupt time', write(at.BOOT_CONFIG, 'CONFIG_HZ=250\n'), 1,
      'has no CONFIG_IRQ_TIME_ACCOUNTING'),
 
+    *(('NAPI', write(f'{at.NET}/{name}', f'{value}\n'), code, text)
+      for name, value, code, text in [
+          ('dev_weight', 1, 2, 'dev_weight is 1: .*drops'),
+          ('dev_weight', 15, 1, 'dev_weight is 15: .*to 64'),
+          ('netdev_budget', 63, 1, 'netdev_budget is 63, less than the 64'),
+          ('netdev_budget_usecs', 999, 1, 'netdev_budget_usecs is 999')]),
+
     ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '-1\n')), 2, 'is -1'),
     ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '0\n')), 2, 'is 0'),
     ('Guarantees', guaranteeing(write(at.RT_RUNTIME, '?\n')), 2,
@@ -362,3 +369,31 @@ def test_each_check_has_a_problem():
     """But that of Python: an old one cannot run this test."""
     assert {check.name for check in catalogue.CHECKS} == {
         name for name, *_rest in WRONG} | {'Python'}
+
+
+def napi(host):
+    (check,) = (one for one in catalogue.CHECKS if one.name == 'NAPI')
+    return catalogue.run(check, host.machine)
+
+
+@pytest.mark.parametrize('weight', [16, 64, 1000])
+def test_a_weight_that_is_enough(host, weight):
+    host.write(f'{at.NET}/dev_weight', f'{weight}\n')
+    host.write(f'{at.NET}/netdev_budget', '1000\n')
+    assert napi(host).code == at.Code.SUCCESS
+
+
+def test_what_the_kernel_does_not_say_stays_unknown(host):
+    for name in 'dev_weight', 'netdev_budget', 'netdev_budget_usecs':
+        host.remove(f'{at.NET}/{name}')
+    host.write('sys/class/net/eth1/threaded', '')
+    host.remove('sys/class/net/eth0/threaded')
+    found = napi(host)
+    assert found.code == at.Code.SUCCESS
+    for name in ('dev_weight', 'netdev_budget', 'netdev_budget_usecs',
+                 'threaded', 'napi_defer_hard_irqs'):
+        assert f'{name} is unknown' in found.details
+
+
+def test_threads_that_receive_are_counted(host):
+    assert '1 of 2 interfaces receive in threads' in napi(host).details
