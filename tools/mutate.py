@@ -173,7 +173,7 @@ def warm_up(tests: Sequence[str]) -> None:
         if not name.startswith(('nova_vqos', 'conftest', '__', 'test_')):
             try:
                 importlib.import_module(name)
-            except Exception:
+            except Exception:  # nosec B112
                 # A child imports it, or fails.
                 continue
 

@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
 PRAGMA user_version = {SCHEMA};
 COMMIT;
 """
+# All that is put into these texts is written above.
 _STORE = (f'INSERT OR REPLACE INTO servers ({", ".join(_COLUMNS)}) '  # noqa: S608 # nosec
           f'VALUES ({", ".join("?" * len(_COLUMNS))})')
 _GET = f'SELECT {", ".join(_COLUMNS)} FROM servers'  # noqa: S608 # nosec
