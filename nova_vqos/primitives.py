@@ -23,6 +23,9 @@ MOST_NUMBER = 2.0**63
 #: Metadata of a field that a message lacks where it is None.
 OMIT: ty.Final = types.MappingProxyType({'omit': True})
 
+#: A text of many lines. All other texts are one.
+Lines = ty.NewType('Lines', str)
+
 _Type = ty.TypeVar('_Type')
 _Read = Callable[[object], ty.Any]
 
@@ -63,8 +66,8 @@ def parse(kind: type[_Type], data: object) -> _Type:
     """The inverse of :func:`to_primitives`, of input that is not trusted.
 
     :param kind: a dataclass or a named tuple. Its fields are such, ``str``,
-        ``bool``, ``int``, ``float``, tuples and Mappings by ``str`` of these,
-        or None; ``object`` is not looked at
+        ``bool``, ``int``, ``float``, :data:`Lines`, tuples and Mappings by
+        ``str`` of these, or None; ``object`` is not looked at
     :raises MessageInvalid: when it is no message of this kind
     """
     schema: ty.Any = kind
@@ -123,7 +126,7 @@ def _reader(kind: ty.Any) -> _Read:
         return functools.partial(_read_record, kind, tuple(
             (field, _reader(hints[field.name])) for field in _fields(kind)))
     return {bool: _read_flag, int: _read_integer, float: _read_number,
-            str: _read_text}[kind]
+            str: _read_text, Lines: _read_lines}[kind]
 
 
 def _read_record(kind: type, fields: Iterable[tuple[_Field, _Read]],
@@ -194,8 +197,16 @@ def _read_number(value: object) -> float:
 
 
 def _read_text(value: object) -> str:
+    # It goes to logs and terminals.
+    return plain_text.one_line(_checked_text(value))
+
+
+def _read_lines(value: object) -> Lines:
+    return Lines(plain_text.document(_checked_text(value)))
+
+
+def _checked_text(value: object) -> str:
     if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
         raise MessageInvalid(
             f'must be a text of {MOST_CHARACTERS} characters at the most')
-    # It goes to logs and terminals. A profile is a document of many lines.
-    return plain_text.document(value)
+    return value

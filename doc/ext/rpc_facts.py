@@ -8,13 +8,15 @@ import types
 import typing as ty
 from unittest import mock
 
+from nova_vqos import primitives
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 
 _CASTS = ('wake', 'claim_ledger', 'hand_over', 'claim_speeds',
           'hand_over_speeds')
-_WORDS = {str: 'text', bool: 'true or false', int: 'whole number',
-          float: 'number', object: 'a mapping'}
+_WORDS = {str: 'text', primitives.Lines: 'text of many lines',
+          bool: 'true or false', int: 'whole number', float: 'number',
+          object: 'a mapping'}
 
 
 def methods():

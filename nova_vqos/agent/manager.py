@@ -164,7 +164,7 @@ class AgentManager:
         return messages.Calibration(
             self._host, alarms, replies.of_calibration(
                 profile, datetime.datetime.now(datetime.UTC)),
-            documents.dumps(profile)
+            primitives.Lines(documents.dumps(profile))
             if document and profile is not None else None)
 
     @_checked

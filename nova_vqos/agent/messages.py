@@ -616,7 +616,7 @@ class Calibration:
     host: str
     alarms: tuple[str, ...]
     profile: CalibratedProfile | None
-    document: str | None
+    document: primitives.Lines | None
 
 
 # Pushes.

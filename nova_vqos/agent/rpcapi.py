@@ -12,6 +12,7 @@ import typing as ty
 
 import oslo_messaging
 
+from nova_vqos import plain_text
 from nova_vqos import policy as policies
 from nova_vqos import primitives
 from nova_vqos import speeds as records
@@ -151,7 +152,8 @@ class AgentAPI:
         except Exception as error:
             # A migration must go on whatever the bus or its driver raises.
             LOG.warning('The vqos agent of host %s did not lift the limit on '
-                        'the I/O of server %s: %s', host, server_uuid, error)
+                        'the I/O of server %s: %s', host, server_uuid,
+                        plain_text.one_line(str(error)))
             return False
 
     def check_server(self, host: str, server_uuid: str) -> str:
@@ -171,7 +173,7 @@ class AgentAPI:
             # any case.
             LOG.warning('The vqos agent of host %s did not say whether the '
                         'host can take server %s, it moves there: %s', host,
-                        server_uuid, error)
+                        server_uuid, plain_text.one_line(str(error)))
             return ''
 
     def claim_ledger(self, server_uuid: str, host: str, claimed_at: float,

@@ -27,7 +27,8 @@ REPLIES = (messages.Host, messages.Servers, messages.ServerDetail,
            messages.Lifted)
 
 # Others are changed on the way, see the test of them.
-TEXTS = strategies.text(max_size=5).map(plain_text.document)
+TEXTS = strategies.text(max_size=5).map(plain_text.one_line)
+LINES = strategies.text(max_size=5).map(plain_text.document)
 JSON = strategies.recursive(
     strategies.none() | strategies.booleans()
     # NaN is unlike itself, and no JSON.
@@ -54,7 +55,7 @@ def values(kind):
         return strategies.builds(kind, **{
             name: values(one) for name, one in ty.get_type_hints(kind).items()
             if name in {field.name for field in primitives._fields(kind)}})
-    return {bool: strategies.booleans(), str: TEXTS,
+    return {bool: strategies.booleans(), str: TEXTS, primitives.Lines: LINES,
             int: strategies.integers(-2**63, 2**63),
             float: strategies.floats(-1e15, 1e15),
             types.NoneType: strategies.none()}[kind]
@@ -188,3 +189,12 @@ def test_its_pushes_are_read_again(tmp_path):
 def test_texts_of_others_cannot_steer_a_terminal():
     read = primitives.parse(messages.Refusal, {'reason': 'a\x1b[2J\u202e b'})
     assert read.reason == 'a\\x1b[2J\\u202e b'
+
+
+def test_texts_of_others_cannot_write_log_lines():
+    read = primitives.parse(messages.Calibration, {
+        'host': 'a\nERROR b', 'alarms': ['a\r\nb'], 'profile': None,
+        'document': 'a:\n\t- b\x1b\n'})
+    assert (read.host, read.alarms) == ('a\\nERROR b', ('a\\r\\nb',))
+    # But a document has lines.
+    assert read.document == 'a:\n\t- b\\x1b\n'

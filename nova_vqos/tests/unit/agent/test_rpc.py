@@ -173,6 +173,23 @@ class TestRpc:
             agent.call(rpcapi.CHECK_SERVER, server_uuid=fakes.UUID)
         assert agent.api.check_server('host', fakes.UUID) == ''
 
+    def test_others_write_no_lines_into_the_log_of_nova(
+            self, agent, monkeypatch, caplog):
+        compute_state.Writer(agent.compute_state_path).write(
+            {}, {}, moves={fakes.UUID: 'full\nERROR x'})
+        assert agent.api.check_server('host', fakes.UUID) == 'full\\nERROR x'
+
+        def fail(*_arguments):
+            raise rpcapi.AgentError('failed\nERROR x')
+        monkeypatch.setattr(agent.loop, 'lift', fail)
+        monkeypatch.setattr(manager.AgentManager, '_recent_report', fail)
+        caplog.clear()
+        assert not agent.api.lift_limits('host', fakes.UUID,
+                                         timeout=manage.LIMIT_S)
+        assert agent.api.check_server('host', fakes.UUID) == ''
+        assert [message.partition('failed')[2] for message in caplog.messages
+                ] == ['\\nERROR x'] * 2
+
     def test_no_agent_stops_no_move(self, agent, monkeypatch):
         monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', 0.1)
         began_s = time.monotonic()
