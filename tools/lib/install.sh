@@ -118,11 +118,37 @@ constraints_of() {
 install_beside_nova() {
     local pip=$1 version=$2
     shift 2
+    install_locked "$pip" "$version"
     # NOTE: without constraints pip needs minutes to resolve this tree.
     "$pip" install -q -c <(constraints_of "$version") "nova==$version" \
         "openstack-placement==$(placement_of "$version")" \
         "libvirt-python==$(pkg-config --modversion libvirt)" pyOpenSSL \
         -r "$TOP/requirements.txt" -r "$TOP/test-requirements.txt" "$@"
+}
+
+# install_locked PIP NOVA-VERSION: what hosts run, by the hashes of
+# tools/lock.sh, where that knows this Nova and this machine's libvirt.
+install_locked() {
+    local pip=$1 version=$2 locks=$TOP/hashes-nova${2%%.*}.txt libvirt
+    # NOTE: without --no-deps pip looks at the newest SQLAlchemy that
+    # oslo.db's SQLAlchemy[asyncio] allows, and misses its hash.
+    if grep -qs "^nova==$version " "$locks"; then
+        "$pip" install -q --no-deps --require-hashes -r "$locks"
+    else
+        say "installing Nova $version without a check of hashes"
+    fi
+    libvirt=libvirt-python==$(pkg-config --modversion libvirt)
+    if grep -q "^$libvirt " "$TOP/hashes-libvirt.txt"; then
+        "$pip" install -q --no-deps --require-hashes -r <(locked "$libvirt")
+    else
+        say "installing $libvirt without a check of its hash"
+    fi
+}
+
+# locked libvirt-python==VERSION: this requirement with its hashes.
+locked() {
+    awk -v wanted="$1" '/^[^ ]/ { found = $1 == wanted } found' \
+        "$TOP/hashes-libvirt.txt"
 }
 
 # workers LEVEL NOVA-VERSION: pytest's arguments for a level's processes. On
@@ -145,7 +171,7 @@ install_venv() {
         die "Python 3.11 or newer is needed, $("$python" -V) was found"
     libvirt=$(pkg-config --modversion libvirt)
     wanted=$(cat "$TOP"/{,test-,lab-}requirements.txt \
-        "$TOP"/{constraints*.txt,setup.cfg}
+        "$TOP"/{constraints*.txt,hashes*.txt,setup.cfg}
         echo "$NOVA_VERSION $(placement_of "$NOVA_VERSION") $libvirt" \
             "$("$python" -V) $TOP")
     if [ "$(cat "$VENV/.wanted" 2>/dev/null)" != "$wanted" ]; then
