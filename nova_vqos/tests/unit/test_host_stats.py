@@ -206,6 +206,8 @@ def test_what_no_host_reports(key, texts):
         with pytest.raises(host_stats.StatInvalid) as caught:
             decode(**TEXTS | {key: text})
         assert (caught.value.key, caught.value.value) == (key, text)
+        # It goes to the scheduler's log.
+        assert str(caught.value).isprintable()
 
 
 def test_what_a_newer_version_adds_is_left_out():

@@ -17,7 +17,7 @@ pytestmark = project.needs_checkout
 
 PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
 LEVELS = {level: f'nova_vqos/tests/{level}'
-          for level in ('unit', 'functional', 'host', 'cloud')}
+          for level in ('unit', 'functional', 'package', 'host', 'cloud')}
 LEVELS['tempest'] = 'tempest_plugin/nova_vqos_tempest_plugin/tests'
 # Modules that another change brings along.
 TO_COME: set[str] = set()
@@ -63,10 +63,26 @@ def test_are_there(page):
             if name not in TO_COME and not is_there(name)] == []
 
 
+def rows(page):
+    """The rows of a page's tables, without those of their heads."""
+    for table in re.findall(r'^\.\. list-table::\n((?:   .*\n|\n)+)',
+                            (project.TOP / page).read_text(), re.MULTILINE):
+        yield from re.split(r'^   \* - ', table, flags=re.MULTILINE)[2:]
+
+
+def test_each_row_of_the_threat_model_names_one():
+    found = list(rows('doc/source/admin/security.rst'))
+    assert len(found) > 20
+    # Where nothing stops them, there is nothing to test.
+    assert [row for row in found
+            if not _NAMED.search(row) and 'Nothing' not in row] == []
+
+
 @pytest.mark.parametrize(('name', 'expected'), [
     ('unit', True),
     ('unit test_named_tests', True),
     ('unit test_named_tests.test_what_is_found', True),
+    ('package test_wheel', True),
     ('functional test_boot.BootTestCase', True),
     ('functional test_boot.BootTestCase.test_caps', True),
     ('tempest test_allocations.ResizeTest', True),

@@ -38,6 +38,7 @@ def test_another_agent_finds_what_one_has_written(path):
     store.write(store.text())
     assert not store.is_changed
     assert stored(path).get(fakes.UUID) == SEEN
+    assert os.stat(path).st_mode & 0o777 == 0o600
 
 
 def test_nothing_is_written_where_nothing_changed(path):
