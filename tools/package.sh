@@ -23,7 +23,7 @@ beside it, and runs the tests of the wheel. With Nova 33 it also runs the unit
 tests and some of the functional ones, on eventlet and on threads; with Nova 34,
 which tools/test.sh runs all tests with, the unit tests that have to do with
 Nova. Then it uninstalls the wheel, and compares the environment with what it
-was before.
+was before. It also makes the wheel's bill of materials.
 
   --whole  run all of both with each Nova
   --keep   keep the environments, in build/package
@@ -94,7 +94,8 @@ run_tests() {
     say "$name"
     # Elsewhere: Python must not find the checkout.
     # shellcheck disable=SC2046  # none, or several words
-    (cd "$WORK" && NOVA_VQOS_SOURCE=$WORK/source PYTHONDONTWRITEBYTECODE=1 \
+    (cd "$WORK" && NOVA_VQOS_SOURCE=$WORK/source NOVA_VQOS_SBOM=$sbom \
+        PYTHONDONTWRITEBYTECODE=1 \
         timeout "$LIMIT_S" "$environment/bin/python" -m \
         pytest -q -p no:cacheprovider -W ignore -r fE \
         $(workers "${1%%/*}" "$version") "${@/#/$tests/}")
@@ -151,6 +152,8 @@ rm -rf "$WORK"
 mkdir -p "$WORK"
 trap '[ -n "$keep" ] || rm -rf "$WORK"' EXIT
 build
+"$TOP/tools/sbom.sh" "$WORK"/dist/*.whl
+sbom=$(echo "$TOP"/build/sbom/*.cdx.json)
 for version in "${versions[@]}"; do
     check "$version"
 done
