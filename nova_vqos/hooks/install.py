@@ -43,7 +43,7 @@ else
     problem=$({look} 2>&1)
 fi
 if [ -n "$problem" ]; then
-    echo "nova-vqos hook: $1: $problem" >&2
+    printf 'nova-vqos hook: %s: %s\\n' "$1" "$problem" >&2
     grep -Eqs '^on_error *[=:] *refuse' {config} && exit 1
     exec cat
 fi

@@ -44,9 +44,10 @@ class Hook:
         self.config_path.write_text(
             f'[hook]\nprofile = {self.profile_path}\non_error = {on_error}\n')
 
-    def run(self, xml, operation='migrate', sub_operation='begin', **options):
+    def run(self, xml, operation='migrate', sub_operation='begin',
+            name='server', **options):
         return subprocess.run(
-            [self.path, 'server', operation, sub_operation, '-'], input=xml,
+            [self.path, name, operation, sub_operation, '-'], input=xml,
             capture_output=True, timeout=60, env={}, cwd='/', check=False,
             **options)
 
@@ -111,6 +112,15 @@ def test_nova_vqos_was_removed(hook, gone):
     hook.configure('refuse')
     done = hook.run(XML)
     assert (done.returncode, done.stdout) == (1, b'')
+
+
+def test_a_name_from_another_host_cannot_write_log_lines(hook):
+    """The shells of Debian read escapes in what they echo."""
+    hook.break_script(sys.executable, '/nonexistent')
+    done = hook.run(XML, name=r'a\nERROR b')
+    assert done.stdout == XML
+    assert done.stderr.startswith(rb'nova-vqos hook: a\nERROR b: ')
+    assert done.stderr.count(b'\n') == 1
 
 
 def test_half_of_nova_vqos_was_removed(hook, tmp_path):
