@@ -6,9 +6,11 @@ import dataclasses
 import datetime
 import functools
 import glob
+import io
 import os
 import typing as ty
 
+from nova_vqos import files
 from nova_vqos.agent import messages
 from nova_vqos.cmd.status import config_files
 
@@ -80,14 +82,18 @@ class Machine:
         """Read a text file, or the beginning of a large one.
 
         :returns: None: there is no such file
+        :raises nova_vqos.cmd.status.config_files.Unreadable: when it is no
+            regular file
         :raises OSError: when it cannot be read
         """
         try:
-            with open(self.path(path), encoding='utf-8',
-                      errors='replace') as file:
+            with io.TextIOWrapper(files.open_regular(self.path(path)),
+                                  'utf-8', 'replace') as file:
                 return file.read(_MOST_CHARACTERS)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except files.FileUnsafe as error:
+            raise config_files.Unreadable(str(error)) from error
 
     def first_line(self, path: str) -> str | None:
         """Read the first line of a file, stripped; None: there is no file.

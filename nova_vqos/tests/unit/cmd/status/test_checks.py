@@ -2,6 +2,7 @@
 """nova-vqos-status: each problem that it finds."""
 
 import dataclasses
+import os
 import re
 
 import pytest
@@ -49,6 +50,10 @@ def remove(name):
 
 def mode(name, bits):
     return lambda host: (host.root / name).chmod(bits)
+
+
+def fifo(name):
+    return lambda host: (host.remove(name), os.mkfifo(host.root / name))
 
 
 def answer(name, value):
@@ -213,6 +218,7 @@ WRONG = [
     ('Agent', remove(at.STATE), 2,
      '/run/nova-vqos/agent.json does not exist'),
     ('Agent', write(at.STATE, '{"seen_at": 3'), 2, 'JSONDecodeError'),
+    ('Agent', fifo(at.STATE), 2, 'not a regular file'),
     ('Agent', write(at.STATE, '[]'), 2, 'TypeError'),
     ('Agent', write(at.STATE, '{"seen_at": "2026-11-22T12:00:00"}'), 2,
      'ValueError'),
