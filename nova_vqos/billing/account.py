@@ -23,6 +23,12 @@ _CU_US_PER_CU_S = 1_000_000
 #: than 140 years of 1000 CU.
 MOST = 2**62
 
+#: Largest server, its I/O included: 1000 pCPUs of the reference. A server may
+#: come from a host of any size, so that of the receiving host is no bound.
+MOST_SERVER_CU = 100_000
+#: Largest use of a component that another host may state. The rest of MOST is
+#: left to count on: nine years of 1000 CU.
+MOST_STATED_CU_US = MOST - MOST // 16
 # No account is older than the project: 2026-01-01, in seconds since 1970.
 _FIRST_S = 1_767_225_600
 # How far the clock of another host may be ahead.
@@ -110,15 +116,16 @@ def nothing() -> dict[str, int]:
 _NO_STATEMENT = Statement('', 0, nothing(), 0, 0)
 
 
-class Bounds(ty.NamedTuple):
-    """What a server can have used, and owe, on any host.
+def can_be_use(used_cu_us: Mapping[str, int], now_s: float) -> bool:
+    """Whether a server can have used so much by now, on hosts of any size.
 
-    :ivar most_cu: that it can use at a time
-    :ivar debt_cu_us: above which its debt is written off
+    :param used_cu_us: by component
+    :param now_s: UTC in seconds
     """
-
-    most_cu: float
-    debt_cu_us: int
+    age_s = max(0, int(now_s) - _FIRST_S)
+    return (max(used_cu_us.values()) <= MOST_STATED_CU_US
+            and sum(used_cu_us.values())
+            <= age_s * MOST_SERVER_CU * _CU_US_PER_CU_S)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -218,24 +225,21 @@ class Account:
                 self.written_off_cu_us, inherited.written_off_cu_us,
                 later.written_off_cu_us)).with_statement(inherited)
 
-    def objection(self, statement: Statement, bounds: Bounds,
+    def objection(self, statement: Statement, most_debt_cu_us: int,
                   now_s: float) -> str:
         """Why a statement cannot be true; '': it can.
 
+        :param most_debt_cu_us: above which this host writes debt off
         :param now_s: UTC in seconds
         """
         used_cu_us, before = statement.total_cu_us, self.inherited
-        most_cu_us = (max(0.0, now_s - _FIRST_S) * bounds.most_cu
-                      * _CU_US_PER_CU_S)
         if statement.sequence > now_s + _MOST_AHEAD_S:
             return f'its sequence {statement.sequence} lies ahead of the clock'
-        if max(used_cu_us.values()) > most_cu_us:
-            return ('it has more use than a server can have had on this host '
-                    'since 2026')
-        if statement.debt_cu_us > bounds.debt_cu_us:
+        if not can_be_use(used_cu_us, now_s):
+            return 'it has more use than any server can have had since 2026'
+        if statement.debt_cu_us > most_debt_cu_us:
             return (f'its debt of {cu_s(statement.debt_cu_us):.0f} CU seconds '
-                    'is above the ceiling of '
-                    f'{cu_s(bounds.debt_cu_us):.0f}')
+                    f'is above the ceiling of {cu_s(most_debt_cu_us):.0f}')
         if (statement.debt_cu_us + statement.written_off_cu_us
                 > sum(used_cu_us.values()) + _ROUNDING_CU_US):
             return 'it has more debt than use'

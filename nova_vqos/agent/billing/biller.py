@@ -64,7 +64,6 @@ class Billable:
     :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
         work: its bills are in units of that
     :ivar host_coefficient: the same by the mean of all kinds
-    :ivar host_cu: speed of all pCPUs of the host together
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
     """
@@ -77,7 +76,6 @@ class Billable:
     began_s: float | None
     coefficient: float
     host_coefficient: float
-    host_cu: float
     entitlement_cu: int | None
     limit_share: float | None
     devices: meter.Devices
@@ -274,9 +272,8 @@ class Biller:
         book = self._books.running.get(subject.uuid)
         if book is None:
             book = self._books.begin(subject.uuid, subject.origin)
-            self.transfer.begin(subject.uuid, accounts.Bounds(
-                subject.host_cu, accounts.cu_us(
-                    self.options.ceiling_s * (subject.entitlement_cu or 0))))
+            self.transfer.begin(subject.uuid, accounts.cu_us(
+                self.options.ceiling_s * (subject.entitlement_cu or 0)))
         book.set_control(subject.limit_share)
         last = _last(book.account.baseline, reading, subject)
         bill = meter.bill(last, reading, subject.devices, costs,

@@ -271,7 +271,6 @@ class BillingController(controller.Controller):
             began_s=server.runs_since_s,
             coefficient=server.coefficient(profile),
             host_coefficient=server.host_coefficient(profile),
-            host_cu=_mean_cu(profile) * len(profile.pcpus),
             entitlement_cu=(None if server.policy is None
                             else server.policy.units),
             limit_share=limit_share,

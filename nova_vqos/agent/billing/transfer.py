@@ -47,7 +47,7 @@ class _OpenClaim:
     """A claim of this host.
 
     :ivar nonce: that answers have
-    :ivar bounds: of the account
+    :ivar most_debt_cu_us: above which this host writes debt off
     :ivar source: host that the server came from; '': not known
     :ivar at_s: when it is sent, on the monotonic clock; None: not known until
         the ledger could be read
@@ -55,7 +55,7 @@ class _OpenClaim:
     """
 
     nonce: str
-    bounds: accounts.Bounds
+    most_debt_cu_us: int
     source: str
     at_s: list[float] | None = None
     until_s: float = float('inf')
@@ -146,16 +146,16 @@ class AccountTransfer:
 
     # Called with the bills, by one thread at a time.
 
-    def begin(self, uuid: str, bounds: accounts.Bounds) -> None:
+    def begin(self, uuid: str, most_debt_cu_us: int) -> None:
         """Begin to claim the account of a server that is new in the books.
 
-        :param bounds: what its account can have
+        :param most_debt_cu_us: above which this host writes debt off
         """
         # NOTE: one that starts again may still get the answer.
         before = self._open.get(uuid)
         self._open[uuid] = _OpenClaim(
-            secrets.token_hex(16) if before is None else before.nonce, bounds,
-            self.sources.get(uuid, ''))
+            secrets.token_hex(16) if before is None else before.nonce,
+            most_debt_cu_us, self.sources.get(uuid, ''))
         self.next_claim_at_s = float('-inf')
 
     def send_claims(self) -> None:
@@ -173,7 +173,7 @@ class AccountTransfer:
                 claim.at_s = []
             if claim.at_s and now_s >= claim.at_s[0]:
                 self._outbox.claim(
-                    uuid, claim.nonce, claim.bounds.debt_cu_us,
+                    uuid, claim.nonce, claim.most_debt_cu_us,
                     claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '')
                 claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
             if now_s >= claim.until_s:
@@ -289,7 +289,8 @@ class AccountTransfer:
             return
         if account is None or account.handed_to:
             return
-        objection = account.objection(statement, claim.bounds, self._utc())
+        objection = account.objection(
+            statement, claim.most_debt_cu_us, self._utc())
         if objection:
             self._refuse(uuid, 'implausible', objection)
             return

@@ -15,12 +15,24 @@ from nova_vqos.tests.unit.billing import test_meter
 
 UUID = '11111111-2222-4333-8444-555555555555'
 NOW_S = 1_800_000_000.5
+# 2026-01-01: no account is older.
+FIRST_S = 1_767_225_600
+YEAR_S = 365 * 86_400
 AMOUNTS = st.fixed_dictionaries(
     {name: st.integers(0, 10**9) for name in meter.COMPONENTS})
 
 
 def used(**amounts):
     return {**dict.fromkeys(meter.COMPONENTS, 0), **amounts}
+
+
+def shared_out(data, whole):
+    """An amount, in any parts among the components."""
+    cuts = sorted(data.draw(st.lists(
+        st.integers(0, whole), min_size=len(meter.COMPONENTS) - 1,
+        max_size=len(meter.COMPONENTS) - 1)))
+    return {name: end - begin for name, begin, end in zip(
+        meter.COMPONENTS, [0, *cuts], [*cuts, whole], strict=True)}
 
 
 def account(debt=0, **amounts):
@@ -201,15 +213,15 @@ class TestHandOver:
 class TestObjection:
     """What a statement cannot say."""
 
-    BOUNDS = accounts.Bounds(most_cu=800.0, debt_cu_us=60 * 300 * 10**6)
-    # All of the host since 2026, in CU microseconds.
-    LIFE = int((NOW_S - 1_767_225_600) * 800 * 10**6)
+    MOST_DEBT_CU_US = 60 * 300 * 10**6
+    # The largest server since 2026, in CU microseconds.
+    LIFE = (int(NOW_S) - FIRST_S) * 100_000 * 10**6
 
     def objection(self, before=None, **change):
         stated = dataclasses.replace(accounts.Statement(
             UUID, int(NOW_S), used(emulator=10**12), 10**9, 10**9), **change)
         return (before or accounts.Account(UUID)).objection(
-            stated, self.BOUNDS, NOW_S)
+            stated, self.MOST_DEBT_CU_US, NOW_S)
 
     @pytest.mark.parametrize('change', [
         {}, {'sequence': 1}, {'sequence': int(NOW_S) + 86_400},
@@ -225,7 +237,8 @@ class TestObjection:
         ({'debt_cu_us': accounts.MOST}, 'ceiling'),
         ({'written_off_cu_us': 1001 * 10**9}, 'more debt than use'),
         ({'written_off_cu_us': accounts.MOST}, 'more debt than use'),
-        ({'total_cu_us': used(disk=LIFE + 10**9)}, 'since 2026'),
+        ({'total_cu_us': used(disk=LIFE + 1)}, 'since 2026'),
+        ({'total_cu_us': used(disk=LIFE, vcpu=1)}, 'since 2026'),
         ({'total_cu_us': used(disk=accounts.MOST)}, 'since 2026')])
     def test_what_cannot(self, change, reason):
         assert reason in self.objection(**change)
@@ -242,7 +255,8 @@ class TestObjection:
 
     def test_a_clock_that_is_wrong(self):
         stated = accounts.Statement(UUID, 1, used(disk=1), 0, 0)
-        assert accounts.Account(UUID).objection(stated, self.BOUNDS, 0.0)
+        assert accounts.Account(UUID).objection(
+            stated, self.MOST_DEBT_CU_US, 0.0)
 
     @hypothesis.given(
         st.lists(st.tuples(st.integers(1, 600), st.integers(0, 10**6),
@@ -266,7 +280,40 @@ class TestObjection:
                 + accounts.cu_us(written_off))
         here = here.handed_over('there', NOW_S)
         assert accounts.Account(UUID).objection(
-            here.statement(self.BOUNDS.debt_cu_us), self.BOUNDS, NOW_S) == ''
+            here.statement(self.MOST_DEBT_CU_US), self.MOST_DEBT_CU_US,
+            NOW_S) == ''
+
+    @hypothesis.given(st.data())
+    def test_none_to_the_size_of_the_host_that_it_came_from(self, data):
+        """Ten years after 2026 a server of 10 000 CU has a life behind it."""
+        age_s = data.draw(st.integers(1, 10 * YEAR_S))
+        server_cu = data.draw(st.integers(1, 10_000))
+        used_cu_us = shared_out(data, age_s * server_cu * 10**6)
+        stated = accounts.Statement(UUID, 1, used_cu_us, 0, 0)
+        assert accounts.Account(UUID).objection(
+            stated, self.MOST_DEBT_CU_US, FIRST_S + age_s) == ''
+
+    @hypothesis.given(st.data())
+    def test_one_to_more_than_the_largest_server_has_used(self, data):
+        age_s = data.draw(st.integers(1, 2 * YEAR_S))
+        most_cu_us = age_s * 100_000 * 10**6
+        stated = accounts.Statement(UUID, 1, shared_out(
+            data, data.draw(st.integers(
+                most_cu_us + 1, most_cu_us + 7 * accounts.MOST))), 0, 0)
+        assert accounts.Account(UUID).objection(
+            stated, self.MOST_DEBT_CU_US, FIRST_S + age_s)
+
+    @hypothesis.given(AMOUNTS.flatmap(lambda amounts: st.sampled_from(
+        meter.COMPONENTS).flatmap(lambda name: st.integers(
+            0, accounts.MOST).map(lambda most: {**amounts, name: most}))),
+        st.integers(1, 300 * YEAR_S))
+    def test_what_is_accepted_can_be_counted_on(self, used_cu_us, age_s):
+        """Totals at their end would stand still for ever."""
+        stated = accounts.Statement(UUID, 1, used_cu_us, 0, 0)
+        if accounts.Account(UUID).objection(
+                stated, self.MOST_DEBT_CU_US, FIRST_S + age_s) == '':
+            room_cu_us = 9 * YEAR_S * 1000 * 10**6
+            assert max(used_cu_us.values()) + room_cu_us <= accounts.MOST
 
 
 class TestStatement:
