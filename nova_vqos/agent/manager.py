@@ -366,7 +366,7 @@ class AgentManager:
 
     @_checked
     def compare_pushed(self, _context: object,
-                       digest: object) -> messages.PushedDifference:
+                       digest: object) -> messages.OverridesDifference:
         """The same for callers before 1.6: what holds for each flavor.
 
         :param digest: of what the caller holds

@@ -726,7 +726,7 @@ class PushesDifference:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PushedDifference:
+class OverridesDifference:
     """The answer to ``compare_pushed``.
 
     :ivar flavors: for :func:`nova_vqos.policy_override.from_dict`; None: both

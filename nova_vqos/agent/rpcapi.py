@@ -74,7 +74,7 @@ class Method(ty.Generic[_Reply]):
 
 CHECK_SERVER = Method('check_server', messages.Refusal, '1.4')
 COMPARE_PUSHES = Method('compare_pushes', messages.PushesDifference, '1.6')
-COMPARE_PUSHED = Method('compare_pushed', messages.PushedDifference, '1.2')
+COMPARE_PUSHED = Method('compare_pushed', messages.OverridesDifference, '1.2')
 GET_HOST = Method('get_host', messages.Host, '1.0')
 GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
 GET_PUSHED = Method('get_pushed', messages.Pushed, '1.2')

@@ -32,7 +32,7 @@ _STOP_TIMEOUT_S = 1.0
 # Nova's limit of a host's name.
 _MOST_NAME = 255
 
-_Difference = messages.PushesDifference | messages.PushedDifference
+_Difference = messages.PushesDifference | messages.OverridesDifference
 
 
 class Gossip:

@@ -120,13 +120,14 @@ class Receiver:
         return messages.PushesDifference(self._host, [
             push.to_dict() for push in self._store.pushes] if differ else None)
 
-    def compare_overrides(self, digest: object) -> messages.PushedDifference:
+    def compare_overrides(self, digest: object
+                          ) -> messages.OverridesDifference:
         """The same for an agent before 1.6, which keeps overrides alone.
 
         :raises nova_vqos.policy_override.PushInvalid: when it is invalid
         """
         differ = _checked_digest(digest) != self.overrides_digest()
-        return messages.PushedDifference(self._host, (
+        return messages.OverridesDifference(self._host, (
             policy_override.to_dict(self._store.overrides) if differ
             else None))
 

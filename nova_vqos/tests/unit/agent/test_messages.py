@@ -23,8 +23,8 @@ from nova_vqos.tests.fixtures import quantum_world
 
 REPLIES = (messages.Host, messages.Servers, messages.ServerDetail,
            messages.Calibration, messages.PushResult, messages.Pushed,
-           messages.PushedDifference, messages.PushedDigest,
-           messages.Lifted)
+           messages.PushesDifference, messages.OverridesDifference,
+           messages.PushedDigest, messages.Lifted)
 
 # Others are changed on the way, see the test of them.
 TEXTS = strategies.text(max_size=5).map(plain_text.one_line)
@@ -178,7 +178,7 @@ def test_its_pushes_are_read_again(tmp_path):
             (messages.PushedDigest, lambda: endpoint.get_pushed_digest({})),
             (messages.PushesDifference, lambda: endpoint.compare_pushes(
                 {}, digest='')),
-            (messages.PushedDifference, lambda: endpoint.compare_pushed(
+            (messages.OverridesDifference, lambda: endpoint.compare_pushed(
                 {}, digest=''))):
         answer = world.ask(ask)
         assert answer['host'] == 'here'

@@ -292,7 +292,7 @@ def test_signed_pushes_alone(add, api, tmp_path, caplog):
     assert not api.call('b', rpcapi.GET_PUSHED,
                         timeout=LIMIT_S).requires_signature
     # And none of agents that keep no signatures.
-    bus = Bus(messages.PushedDifference('old', {
+    bus = Bus(messages.OverridesDifference('old', {
         'f1': {**FLAVORS['f1'], 'generation': generation}}), old=True)
     assert not other.gossip.compare(bus)
     assert bus.asked == 1
@@ -356,7 +356,7 @@ def as_push(generation, flavors, full=False, signature=''):
 
 
 @pytest.mark.parametrize('answer', [
-    messages.PushedDifference('b', flavors) for flavors in (
+    messages.OverridesDifference('b', flavors) for flavors in (
         {'f1': {**test_policy_override.FIELDS, 'generation': 2**53 - 1}},
         {'f1': {}}, 'flavors')] + [
     messages.PushesDifference('b', pushes) for pushes in (
