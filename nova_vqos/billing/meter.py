@@ -7,11 +7,10 @@ do, no usage is billed twice and no bill is negative: in doubt nothing is
 billed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 import dataclasses
 from fractions import Fraction
 import functools
-import itertools
 import operator
 import typing as ty
 
@@ -27,9 +26,6 @@ MEASURED_IO = ('emulator', 'iothread', 'vhost')
 MODELLED_IO = ('net_rx', 'net_tx', 'disk')
 #: What others send a server, which it did not ask for.
 RECEIVED = 'net_rx'
-
-# A tenant can plug and unplug devices without limit.
-_MOST_GONE_DEVICES = 64
 
 _Counters = ty.TypeVar('_Counters', usage.InterfaceCounters,
                        usage.DiskCounters)
@@ -88,19 +84,22 @@ def from_nothing(first: usage.Usage) -> usage.Usage:
         migration_ns=0, throttled_ns=0, interfaces={}, disks={}, wakes=0)
 
 
-def baseline(last: usage.Usage, reading: usage.Usage) -> usage.Usage:
+def baseline(last: usage.Usage, reading: usage.Usage,
+             devices: Devices) -> usage.Usage:
     """The reading that the next one is compared with.
 
-    The reading, with the devices that are gone or could not be read this time:
-    they may return with usage that was billed already.
+    The reading, with the devices that could not be read this time: they return
+    with usage that was billed already. Those that the server no longer has are
+    forgotten: another one of the same name counts from zero.
 
     :param last: the baseline so far, of the same run
     """
     disks = reading.disks
     if disks is not None and last.disks is not None:
-        disks = _with_gone(last.disks, disks)
+        disks = _with_unread(last.disks, disks, devices.disks)
     return dataclasses.replace(
-        reading, interfaces=_with_gone(last.interfaces, reading.interfaces),
+        reading, interfaces=_with_unread(
+            last.interfaces, reading.interfaces, devices.interfaces),
         disks=last.disks if disks is None else disks)
 
 
@@ -219,11 +218,13 @@ def _difference(before: _Counters | None, now: _Counters) -> _Counters:
     return now if min(grown) < 0 else type(now)(*grown)
 
 
-def _with_gone(last: Mapping[str, _Counters],
-               now: Mapping[str, _Counters]) -> dict[str, _Counters]:
-    gone = [(name, counters) for name, counters in last.items()
-            if name not in now]
-    return dict(itertools.chain(gone[-_MOST_GONE_DEVICES:], now.items()))
+def _with_unread(last: Mapping[str, _Counters], now: Mapping[str, _Counters],
+                 present: Container[str]) -> dict[str, _Counters]:
+    """
+    :param present: names of the devices that the server has
+    """
+    return {**{name: counters for name, counters in last.items()
+               if name in present}, **now}
 
 
 def _cost_ns(cost: io_costs.RequestCost, requests: int,

@@ -281,7 +281,9 @@ class Biller:
         used_cu_us = {
             name: accounts.to_cu_us(used_ns, subject.coefficient)
             for name, used_ns in bill.used_ns.items()}
-        book.bill(used_cu_us, meter.baseline(last, reading), bill.length_s)
+        book.bill(used_cu_us,
+                  meter.baseline(last, reading, subject.devices),
+                  bill.length_s)
         self._charge(book, subject, used_cu_us, bill.length_s)
         self._log_unmodelled(book, subject, bill, costs)
         self._books.store_later(book.account)

@@ -58,9 +58,11 @@ class Events:
             libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE:
                 lambda _connection, domain, *_: self._emit(
                     changed, domain, 'metadata'),
-            libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED:
+            **dict.fromkeys(
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+                 libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED),
                 lambda _connection, domain, device, *_: self._emit(
-                    changed, domain, f'device {device}'),
+                    changed, domain, f'device {device}')),
             libvirt.VIR_DOMAIN_EVENT_ID_JOB_COMPLETED:
                 lambda _connection, domain, *_: self._emit(
                     changed, domain, base.JOB_COMPLETED),

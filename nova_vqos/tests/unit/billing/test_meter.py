@@ -45,7 +45,7 @@ def bills(readings, **options):
     last = readings[0]
     for now in readings[1:]:
         yield bill(last, now, **options)
-        last = meter.baseline(last, now)
+        last = meter.baseline(last, now, DEVICES)
 
 
 def total_ns(some):
@@ -287,13 +287,15 @@ class TestCountersThatFall:
     def test_a_clock_that_stands_still_has_no_negative_interval(self):
         assert bill(reading(5.0), reading(4.0)).length_s == 0
 
-    def test_devices_that_are_gone_are_remembered_within_bounds(self):
+    def test_devices_that_are_gone_are_forgotten(self):
         last = reading()
+        disk = usage.DiskCounters(1, 1, 1, 1)
         for number in range(500):
-            now = reading(interfaces={f'tap{number}': packets(1)})
-            last = meter.baseline(last, now)
-        assert len(last.interfaces) <= 65
-        assert 'tap499' in last.interfaces
+            now = reading(interfaces={f'tap{number}': packets(1)},
+                          disks={f'vd{number}': disk})
+            last = meter.baseline(last, now, DEVICES)
+        assert set(last.interfaces) == {'tap0', 'tap1', 'tap499'}
+        assert set(last.disks) == {'vd499'}
 
 
 class TestNewReader:

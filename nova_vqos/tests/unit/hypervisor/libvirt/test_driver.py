@@ -109,6 +109,18 @@ class TestLibvirt:
         assert found[base.EventKind.STARTED].detail == 'booted'
         assert found[base.EventKind.STARTED].run_id > run_id
 
+    @pytest.mark.parametrize('number', [
+        libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+        libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED])
+    def test_a_device_that_comes_or_goes_is_a_change(
+            self, hypervisor, daemon, events, number):
+        """libvirt's driver for tests has no devices to plug."""
+        domain = daemon.lookupByName('test')
+        hypervisor._events.callbacks[number](daemon, domain, 'net0', None)
+        event = events.get(timeout=LIMIT_S)
+        assert event.kind is base.EventKind.CHANGED
+        assert event.uuid == domain.UUIDString()
+
     @pytest.mark.parametrize('method', ['describe', 'read'])
     def test_an_absent_domain_is_gone(self, hypervisor, method):
         with pytest.raises(base.DomainGone):
