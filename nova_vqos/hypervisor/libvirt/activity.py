@@ -53,13 +53,14 @@ class ActivityReader:
     """Reads all domains with one call, which has a time limit."""
 
     def __init__(self, session: libvirt_session.Session,
-                 read_runs: ReadRuns) -> None:
+                 read_runs: ReadRuns, qemus: bulk.BulkReader) -> None:
         """
         :param read_runs: as :meth:`base.ThreadDriver.vcpu_runs`
+        :param qemus: makes the calls that ask QEMUs
         """
         self._session = session
         self._read_runs = read_runs
-        self._bulk = bulk.BulkReader()
+        self._bulk = qemus
         self._lock = threading.Lock()
         # Of one connection: by UUID.
         self._connection: ty.Any = None

@@ -14,6 +14,7 @@ from nova_vqos.billing import usage
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import activity as libvirt_activity
+from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.hypervisor.libvirt import definition
 from nova_vqos.hypervisor.libvirt import domain as libvirt_domain
 from nova_vqos.hypervisor.libvirt import events
@@ -75,14 +76,15 @@ class LibvirtHypervisor(base.Hypervisor):
         self._domains = domain_files.Cache(
             root, self._find_emulator,
             on_written=lambda uuid: self._events.on_written(uuid))
+        qemus = bulk.BulkReader()
         self._statistics = statistics.StatisticsReader(
-            self._session, root, self._domains)
+            self._session, root, self._domains, qemus)
         self._work = guest_work.WorkReader(self._domains, root,
                                            instructions_path)
         self._clocks = domain_clocks.ClockReader(self._domains, root)
         self._topology = topology.Topology(root)
         self._activity = libvirt_activity.ActivityReader(
-            self._session, self.vcpu_runs)
+            self._session, self.vcpu_runs, qemus)
         self._uuids: dict[int, str] = {}
 
     @property

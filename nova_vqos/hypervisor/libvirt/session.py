@@ -37,6 +37,9 @@ _HARMLESS_JOBS = (libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP,)
 # How long the last step of an incoming migration is waited for, and how often
 # it is looked at. Its guest runs already, maybe with a wrong cap.
 _ARRIVAL_TIMEOUT_S = 1.0
+# From when on a QEMU that does not answer its monitor is taken to hang: an
+# answer takes milliseconds.
+_HANGS_AFTER_MS = 2000
 _ARRIVAL_INTERVAL_S = 0.01
 
 _event_loop_lock = threading.Lock()
@@ -165,6 +168,7 @@ class Session:
             state = tuple(self.call(domain.state))
             if state in _MIGRATING_STATES:
                 raise base.DomainBusy('it is being migrated or started')
+            self._check_monitor(domain)
             job = self._job(domain)
             if job is not None:
                 break
@@ -190,6 +194,20 @@ class Session:
             raise base.HypervisorError(
                 f'the process of domain {name} is unknown: {error}'
             ) from error
+
+    def _check_monitor(self, domain: ty.Any) -> None:
+        """Refuse where a QEMU hangs.
+
+        NOTE: libvirt answers this from memory. Even to ask for the job would
+        wait for the call that asks the QEMU's monitor.
+
+        :raises base.DomainBusy: when it has not answered for a while
+        """
+        control, _details, since_ms = self.call(domain.controlInfo)
+        if (control == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED
+                and since_ms >= _HANGS_AFTER_MS):
+            raise base.DomainBusy(
+                f'its QEMU has not answered for {since_ms / 1000:.0f} s')
 
     def _job(self, domain: ty.Any) -> dict[str, ty.Any] | None:
         """The job of a domain; None: an incoming migration.

@@ -27,9 +27,11 @@ class StatisticsReader:
     """Reads the counters of domains, and of the host as a whole."""
 
     def __init__(self, session: libvirt_session.Session, root: str,
-                 domains: domain_files.Cache) -> None:
+                 domains: domain_files.Cache,
+                 qemus: bulk.BulkReader) -> None:
         """
         :param root: where /proc and /sys are looked for
+        :param qemus: makes the calls that ask QEMUs
         """
         self._session = session
         self._domains = domains
@@ -37,7 +39,7 @@ class StatisticsReader:
         self._host_account = accounting.HostAccount(root)
         self._unreadable: set[str] = set()
         self._interface_io = bulk.BulkReader()
-        self._disk_io = bulk.BulkReader()
+        self._disk_io = qemus
         self._schedule = bulk.Schedule()
         # A connection, and libvirt's domains on it by UUID.
         self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}

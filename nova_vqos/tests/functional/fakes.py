@@ -165,6 +165,7 @@ class LiveMigrationFixture(fixtures.Fixture):
                 ('undefine', undefine),
                 ('migrateToURI3', migrate), ('abortJob', abort),
                 ('jobStats', stats),
+                ('controlInfo', lambda _domain: [0, 0, 0]),
                 ('migrateStartPostCopy', switch),
                 ('migrateSetMaxDowntime', lambda *_arguments: None)):
             self.useFixture(fixtures.MonkeyPatch(

@@ -45,7 +45,8 @@ def runs():
 
 @pytest.fixture
 def reader(session, runs):
-    return activity.ActivityReader(session, lambda _uuids: runs)
+    return activity.ActivityReader(session, lambda _uuids: runs,
+                                   bulk.BulkReader())
 
 
 def test_one_call_returns_all(reader, daemon):

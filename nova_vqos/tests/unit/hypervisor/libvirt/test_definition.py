@@ -51,6 +51,9 @@ class KeptDomain:
         return {'type': self.job,
                 'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT}
 
+    def controlInfo(self):
+        return [libvirt.VIR_DOMAIN_CONTROL_OK, 0, 0]
+
     def schedulerParametersFlags(self, flags):
         assert flags == CONFIG
         return dict(self.kept)

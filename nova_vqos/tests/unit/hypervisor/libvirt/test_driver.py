@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -361,6 +362,29 @@ class TestUsages:
         assert reader.usages([fakes.UUID], {})
         assert [groups for groups, _uuids in other.calls] == [INTERFACE]
 
+    def test_qemus_that_hang_leave_two_of_five_places(self, reader, statistics,
+                                                      monkeypatch):
+        """As many calls libvirtd takes on a connection; writes need one."""
+        for bulk_reader in (reader._statistics._disk_io,
+                            reader._activity._bulk):
+            monkeypatch.setattr(bulk_reader, '_limit_s', 0.05)
+        go_on, asked, answer = (
+            threading.Event(), [], statistics.domainListGetStats)
+
+        def hang(domains, groups, flags):
+            if groups == INTERFACE:
+                return answer(domains, groups, flags)
+            asked.append(groups)
+            go_on.wait(LIMIT_S)
+            return []
+        monkeypatch.setattr(statistics, 'domainListGetStats', hang)
+        for _ in range(3):
+            assert reader.usages([fakes.UUID], {})[fakes.UUID].disks is None
+            with pytest.raises(base.Unavailable):
+                reader.activity([fakes.UUID])
+        go_on.set()
+        assert len(asked) == 3
+
     def test_one_that_was_shut_off_is_left_out(self, reader, statistics,
                                                caplog):
         reader.usages([fakes.UUID], {})
@@ -417,8 +441,9 @@ class FakeDomain:
     """What a write asks of a domain of libvirt."""
 
     def __init__(self, state=(libvirt.VIR_DOMAIN_RUNNING, 1), job=None,
-                 refuse=()):
+                 refuse=(), control=(libvirt.VIR_DOMAIN_CONTROL_OK, 0, 0)):
         self._state = state
+        self._control = control
         self._job = job or {'type': libvirt.VIR_DOMAIN_JOB_NONE}
         self._refuse = refuse
         self.set = []
@@ -428,6 +453,9 @@ class FakeDomain:
 
     def jobStats(self):
         return self._job
+
+    def controlInfo(self):
+        return list(self._control)
 
     def isActive(self):
         return 1
@@ -509,6 +537,20 @@ class TestWrite:
         with pytest.raises(base.DomainBusy):
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
         assert domain.set == []
+
+    @pytest.mark.parametrize('since_ms, hangs', [(1900, False), (2000, True)])
+    def test_no_write_while_a_monitor_hangs(self, hypervisor, monkeypatch,
+                                            since_ms, hangs):
+        """It would wait for 30 s: a few of them hold up all others."""
+        domain = FakeDomain(
+            control=(libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, 0, since_ms))
+        if hangs:
+            # Even to ask for the job would block.
+            domain.jobStats = None
+        with (pytest.raises(base.DomainBusy) if hangs
+              else contextlib.nullcontext()):
+            self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert bool(domain.set) is not hangs
 
     def test_one_that_arrives_is_waited_for(self, hypervisor, monkeypatch):
         """Its guest runs already, and libvirt still takes no writes."""
