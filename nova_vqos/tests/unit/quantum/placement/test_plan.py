@@ -175,6 +175,16 @@ class TestGuarantees:
         vcpus = with_shares((servers({Kind.IO: 3, Kind.CACHE: 3}), '3/4'))
         assert not make_plan(vcpus, sockets(1, 4)).separates
 
+    @pytest.mark.parametrize('share, expected', [
+        ('3/10', [(0, 1_000, 1, {'IO': 4}), (0, 90_000, 3, {'CACHE': 10})]),
+        # Others need more than three: it is kept apart from none.
+        ('39/100', [(0, None, 4, {'CACHE': 10, 'IO': 4})])])
+    def test_a_floor_server_that_fakes_a_class(self, share, expected):
+        """It has a pool of its own at most as long as others keep theirs."""
+        vcpus = with_shares((of_kind(Kind.CACHE, 10), share),
+                            (of_kind(Kind.IO, 4, per_server=4), '1/80'))
+        assert shown(make_plan(vcpus, sockets(1, 4))) == expected
+
     @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts())
     def test_every_pool_holds_them(self, vcpus, host):
         plan = make_plan(vcpus, host)
