@@ -285,9 +285,10 @@ class TestObjection:
 
     @hypothesis.given(st.data())
     def test_none_to_the_size_of_the_host_that_it_came_from(self, data):
-        """Ten years after 2026 a server of 10 000 CU has a life behind it."""
-        age_s = data.draw(st.integers(1, 10 * YEAR_S))
-        server_cu = data.draw(st.integers(1, 10_000))
+        """Up to 100 000 CU, as long as the ledger can store it."""
+        server_cu = data.draw(st.integers(1, 100_000))
+        age_s = data.draw(st.integers(1, min(
+            100 * YEAR_S, accounts.MOST_STATED_CU_US // (server_cu * 10**6))))
         used_cu_us = shared_out(data, age_s * server_cu * 10**6)
         stated = accounts.Statement(UUID, 1, used_cu_us, 0, 0)
         assert accounts.Account(UUID).objection(
