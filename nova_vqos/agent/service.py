@@ -4,6 +4,7 @@
 from concurrent import futures
 import contextlib
 import logging
+import os
 import queue
 import resource
 import select
@@ -62,7 +63,10 @@ def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
         invoke_kwds={'run_path': options.libvirt_run_path,
                      'guaranteed_pcpus': conf.vqos.guaranteed_pcpus,
                      'partition_path': options.partition_path,
-                     'instructions_path': options.instructions_path})
+                     'instructions_path': options.instructions_path,
+                     # Root needs no help.
+                     'helper_path': (options.helper_path if os.geteuid()
+                                     else '')})
     hypervisor: base.Hypervisor = found.driver
     return hypervisor
 

@@ -84,6 +84,17 @@ Directory of libvirt's files with the process ids of emulators.
 The agent finds the cgroup of a domain through them.
 """),
     cfg.StrOpt(
+        'helper_path',
+        default=default_path.HELPER,
+        help="""
+Socket of nova-vqos-helper, which writes to libvirt for the agent.
+
+An agent that is not root reads from libvirt by a read-only connection, and has
+nova-vqos-helper write caps, weights and pins. An agent that is root writes by
+itself, and ignores this option. Empty: the agent writes by itself, whoever it
+is; libvirt must allow it, which makes the agent as powerful as root.
+"""),
+    cfg.StrOpt(
         'instructions_path',
         default=default_path.INSTRUCTIONS,
         help="""

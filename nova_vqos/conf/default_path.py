@@ -18,6 +18,8 @@ CONFIG = '/etc/nova-vqos/nova-vqos.conf'
 #: Heartbeat of the agent.
 AGENT_STATE = '/run/nova-vqos/agent.json'
 AGENT_LOCK = '/run/nova-vqos/agent.lock'
+#: Socket of nova-vqos-helper, made by systemd for the agent's user.
+HELPER = '/run/nova-vqos-helper.sock'
 #: Directory of files in which emulators count instructions of their guests.
 INSTRUCTIONS = '/run/nova-vqos/instructions'
 #: Policy overrides that the agent has received.

@@ -5,9 +5,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 import contextlib
 import logging
 import os
-import typing as ty
-
-import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos import units
 from nova_vqos.billing import usage
@@ -15,14 +12,13 @@ from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import activity as libvirt_activity
 from nova_vqos.hypervisor.libvirt import bulk
-from nova_vqos.hypervisor.libvirt import definition
 from nova_vqos.hypervisor.libvirt import domain as libvirt_domain
 from nova_vqos.hypervisor.libvirt import events
-from nova_vqos.hypervisor.libvirt import pins
 from nova_vqos.hypervisor.libvirt import session
 from nova_vqos.hypervisor.libvirt import statistics
+from nova_vqos.hypervisor.libvirt import writer
+from nova_vqos.hypervisor.libvirt.helper import client
 from nova_vqos.hypervisor.linux import caps
-from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_clocks
 from nova_vqos.hypervisor.linux import domain_files
@@ -36,16 +32,6 @@ from nova_vqos.quantum import recognition
 
 LOG = logging.getLogger(__name__)
 
-_FIELDS = {
-    base.Parameter.DOMAIN_QUOTA_US:
-        libvirt.VIR_DOMAIN_SCHEDULER_GLOBAL_QUOTA,
-    base.Parameter.DOMAIN_PERIOD_US:
-        libvirt.VIR_DOMAIN_SCHEDULER_GLOBAL_PERIOD,
-    base.Parameter.QUOTA_US: libvirt.VIR_DOMAIN_SCHEDULER_VCPU_QUOTA,
-    base.Parameter.PERIOD_US: libvirt.VIR_DOMAIN_SCHEDULER_VCPU_PERIOD,
-    base.Parameter.SHARES: libvirt.VIR_DOMAIN_SCHEDULER_CPU_SHARES,
-}
-
 
 class LibvirtHypervisor(base.Hypervisor):
     """Domains of a local libvirt daemon."""
@@ -54,7 +40,8 @@ class LibvirtHypervisor(base.Hypervisor):
                  run_path: str = '/run/libvirt/qemu',
                  guaranteed_pcpus: frozenset[int] = frozenset(),
                  partition_path: str = '',
-                 instructions_path: str = default_path.INSTRUCTIONS) -> None:
+                 instructions_path: str = default_path.INSTRUCTIONS,
+                 helper_path: str = '') -> None:
         """Prepare; nothing is connected yet.
 
         :param uri: libvirt's name of the daemon
@@ -65,17 +52,23 @@ class LibvirtHypervisor(base.Hypervisor):
         :param partition_path: of the file with what was measured there
         :param instructions_path: directory of the files in which emulators
             count instructions
+        :param helper_path: of the socket of nova-vqos-helper, which writes;
+            empty: this process writes
         """
         self._root = root
         self._guaranteed_pcpus = guaranteed_pcpus
         self._partition = partition.Partition(
             guaranteed_pcpus, partition_path,
             root) if guaranteed_pcpus else None
-        self._session = session.Session(uri, run_path)
+        self._session = session.Session(uri, run_path,
+                                        read_only=bool(helper_path))
         self._events = events.Events()
         self._domains = domain_files.Cache(
             root, self._find_emulator,
             on_written=lambda uuid: self._events.on_written(uuid))
+        self._writer: writer.Writer = (
+            client.HelperClient(helper_path) if helper_path
+            else writer.SessionWriter(self._session, self._domains.version))
         qemus = bulk.BulkReader()
         self._statistics = statistics.StatisticsReader(
             self._session, root, self._domains, qemus)
@@ -95,6 +88,11 @@ class LibvirtHypervisor(base.Hypervisor):
         self._disconnect()
         self._events = events.Events(on_event)
         self._session.open(self._events.callbacks, self._events.on_closed)
+        try:
+            self._writer.check()
+        except base.Unavailable:
+            self._disconnect()
+            raise
 
     def close(self) -> None:
         self._disconnect()
@@ -146,24 +144,12 @@ class LibvirtHypervisor(base.Hypervisor):
         return found
 
     def write(self, uuid: str, changes: Sequence[base.Change]) -> None:
-        domain = self._session.lookup(uuid)
-        self._session.check_writable(domain)
-        values = {_FIELDS[change.parameter]:
-                  -1 if change.value is None else change.value
-                  for change in changes}
         try:
-            self._set(domain, values)
-        except (base.DomainBusy, base.DomainGone, base.Unavailable):
-            raise
-        except base.HypervisorError as error:
-            if not self._session.call(domain.isActive):
-                raise base.DomainGone(str(error)) from error
-            if self._domains.version != 2 or -1 not in values.values():
-                raise
-            # NOTE: -1 fails on some stacks of cgroup v2.
-            self._set(domain, {
-                field: cgroup.UNLIMITED_QUOTA_US if value == -1 else value
-                for field, value in values.items()})
+            self._writer.write(uuid, changes)
+        finally:
+            # Part of it may have been written, and the kernel may report
+            # the write later than the next read.
+            self._domains.touch(uuid)
 
     def is_busy(self, uuid: str) -> bool:
         try:
@@ -174,10 +160,10 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
-        return definition.mend(self._session, uuid, cap, shares)
+        return self._writer.persist(uuid, cap, shares)
 
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
-        pins.pin(self._session, uuid, pcpus)
+        self._writer.pin(uuid, pcpus)
 
     def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
                ) -> Mapping[str, usage.Usage]:
@@ -218,7 +204,7 @@ class LibvirtHypervisor(base.Hypervisor):
         if confined:
             # What the kernel reserves stays as it is until the next call.
             with contextlib.suppress(base.DomainBusy):
-                pins.restore(self._session, uuid, confined, pcpus)
+                self._writer.restore_pins(uuid, confined, pcpus)
         return threads.reserve(self._domains, uuid, vcpu, io,
                                reclaims=reclaims, anew=anew)
 
@@ -250,7 +236,7 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def place(self, uuid: str,
               pcpus_by_vcpu: Mapping[int, Set[int]]) -> bool:
-        return pins.place(self._session, uuid, pcpus_by_vcpu)
+        return self._writer.place(uuid, pcpus_by_vcpu)
 
     def _reserving_pcpus(self) -> Set[int]:
         """Those that a thread may run on for which time is reserved."""
@@ -264,13 +250,3 @@ class LibvirtHypervisor(base.Hypervisor):
             raise base.DomainGone(f'domain {uuid} does not run')
         return domain_files.Emulator(
             run_id, self._session.read_pid(self._session.call(domain.name)))
-
-    def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
-        try:
-            self._session.call(
-                domain.setSchedulerParametersFlags, values,
-                libvirt.VIR_DOMAIN_AFFECT_LIVE)
-        finally:
-            # Part of it may have been written, and the kernel may report
-            # the write later than the next read.
-            self._domains.touch(domain.UUIDString())

@@ -74,14 +74,18 @@ def start_event_loop() -> None:
 class Session:
     """A connection that is made, lost, and made again."""
 
-    def __init__(self, uri: str, run_path: str) -> None:
+    def __init__(self, uri: str, run_path: str = '', *,
+                 read_only: bool = False) -> None:
         """Prepare; nothing is connected yet.
 
         :param uri: libvirt's name of the daemon
         :param run_path: where libvirt leaves the process id of each domain
+        :param read_only: whether libvirt is to refuse all that changes
+            anything; it grants such a connection to any user
         """
         self._uri = uri
         self._run_path = run_path
+        self._read_only = read_only
         self._connection: ty.Any = None
         self._callbacks: list[int] = []
 
@@ -96,7 +100,9 @@ class Session:
         start_event_loop()
         self.close()
         try:
-            self._connection = libvirt.open(self._uri)
+            connect = (libvirt.openReadOnly if self._read_only
+                       else libvirt.open)
+            self._connection = connect(self._uri)
             self._set_keepalive(on_close)
             for event, callback in callbacks.items():
                 self._callbacks.append(
@@ -124,6 +130,11 @@ class Session:
                 release(*args)
             except libvirt.libvirtError as error:
                 LOG.debug('Closing the connection to %s: %s', self._uri, error)
+
+    @property
+    def connection(self) -> ty.Any:
+        """libvirt's own connection, lost or not; None: there is none."""
+        return self._connection
 
     def connected(self) -> ty.Any:
         """Return libvirt's own connection.

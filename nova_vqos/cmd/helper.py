@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-vqos-helper: writes to libvirt for the agent, which is not root."""
+
+from collections.abc import Mapping
+import logging
+import os
+import socket
+import sys
+
+from oslo_config import cfg
+
+from nova_vqos import plain_text
+from nova_vqos import version
+from nova_vqos.conf import agent
+from nova_vqos.conf import vqos
+from nova_vqos.hypervisor.libvirt import session as libvirt_session
+from nova_vqos.hypervisor.libvirt import writer
+from nova_vqos.hypervisor.libvirt.helper import server
+from nova_vqos.hypervisor.linux import cgroup
+
+PROGRAM = 'nova-vqos-helper'
+
+# The first socket that systemd passes: sd_listen_fds(3).
+_FIRST_FD = 3
+
+
+class NoSocket(Exception):
+    """systemd has passed no socket to this process."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until ended.
+
+    :param argv: arguments, those of the process by default
+    :returns: exit status
+    """
+    conf = cfg.ConfigOpts()
+    vqos.register_opts(conf)
+    agent.register_opts(conf)
+    try:
+        conf(sys.argv[1:] if argv is None else argv, project='nova-vqos',
+             prog=PROGRAM, version=version.version(),
+             description='Write caps, weights and pins of servers to libvirt '
+                         'for nova-vqos-agent. systemd starts it when the '
+                         'agent connects to its socket.')
+        listening = take_socket(os.environ)
+    except (cfg.Error, NoSocket) as error:
+        print(f'{PROGRAM}: {error}', file=sys.stderr)
+        return 1
+    logging.basicConfig(level=logging.INFO,
+                        format='%(levelname)s %(name)s %(message)s')
+    # What an attacker in the agent sends is in it.
+    plain_text.log_in_one_line()
+    session = libvirt_session.Session(conf.vqos_agent.libvirt_uri)
+    server.HelperServer(session, writer.SessionWriter(
+        session, cgroup.host_version('/'))).serve(listening)
+    return 0
+
+
+def take_socket(environment: Mapping[str, str]) -> socket.socket:
+    """The socket that systemd listens on for this process.
+
+    :raises NoSocket: when there is none
+    """
+    if (environment.get('LISTEN_PID') != str(os.getpid())
+            or environment.get('LISTEN_FDS') != '1'):
+        raise NoSocket('there is no socket: start nova-vqos-helper.socket, '
+                       'which starts this program when it is needed')
+    return socket.socket(fileno=_FIRST_FD)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
