@@ -54,6 +54,7 @@ _OWN = {
     '/var/log/libvirt': 'var/log/libvirt',
     '/var/cache/libvirt': 'var/cache/libvirt',
     '/var/lib/nova-vqos': 'var/lib/nova-vqos',
+    '/var/lib/nova-vqos-verify': 'var/lib/nova-vqos-verify',
     '/etc/libvirt': 'etc/libvirt',
     '/etc/nova-vqos': 'etc/nova-vqos',
     '/etc/ssh': 'etc/ssh',
@@ -70,6 +71,7 @@ listen_addr = "0.0.0.0"
 auth_tcp = "none"
 auth_unix_ro = "none"
 auth_unix_rw = "none"
+unix_sock_rw_perms = "0700"
 log_filters = "3:*"
 log_outputs = "3:stderr"
 """

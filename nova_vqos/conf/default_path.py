@@ -7,11 +7,11 @@ Imports nothing: libvirt's hook imports it.
 #: What a host was calibrated to be, written by nova-vqos-calibrate.
 PROFILE = '/etc/nova-vqos/profile.yaml'
 #: Result of the last verification of the profile.
-VERIFICATION = '/var/lib/nova-vqos/verification.json'
+VERIFICATION = '/var/lib/nova-vqos-verify/verification.json'
 #: Result of nova-vqos-probe: the quantum classes that the kernel enforces.
-PROBE_RESULT = '/run/nova-vqos/quantum.json'
+PROBE_RESULT = '/run/nova-vqos-probe/quantum.json'
 #: The cpuset partition of servers, measured by nova-vqos-partition.
-PARTITION = '/run/nova-vqos/partition.json'
+PARTITION = '/run/nova-vqos-partition/partition.json'
 
 #: Configuration of agent and command lines.
 CONFIG = '/etc/nova-vqos/nova-vqos.conf'

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a host's agent: its heartbeat, systemd unit, bus and answer."""
+"""Checks of a host's agent: its heartbeat, bus and answer."""
 
-from collections.abc import Iterator, Mapping
-import configparser
+from collections.abc import Iterator
 import datetime
-import os
-import pathlib
-import shlex
-import sys
 import typing as ty
 
 from oslo_config import cfg
@@ -32,19 +27,6 @@ _CELL = 'this host'
 _MISSED = 3
 # Tolerated difference of two clocks, or of a clock that was set.
 _CLOCK_S = 60
-
-UNIT = 'nova-vqos-agent.service'
-# Directories of systemd, the first one wins.
-_UNIT_DIRECTORIES = ('/etc/systemd/system', '/run/systemd/system',
-                     '/usr/local/lib/systemd/system', '/lib/systemd/system',
-                     '/usr/lib/systemd/system')
-_PROBE = 'nova-vqos-probe'
-_COMMAND_PREFIXES = '@-:+!'
-# Options that are different on each machine.
-_OWN_OPTIONS = ('Exec', 'Environment')
-_INSTALL_UNIT = (
-    'install the unit of this release (share/nova-vqos of the environment), '
-    'run systemctl daemon-reload, and restart nova-vqos-agent')
 
 
 def check_heartbeat(machine: machines.Machine) -> Iterator[findings.Finding]:
@@ -183,82 +165,3 @@ def ask(own: config_files.ConfigFiles) -> messages.Host:
     if answer.value is None:
         raise machines.Unanswered(answer.error)
     return answer.value
-
-
-def check_unit(machine: machines.Machine) -> Iterator[findings.Finding]:
-    """Whether systemd runs the agent by the unit of this release."""
-    path = next((path for directory in _UNIT_DIRECTORIES if os.path.exists(
-        machine.path(path := f'{directory}/{UNIT}'))), None)
-    if path is None:
-        yield findings.warning(
-            f'{UNIT} is not installed: the agent has all rights of root, and '
-            'systemd does not restart it', _INSTALL_UNIT)
-        return
-    try:
-        found = _service_options(machine.read(path) or '')
-    except configparser.Error as error:
-        yield findings.failure(f'{path} is no unit: {error}', _INSTALL_UNIT)
-        return
-    for name in 'ExecStartPre', 'ExecStart':
-        for command in found.get(name, ()):
-            yield from _check_command(machine, path, name, command)
-    if not any(_PROBE in command for command in found.get('ExecStartPre', ())):
-        yield findings.warning(
-            f'{path} does not run {_PROBE}: the host offers no quantum class '
-            'with a slice of its own', _INSTALL_UNIT)
-    text = _released_unit()
-    if text is None:
-        yield findings.fact(f'{path} exists, and cannot be compared: the '
-                            'unit of this release is not installed')
-        return
-    wanted = _service_options(text)
-    differing = sorted(
-        name for name in found.keys() | wanted.keys()
-        if not name.startswith(_OWN_OPTIONS)
-        and found.get(name) != wanted.get(name))
-    if differing:
-        yield findings.warning(
-            f'{path} differs from the unit of this release: '
-            f'{", ".join(differing)}',
-            f'{_INSTALL_UNIT}; make your own changes with systemctl edit '
-            f'{UNIT}')
-    yield findings.fact(f'{path} is the unit of this release')
-
-
-def _check_command(machine: machines.Machine, path: str, name: str,
-                   command: str) -> Iterator[findings.Finding]:
-    try:
-        program = shlex.split(command.lstrip(_COMMAND_PREFIXES))[0]
-    except (ValueError, IndexError):
-        program = command
-    if not os.access(machine.path(program), os.X_OK):
-        yield findings.failure(
-            f'{name} of {path} names {program}, which cannot be run',
-            'set the path that the program has on this machine')
-
-
-def _service_options(text: str) -> Mapping[str, list[str]]:
-    """The options of [Service]: all values of each.
-
-    :raises configparser.Error: when the text is no unit
-    """
-    class Options(dict[str, ty.Any]):
-        def __setitem__(self, name: str, value: ty.Any) -> None:
-            if name in self and isinstance(value, list):
-                value = self[name] + value
-            super().__setitem__(name, value)
-    parser = configparser.RawConfigParser(
-        delimiters='=', strict=False, dict_type=Options)
-    parser.optionxform = str  # type: ignore[method-assign,assignment]
-    parser.read_string(text)
-    return {name: value.split('\n')
-            for name, value in parser.items('Service')}
-
-
-def _released_unit() -> str | None:
-    """The unit of this release, of the checkout or as it was installed."""
-    for path in (pathlib.Path(__file__).parents[3] / 'etc/systemd' / UNIT,
-                 pathlib.Path(sys.prefix) / 'share/nova-vqos' / UNIT):
-        if path.is_file():
-            return path.read_text(encoding='utf-8')
-    return None

@@ -10,6 +10,7 @@ import typing as ty
 from oslo_upgradecheck import upgradecheck
 
 from nova_vqos.cmd.status import agent
+from nova_vqos.cmd.status import agent_units
 from nova_vqos.cmd.status import config_files
 from nova_vqos.cmd.status import findings
 from nova_vqos.cmd.status import guarantee
@@ -60,7 +61,7 @@ CHECKS = (
     Check('Servers without units', _COMPUTE, stock.check),
     Check('Hook', _COMPUTE, hook.check),
     Check('Agent', _COMPUTE, agent.check_heartbeat),
-    Check("Agent's unit", _COMPUTE, agent.check_unit),
+    Check("Agent's unit", _COMPUTE, agent_units.check),
     Check('Message bus', _COMPUTE, agent.check_bus),
     Check("Agent's answer", _COMPUTE, agent.check_answer),
     Check('Quantum classes', _COMPUTE, profile.check_classes),

@@ -41,7 +41,8 @@ class Watched:
         for host in lab.hosts.values():
             monitoring.store_verification(host)
             agents.store_proof(host)
-            ending.callback(os.unlink, host.path('run/nova-vqos/quantum.json'))
+            ending.callback(os.unlink, host.path(
+                'run/nova-vqos-probe/quantum.json'))
         image = cloud.make_image(
             'watched', guest.find_kernel(), clouds.initramfs(),
             guest.command_line(

@@ -75,7 +75,7 @@ def store_proof(host, slices_us=types.MappingProxyType({'cache': 90_000}),
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
         outcomes={name: probe_result.Outcome(slice_us, float(slice_us), True)
                   for name, slice_us in slices_us.items()}),
-        host.path('run/nova-vqos/quantum.json'))
+        host.path('run/nova-vqos-probe/quantum.json'))
 
 
 class Agent:

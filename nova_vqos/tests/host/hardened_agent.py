@@ -12,6 +12,9 @@ from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import unit_files
 
 UNIT = unit_files.ETC / 'nova-vqos-agent.service'
+HELPER = unit_files.ETC / 'nova-vqos-helper.service'
+SOCKET = unit_files.ETC / 'nova-vqos-helper.socket'
+PROBE = unit_files.ETC / 'nova-vqos-probe.service'
 # Where a report on the agent goes: among what it may write to, what lasts.
 STATE_DIRECTORY = '/var/lib/nova-vqos'
 
@@ -46,6 +49,9 @@ for name, work in {
     'etc': lambda: create('/etc/nova-vqos/probe'),
     'run': lambda: create('/run/probe'),
     'foreign file': lambda: open('/etc/nova-vqos/foreign'),
+    'file of root': lambda: open('/etc/shadow'),
+    'libvirt': lambda: socket.socket(socket.AF_UNIX).connect(
+        '/run/libvirt/libvirt-sock'),
     'give away': lambda: os.chown(own, 1, 1),
     'set-user-id': lambda: os.chmod(own, 0o4755),
     'other user': lambda: os.setuid(1),
@@ -78,8 +84,9 @@ with open('/run/nova-vqos/probe.json', 'w') as file:
 """
 #: What the probe finds, but for the slice that it sets.
 REFUSED = {
-    'cgroup': errno.EROFS, 'tunable': errno.EROFS, 'etc': errno.EROFS,
+    'cgroup': errno.EACCES, 'tunable': errno.EACCES, 'etc': errno.EROFS,
     'run': errno.EROFS, 'foreign file': errno.EACCES,
+    'file of root': errno.EACCES, 'libvirt': errno.EACCES,
     'give away': errno.EPERM, 'set-user-id': errno.EPERM,
     'other user': errno.EPERM, 'real time': errno.EPERM,
     'netlink': errno.EAFNOSUPPORT, 'packet': errno.EAFNOSUPPORT,
@@ -90,8 +97,9 @@ REFUSED = {
     'niceness': errno.EPERM,
 }
 
-def read_unit():
-    """:returns: the section [Service] of the unit; lists are joined."""
+
+def read_unit(unit=UNIT):
+    """:returns: the section [Service] of a unit; lists are joined."""
     class Options(dict):
         def __setitem__(self, name, value):
             # An option that is given twice adds to the first.
@@ -101,9 +109,24 @@ def read_unit():
     parser = configparser.RawConfigParser(
         delimiters='=', strict=False, dict_type=Options)
     parser.optionxform = str
-    parser.read(UNIT)
+    parser.read(unit)
     return {name: value.replace('\n', ' ').strip()
             for name, value in parser['Service'].items()}
+
+
+def give_user(host):
+    """Make the agent's user on a host, as the package does."""
+    host.run(['systemd-sysusers', str(unit_files.ETC / 'nova-vqos.sysusers')])
+
+
+def write_unit(host, unit, lines=()):
+    """Give a host one of our services, run by this Python."""
+    program, *arguments = shlex.split(read_unit(unit)['ExecStart'])
+    module = program.removeprefix('/usr/bin/nova-vqos-')
+    return systemd.write_unit(host, unit.name, [
+        'ExecStart=',
+        f'ExecStart={shlex.quote(sys.executable)} -m nova_vqos.cmd.{module} '
+        f'{shlex.join(arguments)}', *lines])
 
 
 class HardenedAgent(agents.Agent):
@@ -120,17 +143,18 @@ class HardenedAgent(agents.Agent):
         """What runs the manager; its units are written by the way."""
         log = pathlib.Path(self.host.directory).parents[1] / (
             f'log/agent-{self.host.name}.log')
-        _program, *arguments = shlex.split(read_unit()['ExecStart'])
         python = shlex.quote(sys.executable)
-        before = read_unit()['ExecStartPre']
-        assert before.startswith('+-/usr/bin/nova-vqos-probe ')
-        directory = systemd.write_unit(self.host, UNIT.name, [
-            'ExecStartPre=',
-            before.replace('+-/usr/bin/nova-vqos-probe',
-                           f'ExecStartPre=+-{python} -m nova_vqos.cmd.probe'),
-            f'ExecStartPre={python} /{systemd.UNITS}/probe.py', 'ExecStart=',
-            f'ExecStart={python} -m nova_vqos.cmd.agent '
-            f'{shlex.join(arguments)}',
+        give_user(self.host)
+        write_unit(self.host, HELPER)
+        write_unit(self.host, PROBE)
+        systemd.write_unit(self.host, SOCKET.name)
+        directory = write_unit(self.host, UNIT, [
+            # What the manager of a machine does for other users, and that of
+            # a user does not.
+            'ExecStartPre=+chown -R nova-vqos:nova-vqos /run/nova-vqos '
+            f'{STATE_DIRECTORY}',
+            'ExecStartPre=+chmod 777 /run/systemd/notify',
+            f'ExecStartPre={python} /{systemd.UNITS}/probe.py',
             f'StandardOutput=append:{log}', 'StandardError=inherit'])
         (directory / 'probe.py').write_text(_PROBE, encoding='ascii')
         return systemd.argv(_GROUP, UNIT.name)

@@ -28,8 +28,8 @@ TIMER = SERVICE.replace('.service', '.timer')
 SYSTEM = pathlib.Path('/run/systemd/system')
 RUN = pathlib.Path('/run/vqos')
 CONFIG, LOG = RUN / 'nova-vqos.conf', RUN / 'log'
-PARTITION = partition.Partition(frozenset({1, 2}), '/run/nova-vqos/'
-                                'partition.json')
+PARTITION = partition.Partition(frozenset({1, 2}),
+                                '/run/nova-vqos-partition/partition.json')
 # Of the program that stands for a server.
 RESERVED = units.CpuCap(30_000, 100_000)
 TIMER_S = 2
@@ -62,7 +62,8 @@ def install():
     write_drop_in(SERVICE, 'Service', [
         'ExecStart=',
         f'ExecStart={shlex.quote(sys.executable)} -m nova_vqos.cmd.partition '
-        f'--config-file {CONFIG} --record /run/nova-vqos/partition.json',
+        f'--config-file {CONFIG} --record '
+        '/run/nova-vqos-partition/partition.json',
         f'Environment=PYTHONPATH={shlex.quote(str(unit_files.TOP))}',
         f'StandardOutput=append:{LOG}', 'StandardError=inherit',
         *unit_files.showing()])

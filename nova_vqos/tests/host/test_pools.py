@@ -79,7 +79,7 @@ def wait_apart(first, others):
 
 # The first one: the agent of the others would be in its way.
 def test_without_proof_nothing_is_promised(wide, bus, guest_of, client):
-    path = wide.path('run/nova-vqos/quantum.json')
+    path = wide.path('run/nova-vqos-probe/quantum.json')
     if os.path.exists(path):
         os.unlink(path)
     agent = agents.Agent(wide, bus, quantum_interval_s=1, pool_interval_s=1)

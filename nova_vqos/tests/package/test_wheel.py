@@ -54,9 +54,11 @@ def test_it_has_every_file_but_the_tests(source):
         *(f'share/nova-vqos/{name}' for name in (
             'nova-vqos-agent.service', 'nova-vqos-cloud.json',
             'nova-vqos-host.json', 'nova-vqos-server.json',
+            'nova-vqos-helper.service', 'nova-vqos-helper.socket',
             'nova-vqos-partition.service', 'nova-vqos-partition.timer',
+            'nova-vqos-probe.service', 'nova-vqos.sysusers',
             'nova-vqos-verify.service', 'nova-vqos-verify.timer',
-            'nova-vqos.rules.yml', 'vqosidle.slice'))}
+            'nova-vqos.rules.yml', '50-nova-vqos.rules', 'vqosidle.slice'))}
     for name, path in wanted.items():
         assert (SITE / name).read_bytes() == path.read_bytes(), name
 

@@ -2,6 +2,7 @@
 """The sample configuration below etc/ says what the code says."""
 
 import io
+import re
 
 from oslo_config import cfg
 from oslo_config import generator
@@ -116,8 +117,33 @@ def test_the_units_are_where_the_guide_says(name, section):
 
 
 def test_what_the_kernel_enforces_is_where_the_agent_looks():
-    unit = project.sample('etc/systemd/nova-vqos-agent.service').read_text()
+    unit = project.sample('etc/systemd/nova-vqos-probe.service').read_text()
     assert f'--record {default_path.PROBE_RESULT}\n' in unit
+
+
+def test_the_helper_listens_where_the_agent_looks():
+    unit = project.sample('etc/systemd/nova-vqos-helper.socket').read_text()
+    assert f'ListenSequentialPacket={default_path.HELPER}\n' in unit
+
+
+def test_the_agents_user_is_the_one_that_all_name():
+    unit = project.sample('etc/systemd/nova-vqos-agent.service').read_text()
+    user = re.search(r'^User=(.+)$', unit, re.M).group(1)
+    assert f'\nSocketUser={user}\n' in project.sample(
+        'etc/systemd/nova-vqos-helper.socket').read_text()
+    assert f'\nu {user} ' in project.sample(
+        'etc/systemd/nova-vqos.sysusers').read_text()
+    assert f'subject.user == "{user}"' in project.sample(
+        'etc/polkit/50-nova-vqos.rules').read_text()
+
+
+def test_no_two_units_share_a_directory():
+    """The manager gives it to the user of the last one that starts."""
+    found = [(kind, name) for path in sorted(
+        project.sample('etc/systemd').glob('*.service'))
+        for kind, name in re.findall(r'^(Runtime|State)Directory=(.+)$',
+                                     path.read_text(), re.M)]
+    assert len(found) == len(set(found)) == 5
 
 
 def test_the_partition_is_measured_where_the_agent_looks():

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from nova_vqos import compute_state
+from nova_vqos.cmd.status import agent_units
 from nova_vqos.cmd.status import catalogue
 from nova_vqos.cmd.status import machine
 from nova_vqos.hooks import install
@@ -235,9 +236,21 @@ WRONG = [
     ("Agent's unit", lambda host: host.install_unit(
         lambda text: text.replace('\nUMask=0077\n', '\n')), 1,
      'differs .*: UMask'),
-    ("Agent's unit", lambda host: host.install_unit(
-        lambda text: text.replace('ExecStartPre', '#')), 1,
-     'does not run nova-vqos-probe'),
+    *(("Agent's unit", remove(f'{at.UNITS}/{unit}'), 2,
+       f'{unit} is not installed') for unit in agent_units.WANTED),
+    ("Agent's unit", write(f'{at.UNITS}/{agent_units.SOCKET}', 'none'), 2,
+     'is no unit'),
+    ("Agent's unit", write(at.PASSWD, 'root:x:0:0::/:/bin/sh\n'), 2,
+     'user nova-vqos does not exist'),
+    ("Agent's unit", mode(at.OWN_CONF, 0o600), 2,
+     'may not read /etc/nova-vqos/nova-vqos.conf'),
+    ("Agent's unit", remove('usr/bin/nova-vqos-helper'), 2,
+     'ExecStart of .* names /usr/bin/nova-vqos-helper,'),
+    # As releases before had it: another unit, and no more is wanted.
+    ("Agent's unit", lambda host: (
+        host.install_unit(lambda text: text.replace(
+            'User=nova-vqos', 'User=root')),
+        host.remove(f'{at.UNITS}/{agent_units.SOCKET}')), 1, 'User'),
     ("Agent's unit", remove('usr/bin/nova-vqos-agent'), 2,
      'ExecStart of .* names /usr/bin/nova-vqos-agent,'),
     ("Agent's unit", write(at.UNIT, 'no section'), 2, 'is no unit'),
