@@ -69,6 +69,17 @@ def check(machine: machines.Machine) -> Iterator[findings.Finding]:
         yield from _check_user(machine, user)
 
 
+def find_uid(machine: machines.Machine) -> int:
+    """The id of the user that the agent's unit names; 0 where it is root."""
+    path = _find(machine, UNIT)
+    try:
+        user = _options(machine, path).get('User', [_ROOT])[-1] if path else ''
+    except configparser.Error:
+        return 0
+    account = _account(machine, user)
+    return account.uid if account else 0
+
+
 def _check_wanted(machine: machines.Machine) -> Iterator[findings.Finding]:
     for unit, lacking in WANTED.items():
         path = _find(machine, unit)
@@ -129,22 +140,28 @@ def _check_user(machine: machines.Machine, user: str
             _MAKE_USER)
         return
     for path in machine.own.files:
-        if not _may_read(path, account):
-            shown = machine.own_path(path)
+        shown = machine.own_path(path)
+        for directory in map(str, list(pathlib.Path(shown).parents)[:-1]):
+            if not _may(0o111, machine.path(directory), account):
+                yield findings.failure(
+                    f'user {user} may not enter {directory}: the agent does '
+                    'not start', f'chmod o+x {directory}')
+        if not _may(0o444, path, account):
             yield findings.failure(
                 f'user {user} may not read {shown}: the agent does not start',
                 f'chgrp {user} {shown}; chmod 640 {shown}')
     yield findings.fact(f'the agent runs as user {user}')
 
 
-def _may_read(path: str, account: _Account) -> bool:
-    """Whether a user may read a file, by its mode alone."""
+def _may(bits: int, path: str, account: _Account) -> bool:
+    """Whether a user may do something with a file, by its mode alone.
+
+    :param bits: the right, of owner, group and others
+    """
     status = os.stat(path)
-    if status.st_uid == account.uid:
-        return bool(status.st_mode & 0o400)
-    if status.st_gid == account.gid:
-        return bool(status.st_mode & 0o040)
-    return bool(status.st_mode & 0o004)
+    of = (0o700 if status.st_uid == account.uid else
+          0o070 if status.st_gid == account.gid else 0o007)
+    return bool(status.st_mode & bits & of)
 
 
 def _account(machine: machines.Machine, user: str) -> _Account | None:

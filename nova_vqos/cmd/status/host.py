@@ -9,6 +9,7 @@ import subprocess
 import sys
 import typing as ty
 
+from nova_vqos.cmd.status import agent_units
 from nova_vqos.cmd.status import findings
 from nova_vqos.cmd.status import hook
 from nova_vqos.cmd.status import machine as machines
@@ -46,6 +47,7 @@ class _Rule(ty.NamedTuple):
     :ivar needed: bits of the mode
     :ivar consequence: of a wrong bit
     :ivar remedy: arguments of chmod
+    :ivar of_agent: whether it may belong to the agent's user
     """
 
     path: str
@@ -53,6 +55,7 @@ class _Rule(ty.NamedTuple):
     needed: int
     consequence: str
     remedy: str
+    of_agent: bool = False
 
 
 def ask_libvirt() -> str:
@@ -117,6 +120,7 @@ def _check_version(name: str, text: str, least: tuple[int, int]
 def check_permissions(machine: machines.Machine
                       ) -> Iterator[findings.Finding]:
     """Whether other users can read secrets, or write files that root uses."""
+    agent_uid = agent_units.find_uid(machine)
     for rule in _rules(machine):
         try:
             status = os.stat(machine.path(rule.path))
@@ -128,7 +132,8 @@ def check_permissions(machine: machines.Machine
             yield findings.failure(
                 f'{rule.path} has mode {mode:04o}: {rule.consequence}',
                 f'chmod {rule.remedy} {rule.path}')
-        if status.st_uid not in (0, os.geteuid()) and (
+        owners = {0, os.geteuid(), agent_uid if rule.of_agent else 0}
+        if status.st_uid not in owners and (
                 rule.forbidden & hook.OTHERS_WRITE):
             yield findings.warning(
                 f'{rule.path} belongs to user {status.st_uid}, who is '
@@ -148,17 +153,18 @@ def _rules(machine: machines.Machine) -> Iterator[_Rule]:
         machine.compute.get('vqos', 'profile_path'),
         machine.own.get('vqos_agent', 'ledger_path'),
         machine.compute.get('vqos', 'agent_state_path'))
-    for path in (*map(os.path.dirname, (profile, ledger, state)), ledger,
-                 state, profile, hook.config_path(machine),
-                 default_path.HOOK_CONFIG):
+    of_agent = (*map(os.path.dirname, (ledger, state)), ledger, state)
+    for path in (*of_agent, os.path.dirname(profile), profile,
+                 hook.config_path(machine), default_path.HOOK_CONFIG):
         yield _Rule(path, hook.OTHERS_WRITE, 0,
                     'users other than its owner can change what root uses',
-                    'go-w')
+                    'go-w', path in of_agent)
     for path in profile, state:
         yield _Rule(path, 0, stat.S_IROTH,
                     'nova-compute, which is not root, cannot read it', 'o+r')
     yield _Rule(ledger, _NOT_OWNER, 0,
-                'other users can read the usage and debt of servers', 'go=')
+                'other users can read the usage and debt of servers', 'go=',
+                of_agent=True)
 
 
 def check_sched_ext(machine: machines.Machine) -> Iterator[findings.Finding]:

@@ -189,6 +189,9 @@ class HardenedAgent(agents.Agent):
     def stop(self):
         """End the agent, and then systemd."""
         self._manager.stop(UNIT.name)
+        # The agents of other tests are root, and trust root alone.
+        self.host.run(['chown', '-R', 'root:root', '/run/nova-vqos',
+                       STATE_DIRECTORY])
 
     def print_log(self):
         super().print_log()

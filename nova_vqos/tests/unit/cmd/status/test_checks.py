@@ -244,6 +244,8 @@ WRONG = [
      'user nova-vqos does not exist'),
     ("Agent's unit", mode(at.OWN_CONF, 0o600), 2,
      'may not read /etc/nova-vqos/nova-vqos.conf'),
+    ("Agent's unit", mode('etc/nova-vqos', 0o700), 2,
+     'may not enter /etc/nova-vqos'),
     ("Agent's unit", remove('usr/bin/nova-vqos-helper'), 2,
      'ExecStart of .* names /usr/bin/nova-vqos-helper,'),
     # As releases before had it: another unit, and no more is wanted.
@@ -390,16 +392,16 @@ def test_each_check_has_a_problem():
         name for name, *_rest in WRONG} | {'Python'}
 
 
-def napi(host):
-    (check,) = (one for one in catalogue.CHECKS if one.name == 'NAPI')
-    return catalogue.run(check, host.machine)
+def run(name, host):
+    return catalogue.run(next(one for one in catalogue.CHECKS
+                              if one.name == name), host.machine)
 
 
 @pytest.mark.parametrize('weight', [16, 64, 1000])
 def test_a_weight_that_is_enough(host, weight):
     host.write(f'{at.NET}/dev_weight', f'{weight}\n')
     host.write(f'{at.NET}/netdev_budget', '1000\n')
-    assert napi(host).code == at.Code.SUCCESS
+    assert run('NAPI', host).code == at.Code.SUCCESS
 
 
 def test_what_the_kernel_does_not_say_stays_unknown(host):
@@ -407,7 +409,7 @@ def test_what_the_kernel_does_not_say_stays_unknown(host):
         host.remove(f'{at.NET}/{name}')
     host.write('sys/class/net/eth1/threaded', '')
     host.remove('sys/class/net/eth0/threaded')
-    found = napi(host)
+    found = run('NAPI', host)
     assert found.code == at.Code.SUCCESS
     for name in ('dev_weight', 'netdev_budget', 'netdev_budget_usecs',
                  'threaded', 'napi_defer_hard_irqs'):
@@ -415,4 +417,15 @@ def test_what_the_kernel_does_not_say_stays_unknown(host):
 
 
 def test_threads_that_receive_are_counted(host):
-    assert '1 of 2 interfaces receive in threads' in napi(host).details
+    assert '1 of 2 interfaces receive in threads' in run('NAPI', host).details
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root gives files away')
+@pytest.mark.parametrize(('name', 'code'), [
+    (at.LEDGER, at.Code.SUCCESS), (at.STATE, at.Code.SUCCESS),
+    (at.PROFILE, at.Code.WARNING)])
+def test_the_agent_may_own_what_it_writes(host, name, code):
+    os.chown(host.root / name, at.AGENT_UID, -1)
+    assert run('Permissions', host).code == code
+    os.chown(host.root / name, at.AGENT_UID + 1, -1)
+    assert run('Permissions', host).code == at.Code.WARNING
