@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent, run by a systemd within the limits of its unit."""
 
-import configparser
 import errno
 import pathlib
 import shlex
@@ -11,10 +10,7 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import unit_files
 
-UNIT = unit_files.ETC / 'nova-vqos-agent.service'
-HELPER = unit_files.ETC / 'nova-vqos-helper.service'
-SOCKET = unit_files.ETC / 'nova-vqos-helper.socket'
-PROBE = unit_files.ETC / 'nova-vqos-probe.service'
+UNIT = unit_files.AGENT
 # Where a report on the agent goes: among what it may write to, what lasts.
 STATE_DIRECTORY = '/var/lib/nova-vqos'
 
@@ -98,22 +94,6 @@ REFUSED = {
 }
 
 
-def read_unit(unit=UNIT):
-    """:returns: the section [Service] of a unit; lists are joined."""
-    class Options(dict):
-        def __setitem__(self, name, value):
-            # An option that is given twice adds to the first.
-            if name in self and isinstance(value, list):
-                value = self[name] + value
-            super().__setitem__(name, value)
-    parser = configparser.RawConfigParser(
-        delimiters='=', strict=False, dict_type=Options)
-    parser.optionxform = str
-    parser.read(unit)
-    return {name: value.replace('\n', ' ').strip()
-            for name, value in parser['Service'].items()}
-
-
 def give_user(host):
     """Make the agent's user on a host, as the package does."""
     host.run(['systemd-sysusers', str(unit_files.ETC / 'nova-vqos.sysusers')])
@@ -121,7 +101,7 @@ def give_user(host):
 
 def write_unit(host, unit, lines=()):
     """Give a host one of our services, run by this Python."""
-    program, *arguments = shlex.split(read_unit(unit)['ExecStart'])
+    program, *arguments = shlex.split(unit_files.read(unit)['ExecStart'])
     module = program.removeprefix('/usr/bin/nova-vqos-')
     return systemd.write_unit(host, unit.name, [
         'ExecStart=',
@@ -145,9 +125,9 @@ class HardenedAgent(agents.Agent):
             f'log/agent-{self.host.name}.log')
         python = shlex.quote(sys.executable)
         give_user(self.host)
-        write_unit(self.host, HELPER)
-        write_unit(self.host, PROBE)
-        systemd.write_unit(self.host, SOCKET.name)
+        write_unit(self.host, unit_files.HELPER)
+        write_unit(self.host, unit_files.PROBE)
+        systemd.write_unit(self.host, unit_files.SOCKET.name)
         directory = write_unit(self.host, UNIT, [
             # What the manager of a machine does for other users, and that of
             # a user does not.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries things with a libvirt as the user that runs it, prints what came out.
 
-A program for test_agent_rights: arguments are the UUID of a guest and names of
-groups of attempts. It prints JSON: libvirt's or the kernel's number of the
+A program for test_agent_rights: arguments are the UUID of a guest, ``manage``
+for a connection that may write, and names of groups of attempts. It prints
+JSON: libvirt's or the kernel's number of the
 error by the attempt's name, 0 where there was none.
 """
 
@@ -41,8 +42,6 @@ def reads(connection, uuid):
         'state': lambda: domain().state(),
         'job': lambda: domain().jobStats(),
         'describe': lambda: domain().XMLDesc(0),
-        'parameters': lambda: domain().schedulerParametersFlags(LIVE),
-        'pins': lambda: domain().vcpuPinInfo(LIVE),
         'statistics': lambda: connection.getAllDomainStats(_STATISTICS),
         'network': lambda: connection.networkLookupByName(
             'vqos-network').XMLDesc(0),
@@ -92,22 +91,24 @@ def files(_connection, _uuid):
 
 def main(uuid, *groups):
     libvirt.registerErrorHandler(lambda *_: None, None)
-    manages = 'manage' in groups
-    connection = (libvirt.open if manages else libvirt.openReadOnly)(
-        'qemu:///system')
+    connect = libvirt.open if 'manage' in groups else libvirt.openReadOnly
+    try:
+        connection = connect('qemu:///system')
+    except libvirt.libvirtError as error:
+        print(json.dumps({'connect': error.get_error_code()}))
+        return
     found = {}
     for group in groups:
-        if group == 'manage':
-            continue
-        for name, attempt in globals()[group](connection, uuid).items():
-            found[name] = try_(attempt)
+        if group != 'manage':
+            for name, work in globals()[group](connection, uuid).items():
+                found[name] = try_(work)
     print(json.dumps(found))
 
 
-def try_(attempt):
+def try_(work):
     """:returns: number of the error, 0: there was none"""
     try:
-        attempt()
+        work()
     except libvirt.libvirtError as error:
         return error.get_error_code()
     except OSError as error:

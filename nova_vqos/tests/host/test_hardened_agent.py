@@ -106,7 +106,7 @@ def test_prometheus_is_told_all(lab, hardened):
 
 
 def test_the_limits_are_those_of_the_unit(lab, hardened):
-    unit = hardened_agent.read_unit()
+    unit = unit_files.read(UNIT)
     status = hardened.status()
     assert unit['CapabilityBoundingSet'] == 'CAP_SYS_NICE'
     for name, held in {
