@@ -10,15 +10,13 @@ from nova_vqos_lab import process
 
 
 # From 0 (confined) to 10; each release of systemd counts a little differently.
-@pytest.mark.parametrize(('name', 'most'), [
-    ('agent', 2.0), ('helper', 2.0), ('partition', 2.0), ('probe', 2.0),
-    # It may write cgroups, trace, and be real-time.
-    ('verify', 3.3)])
-def test_systemd_finds_little_exposed(name, most):
+@pytest.mark.parametrize('name', [
+    'agent', 'helper', 'partition', 'probe', 'verify'])
+def test_systemd_finds_little_exposed(name):
     if shutil.which('systemd-analyze') is None:
         pytest.skip('the package systemd is missing')
     done = process.run(
         ['systemd-analyze', 'security', '--offline=true', '--no-pager',
-         f'--threshold={int(most * 10)}',
+         '--threshold=20',
          str(unit_files.ETC / f'nova-vqos-{name}.service')], check=False)
     assert done.returncode == 0, done.stdout
