@@ -79,11 +79,12 @@ HOST_PACKAGES=(
     qemu-system-x86 qemu-utils sysbench util-linux
 )
 # What the tests of these hosts need besides: a message bus, systemd to run the
-# agent under its unit in one of them, what translates addresses while the cost
-# of I/O is measured, and a way to show a newer kernel this
-# machine's files. Debian 12 has virtiofsd within QEMU.
+# agent under its unit in one of them, polkit for libvirt's access control,
+# what translates addresses while the cost of I/O is measured, and a way to show
+# a newer kernel this machine's files. Debian 12 has virtiofsd within QEMU.
 HOST_TEST_PACKAGES=(
-    debian-archive-keyring nftables prometheus rabbitmq-server systemd
+    dbus debian-archive-keyring nftables polkitd prometheus rabbitmq-server
+    systemd
 )
 if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
     HOST_TEST_PACKAGES+=(virtiofsd)
