@@ -169,8 +169,8 @@ def test_without_files_it_says_so(load, source):
     assert source.available() == ''
 
 
-# Root with one capability, as the agent's unit makes it, tries to count events
-# of another user's thread.
+# A user with one capability, as the agent's unit makes it, tries to count
+# events of another user's thread.
 _TRY = """
 import sys
 from nova_vqos.agent.quantum.sources import base, cache
@@ -184,8 +184,10 @@ print(source.available())
 @pytest.mark.parametrize('capability, text', [
     ('perfmon', ''), ('sys_nice', 'CAP_PERFMON')])
 def test_the_capability_that_it_takes(capability, text):
-    confine = ['setpriv', '--inh-caps=-all', '--no-new-privs',
-               f'--bounding-set=-all,+{capability}']
+    confine = ['setpriv', '--reuid=2', '--regid=2', '--clear-groups',
+               '--no-new-privs', *(
+                   f'--{kind}=-all,+{capability}'
+                   for kind in ('inh-caps', 'ambient-caps', 'bounding-set'))]
     with subprocess.Popen(['setpriv', '--reuid=1', '--regid=1',
                            '--clear-groups', 'sleep', '60']) as other:
         try:
