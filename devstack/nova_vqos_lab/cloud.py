@@ -136,11 +136,11 @@ class Lab:
                 self.start_agent(name)
         with process.stage('the filter in nova-scheduler, the driver in each '
                    'nova-compute'):
-            self._restart_scheduler(servers_without_units)
-            openstack.together(*(
-                lambda name=name: self.sell_units(
+            openstack.together(
+                lambda: self._restart_scheduler(servers_without_units),
+                *(lambda name=name: self.sell_units(
                     name, servers_without_units=servers_without_units)
-                for name in self.hosts))
+                  for name in self.hosts))
             self.wait_for_units()
         _touch(self._deployed_mark)
 
@@ -272,13 +272,14 @@ class Lab:
         usual = host.pcpus
         try:
             self.profiles.give_pcpus(name, os.sched_getaffinity(0))
-            self._restart_host(name, {'vqos_agent': {
-                'guarantees_speed': 'true',
-                'guaranteed_share': str(_GUARANTEED_SHARE)},
-                'vqos': {'allocation_ratio': '1.0'}}, 1.0)
+            openstack.together(
+                lambda: self._restart_scheduler('allow'),
+                lambda: self._restart_host(name, {'vqos_agent': {
+                    'guarantees_speed': 'true',
+                    'guaranteed_share': str(_GUARANTEED_SHARE)},
+                    'vqos': {'allocation_ratio': '1.0'}}, 1.0))
             self.wait_for_units({name: 1.0})
             cgroups.weigh_equally(host.hierarchy, host.cgroup)
-            self._restart_scheduler('allow')
             with self.cloud() as cloud:
                 process.wait_until(
                     lambda: host_stats.TRAIT_GUARANTEE in cloud.traits(name),
@@ -287,9 +288,9 @@ class Lab:
             yield
         finally:
             self.profiles.give_pcpus(name, usual)
-            self._restart_host(name)
+            openstack.together(lambda: self._restart_scheduler('refuse'),
+                               lambda: self._restart_host(name))
             self.wait_for_units()
-            self._restart_scheduler('refuse')
 
     def _restart_host(self, name: str,
                       for_agent: config.Settings | None = None,
