@@ -91,8 +91,8 @@ Socket of nova-vqos-helper, which writes to libvirt for the agent.
 
 An agent that is not root reads from libvirt by a read-only connection, and has
 nova-vqos-helper write caps, weights and pins. An agent that is root writes by
-itself, and ignores this option. Empty: the agent writes by itself, whoever it
-is; libvirt must allow it, which makes the agent as powerful as root.
+itself, and ignores this option. Empty: the agent writes by itself as any user.
+libvirt must allow that, and the agent is then as powerful as root.
 """),
     cfg.StrOpt(
         'instructions_path',

@@ -36,9 +36,8 @@ _IDLE_INTERVAL_S = 60.0
 _IDLE_SHARE = 0.02
 _IDLE_CHARGED = 0.01
 # Rounds that are more intervals apart have a gap between them: there was no
-# agent, or it could not read. Nobody held servers within their units then, and
-# those who paid had their limits lifted. So a gap is billed, and so many
-# intervals of it are charged.
+# agent, or it could not read. No limit held servers within their units then.
+# So a gap is billed, and this many intervals of it are charged.
 _CHARGED_INTERVALS = 3
 
 

@@ -47,7 +47,7 @@ def main():
 def make_receiver():
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # It is full at once, and nobody reads.
+    # It is full at once: no program reads it.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.bind((_GROUP, _PORT))
     made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP,

@@ -110,7 +110,7 @@ def test_what_suspending_again_and_again_leaves_unbilled(
 
 
 def test_a_block_job_is_work_of_the_emulator(start, reader):
-    """So the server pays for it, whoever began it."""
+    """So the server pays for it, also if the operator began it."""
     guest = start()
     reader.add(guest)
     before, began_s = reader.read(guest), time.monotonic()
