@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What disturbs a calibration, or makes its result doubtful."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import itertools
 import logging
 import math
 import os
 import statistics
-import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration import guest
 from nova_vqos.calibration import host_cpus
-from nova_vqos.calibration import modes
 from nova_vqos.calibration import run
 from nova_vqos.calibration.benchmark import Member
 from nova_vqos.calibration.cpu import steps
@@ -93,57 +91,6 @@ def observe_during(taken: steps.Taken, members: Sequence[Member],
         if member.weight:
             (busy,) = taken[member.name, steps.BUSY]
             _warn_of_spread(member, busy, classes, max_interval, observations)
-
-
-class TwoSpeeds(ty.NamedTuple):
-    """A measurement whose rounds had two speeds.
-
-    :ivar text: what was seen, for people
-    :ivar is_serious: whether the coefficient would be wrong by it
-    """
-
-    text: str
-    is_serious: bool
-
-
-def find_modes(taken: steps.Taken, members: Iterable[Member],
-               classes: steps.Classes) -> Iterator[TwoSpeeds]:
-    """Find measurements whose rounds had two speeds.
-
-    Where each pCPU had one of them it is no matter of rounds, but of classes
-    (:mod:`nova_vqos.calibration.cpu.classes`).
-
-    :param members: the benchmarks to look at
-    :param classes: of equal pCPUs
-    """
-    for member in members:
-        for (name, state), measured in taken.items():
-            if name != member.name:
-                continue
-            for pcpus in classes:
-                scores = {pcpu: own for pcpu in sorted(pcpus)
-                          if (own := [score for rounds in measured
-                                      for score in rounds.scores({pcpu})])}
-                seen = modes.find(list(itertools.chain(*scores.values())))
-                if seen and not _is_of_pcpus(seen, scores.values()):
-                    yield TwoSpeeds(
-                        f'{member.name}, {state} on pCPU '
-                        f'{cpuset.format_pcpus(scores)}: {seen}',
-                        bool(member.weight)
-                        and seen.shift >= modes.MOST_SHIFT)
-
-
-def _is_of_pcpus(seen: modes.Modes,
-                 scores: Collection[Sequence[float]]) -> bool:
-    """Whether nearly all rounds of each pCPU are in one mode.
-
-    :param scores: of each pCPU
-    """
-    strays = 0
-    for own in scores:
-        slow = sum(score < seen.boundary for score in own)
-        strays += min(slow, len(own) - slow)
-    return strays < modes.LEAST_SHARE * sum(map(len, scores))
 
 
 def describe_interval(pcpus: Iterable[int], width: float, limit: float,

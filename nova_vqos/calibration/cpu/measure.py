@@ -20,6 +20,7 @@ from nova_vqos.calibration.cpu import classes as cpu_classes
 from nova_vqos.calibration.cpu import combine
 from nova_vqos.calibration.cpu import disturbances
 from nova_vqos.calibration.cpu import steps
+from nova_vqos.calibration.cpu import two_speeds
 from nova_vqos.calibration.cpu.record import Record
 from nova_vqos.calibration.cpu.reference import Yardstick
 from nova_vqos.calibration.run import Effort
@@ -427,12 +428,17 @@ class Calibration:
             is a warning
         """
         serious = []
-        for seen in disturbances.find_modes(
-                self._steps.taken, self._members, self._classes):
-            if seen.is_serious:
-                serious.append(seen.text)
-            else:
-                self._observations.warn(f'rounds had two speeds: {seen.text}')
+        for member in self._members:
+            for (name, state), measured in self._steps.taken.items():
+                if name != member.name:
+                    continue
+                for found in two_speeds.find(measured, self._classes):
+                    text = f'{name}, {state} on {found}'
+                    if member.weight and found.is_serious:
+                        serious.append(text)
+                    else:
+                        self._observations.warn(
+                            f'rounds had two speeds: {text}')
         return serious
 
     def _observe_disturbances(self) -> None:

@@ -235,6 +235,25 @@ def test_two_speeds_are_refused(calibrate):
     assert 140.0 in cpu_class.busy.scores[0].samples
 
 
+def test_two_speeds_of_a_moment_are_measured_again(calibrate):
+    """Other work took turns with the first measurement, and then ended."""
+    opened = []
+    result = calibrate({0, 1}, busy_at_first=TWO_SPEEDS, opened=opened)
+    assert [one.measured for one in opened] == [[{0}, {0, 1}, {0, 1}]]
+    (cpu_class,) = result.measured.cpu_classes
+    assert 140.0 not in cpu_class.busy.scores[0].samples
+    (warning,) = result.warnings
+    assert 'measured again' in warning
+    assert 'integer, busy on pCPU 0-1: ' in warning
+
+
+def test_two_speeds_are_measured_again_once(calibrate):
+    """In each of two benchmarks they are no moment's."""
+    with pytest.raises(measure.TwoModesError, match='float, busy on pCPU 0-1'):
+        calibrate({0, 1}, busy_at_first=TWO_SPEEDS,
+                  weights={'integer': 1.0, 'float': 1.0})
+
+
 def test_more_rounds_tell_two_speeds_from_a_disturbance(calibrate):
     """In the least number of rounds there was one that was far off."""
     quiet = (99.9, 100.0, 100.1)

@@ -108,7 +108,7 @@ def test_a_calibration_goes_on(calibrate, path):
     made = calibrate({0, 1}, weights=weights, opened=before,
                      record_path=path).measured
     # Only the other one was run.
-    assert [one.scores[True] for one in before] == [[50.0]]
+    assert [one.busy for one in before] == [[50.0]]
     samples = made.cpu_classes[0].busy.scores[0].samples
     assert list(samples) == [
         score for pcpu in ('0', '1')
