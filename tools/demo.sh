@@ -115,4 +115,7 @@ if [ -n "$cloud" ]; then
     trap - EXIT
     exit
 fi
-lab demo ${whole[@]+"${whole[@]}"} ${json[@]+"${json[@]}"}
+passing=()
+[ -n "$keep" ] || passing=(--removed-next)
+lab demo ${whole[@]+"${whole[@]}"} ${json[@]+"${json[@]}"} \
+    ${passing[@]+"${passing[@]}"}

@@ -98,6 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument('--whole', action='store_true',
                      help='with the chapters for those who want to know '
                      'everything: twice as long')
+    one.add_argument('--removed-next', action='store_true',
+                     help='the cloud is not used afterwards: calibrate by '
+                     'fewer kinds of work, and leave host fast as the last '
+                     'chapter needs it')
     one.set_defaults(function=_demo)
     one = commands.add_parser(
         'kinds', help='make the cloud anew, run programs that no host was '
@@ -225,12 +229,13 @@ def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
     with cloud.only_one():
         lab = cloud.Lab()
         lab.down()
-        results = story.run(lab, whole=options.whole)
+        results = story.run(lab, whole=options.whole,
+                            stays=not options.removed_next)
         if options.json:
             results.write(options.json)
         process.say(results.table())
-        if results.ended:
-            # The guides use it, where the cloud is kept.
+        if results.ended and not options.removed_next:
+            # The guides use it.
             tempest.prepare(lab)
     return 0 if results.passed else 1
 

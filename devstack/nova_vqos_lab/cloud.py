@@ -261,6 +261,21 @@ class Lab:
     def guaranteeing(self, name: str) -> Iterator[None]:
         """Let a host reserve CPU time for servers meanwhile.
 
+        :raises process.LabError: when a step fails
+        """
+        usual = self.hosts[name].pcpus
+        try:
+            self.guarantee(name)
+            yield
+        finally:
+            self.profiles.give_pcpus(name, usual)
+            openstack.together(lambda: self._restart_scheduler('refuse'),
+                               lambda: self._restart_host(name))
+            self.wait_for_units()
+
+    def guarantee(self, name: str) -> None:
+        """Let a host reserve CPU time for servers.
+
         The kernel does that only for threads that may run on all pCPUs. So the
         host has all of the machine's, which are equal; another one is to do
         nothing. Its services weigh as much as its guests, as on a stock host,
@@ -269,28 +284,20 @@ class Lab:
         :raises process.LabError: when a step fails
         """
         host = self.hosts[name]
-        usual = host.pcpus
-        try:
-            self.profiles.give_pcpus(name, os.sched_getaffinity(0))
-            openstack.together(
-                lambda: self._restart_scheduler('allow'),
-                lambda: self._restart_host(name, {'vqos_agent': {
-                    'guarantees_speed': 'true',
-                    'guaranteed_share': str(_GUARANTEED_SHARE)},
-                    'vqos': {'allocation_ratio': '1.0'}}, 1.0))
-            self.wait_for_units({name: 1.0})
-            cgroups.weigh_equally(host.hierarchy, host.cgroup)
-            with self.cloud() as cloud:
-                process.wait_until(
-                    lambda: host_stats.TRAIT_GUARANTEE in cloud.traits(name),
-                    120, f'the guarantee of host {name}', interval_s=0.5,
-                    log=f'{paths.LOGS}/nova-vqos-agent-{name}.log')
-            yield
-        finally:
-            self.profiles.give_pcpus(name, usual)
-            openstack.together(lambda: self._restart_scheduler('refuse'),
-                               lambda: self._restart_host(name))
-            self.wait_for_units()
+        self.profiles.give_pcpus(name, os.sched_getaffinity(0))
+        openstack.together(
+            lambda: self._restart_scheduler('allow'),
+            lambda: self._restart_host(name, {'vqos_agent': {
+                'guarantees_speed': 'true',
+                'guaranteed_share': str(_GUARANTEED_SHARE)},
+                'vqos': {'allocation_ratio': '1.0'}}, 1.0))
+        self.wait_for_units({name: 1.0})
+        cgroups.weigh_equally(host.hierarchy, host.cgroup)
+        with self.cloud() as cloud:
+            process.wait_until(
+                lambda: host_stats.TRAIT_GUARANTEE in cloud.traits(name),
+                120, f'the guarantee of host {name}', interval_s=0.5,
+                log=f'{paths.LOGS}/nova-vqos-agent-{name}.log')
 
     def _restart_host(self, name: str,
                       for_agent: config.Settings | None = None,

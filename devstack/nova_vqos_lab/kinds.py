@@ -192,6 +192,7 @@ def run(lab: clouds.Lab) -> Comparison:
     lab.up(profiles.BENCHMARKS)
     lab.profiles.calibrate(max_s=_CALIBRATION_S)
     with lab.profiles.paces() as paces:
+        profiles.start_paces(paces)
         times = {}
         with lab.cloud() as cloud:
             image = make_image(cloud)

@@ -41,6 +41,9 @@ _MEASURED = 'run/measured/profile.yaml'
 #: counts: a demonstration is to be soon over.
 BENCHMARKS = (pace.BENCHMARK, 'float', 'hash', 'compression', 'interpreter',
               'parsing')
+#: Of a cloud that nobody uses afterwards: on a slow host each takes a quarter
+#: of a minute.
+FEWER_BENCHMARKS = (pace.BENCHMARK, 'hash', 'compression', 'interpreter')
 
 
 class Profiles:
@@ -181,22 +184,27 @@ class Profiles:
 
     @contextlib.contextmanager
     def paces(self) -> Iterator[dict[str, pace.Pace]]:
-        """Know the pace of each host's pCPU, from its calibration on.
+        """The pace of each host's pCPU, by its calibration.
 
-        :raises LabError: when a guest for that cannot be started
+        It is known once its guest was started.
         """
         made = {}
         try:
-            with process.stage(
-                    "a guest on each host that measures its pCPU's pace"):
-                for name, host in self._hosts.items():
-                    (cpu_class,) = self.of(name).cpu_classes
-                    (score,) = (one for one in cpu_class.busy.scores
-                                if one.benchmark == pace.BENCHMARK)
-                    made[name] = pace.Pace(
-                        host, self._calibrated_pcpu[name],
-                        self.benchmark().score * score.coefficient)
-                openstack.together(*(one.start for one in made.values()))
+            for name, host in self._hosts.items():
+                (cpu_class,) = self.of(name).cpu_classes
+                (score,) = (one for one in cpu_class.busy.scores
+                            if one.benchmark == pace.BENCHMARK)
+                made[name] = pace.Pace(
+                    host, self._calibrated_pcpu[name],
+                    self.benchmark().score * score.coefficient)
             yield made
         finally:
             cgroups.remove(cgroups.detect(), pace.GROUP)
+
+
+def start_paces(paces: Mapping[str, pace.Pace]) -> None:
+    """Start the guest of each host that measures its pCPU's pace.
+
+    :raises LabError: when one does not work
+    """
+    openstack.together(*(one.start for one in paces.values()))

@@ -52,6 +52,7 @@ from nova_vqos_lab import gauge
 from nova_vqos_lab import meter
 from nova_vqos_lab import pace
 from nova_vqos_lab import process
+from nova_vqos_lab import profiles
 from nova_vqos_lab import visits
 
 CYCLES = 8
@@ -222,6 +223,7 @@ def run(lab: clouds.Lab, cycles: int = CYCLES) -> Proof:
     lab.up(benchmarks)
     lab.profiles.calibrate(benchmarks, _CALIBRATION_S)
     with lab.profiles.paces() as paces:
+        profiles.start_paces(paces)
         lab.deploy()
         with lab.cloud() as cloud:
             stays = tuple(_stays(lab, cloud, paces, cycles))

@@ -86,18 +86,23 @@ CHECKS = (
 )
 
 
-def run(lab: clouds.Lab, *, whole: bool = True) -> results.Results:
+def run(lab: clouds.Lab, *, whole: bool = True,
+        stays: bool = True) -> results.Results:
     """Make the cloud, run the demonstration, and leave the cloud running.
 
     :param whole: False: the main chapters only
+    :param stays: False: the cloud is removed next, so its hosts are calibrated
+        by fewer kinds of work, and ``fast`` stays as the last chapter needs it
     :returns: the results, also where it failed before its end
     """
+    benchmarks = (profiles.BENCHMARKS if stays
+                  else profiles.FEWER_BENCHMARKS)
     began = time.monotonic()
     found = results.Results()
     problem = ''
     try:
-        lab.up(profiles.BENCHMARKS)
-        lab.profiles.calibrate()
+        lab.up(benchmarks)
+        lab.profiles.calibrate(benchmarks)
         with lab.profiles.paces() as paces:
             story = Story(lab, paces, found)
             with lab.cloud() as cloud:
@@ -108,7 +113,7 @@ def run(lab: clouds.Lab, *, whole: bool = True) -> results.Results:
                 if whole:
                     story.run_details(cloud)
                 story.compare_paces()
-        story.run_sold_out()
+        story.run_sold_out(stays=stays)
     except process.LabError as error:
         problem = str(error)
     found.check(results.TOLD, not problem,
@@ -121,7 +126,7 @@ class Story:
 
     def __init__(self, lab: clouds.Lab, paces: Mapping[str, pace.Pace],
                  found: results.Results) -> None:
-        """:param paces: of the hosts' pCPUs, known from now on
+        """:param paces: of the hosts' pCPUs
         :param found: where measurements and checks are noted
         """
         self._lab = lab
@@ -152,6 +157,8 @@ class Story:
         with self._chapter('stock Nova: a quota on fast, then on slow'):
             server = cloud.boot('stock', 'stock-quota',
                                 self._images['work'], 'fast')
+            # While that boots.
+            profiles.start_paces(self._paces)
             server.wait_active()
             before = self._measure('stock', server, 'boot',
                                    rounds=_STOCK_ROUNDS)
@@ -221,10 +228,18 @@ class Story:
         with self._chapter('flavors with a bad value'):
             self._bad_values(cloud)
 
-    def run_sold_out(self) -> None:
-        """What a guarantee is for; nothing else is to run on the machine."""
+    def run_sold_out(self, *, stays: bool) -> None:
+        """What a guarantee is for; nothing else is to run on the machine.
+
+        :param stays: whether the cloud is used afterwards
+        """
         with self._chapter('a host that is sold out, and noise beside'), \
-                self._lab.guaranteeing('fast'), self._lab.cloud() as cloud:
+                contextlib.ExitStack() as stack:
+            if stays:
+                stack.enter_context(self._lab.guaranteeing('fast'))
+            else:
+                self._lab.guarantee('fast')
+            cloud = stack.enter_context(self._lab.cloud())
             sold_out.run(self._lab.hosts['fast'], cloud, self._images,
                          self._pcpu_cu['fast'], self._found)
 
