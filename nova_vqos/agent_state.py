@@ -8,12 +8,14 @@ read it.
 from collections.abc import Mapping
 import dataclasses
 import datetime
+import io
 import json
 import typing as ty
 
 from nova_vqos import files
 from nova_vqos import host_stats
 from nova_vqos import policy
+from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.quantum import occupancy as occupancies
 
@@ -35,6 +37,8 @@ class AgentState:
         None: none can
     :ivar guarantee_total_pcpus: the same, with what is reserved already; 0:
         none can be reserved; None: not known
+    :ivar reserve_cu: that follows the load of the host, see
+        :mod:`nova_vqos.billing.reserve`; None: it was not measured
     :ivar alarms: problems that an operator has to look at, one text each; they
         alone make no heartbeat due
     :ivar seen_at: time of the heartbeat; None: there was none
@@ -47,6 +51,7 @@ class AgentState:
     occupancy: occupancies.Occupancy = occupancies.UNKNOWN
     guarantee_pcpus: float | None = None
     guarantee_total_pcpus: float | None = None
+    reserve_cu: int | None = None
     alarms: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     seen_at: datetime.datetime | None = None
 
@@ -68,6 +73,7 @@ def to_text(state: AgentState, *, host: str, pid: int) -> str:
         'dd_billing': list(state.dd_billing),
         'guarantee_pcpus': state.guarantee_pcpus,
         'guarantee_total_pcpus': state.guarantee_total_pcpus,
+        'reserve_cu': state.reserve_cu,
         'hypervisor_connected': state.connected,
         'alarms': list(state.alarms),
     })
@@ -97,9 +103,19 @@ def from_text(text: str) -> AgentState:
         occupancy=occupancies.from_state(state.get('quantum')),
         guarantee_pcpus=_pcpus(state.get('guarantee_pcpus')),
         guarantee_total_pcpus=_pcpus(state.get('guarantee_total_pcpus')),
+        reserve_cu=_cu(state.get('reserve_cu')),
         alarms=tuple(alarm for alarm in _list(state, 'alarms')
                      if isinstance(alarm, str)),
         seen_at=seen_at)
+
+
+def read(path: str) -> AgentState:
+    """The last state that an agent wrote; the default where there is none."""
+    try:
+        with io.TextIOWrapper(files.open_regular(path), 'utf-8') as file:
+            return from_text(file.read(MAX_CHARACTERS + 1))
+    except (files.FileError, OSError, ValueError):
+        return AgentState()
 
 
 def _known(state: Mapping[str, ty.Any], field: str,
@@ -117,6 +133,14 @@ def _pcpus(value: object) -> float | None:
             or not 0 <= value <= _MOST_PCPUS):
         return None
     return float(value)
+
+
+def _cu(value: object) -> int | None:
+    """A number of CU; None where it is none."""
+    if (isinstance(value, bool) or not isinstance(value, int)
+            or not 0 <= value <= units.MAX_UNITS):
+        return None
+    return value
 
 
 def _list(state: Mapping[str, ty.Any], field: str) -> list[ty.Any]:

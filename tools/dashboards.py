@@ -159,14 +159,16 @@ HOST = (
               '{instance="$host",component!="vcpu"}[$__rate_interval]))',
               '{{component}}'),), stacked=True),
     Panel('What the host needs for itself',
-          'Suggested by the last day; unpaid is I/O of servers that are '
-          'billed and not charged. Reserved is without what servers without '
+          'Suggested by the last day; measured follows the load, and is '
+          'reserved where [vqos] dd_reserve says so; unpaid is I/O of servers '
+          'that are billed and not charged. Reserved is without what servers without '
           'units can use, and what others take beyond theirs', CU, (
               (f'nova_vqos_host_reserved_cpu_units{_H} - '
                f'nova_vqos_host_stock_cpu_units{_H} - '
                f'nova_vqos_host_work_cpu_units{_H}', 'reserved'),
               (f'nova_vqos_host_suggested_reserved_cpu_units{_H}',
                'suggested'),
+              (f'nova_vqos_host_measured_reserve_cpu_units{_H}', 'measured'),
               (f'nova_vqos_host_unpaid_cpu_units{_H}', 'unpaid'))),
     Panel('Time for packets',
           'Part of its time that the busiest pCPU spends on packets and '

@@ -71,7 +71,8 @@ class Loop:
                  profiles_in_use: profile_watch.ProfileWatch,
                  heartbeat: heartbeats.Heartbeat,
                  manager: process.ServiceManager, *,
-                 periods: cputune.Periods, reserved_cu: int = 0,
+                 periods: cputune.Periods,
+                 reserved_cu: Callable[[int | None], int] = lambda _cu: 0,
                  allocation_ratio: float = 1.0,
                  biller: billers.Biller | None = None,
                  enforcer: enforcers.Enforcer | None = None,
@@ -89,8 +90,9 @@ class Loop:
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; nothing is read or connected yet.
 
-        :param reserved_cu: see :class:`controller.HostTerms`
-        :param allocation_ratio: likewise
+        :param reserved_cu: see :class:`controller.HostTerms`, by the reserve
+            that follows the load
+        :param allocation_ratio: see there
         :param biller: bills servers for their I/O; None: billing is off
         :param enforcer: enforces slices; None: none are
         :param store: has what was pushed of flavors; None: nothing can be
@@ -112,8 +114,9 @@ class Loop:
         self._heartbeat = heartbeat
         self._manager = manager
         self._make_terms = functools.partial(
-            controller.HostTerms, periods=periods, reserved_cu=reserved_cu,
+            controller.HostTerms, periods=periods,
             allocation_ratio=allocation_ratio, charges=biller is not None)
+        self._reserved_cu = reserved_cu
         self._tick_interval_s = tick_interval_s
         self._clock = clock
         self._stopping = False
@@ -403,6 +406,7 @@ class Loop:
     def _terms(self) -> controller.HostTerms:
         return self._make_terms(
             profile=self._profiles.profile,
+            reserved_cu=self._reserved_cu(self._billing.reserve_cu),
             stock_cu=self._compute.stock_cu,
             work_cu=self._compute.work_cu,
             cgroup_version=self._hypervisor.cgroup_version)
@@ -468,6 +472,7 @@ class Loop:
             guarantee_pcpus=(None if guaranteed is None
                              else guaranteed.free_pcpus),
             guarantee_total_pcpus=self._guarantees.total_pcpus,
+            reserve_cu=self._billing.reserve_cu,
             alarms=(*self._profiles.alarms, *(
                 alarm for status in self._statuses.values()
                 for alarm in status.alarms)))

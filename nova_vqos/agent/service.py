@@ -3,6 +3,7 @@
 
 from concurrent import futures
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -19,6 +20,7 @@ from oslo_messaging.rpc import server as rpc_server
 from oslo_service import service
 import stevedore
 
+from nova_vqos import agent_state
 from nova_vqos import push_signature
 from nova_vqos.agent import diagnostics
 from nova_vqos.agent import heartbeat
@@ -105,7 +107,9 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
             dropped_packets=options.bill_dropped_packets,
             charge_received=options.charge_received_packets,
             usage_interval_s=options.usage_interval_s),
-        host=conf.host)
+        host=conf.host,
+        reserve_cu=agent_state.read(conf.vqos.agent_state_path).reserve_cu
+        or 0)
 
 
 def make_enforcer(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
@@ -179,7 +183,7 @@ class AgentService(service.Service):  # type: ignore[misc]
                                 options.heartbeat_interval_s),
             self._manager,
             periods=vqos.periods(conf),
-            reserved_cu=vqos.reserved_cu(conf),
+            reserved_cu=functools.partial(vqos.reserved_cu, conf),
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
             enforcer=make_enforcer(conf, hypervisor),

@@ -11,6 +11,7 @@ import math
 
 from nova_vqos import cpuset
 from nova_vqos.billing import packet_load
+from nova_vqos.billing import reserve
 from nova_vqos.billing import usage
 
 # The suggestion is based on the minutes of the last day.
@@ -52,17 +53,22 @@ class LoadReport(Load):
         day
     :ivar minutes_seen: number of these minutes
     :ivar packets: None: not known
+    :ivar reserve_cu: that follows the load, see
+        :mod:`nova_vqos.billing.reserve`
     """
 
     suggested_reserved_cu: int
     minutes_seen: int
     packets: packet_load.PacketReport | None = None
+    reserve_cu: int = 0
 
 
 class HostLoad:
     """Observes the load of a host."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_cu: int = 0) -> None:
+        """:param reserve_cu: that an agent before this one had measured"""
+        self._reserve = reserve.Reserve(reserve_cu)
         self._last: usage.HostUsage | None = None
         self._modelled_cu_us = 0
         self._unpaid_cu_us = 0
@@ -80,6 +86,11 @@ class HostLoad:
         return (f'pCPUs {cpuset.format_pcpus(packets.saturated_pcpus)} have '
                 'no time for more packets, and drop some: let more pCPUs '
                 'receive (queues, RPS), or move servers away',)
+
+    @property
+    def reserve_cu(self) -> int:
+        """See :class:`nova_vqos.billing.reserve.Reserve`."""
+        return self._reserve.cu
 
     def add_server(self, modelled_cu_us: int, *, unpaid_cu_us: int) -> None:
         """Add the I/O of a billed server.
@@ -120,17 +131,22 @@ class HostLoad:
             total_cu, servers_cu, modelled_cu, own_cu,
             total_cu - servers_cu - modelled_cu - own_cu, unpaid_cu)
         # The load that no server's entitlement pays for.
-        self._reserves.append(max(
-            0.0, own_cu + self._load.unattributed_cu + unpaid_cu))
+        rest_cu = max(0.0, own_cu + self._load.unattributed_cu + unpaid_cu)
+        self._reserves.append(rest_cu)
+        self._reserve.add_minute(rest_cu, self._usual_cu(), pcpu_cu)
+
+    def _usual_cu(self) -> float:
+        """What suffices for nearly all minutes of the last day, in CU."""
+        reserves = sorted(self._reserves)
+        return reserves[math.ceil(_PERCENTILE * len(reserves)) - 1]
 
     def report(self) -> LoadReport | None:
         """For people; None: before the second reading."""
         if self._load is None:
             return None
-        reserves = sorted(self._reserves)
-        at = math.ceil(_PERCENTILE * len(reserves)) - 1
         return LoadReport(
             **{name: round(value, 3) for name, value
                in dataclasses.asdict(self._load).items()},
-            suggested_reserved_cu=math.ceil(reserves[at]),
-            minutes_seen=len(reserves), packets=self._packets.report)
+            suggested_reserved_cu=math.ceil(self._usual_cu()),
+            minutes_seen=len(self._reserves), packets=self._packets.report,
+            reserve_cu=self.reserve_cu)

@@ -141,6 +141,24 @@ that guarantees speed reserves at least what its kernel cannot reserve for
 servers. On a host with several core types each type reserves a part, in
 proportion to its capacity, and the agent needs the same value.
 """),
+    cfg.StrOpt(
+        'dd_reserve',
+        default='fixed',
+        choices=[
+            ('fixed', 'it reserves ``reserved_cu``'),
+            ('measured', 'it reserves what its own work takes, the I/O that '
+                         'no server pays for included, and ``reserved_cu`` at '
+                         'least'),
+        ],
+        help="""
+How many CPU units this host reserves for itself.
+
+What is measured needs the agent and its billing. It is raised once two minutes
+in a row have needed more, and lowered by a tenth of a pCPU for each hour that
+needed less, not below what nineteen of twenty minutes of the last day needed.
+No server has to leave: the host sells fewer units from then on. The agent
+needs the same value.
+"""),
     cfg.IntOpt(
         'correction_reserve_cu',
         default=0,
@@ -314,9 +332,15 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(OPTS, group=GROUP)
 
 
-def reserved_cu(conf: cfg.ConfigOpts) -> int:
-    """CU of this host that the operator reserves, for whatever."""
-    return int(conf.vqos.reserved_cu + conf.vqos.correction_reserve_cu)
+def reserved_cu(conf: cfg.ConfigOpts, measured_cu: int | None) -> int:
+    """CU of this host that are reserved for itself and for corrections.
+
+    :param measured_cu: what the agent measured that it needs; None: nothing
+    """
+    host_cu = conf.vqos.reserved_cu
+    if conf.vqos.dd_reserve == 'measured':
+        host_cu = max(host_cu, measured_cu or 0)
+    return int(host_cu + conf.vqos.correction_reserve_cu)
 
 
 def slices_us(conf: cfg.ConfigOpts) -> Mapping[str, int]:

@@ -184,6 +184,9 @@ SATURATED = Family(
 SUGGESTED_RESERVED = Family(
     'nova_vqos_host_suggested_reserved_cpu_units', GAUGE,
     'Suggested reserve for the host, from the last day')
+MEASURED_RESERVE = Family(
+    'nova_vqos_host_measured_reserve_cpu_units', GAUGE,
+    'Reserve for the host that follows its load, see [vqos] dd_reserve')
 CLASS_OFFERED = Family(
     'nova_vqos_host_class_offered', GAUGE,
     'Whether the kernel was seen to enforce a quantum class, so that it is '

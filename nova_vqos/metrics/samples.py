@@ -60,6 +60,7 @@ def host_samples(report: messages.LoopReport,
         yield _one(families.LOAD, load.unattributed_cu, 'unattributed')
         yield _one(families.UNPAID, load.unpaid_cu)
         yield _one(families.SUGGESTED_RESERVED, load.suggested_reserved_cu)
+        yield _one(families.MEASURED_RESERVE, load.reserve_cu)
         if load.packets is not None:
             yield from _packets(load.packets)
     for name in occupancy.NAMES:

@@ -127,7 +127,7 @@ class CoreTypeTracker:
         domains = self._domains()
         load = self._load(domains, report)
         self._log_stock_load(load)
-        used = self._used_of(domains, load)
+        used = self._used_of(domains, report, load)
         return Usage(
             load, room.work_cu(used.units_cu, used.costs_cu(report),
                                CONF.vqos.allocation_ratio),
@@ -301,11 +301,13 @@ class CoreTypeTracker:
         :param but: UUID of a server that is left out; None: all count
         """
         domains = self._domains()
-        return self._used_of(domains, self._load(domains, report, but), but)
+        return self._used_of(domains, report,
+                             self._load(domains, report, but), but)
 
-    def _used_of(self, domains, load, but=None):
+    def _used_of(self, domains, report, load, but=None):
+        host_cu = vqos.reserved_cu(CONF, report.agent.reserve_cu)
         return _Used(self._all_servers(domains, but),
-                     vqos.reserved_cu(CONF) + (load.cu or 0))
+                     host_cu + (load.cu or 0))
 
     def _load(self, domains, report, but=None):
         """What servers without units take.

@@ -602,7 +602,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
 
 def _cpu_units(report, usage, last=None, **options):
     return inventory.cpu_units(
-        report, last, reserved_cu=vqos.reserved_cu(CONF),
+        report, last,
+        reserved_cu=vqos.reserved_cu(CONF, report.agent.reserve_cu),
         allocation_ratio=CONF.vqos.allocation_ratio,
         stock_cu=usage.stock_load.cu or 0, **options)
 

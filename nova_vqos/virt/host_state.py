@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import dataclasses
 from decimal import Decimal
 import functools
-import io
 import logging
 import math
 import os
@@ -220,7 +219,7 @@ class HostReporter:
         self._log_change(profile, problem)
         return HostReport(
             pcpus=pcpus, profile=profile, problem=problem, present=present,
-            agent=read_agent_state(self._agent_state_path),
+            agent=agent_state.read(self._agent_state_path),
             max_interval=self._max_interval,
             can_reserve=self._are_domain(pcpus,
                                          found.get('online_pcpus', '')))
@@ -260,16 +259,6 @@ class HostReporter:
         elif profile is not None:
             LOG.info('This host accepts servers with CPU units by profile %s',
                      profile.id)
-
-
-def read_agent_state(path: str) -> agent_state.AgentState:
-    """The agent's last heartbeat; the default where there is none."""
-    try:
-        with io.TextIOWrapper(files.open_regular(path), 'utf-8') as file:
-            return agent_state.from_text(
-                file.read(agent_state.MAX_CHARACTERS + 1))
-    except (files.FileError, OSError, ValueError):
-        return agent_state.AgentState()
 
 
 def _largest_vcpu_cu(left: Iterable[core_types.CoreType]) -> Decimal | None:

@@ -104,11 +104,13 @@ class Biller:
 
     def __init__(self, hypervisor: base.UsageDriver, ledger: ledgers.Ledger,
                  sender: outbox.Outbox, options: Options, *, host: str = '',
+                 reserve_cu: int = 0,
                  clock: Callable[[], float] = time.monotonic,
                  utc: Callable[[], float] = time.time) -> None:
         """Prepare; nothing is read or opened yet.
 
         :param host: name of this host
+        :param reserve_cu: that an agent before this one had measured
         :param clock: monotonic, in seconds
         :param utc: in seconds since 1970
         """
@@ -121,7 +123,7 @@ class Biller:
         self._books = books.Books(ledger)
         self.transfer = transfer.AccountTransfer(
             self._books, sender, host, clock=clock, utc=utc)
-        self._capacity = host_load.HostLoad()
+        self._capacity = host_load.HostLoad(reserve_cu)
         self._notifications = notifications.UsageNotifications(
             host, options.usage_interval_s, clock=clock, utc=utc)
         self._began = False
@@ -148,6 +150,11 @@ class Biller:
     def capacity(self) -> host_load.LoadReport | None:
         """See :meth:`nova_vqos.billing.host_load.HostLoad.report`."""
         return self._capacity.report()
+
+    @property
+    def reserve_cu(self) -> int:
+        """See :class:`nova_vqos.billing.reserve.Reserve`."""
+        return self._capacity.reserve_cu
 
     def begin_interval(self, now_s: float,
                        wanted: Collection[Billable]) -> bool:

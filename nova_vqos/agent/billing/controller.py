@@ -168,6 +168,11 @@ class BillingController(controller.Controller):
         """Where the CPU time of the host goes; None: not known."""
         return None if self._biller is None else self._biller.capacity
 
+    @property
+    def reserve_cu(self) -> int | None:
+        """See :class:`nova_vqos.billing.reserve.Reserve`; None: not known."""
+        return None if self._biller is None else self._biller.reserve_cu
+
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
         """Follow the billing policy of a server."""

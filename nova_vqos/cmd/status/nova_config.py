@@ -40,7 +40,8 @@ _EQUAL = (
 # Where these differ, operators' tools see less of the host.
 _EQUAL_FOR_TOOLS = (('vqos', 'compute_state_path'),)
 # These matter to the agent only where the pCPUs of the host are unlike.
-_EQUAL_ON_UNLIKE = (('vqos', 'reserved_cu'), ('vqos', 'allocation_ratio'))
+_EQUAL_ON_UNLIKE = (('vqos', 'reserved_cu'), ('vqos', 'dd_reserve'),
+                    ('vqos', 'allocation_ratio'))
 
 
 def check_files(machine: machines.Machine) -> Iterator[findings.Finding]:

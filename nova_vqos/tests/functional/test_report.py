@@ -61,6 +61,28 @@ class ReportTestCase(base.VqosTestCase):
             (800, 50, 1.5), (inventory['total'], inventory['reserved'],
                              inventory['allocation_ratio']))
 
+    def test_the_reserve_follows_the_load(self):
+        """Up and down, and servers that are there stay."""
+        self.flags(dd_reserve='measured', reserved_cu=50, group='vqos')
+        files = self.start_host('fast', 2.0)
+
+        def reserved_of(reserve_cu):
+            files.agent_lives(reserve_cu=reserve_cu)
+            self._run_periodics()
+            return self.inventory('fast')['reserved']
+
+        self.assertEqual(50, reserved_of(None))
+        self.assertEqual(50, reserved_of(20))
+        self.boot(self.make_flavor(100), 'fast')
+        self.assertEqual(720, reserved_of(720))
+        server = self.boot(self.make_flavor(60), 'fast',
+                           expected_state='ERROR')
+        self.assertIn('No valid host', server['fault']['message'])
+        self.assertEqual(110, reserved_of(110))
+        self.boot(self.make_flavor(60), 'fast')
+        self.flags(dd_reserve='fixed', group='vqos')
+        self.assertEqual(50, reserved_of(110))
+
     def test_only_shared_pcpus_are_sold(self):
         self.flags(cpu_shared_set='0-1', cpu_dedicated_set='2-3',
                    group='compute')

@@ -47,7 +47,8 @@ def test_where_servers_came_from(path):
 
 def test_the_agent_does_not_sell_it(tmp_path, path):
     """Nor does it overlook that its servers were sold more."""
-    world = agent.World(tmp_path, reserved_cu=10, compute_state_path=path)
+    world = agent.World(tmp_path, reserved_cu=lambda _cu: 10,
+                        compute_state_path=path)
     world.run()
     assert world.host_report()['units']['reserved_cu'] == 10
     count(path, 100)

@@ -11,7 +11,6 @@ import pytest
 from nova_vqos import agent_state
 from nova_vqos.agent import heartbeat
 from nova_vqos.quantum import occupancy
-from nova_vqos.virt import host_state
 
 PATH = 'agent.json'
 
@@ -30,6 +29,7 @@ def test_readers_never_see_a_part(beats, tmp_path):
         'seen_at': first['seen_at'], 'classes': ['default'],
         'dd_billing': ['off'], 'quantum': {'pools': {}},
         'guarantee_pcpus': None, 'guarantee_total_pcpus': None,
+        'reserve_cu': None,
         'hypervisor_connected': False, 'alarms': ['why']}
 
     def beat():
@@ -64,14 +64,27 @@ def test_what_the_host_offers_is_read_by_nova_compute(beats, tmp_path):
     beats.beat(0.0, agent_state.AgentState(
         connected=True, dd_billing=('off', 'account'),
         quantum_classes=('default', 'cache', 'auto'), occupancy=pools,
-        guarantee_pcpus=1.5, guarantee_total_pcpus=1.75))
-    found = host_state.read_agent_state(str(tmp_path / PATH))
+        guarantee_pcpus=1.5, guarantee_total_pcpus=1.75, reserve_cu=40))
+    found = agent_state.read(str(tmp_path / PATH))
     assert found.seen_at is not None
     assert found.quantum_classes == ('default', 'cache', 'auto')
     assert found.dd_billing == ('off', 'account')
     assert found.occupancy == pools
     assert found.guarantee_pcpus == 1.5
     assert found.guarantee_total_pcpus == 1.75
+    assert found.reserve_cu == 40
+
+
+@pytest.mark.parametrize('value', [
+    'null', '-1', '1.5', 'true', '"40"', '2147483648', '1e400', '[40]'])
+def test_a_reserve_that_is_none(beats, tmp_path, value):
+    beats.beat(0.0, agent_state.AgentState(reserve_cu=40))
+    text = (tmp_path / PATH).read_text()
+    (tmp_path / PATH).write_text(
+        text.replace('"reserve_cu": 40', f'"reserve_cu": {value}'))
+    found = agent_state.read(str(tmp_path / PATH))
+    assert found.seen_at is not None
+    assert found.reserve_cu is None
 
 
 def test_a_failure_is_logged_once_and_leaves_nothing(beats, tmp_path, caplog):

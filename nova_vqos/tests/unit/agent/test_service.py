@@ -12,6 +12,7 @@ import oslo_messaging
 from oslo_messaging import conffixture
 import pytest
 
+from nova_vqos import agent_state
 from nova_vqos import compute_state
 from nova_vqos import files
 from nova_vqos import push_signature
@@ -115,6 +116,22 @@ class TestService:
         try:
             manage.wait_until(lambda: (
                 started._loop.host_report().units.reserved_cu == 70))
+        finally:
+            started.stop()
+
+    def test_it_goes_on_with_the_reserve_of_the_one_before(self, conf):
+        document.store(fakes.make_profile(), conf.vqos.profile_path)
+        conf.set_override('dd_reserve', 'measured', 'vqos')
+        files.write(agent_state.to_text(
+            agent_state.AgentState(reserve_cu=90), host='host', pid=1),
+            conf.vqos.agent_state_path)
+        started = service.AgentService(conf)
+        started.start()
+        try:
+            manage.wait_until(
+                lambda: read_state(conf)['pid'] == os.getpid())
+            assert read_state(conf)['reserve_cu'] == 90
+            assert started._loop.host_report().units.reserved_cu == 90
         finally:
             started.stop()
 

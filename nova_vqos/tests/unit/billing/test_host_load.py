@@ -76,6 +76,16 @@ class TestShares:
         assert book.report().total_cu == 0
 
 
+    def test_the_reserve_follows(self):
+        book = host_load.HostLoad(reserve_cu=20)
+        assert book.reserve_cu == 20
+        own_s = 0.0
+        for minute in range(4):
+            book.add_host(host_usage(60.0 * minute, own_s, 0, own_s), 100)
+            own_s += 33.0
+        assert book.reserve_cu == book.report().reserve_cu == 60
+
+
 class TestBiller:
     def test_the_host_is_looked_at_each_minute(self, tmp_path):
         host = billing_host.Host(tmp_path)

@@ -97,6 +97,14 @@ class ArrivingTestCase(RoomTestCase):
         self.assert_refused(61, '90 of the 150 CU')
         self.tune(60)
 
+    def test_a_measured_reserve(self):
+        """Where Placement does not know it yet."""
+        self.files.agent_lives(reserve_cu=30)
+        self.assert_refused(101)
+        self.flags(dd_reserve='measured', group='vqos')
+        self.tune(70)
+        self.assert_refused(71, '0 of the 70 CU')
+
     def test_what_placement_knows_of_the_host(self):
         """The capacity as whole CU, and the inventory that Nova got last."""
         self.files.calibrate({'0': 1.009})

@@ -376,7 +376,7 @@ def test_the_heartbeat(files):
     files.agent_lives()
     with open(files.agent_state_path) as file:
         seen_at = json.load(file)['seen_at']
-    found = host_state.read_agent_state(files.agent_state_path)
+    found = agent_state.read(files.agent_state_path)
     assert found == agent_state.AgentState(
         profile_id='', seen_at=datetime.datetime.fromisoformat(seen_at))
 
@@ -392,12 +392,12 @@ def test_the_heartbeat(files):
 def test_a_heartbeat_that_is_garbage(files, content):
     with open(files.agent_state_path, 'w') as file:
         file.write(content)
-    assert host_state.read_agent_state(files.agent_state_path) == (
+    assert agent_state.read(files.agent_state_path) == (
         agent_state.AgentState())
 
 
 def test_no_heartbeat(files):
     for make in (lambda: None, lambda: os.mkdir(files.agent_state_path)):
         make()
-        assert host_state.read_agent_state(files.agent_state_path) == (
+        assert agent_state.read(files.agent_state_path) == (
             agent_state.AgentState())
