@@ -51,7 +51,8 @@ def main(argv: list[str] | None = None) -> int:
                         format='%(levelname)s %(name)s %(message)s')
     # What an attacker in the agent sends is in it.
     plain_text.log_in_one_line()
-    session = libvirt_session.Session(conf.vqos_agent.libvirt_uri)
+    session = libvirt_session.Session(conf.vqos_agent.libvirt_uri,
+                                      conf.vqos_agent.libvirt_run_path)
     server.HelperServer(session, writer.SessionWriter(
         session, cgroup.host_version('/'))).serve(listening)
     return 0

@@ -81,7 +81,7 @@ URI of the local libvirt daemon.
         help="""
 Directory of libvirt's files with the process ids of emulators.
 
-The agent finds the cgroup of a domain through them.
+The agent and nova-vqos-helper find the cgroup of a domain through them.
 """),
     cfg.StrOpt(
         'helper_path',

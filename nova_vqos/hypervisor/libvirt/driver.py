@@ -68,7 +68,8 @@ class LibvirtHypervisor(base.Hypervisor):
             on_written=lambda uuid: self._events.on_written(uuid))
         self._writer: writer.Writer = (
             client.HelperClient(helper_path) if helper_path
-            else writer.SessionWriter(self._session, self._domains.version))
+            else writer.SessionWriter(self._session, self._domains.version,
+                                      root))
         qemus = bulk.BulkReader()
         self._statistics = statistics.StatisticsReader(
             self._session, root, self._domains, qemus)

@@ -9,6 +9,7 @@ than the agent: see :mod:`nova_vqos.hypervisor.libvirt.helper`.
 
 import abc
 from collections.abc import Collection, Mapping, Sequence, Set
+import logging
 import typing as ty
 
 import libvirt  # type: ignore[import-untyped]
@@ -18,7 +19,10 @@ from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import definition
 from nova_vqos.hypervisor.libvirt import pins
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
+from nova_vqos.hypervisor.linux import burst
 from nova_vqos.hypervisor.linux import cgroup
+
+LOG = logging.getLogger(__name__)
 
 _FIELDS = {
     base.Parameter.DOMAIN_QUOTA_US:
@@ -73,12 +77,16 @@ class SessionWriter(Writer):
     """Writes by a connection that may."""
 
     def __init__(self, session: libvirt_session.Session,
-                 cgroup_version: int) -> None:
+                 cgroup_version: int, root: str = '/') -> None:
         """
         :param session: a connection that is not read-only
+        :param root: where /proc and /sys are looked for
         """
         self._session = session
         self._cgroup_version = cgroup_version
+        self._root = root
+        # UUIDs of domains of whose bursts it has warned.
+        self._warned: set[str] = set()
 
     def check(self) -> None:
         # Only a call finds out that a daemon has gone.
@@ -90,6 +98,7 @@ class SessionWriter(Writer):
         values = {_FIELDS[change.parameter]:
                   -1 if change.value is None else change.value
                   for change in changes}
+        self._clear_bursts(uuid, domain)
         try:
             self._set(domain, values)
         except (base.DomainBusy, base.DomainGone, base.Unavailable):
@@ -118,6 +127,34 @@ class SessionWriter(Writer):
     def restore_pins(self, uuid: str, vcpus: Collection[int],
                      pcpus: Set[int]) -> None:
         pins.restore(self._session, uuid, vcpus, pcpus)
+
+    def _clear_bursts(self, uuid: str, domain: ty.Any) -> None:
+        """Clear what makes the kernel refuse a lower quota."""
+        try:
+            cleared = burst.clear(
+                self._root,
+                self._session.read_pid(self._session.call(domain.name)),
+                self._cgroup_version)
+        except base.Unavailable:
+            raise
+        except base.HypervisorError as error:
+            # Where there is none, the write succeeds all the same.
+            LOG.log(self._level(uuid), 'Domain %s: CPU bursts that another '
+                    'program has set are not cleared: %s', uuid, error)
+            return
+        if cleared:
+            LOG.log(self._level(uuid), 'Domain %s: cleared CPU bursts that '
+                    'another program has set; with them the kernel refuses a '
+                    'lower quota: %s', uuid, ', '.join(
+                        f'{path}: {burst_us} us'
+                        for path, burst_us in cleared.items()))
+
+    def _level(self, uuid: str) -> int:
+        """Of a line about bursts: a warning once for each domain."""
+        if uuid in self._warned:
+            return logging.DEBUG
+        self._warned.add(uuid)
+        return logging.WARNING
 
     def _set(self, domain: ty.Any, values: dict[str, int]) -> None:
         self._session.call(domain.setSchedulerParametersFlags, values,

@@ -61,7 +61,8 @@ def main():
               cgroup_v2_machine.connected_hypervisor(events) as hypervisor):
             connected = libvirt.open('qemu:///system')
             for step in (observe, observe_usage, observe_limits,
-                         observe_hook, observe_agent, observe_charge):
+                         observe_burst, observe_hook, observe_agent,
+                         observe_charge):
                 note_uptime(seen, step.__name__)
                 step(connected, hypervisor, seen)
             note_uptime(seen, 'end')
@@ -280,6 +281,27 @@ def observe_limits(connected, hypervisor, seen):
         set_values, {'global_period': 50_000, 'global_quota': 30_000}, 1)
     seen['global'] = in_cgroup()
     set_values({'global_quota': 17_592_186_044_415}, 1)
+
+
+def observe_burst(connected, hypervisor, seen):
+    """Another program lets groups of the domain save up quota."""
+    domain = connected.lookupByName(NAME)
+    set_values = domain.setSchedulerParametersFlags
+    set_values({'global_period': 50_000, 'global_quota': 40_000}, 1)
+    files = [domain_cgroup() / name / 'cpu.max.burst'
+             for name in ('', 'vcpu0', 'vcpu1')]
+    for path in files:
+        path.write_text('30000')
+    seen['burst_refused'] = [
+        attempt(set_values, {name: 15_000}, 1)
+        for name in ('vcpu_quota', 'global_quota')]
+    hypervisor.write(UUID, [
+        base.Change(base.Parameter.QUOTA_US, 15_000),
+        base.Change(base.Parameter.DOMAIN_QUOTA_US, 20_000)])
+    seen['lowered'] = in_cgroup()
+    seen['bursts'] = [path.read_text().strip() for path in files]
+    hypervisor.write(UUID, [
+        base.Change(base.Parameter.DOMAIN_QUOTA_US, None)])
 
 
 def observe_hook(connected, _hypervisor, seen):

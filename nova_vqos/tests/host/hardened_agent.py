@@ -125,7 +125,8 @@ class HardenedAgent(agents.Agent):
             f'log/agent-{self.host.name}.log')
         python = shlex.quote(sys.executable)
         give_user(self.host)
-        write_unit(self.host, unit_files.HELPER)
+        write_unit(self.host, unit_files.HELPER, [
+            f'StandardError=append:{log}'])
         write_unit(self.host, unit_files.PROBE)
         systemd.write_unit(self.host, unit_files.SOCKET.name)
         directory = write_unit(self.host, UNIT, [

@@ -135,6 +135,15 @@ def test_a_domain_may_have_less_than_its_vcpus(seen):
     assert limits(seen['global']) == ['40000 50000'] * 2
 
 
+def test_a_burst_of_others_does_not_keep_a_cap_high(seen):
+    """With it the kernel refuses a lower quota, so it is cleared."""
+    for refused in seen['burst_refused']:
+        assert 'Invalid argument' in refused
+    assert limits(seen['lowered']) == ['15000 50000'] * 2
+    assert seen['lowered']['cpu.max'] == '20000 50000'
+    assert seen['bursts'] == ['0'] * 3
+
+
 def test_the_hook_recaps_a_guest_that_comes_in(seen):
     assert limits(seen['before_save']) == ['50000 50000'] * 2
     assert seen['before_save']['cpu.weight'] == '614'

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 
+import libvirt
 import pytest
 
 from nova_vqos.calibration.probe import probe
@@ -24,6 +25,7 @@ from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import unit_files
+from nova_vqos_lab import ioguest
 from nova_vqos_lab import process
 
 UNIT = hardened_agent.UNIT
@@ -206,6 +208,46 @@ def test_it_reports_while_its_loop_hangs(lab, hardened):
         daemon.signal(signal.SIGCONT)
     assert 'The loop did not answer within 2 s' in report
     assert 'in running' in report
+
+
+def test_a_burst_of_others_does_not_keep_a_cap_high(lab, server_on, hardened):
+    """The helper clears it: with it the kernel refuses a lower quota."""
+    guest = server_on(lab.fast)
+    guest.wait_cap(guests.CAP)
+    domain = os.path.dirname(guest.group())
+    bursts = [burst_file(lab.fast, f'{domain}/{name}')
+              for name in ('vcpu0', 'emulator')]
+    others = server_on(lab.fast)
+    kept = burst_file(lab.fast, others.group())
+    lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                  'emulator_quota=30000'])
+    for path in *bursts, kept:
+        path.write_text('15000')
+    refused = lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                            'vcpu_quota=10000'], check=False)
+    assert 'Invalid argument' in refused.stderr
+
+    guest.domain().setMetadata(
+        libvirt.VIR_DOMAIN_METADATA_ELEMENT,
+        ioguest.instance(guests.server(20)), 'nova', ioguest.NOVA,
+        libvirt.VIR_DOMAIN_AFFECT_LIVE)
+    guest.wait_cap((10_000, 50_000))
+    assert guest.libvirt_cap() == (10_000, 50_000)
+    assert [int(path.read_text()) for path in bursts] == [0, 0]
+    warnings = [line for line in hardened.log().splitlines()
+                if line.startswith('WARNING nova_vqos.hypervisor')
+                and guest.uuid in line]
+    assert len(warnings) == 1
+    for path in bursts:
+        assert f'{path.parent.name}/{path.name}: 15000' in warnings[0]
+    # That of another domain is none of this request's.
+    assert int(kept.read_text()) == 15_000
+
+
+def burst_file(host, group):
+    return pathlib.Path(host.hierarchy.directory('cpu', group), (
+        'cpu.cfs_burst_us' if host.hierarchy.version == 1
+        else 'cpu.max.burst'))
 
 
 def new_files(directory):

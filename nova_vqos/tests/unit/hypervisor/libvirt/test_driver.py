@@ -463,6 +463,9 @@ class FakeDomain:
     def UUIDString(self):
         return fakes.UUID
 
+    def name(self):
+        return 'a'
+
     def setSchedulerParametersFlags(self, values, flags):
         assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
         if set(values.values()) & set(self._refuse):
@@ -584,11 +587,33 @@ class TestWrite:
         self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
         assert domain.set == [[('cpu_shares', 600)]]
 
+    def test_bursts_are_cleared_first_and_named_once(
+            self, tmp_path, hypervisor, monkeypatch, caplog):
+        host = fake_host.FakeHost(tmp_path, *fake_host.LAYOUTS['v1'])
+        host.write('run/a.pid', f'{fake_host.PID}\n')
+        path = host.tuned / 'emulator' / 'cpu.cfs_burst_us'
+        domain = FakeDomain()
+        for _ in range(2):
+            path.write_text('7')
+            self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', 15_000))
+            assert path.read_text() == '0'
+        (warning,) = [one for one in caplog.records
+                      if one.levelname == 'WARNING']
+        for part in fakes.UUID, str(path), '7 us':
+            assert part in warning.getMessage()
+
+    def test_a_write_needs_no_burst(self, hypervisor, monkeypatch, caplog):
+        """Nor that the domain's cgroup be found."""
+        domain = FakeDomain()
+        self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', 15_000))
+        assert domain.set == [[('vcpu_quota', 15_000)]]
+        assert fakes.UUID in caplog.text
+
     def test_unlimited_has_another_name_on_v2(self, tmp_path, monkeypatch):
         (tmp_path / 'sys/fs/cgroup').mkdir(parents=True)
         (tmp_path / 'sys/fs/cgroup/cgroup.controllers').write_text('cpu\n')
-        hypervisor = driver.LibvirtHypervisor('test:///default',
-                                              root=str(tmp_path))
+        hypervisor = driver.LibvirtHypervisor(
+            'test:///default', root=str(tmp_path), run_path=str(tmp_path))
         hypervisor.connect(lambda _event: None)
         domain = FakeDomain(refuse=[-1])
         self.write(hypervisor, monkeypatch, domain, ('QUOTA_US', None))
