@@ -21,6 +21,7 @@ class HostTerms:
     :ivar allocation_ratio: see :func:`nova_vqos.core_types.with_servers`
     :ivar charges: whether servers that pay for their I/O are limited; False:
         billing is off
+    :ivar limits_vhost: whether the kernel holds workers of vhost to a limit
     """
 
     profile: model.Profile | None
@@ -31,6 +32,7 @@ class HostTerms:
     work_cu: int = 0
     allocation_ratio: float = 1.0
     charges: bool = False
+    limits_vhost: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class Loop:
                  reserved_cu: Callable[[int | None], int] = lambda _cu: 0,
                  allocation_ratio: float = 1.0,
                  biller: billers.Biller | None = None,
+                 limits_vhost: bool = True,
                  enforcer: enforcers.Enforcer | None = None,
                  store: stores.OverrideStore | None = None,
                  speeds: correction_stores.Store | None = None,
@@ -94,6 +95,7 @@ class Loop:
             that follows the load
         :param allocation_ratio: see there
         :param biller: bills servers for their I/O; None: billing is off
+        :param limits_vhost: see :class:`controller.HostTerms`
         :param enforcer: enforces slices; None: none are
         :param store: has what was pushed of flavors; None: nothing can be
         :param speeds: has what was measured of servers with
@@ -115,7 +117,8 @@ class Loop:
         self._manager = manager
         self._make_terms = functools.partial(
             controller.HostTerms, periods=periods,
-            allocation_ratio=allocation_ratio, charges=biller is not None)
+            allocation_ratio=allocation_ratio, charges=biller is not None,
+            limits_vhost=limits_vhost)
         self._reserved_cu = reserved_cu
         self._tick_interval_s = tick_interval_s
         self._clock = clock

@@ -106,6 +106,17 @@ class Server:
                 and self.policy.dd_billing == 'charge'
                 and self.policy.cap == 'hard')
 
+    def is_limited_whole(self, terms: controller.HostTerms) -> bool:
+        """Whether a limit on its I/O is one on all its threads together.
+
+        Where the kernel does not hold a worker of vhost to it, the worker's
+        time would be taken from it all the same, and its vCPUs would pay, down
+        to nothing. There its vCPUs alone are limited.
+        """
+        return terms.limits_vhost or self.domain is None or not any(
+            interface.backend == 'vhost'
+            for interface in self.domain.interfaces.values())
+
     @property
     def guarantee(self) -> str:
         """That of its policy; one without units has none."""

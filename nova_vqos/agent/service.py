@@ -42,6 +42,7 @@ from nova_vqos.billing import ledger
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
+from nova_vqos.quantum import probe_result
 
 LOG = logging.getLogger(__name__)
 
@@ -186,6 +187,8 @@ class AgentService(service.Service):  # type: ignore[misc]
             reserved_cu=functools.partial(vqos.reserved_cu, conf),
             allocation_ratio=conf.vqos.allocation_ratio,
             biller=biller,
+            limits_vhost=probe_result.limits_vhost(
+                probe_result.load(options.quantum_proof_path)),
             enforcer=make_enforcer(conf, hypervisor),
             store=store,
             speeds=speeds,

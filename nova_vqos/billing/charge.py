@@ -3,8 +3,10 @@
 
 The limit on a server is to be such that all it uses, its I/O included, stays
 within its entitlement. What the limit itself bounds (vCPUs, emulator, I/O
-threads and vhost together), the kernel does exactly. The modelled rest is used
-beside the limit, and is left to this control: the limit is the entitlement,
+threads and vhost together), the kernel does exactly. The rest, which is
+modelled, is used beside the limit, and is left to this control. Where the
+kernel does not hold vhost to a limit, the vCPUs alone are limited, and all
+other threads are part of the rest. The limit is the entitlement,
 less what the rest was on the average lately, less a part of the debt. Debt is
 the sum of what was used above the entitlement, so that the control is right in
 the long run whatever its forecast is worth, and whatever a write of a quota
@@ -75,12 +77,20 @@ class Interval:
     :ivar vcpu_cu_s: its own work
     :ivar threads_cu_s: of emulator, I/O threads and vhost
     :ivar modelled_cu_s: of the kernel, for its requests
+    :ivar limits_threads: whether the limit is one on the threads as well
     """
 
     length_s: float
     vcpu_cu_s: float
     threads_cu_s: float
     modelled_cu_s: float
+    limits_threads: bool = True
+
+    @property
+    def rest_cu_s(self) -> float:
+        """Used beside the limit."""
+        return (self.modelled_cu_s if self.limits_threads
+                else self.io_cu_s)
 
     @property
     def io_cu_s(self) -> float:
@@ -96,7 +106,8 @@ class Interval:
             return self
         part = length_s / self.length_s
         return Interval(length_s, self.vcpu_cu_s * part,
-                        self.threads_cu_s * part, self.modelled_cu_s * part)
+                        self.threads_cu_s * part, self.modelled_cu_s * part,
+                        self.limits_threads)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,7 +199,7 @@ class Charge:
         self._balance_cu_s = min(balance_cu_s, ceiling_cu_s)
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
-                interval.used_cu_s, interval.io_cu_s, interval.modelled_cu_s,
+                interval.used_cu_s, interval.io_cu_s, interval.rest_cu_s,
                 excess_cu_s, self._balance_cu_s))))
         while (sum(one.length_s for one in self._seen)
                - self._seen[0].length_s >= WINDOW_S):

@@ -16,6 +16,7 @@ import typing as ty
 
 from nova_vqos.calibration import idle
 from nova_vqos.calibration.benchmark import CalibrationError
+from nova_vqos.hypervisor.linux import cgroup
 
 # Threads that were killed are in their group for a moment yet.
 _REMOVE_S = 5
@@ -39,6 +40,7 @@ class Server:
         :raises OSError: when it cannot be made
         """
         self._path = path
+        self._is_unified = is_unified
         self._threads = 'cgroup.threads' if is_unified else 'tasks'
         path.mkdir()
         if is_unified:
@@ -64,6 +66,37 @@ class Server:
 
     def move_other(self, thread: int) -> None:
         self._move('emulator', thread)
+
+    def others(self) -> frozenset[int]:
+        """The threads that are no vCPUs."""
+        return frozenset(map(int, (
+            self._path / 'emulator' / self._threads).read_text().split()))
+
+    def limit(self, quota_us: int | None, period_us: int,
+              vcpu: int | None = None) -> None:
+        """Limit the CPU time of the whole server, or of one of its vCPUs.
+
+        :param quota_us: None: no limit
+        :raises OSError: when the kernel refuses
+        """
+        path = self._path if vcpu is None else self._path / _vcpu(vcpu)
+        if self._is_unified:
+            quota = 'max' if quota_us is None else quota_us
+            (path / 'cpu.max').write_text(f'{quota} {period_us}')
+        else:
+            (path / 'cpu.cfs_period_us').write_text(str(period_us))
+            (path / 'cpu.cfs_quota_us').write_text(
+                str(-1 if quota_us is None else quota_us))
+
+    def held_us(self) -> int:
+        """For how long its limit has stopped threads of it.
+
+        :raises OSError: when it cannot be read
+        :raises ValueError: when it is not understood
+        """
+        content = (self._path / 'cpu.stat').read_bytes()
+        return (cgroup.field(content, b'throttled_usec') if self._is_unified
+                else cgroup.field(content, b'throttled_time') // cgroup.US_NS)
 
     def _move(self, name: str, thread: int) -> None:
         try:

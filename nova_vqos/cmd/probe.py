@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-vqos-probe: which quantum classes this kernel enforces."""
+"""nova-vqos-probe: which slices and limits this kernel enforces."""
 
-from collections.abc import Mapping
+import dataclasses
 import json
 import signal
 import sys
@@ -12,6 +12,7 @@ from oslo_config import cfg
 from nova_vqos import version
 from nova_vqos.calibration import benchmark
 from nova_vqos.calibration.probe import probe
+from nova_vqos.calibration.probe import vhost
 from nova_vqos.cmd import arguments
 from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
@@ -61,21 +62,23 @@ def _probe(argv: list[str]) -> int:
          description='Find out which quantum classes this kernel enforces, '
                      'with two threads on an idle pCPU, for about a second. '
                      'They use only idle time. The slices are those of '
-                     '[vqos] quantum_slices.')
+                     '[vqos] quantum_slices. Then find out whether its CPU '
+                     'limits hold workers of vhost.')
     if conf.record is not None:
         arguments.check_writable(conf.record, '--record')
-    found = probe.measure(vqos.slices_us(conf))
+    found = dataclasses.replace(probe.measure(vqos.slices_us(conf)),
+                                vhost=vhost.measure())
     if conf.record is not None:
         found = probe_result.merged(found, probe_result.load(conf.record))
         probe_result.store(found, conf.record)
-    _print(conf.format, found.outcomes)
+    _print(conf.format, found)
     return (NOT_MEASURED if any(outcome.enforced is None for outcome
                                 in found.outcomes.values()) else 0)
 
 
-def _print(form: str, outcomes: Mapping[str, probe_result.Outcome]) -> None:
+def _print(form: str, result: probe_result.ProbeResult) -> None:
     rows = [{'class': name, **probe_result.document(outcome)}
-            for name, outcome in outcomes.items()]
+            for name, outcome in result.outcomes.items()]
     if form == 'json':
         print(json.dumps([{column: row.get(column) for column in _COLUMNS}
                           for row in rows], indent=2))
@@ -85,6 +88,10 @@ def _print(form: str, outcomes: Mapping[str, probe_result.Outcome]) -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print('  '.join(map(str.ljust, line, widths)).rstrip())
+    if result.vhost is not None:
+        print('CPU limits hold workers of vhost: '
+              + ', '.join(filter(None, (_text(result.vhost.limited),
+                                        result.vhost.reason))))
 
 
 def _text(value: object) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which slices this kernel enforces, as ``nova-vqos-probe`` measured it.
+"""What this kernel enforces, as ``nova-vqos-probe`` measured it.
 
 The probe runs before each start of the agent and writes the result to a file,
 which is valid for one boot of the host. Imports neither Nova nor libvirt.
@@ -54,6 +54,21 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Vhost:
+    """Whether a limit on a server's group holds its vhost worker.
+
+    :ivar share: of a pCPU's time that a worker had with much to do; None: not
+        measured
+    :ivar limited: None: not measured
+    :ivar reason: why not; '' where it is
+    """
+
+    share: float | None
+    limited: bool | None
+    reason: str = ''
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ProbeResult:
     """The measurements of one boot.
 
@@ -62,6 +77,7 @@ class ProbeResult:
     :ivar tick_us: length of the scheduler tick
     :ivar measured_at: ISO 8601, UTC
     :ivar outcomes: by quantum class
+    :ivar vhost: None: of a probe that did not look
     """
 
     kernel: str
@@ -69,6 +85,7 @@ class ProbeResult:
     tick_us: int
     measured_at: str
     outcomes: Mapping[str, Outcome]
+    vhost: Vhost | None = None
 
 
 def judge(slice_us: int, mean_run_us: float, turn_us: float,
@@ -114,6 +131,15 @@ def enforced_classes(result: ProbeResult | None,
         and outcomes[name].slice_us == slice_us))
 
 
+def limits_vhost(result: ProbeResult | None) -> bool:
+    """Whether a limit on a server's group holds its vhost worker.
+
+    True where it was not measured: it does before Linux 6.18.
+    """
+    return (result is None or result.vhost is None
+            or result.vhost.limited is not False)
+
+
 def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     """A new result, with old outcomes for slices that it could not measure.
 
@@ -124,9 +150,12 @@ def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     """
     if old is None:
         return new
-    return dataclasses.replace(new, outcomes={
-        name: _latest(outcome, old.outcomes.get(name))
-        for name, outcome in new.outcomes.items()})
+    return dataclasses.replace(
+        new, vhost=old.vhost if new.vhost is None or (
+            new.vhost.limited is None and old.vhost is not None
+            and old.vhost.limited is not None) else new.vhost,
+        outcomes={name: _latest(outcome, old.outcomes.get(name))
+                  for name, outcome in new.outcomes.items()})
 
 
 def store(result: ProbeResult, path: str) -> None:
@@ -139,10 +168,12 @@ def store(result: ProbeResult, path: str) -> None:
         'tick_us': result.tick_us, 'measured_at': result.measured_at,
         'outcomes': {name: document(outcome)
                      for name, outcome in result.outcomes.items()},
+        **({} if result.vhost is None
+           else {'vhost': document(result.vhost)}),
     }, indent=2) + '\n', path)
 
 
-def document(outcome: Outcome) -> dict[str, object]:
+def document(outcome: Outcome | Vhost) -> dict[str, object]:
     """An outcome in primitives, without unknown fields."""
     return {name: value for name, value in dataclasses.asdict(outcome).items()
             if value not in (None, '')}
@@ -199,7 +230,17 @@ def _from_fields(fields: files.Fields) -> ProbeResult:
         tick_us=round(fields.number('tick_us', 1, _MAX_US)),
         measured_at=fields.text('measured_at'),
         outcomes={name: _outcome(files.Fields(value, f'outcomes.{name}'))
-                  for name, value in outcomes.items()})
+                  for name, value in outcomes.items()},
+        vhost=_vhost(files.Fields(fields.mapping('vhost'), 'vhost'))
+        if fields.has('vhost') else None)
+
+
+def _vhost(fields: files.Fields) -> Vhost:
+    return Vhost(
+        share=(fields.number('share', 0, _MAX_US)
+               if fields.has('share') else None),
+        limited=fields.truth('limited') if fields.has('limited') else None,
+        reason=fields.text('reason') if fields.has('reason') else '')
 
 
 def _outcome(fields: files.Fields) -> Outcome:

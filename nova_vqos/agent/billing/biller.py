@@ -65,6 +65,7 @@ class Billable:
     :ivar host_coefficient: the same by the mean of all kinds
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
+    :ivar limits_threads: see :class:`charge.Interval`
     """
 
     uuid: str
@@ -79,6 +80,7 @@ class Billable:
     limit_share: float | None
     devices: meter.Devices
     billed_since_s: float | None = None
+    limits_threads: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -329,7 +331,8 @@ class Biller:
                          floor_share=self.options.floor_share,
                          ceiling_s=self.options.ceiling_s),
             used_cu_us, length_s, self._charged_s,
-            received=self.options.charge_received)
+            received=self.options.charge_received,
+            limits_threads=subject.limits_threads)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
                         'the floor of %.0f %%', subject.uuid,

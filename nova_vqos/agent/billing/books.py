@@ -78,12 +78,14 @@ class Book:
                            for name, used in used_cu_us.items()}
 
     def charge(self, terms: charge.Terms, used_cu_us: Mapping[str, int],
-               length_s: float, charged_s: float, *, received: bool) -> None:
+               length_s: float, charged_s: float, *, received: bool,
+               limits_threads: bool = True) -> None:
         """Charge the cost of an interval, if the server is charged.
 
         :param charged_s: of a longer interval no more than so long a part
         :param received: whether the kernel's work to deliver packets to it is
             charged too
+        :param limits_threads: see :class:`charge.Interval`
         """
         control = self.control
         if control is None:
@@ -94,7 +96,7 @@ class Book:
         written_off_cu_s = control.step(terms, charge.Interval(
             length_s, accounts.cu_s(used_cu_us['vcpu']),
             accounts.cu_s(meter.measured_io(used_cu_us)),
-            accounts.cu_s(modelled_cu_us)).at_most(charged_s))
+            accounts.cu_s(modelled_cu_us), limits_threads).at_most(charged_s))
         self.account = dataclasses.replace(
             self.account, debt_cu_us=accounts.cu_us(control.debt_cu_s),
             written_off_cu_us=self.account.written_off_cu_us

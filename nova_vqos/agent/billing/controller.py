@@ -256,14 +256,16 @@ class BillingController(controller.Controller):
             server.revision, server.origin, server.runs_since_s, terms.profile,
             state.since_s, limit_share)
         if billable_of != state.billable_of:
-            state.billable = self._make_billable(server, terms.profile,
-                                                 limit_share)
+            state.billable = self._make_billable(
+                server, terms.profile, limit_share,
+                limits_threads=server.is_limited_whole(terms))
             state.billable_of = billable_of
         return state.billable
 
     def _make_billable(self, server: servers.Server,
                        profile: model.Profile | None,
-                       limit_share: float | None) -> billers.Billable | None:
+                       limit_share: float | None, *, limits_threads: bool
+                       ) -> billers.Billable | None:
         domain = server.domain
         if domain is None or profile is None:
             return None
@@ -280,7 +282,8 @@ class BillingController(controller.Controller):
                             else server.policy.units),
             limit_share=limit_share,
             devices=meter.Devices(domain.interfaces, domain.disks),
-            billed_since_s=self._states[server].since_s)
+            billed_since_s=self._states[server].since_s,
+            limits_threads=limits_threads)
 
     def _end_unread_limits(self, biller: billers.Biller, now_s: float,
                            terms: controller.HostTerms) -> None:

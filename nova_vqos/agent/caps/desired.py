@@ -101,7 +101,9 @@ def desire(server: servers.Server, in_force: base.InForce,
                                terms, server.correction)
     if not server.is_charged(terms):
         return Desired(entitled, entitled, inputs)
-    vcpus = max(policy.vcpus, len(in_force.vcpus))
+    # None: they alone are limited.
+    vcpus = (max(policy.vcpus, len(in_force.vcpus))
+             if server.is_limited_whole(terms) else None)
     if limit_share is None:
         # Whoever was charged before this agent started still is.
         limit_share = limit_in_force(entitled, vcpus, in_force, terms)
@@ -138,17 +140,21 @@ def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
     return found
 
 
-def limited(tune: cputune.CpuTune, vcpus: int, limit_share: float,
+def limited(tune: cputune.CpuTune, vcpus: int | None, limit_share: float,
             terms: controller.HostTerms) -> cputune.CpuTune:
     """The tuning of a server that pays for its I/O out of its units.
 
     :param tune: that of its units
-    :param vcpus: that share them
+    :param vcpus: that share them; None: they alone are limited, each by
+        itself, see :meth:`nova_vqos.agent.server.Server.is_limited_whole`
     :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
     """
     cap = tune.cap
     if cap is None or not terms.charges or terms.profile is None:
         return tune
+    if vcpus is None:
+        return tune if limit_share >= 1 else tune._replace(
+            cap=_share_of(cap, limit_share, terms.profile.tick_us))
     domain = _share_of(
         units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share,
         terms.profile.tick_us)
@@ -158,16 +164,21 @@ def limited(tune: cputune.CpuTune, vcpus: int, limit_share: float,
     return tune._replace(cap=cap, domain=domain)
 
 
-def limit_in_force(tune: cputune.CpuTune, vcpus: int, in_force: base.InForce,
-                   terms: controller.HostTerms) -> float:
+def limit_in_force(tune: cputune.CpuTune, vcpus: int | None,
+                   in_force: base.InForce, terms: controller.HostTerms
+                   ) -> float:
     """The limit_share by which :func:`limited` gives what is in force.
 
     1.0 where no limit is, or one that is not ours.
 
     :param tune: that of its units
+    :param vcpus: see :func:`limited`
     """
     cap, limit = tune.cap, in_force.domain
-    if cap is None or limit.quota_us is None or terms.profile is None:
+    if vcpus is None and len(set(in_force.vcpus.values())) == 1:
+        limit, vcpus = next(iter(in_force.vcpus.values())), 1
+    if (cap is None or limit.quota_us is None or terms.profile is None
+            or vcpus is None):
         return 1.0
     whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
     found = units.CpuCap(limit.quota_us, limit.period_us)

@@ -73,7 +73,7 @@ def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
     """The outcome of each slice, and of the kernel's own."""
     # Before the search for a pCPU: its error names what is lacking.
     with server_groups.Tree(NAME, root) as tree:
-        pcpus, busiest = _idle_pcpus(root)
+        pcpus, busiest = idle_pcpus(root)
         found = _unknown(slices_us, 'no pCPU was idle: the least busy one, '
                          f'{busiest}')
         # The same one again where there is no other.
@@ -93,7 +93,7 @@ def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
     return found
 
 
-def _idle_pcpus(root: str) -> tuple[list[int], str]:
+def idle_pcpus(root: str) -> tuple[list[int], str]:
     """Idle pCPUs, the idlest first.
 
     :returns: them, and a text about the idlest one where there are none

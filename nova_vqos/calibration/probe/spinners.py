@@ -5,8 +5,9 @@ Each is in two nested cgroups, as libvirt makes them for vCPUs, in a group that
 is idle as a whole: they take no time from others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import functools
 import mmap
 import os
 import signal
@@ -150,22 +151,30 @@ def spinning(tree: server_groups.Tree, pcpu: int,
         shared = memoryview(mmap.mmap(-1, 8 * (
             _LENGTHS_NS + _LENGTHS))).cast('q')
         spinners = Spinners([
-            stack.enter_context(_process(
-                tree.server(f'{name}-{number}'), pcpu, shared, number))
+            stack.enter_context(process(
+                pcpu, functools.partial(_enter_as_vcpu,
+                                        tree.server(f'{name}-{number}')),
+                functools.partial(_spin, shared, number)))
             for number in (1, 2)], shared)
         spinners.wait()
         yield spinners
 
 
 @contextlib.contextmanager
-def _process(server: server_groups.Server, pcpu: int, shared: memoryview,
-             number: int) -> Iterator[int]:
-    """Run a process as the only vCPU of a server; its id."""
+def process(pcpu: int, prepare: Callable[[], None],
+            work: Callable[[], ty.NoReturn]) -> Iterator[int]:
+    """Run a process on a pCPU; it is always ended afterwards.
+
+    :param prepare: called in it, to go where it should be
+    :param work: called in it then
+    :returns: its id, once it is prepared
+    :raises CalibrationError: when it cannot be prepared
+    """
     reader, writer = os.pipe()
     with os.fdopen(reader, 'rb') as said:
         pid = os.fork()
         if pid == 0:
-            _work(server, pcpu, writer, shared, number)
+            _work(pcpu, writer, prepare, work)
         try:
             os.close(writer)
             trouble = said.read().decode(errors='replace')
@@ -178,11 +187,10 @@ def _process(server: server_groups.Server, pcpu: int, shared: memoryview,
             os.waitpid(pid, 0)
 
 
-def _work(server: server_groups.Server, pcpu: int, writer: int,
-          shared: memoryview, number: int) -> ty.NoReturn:
-    """Go where the process should be, and spin.
-
-    :param writer: gets the reason of a failure; closed before it spins
+def _work(pcpu: int, writer: int, prepare: Callable[[], None],
+          work: Callable[[], ty.NoReturn]) -> ty.NoReturn:
+    """
+    :param writer: gets the reason of a failure; closed before it works
     """
     try:
         for signal_number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
@@ -192,16 +200,21 @@ def _work(server: server_groups.Server, pcpu: int, writer: int,
             # Of another policy it would have no slice.
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             os.sched_setaffinity(0, {pcpu})
-            server.enter(os.getpid())
-            server.move_vcpu(0, os.getpid())
+            prepare()
         except Exception as error:
             # It is raised again in the process that waits for this one.
             os.write(writer, f'{type(error).__name__}: {error}'.encode())
         else:
             os.close(writer)
-            _spin(shared, number)
+            work()
     finally:
         os._exit(1)
+
+
+def _enter_as_vcpu(server: server_groups.Server) -> None:
+    """Be the only vCPU of a server."""
+    server.enter(os.getpid())
+    server.move_vcpu(0, os.getpid())
 
 
 def _spin(shared: memoryview, number: int) -> ty.NoReturn:

@@ -18,6 +18,8 @@ from nova_vqos.quantum import probe_result
 _CALIBRATE = ('run nova-vqos-calibrate cpu, with --against and the profile '
               'of the reference host if that is another host')
 _PROBE = 'nova-vqos-probe --record'
+# There once the kernel has loaded vhost.
+_VHOST = '/sys/class/misc/vhost-net'
 
 
 def check(machine: machines.Machine) -> Iterator[findings.Finding]:
@@ -110,6 +112,29 @@ def check_classes(machine: machines.Machine) -> Iterator[findings.Finding]:
         if name not in offered:
             yield _why_not(name, slice_us, proof.outcomes.get(name), path)
     yield findings.fact(f'this host offers {", ".join(offered)}')
+
+
+def check_vhost(machine: machines.Machine) -> Iterator[findings.Finding]:
+    """Whether CPU limits hold workers of vhost, as measured on this boot."""
+    path = machine.own.get('vqos_agent', 'quantum_proof_path')
+    proof = probe_result.load(machine.path(path), machine.root)
+    found = None if proof is None else proof.vhost
+    if found is None or found.limited is None:
+        problem = ('it is not known whether CPU limits hold workers of vhost: '
+                   + ('not measured' if found is None else found.reason))
+        if machine.glob(_VHOST):
+            yield findings.warning(
+                f'{problem}. If they do not, vhost takes the CPU time of '
+                'servers that pay for their I/O',
+                'restart nova-vqos-agent when a pCPU of this host is idle')
+        else:
+            yield findings.fact(problem)
+    elif found.limited:
+        yield findings.fact('CPU limits hold workers of vhost')
+    else:
+        yield findings.fact(
+            f'CPU limits do not hold workers of vhost: {found.reason}. Of '
+            'servers that pay for their I/O, the vCPUs alone are limited')
 
 
 def _why_not(name: str, slice_us: int, outcome: probe_result.Outcome | None,

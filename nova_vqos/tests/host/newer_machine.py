@@ -37,8 +37,8 @@ META_PACKAGE = 'linux-image-cloud-amd64'
 EMULATOR = 'qemu-system-x86_64'
 MEMORY_MIB = 1024
 #: Of its kernel, what hosts of the lab need besides: links, bridges and their
-#: queues, taps, a /etc of their own, and what calibrates I/O.
-MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'overlay', 'loop',
+#: queues, taps, a /etc of their own, and what calibrates I/O. And vhost.
+MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'vhost_net', 'overlay', 'loop',
            'nft_chain_nat')
 _VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
               '/usr/lib/virtiofsd')
@@ -56,15 +56,15 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mkdir /new
+for module in /modules/*; do
+    [ ! -e $module ] || insmod $module
+done
 """
 _READ_ONLY = """\
 mount -t virtiofs -o ro root /new || poweroff -f
 """
 # What is written is in memory, and vanishes with the machine.
 _WRITABLE = """\
-for module in /modules/*; do
-    insmod $module
-done
 mkdir /shared /written
 mount -t virtiofs -o ro root /shared || poweroff -f
 mount -t tmpfs -o size=75% written /written
@@ -163,7 +163,7 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
     """
     target = pathlib.Path(cache_dir, 'newer-kernel')
     found = [path for path in sorted(target.glob('vmlinuz-*'))
-             if modules_directory(path).is_dir()]
+             if _has_modules(path)]
     if found:
         return str(found[-1])
     if platform.machine() != 'x86_64':
@@ -197,6 +197,15 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
             raise Lacking(f'the packages of Linux {version[1]} are not as '
                           f'those of 7.3 were: {error}') from error
     return str(path)
+
+
+def _has_modules(kernel):
+    """Whether it was fetched with all that are wanted now."""
+    try:
+        modules.ordered(modules_directory(kernel), MODULES)
+    except modules.ModuleMissing:
+        return False
+    return True
 
 
 def modules_directory(kernel):
@@ -271,7 +280,8 @@ def find_virtiofsd():
     raise Lacking('virtiofsd is not installed: install the package virtiofsd')
 
 
-def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False):
+def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False,
+            load=()):
     """What a module saw on the other machine; skips where there is none.
 
     :param module: see :func:`run_module`, as of the other parameters
@@ -283,19 +293,20 @@ def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False):
     except Lacking as error:
         requirement.need(str(error))
     found = run_module(module, directory, kernel=kernel, timeout_s=timeout_s,
-                       pcpus=pcpus, by_systemd=by_systemd)
+                       pcpus=pcpus, by_systemd=by_systemd, load=load)
     assert 'failed' not in found, f'{found["failed"]}{found.get("log", "")}'
     return found
 
 
 def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
-               by_systemd=False):
+               by_systemd=False, load=()):
     """Run a module of nova_vqos as root of the other machine.
 
     :param directory: for what the run leaves behind, such as the console
     :param kernel: path of the kernel
     :param pcpus: how many the other machine has
     :param by_systemd: whether its PID 1 is systemd
+    :param load: names of modules that its kernel loads, of MODULES
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time
     """
@@ -304,7 +315,7 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
         place.mkdir()
         printed, console, timed_out = _run_once(
             module, place, kernel, timeout_s, pcpus,
-            _RUN_BY_SYSTEMD if by_systemd else _RUN)
+            _RUN_BY_SYSTEMD if by_systemd else _RUN, load)
         if printed is not None or _PANIC not in console:
             break
         # Seen once, on a busy machine, in the scheduler of 7.2 under
@@ -316,12 +327,13 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
     return printed
 
 
-def _run_once(module, directory, kernel, timeout_s, pcpus, run):
+def _run_once(module, directory, kernel, timeout_s, pcpus, run, load):
     """:returns: what it printed, or None; the console; how it timed out"""
     done = boot(
         [sys.executable, '-m', module], directory, kernel=kernel,
         timeout_s=timeout_s, pcpus=pcpus,
-        init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + run)
+        init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + run,
+        contents=_modules(kernel, load))
     lines = [line for line in done.output.splitlines()
              if line.startswith('{')]
     return (json.loads(lines[-1]) if lines else None, done.console,
@@ -345,12 +357,17 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
         command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=2,
         memory_mib=memory_mib,
         init=_BOOT + _WRITABLE + _INIT + _DELEGATE + _RUN,
-        # The number gives the order in which the machine loads them.
-        contents={f'/modules/{number:02}-{name}.ko': content
-                  for number, (name, content) in enumerate(modules.ordered(
-                      modules_directory(kernel), MODULES).items())},
+        contents=_modules(kernel, MODULES),
         # numpy wants x86-64-v2.
         options=('-icount', 'shift=0', '-cpu', 'Nehalem'), tmpfs=('run',))
+
+
+def _modules(kernel, names):
+    """:returns: modules and what they need, as files of an initramfs"""
+    # The number gives the order in which the machine loads them.
+    return {f'/modules/{number:02}-{name}.ko': content
+            for number, (name, content) in enumerate(modules.ordered(
+                modules_directory(kernel), names).items())}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ def seen(tmp_path_factory):
     return newer_machine.observe(
         'nova_vqos.tests.host.agent_unit_guest',
         tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=2,
-        by_systemd=True)
+        by_systemd=True, load=('vhost_net',))
 
 
 def test_the_agent_is_of_its_user(seen):
@@ -45,3 +45,8 @@ def test_systemd_gives_it_what_root_has_left(seen):
 
 def test_what_root_writes_is_apart(seen):
     assert seen['probe'] == 'root'
+
+
+def test_the_probe_may_try_vhost(seen):
+    """Within the limits of its unit; on this kernel limits do not hold it."""
+    assert seen['vhost'].get('limited') is False, seen['vhost']

@@ -31,6 +31,7 @@ LEFT_OUT = {
     'test_cgroup_v2.py': _NESTED,
     'test_partition.py': _NESTED,
     'test_partition_unit.py': _NESTED,
+    'test_vhost.py': _NESTED,
     'test_kvm.py': 'there is no KVM in an emulated machine',
 }
 #: Tests that are too slow for an emulated machine, and why: by the ends of

@@ -23,6 +23,7 @@ from nova_vqos.conf import agent as agent_options
 from nova_vqos.conf import vqos
 from nova_vqos.metrics import endpoint
 from nova_vqos.profile import document
+from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 
@@ -46,6 +47,7 @@ def conf(tmp_path):
                         ('ledger_path', str(tmp_path / 'ledger.sqlite')),
                         ('pushed_path', str(tmp_path / 'pushed.json')),
                         ('speeds_path', str(tmp_path / 'speeds.json')),
+                        ('quantum_proof_path', str(tmp_path / 'probe.json')),
                         ('libvirt_uri', 'test:///default'),
                         ('libvirt_run_path', str(tmp_path)),
                         ('tick_interval_s', 0.1),
@@ -132,6 +134,19 @@ class TestService:
                 lambda: read_state(conf)['pid'] == os.getpid())
             assert read_state(conf)['reserve_cu'] == 90
             assert started._loop.host_report().units.reserved_cu == 90
+        finally:
+            started.stop()
+
+    @pytest.mark.parametrize('limited', [True, False])
+    def test_it_knows_whether_limits_hold_vhost(self, conf, limited):
+        probe_result.store(probe_result.ProbeResult(
+            'Linux', probe_result.boot_id(), 4000, '2026-11-26', {},
+            probe_result.Vhost(0.5, limited=limited)),
+            conf.vqos_agent.quantum_proof_path)
+        started = service.AgentService(conf)
+        started.start()
+        try:
+            assert started._loop._terms().limits_vhost is limited
         finally:
             started.stop()
 

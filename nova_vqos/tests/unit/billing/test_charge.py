@@ -33,11 +33,12 @@ class Server:
     """
 
     def __init__(self, pattern, *, threads=0.5, vcpu=lambda _now_s: 1e9,
-                 refilled_each_s=None, **terms):
+                 refilled_each_s=None, limits_threads=True, **terms):
         """:param pattern: modelled I/O at a time, as a part of the entitlement
         :param threads: what emulator and others use, in terms of the modelled
         :param vcpu: what the vCPUs want, as a part of the entitlement
         :param refilled_each_s: how often another writer writes the quota
+        :param limits_threads: whether the limit holds them, too
         """
         self.control = charge.Charge()
         self.terms = charge.Terms(ENTITLEMENT_CU, **terms)
@@ -49,6 +50,7 @@ class Server:
         self._threads = threads
         self._vcpu = vcpu
         self._refilled_each_s = refilled_each_s
+        self._limits_threads = limits_threads
         self._random = random.Random(1)
         self._pending = False
 
@@ -59,7 +61,8 @@ class Server:
             before = self.control.limit_share
             self.written_off_cu_s += self.control.step(
                 self.terms, charge.Interval(INTERVAL_S, *(
-                    sum(part) for part in zip(*parts, strict=True))))
+                    sum(part) for part in zip(*parts, strict=True)),
+                    self._limits_threads))
             if self.control.limit_share != before:
                 self.writes.append(self.now_s)
                 self._pending = True
@@ -78,8 +81,11 @@ class Server:
             quota * self._random.random() if self._pending
             or self._another_writes() else 0), False
         modelled = whole * self._pattern(self.now_s)
-        threads = min(modelled * self._threads, pool)
-        vcpu = min(whole * self._vcpu(self.now_s), pool - threads)
+        threads = modelled * self._threads
+        if self._limits_threads:
+            threads = min(threads, pool)
+            pool -= threads
+        vcpu = min(whole * self._vcpu(self.now_s), pool)
         self.used_cu_s.append(vcpu + threads + modelled)
         return vcpu, threads, modelled
 
@@ -139,6 +145,21 @@ class TestSteadyState:
         # No oscillation: hardly a write, and the limit stays where it is.
         assert writes <= 0.5
         assert max(limits) - min(limits) <= spread
+
+    @pytest.mark.parametrize('share', [0.02, 0.05, 0.2, 0.3, 0.5])
+    def test_threads_that_no_limit_holds(self, share):
+        """As many in all as the modelled, so vhost has half of them."""
+        server = Server(constant(share / 2), threads=1.0,
+                        limits_threads=False).run(600)
+        _limits, writes = server.settled()
+        assert server.worst_excess() <= 0.02
+        assert server.mean_share() >= 0.98
+        assert writes <= 0.5
+
+    def test_they_do_not_take_the_floor_from_vcpus(self):
+        server = Server(constant(0.5), threads=3.0,
+                        limits_threads=False).run(300)
+        assert server.settled()[0][-1] == 0.1
 
     @pytest.mark.parametrize('pattern, worst', [
         (on_off(0.2, 20, 20), 0.027), (on_off(0.2, 60, 60), 0.027),

@@ -45,6 +45,36 @@ def path(tmp_path):
     return str(tmp_path / 'run/quantum.json')
 
 
+class TestVhost:
+    """Whether a limit holds workers of vhost."""
+
+    HELD = probe_result.Vhost(0.2, limited=True)
+    UNHELD = probe_result.Vhost(0.99, limited=False, reason='it ran on')
+    UNKNOWN = probe_result.Vhost(None, limited=None, reason='no vhost')
+
+    @pytest.mark.parametrize('found, limits', [
+        (None, True), (HELD, True), (UNKNOWN, True), (UNHELD, False)])
+    def test_it_is_kept_for_the_agent(self, path, root, found, limits):
+        result = dataclasses.replace(make_result(cache=85_000), vhost=found)
+        probe_result.store(result, path)
+        loaded = probe_result.load(path, root)
+        assert loaded == result
+        assert probe_result.limits_vhost(loaded) is limits
+
+    def test_without_a_result_a_limit_is_one(self):
+        assert probe_result.limits_vhost(None) is True
+
+    @pytest.mark.parametrize('new, old, expected', [
+        (UNHELD, HELD, UNHELD), (HELD, UNHELD, HELD), (UNKNOWN, HELD, HELD),
+        (UNKNOWN, UNHELD, UNHELD), (UNKNOWN, None, UNKNOWN),
+        (UNKNOWN, UNKNOWN, UNKNOWN), (None, UNHELD, UNHELD)])
+    def test_what_was_measured_stays(self, new, old, expected):
+        merged = probe_result.merged(*(
+            dataclasses.replace(make_result(), vhost=vhost)
+            for vhost in (new, old)))
+        assert merged.vhost == expected
+
+
 class TestJudge:
     @pytest.mark.parametrize('slice_us, mean_us, turn_us, tick_us, enforced', [
         (90_000, 30_000, 45_000, TICK_US, True),

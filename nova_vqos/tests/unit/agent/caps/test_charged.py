@@ -3,6 +3,7 @@
 
 import pytest
 
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
@@ -101,6 +102,65 @@ class TestLimit:
         before = share(world.domain())
         world.change(extra_specs=fakes.make_specs('120', dd_billing='charge'))
         assert share(world.domain()) == pytest.approx(2 * before, rel=1e-3)
+
+
+class TestUnheldVhost:
+    """A kernel whose limits do not hold workers of vhost."""
+
+    @pytest.fixture(params=[1, 2], ids=['v1', 'v2'])
+    def world(self, request, tmp_path):
+        return self.make_world(tmp_path, request.param)
+
+    def make_world(self, directory, version, backend='vhost'):
+        world = billing.World(
+            directory, hypervisor=fakes.FakeHypervisor(version),
+            limits_vhost=False)
+        world.boot()
+        world.host.describe_as(fakes.UUID, interfaces={
+            'tap0': usage.InterfaceKind('bridge', backend)})
+        world.start()
+        return world
+
+    def use(self, world, seconds, vhost_ns):
+        """Its two vCPUs use all that they may, and vhost something besides."""
+        for _ in range(seconds):
+            world.use(vcpu_ns=round(2 * share(vcpu_limit(world)) * 10**9),
+                      vhost_ns=vhost_ns)
+
+    def test_its_vcpus_alone_pay(self, world):
+        assert world.domain().quota_us is None
+        assert vcpu_limit(world) == agent.RIGHT
+        self.use(world, 120, 2 * 10**8)
+        assert world.domain().quota_us is None
+        # 60 CU, of which vhost has 20.
+        assert share(vcpu_limit(world)) == pytest.approx(0.2, abs=0.01)
+        assert world.report()['right'] is True
+
+    def test_they_keep_their_floor_whatever_vhost_uses(self, world):
+        self.use(world, 120, 10**9)
+        assert share(vcpu_limit(world)) == pytest.approx(
+            0.1 * 0.3, rel=1e-3)
+        assert world.report()['bill']['overdrawn'] is True
+
+    def test_they_get_it_back(self, world):
+        self.use(world, 60, 2 * 10**8)
+        world.use(150, vcpu_ns=10**7)
+        assert vcpu_limit(world) == agent.RIGHT
+
+    def test_at_the_end_of_the_agent_too(self, world):
+        self.use(world, 60, 2 * 10**8)
+        assert vcpu_limit(world) != agent.RIGHT
+        TestEnd.stop(world)
+        assert vcpu_limit(world) == agent.RIGHT
+
+    def test_another_flavor_ends_it(self, world):
+        self.use(world, 60, 2 * 10**8)
+        world.change(extra_specs=fakes.make_specs())
+        assert vcpu_limit(world) == agent.RIGHT
+
+    def test_a_server_without_vhost_is_limited_as_a_whole(self, tmp_path):
+        world = self.make_world(tmp_path, 2, 'qemu')
+        assert world.domain() == billing.WHOLE
 
 
 class TestRelease:

@@ -212,6 +212,27 @@ class TestLimited:
         found = desired.limit_in_force(self.TUNE, vcpus, in_force, host)
         assert desired.limited(self.TUNE, vcpus, found, host) == want
 
+    @hypothesis.given(st.floats(0.1, 1.0), st.integers(1, 8))
+    def test_so_is_that_of_vcpus_alone(self, limit, vcpus):
+        host = terms(charges=True, limits_vhost=False)
+        want = desired.limited(self.TUNE, None, limit, host)
+        assert want.domain is None
+        assert float(want.cap.share) == pytest.approx(0.3 * limit, rel=1e-3)
+        in_force = base.InForce(
+            vcpus=dict.fromkeys(range(vcpus), base.Limit(*want.cap)),
+            shares=614, domain=base.Limit(None, 100_000))
+        found = desired.limit_in_force(self.TUNE, None, in_force, host)
+        assert desired.limited(self.TUNE, None, found, host) == want
+
+    @pytest.mark.parametrize('vcpus', [
+        {}, {0: base.Limit(None, 50_000)},
+        {0: base.Limit(15_000, 50_000), 1: base.Limit(12_000, 50_000)}])
+    def test_vcpus_without_a_common_limit_have_none(self, vcpus):
+        in_force = base.InForce(vcpus=vcpus, shares=614,
+                                domain=base.Limit(9_000, 50_000))
+        assert desired.limit_in_force(self.TUNE, None, in_force, terms(
+            charges=True)) == 1.0
+
     @pytest.mark.parametrize('limit', [
         base.Limit(None, 50_000), base.Limit(30_001, 50_000),
         base.Limit(10_000, 49_999)])

@@ -11,6 +11,7 @@ import pytest
 from nova_vqos.calibration import benchmark
 from nova_vqos.calibration.probe import probe
 from nova_vqos.calibration.probe import spinners
+from nova_vqos.calibration.probe import vhost
 from nova_vqos.cmd import probe as command
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import classes
@@ -237,6 +238,7 @@ class TestCommand:
         host.pairs = dict.fromkeys(
             range(4), Pair({**KERNEL, 80_000: 75_000.0}))
         monkeypatch.setattr(command.signal, 'signal', lambda *_given: None)
+        monkeypatch.setattr(vhost, 'DEVICE', str(tmp_path / 'vhost-net'))
         measure = probe.measure
         monkeypatch.setattr(
             probe, 'measure',
@@ -246,13 +248,26 @@ class TestCommand:
 
     def test_a_table(self, run, capsys):
         assert run() == 0
-        head, _default, io, _spin, cache = capsys.readouterr().out.splitlines()
+        head, _default, io, _spin, cache, workers = (
+            capsys.readouterr().out.splitlines())
         assert head.split() == ['class', 'slice_us', 'mean_run_us',
                                 'enforced', 'reason']
         assert io.split()[0] == 'io'
         assert io.split()[3] == 'no'
         assert cache.split()[:2] == ['cache', '80000']
         assert cache.split()[3:] == ['yes', '-']
+        assert 'vhost: -, not measured' in workers
+
+    @pytest.mark.parametrize('found', [
+        probe_result.Vhost(0.99, limited=False, reason='it ran on'),
+        probe_result.Vhost(0.2, limited=True)])
+    def test_whether_limits_hold_vhost(self, run, path, monkeypatch, capsys,
+                                       found):
+        monkeypatch.setattr(vhost, 'measure', lambda: found)
+        assert run('--record', str(path)) == 0
+        assert ('vhost: yes' if found.limited else 'vhost: no, it ran on') in (
+            capsys.readouterr().out)
+        assert probe_result.load(str(path)).vhost == found
 
     def test_json(self, run, capsys):
         assert run('-f', 'json') == 0

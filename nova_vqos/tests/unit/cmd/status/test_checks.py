@@ -79,6 +79,12 @@ def both(*breaks):
     return break_all
 
 
+def load_vhost(found):
+    """The kernel has loaded vhost, and the probe found something of it."""
+    return both(write('sys/class/misc/vhost-net/dev', '10:238\n'),
+                lambda host: host.probe(vhost=found))
+
+
 def partition(pcpus, state='root'):
     """With a partition of servers."""
     return both(
@@ -285,6 +291,11 @@ WRONG = [
         io=probe_result.Outcome(2000, 2000, True)), 1,
      'slice of 1000 us'),
 
+    ('vhost', load_vhost(None), 1, 'not measured'),
+    ('vhost', load_vhost(probe_result.Vhost(
+        None, limited=None, reason='not measured: busy')), 1,
+     'hold workers of vhost: not measured: busy'),
+
     ('Permissions', mode(at.OWN_CONF, 0o644), 2, 'the password of'),
     ('Permissions', mode(at.STATE, 0o666), 2, 'chmod go-w /run/nova-vqos'),
     ('Permissions', mode(at.HOOK_CONF, 0o664), 2,
@@ -395,6 +406,17 @@ def test_each_check_has_a_problem():
 def run(name, host):
     return catalogue.run(next(one for one in catalogue.CHECKS
                               if one.name == name), host.machine)
+
+
+@pytest.mark.parametrize('found, text', [
+    (probe_result.Vhost(0.2, limited=True), 'limits hold workers'),
+    (probe_result.Vhost(0.99, limited=False, reason='it ran on'),
+     'do not hold workers of vhost: it ran on')])
+def test_whether_limits_hold_vhost(host, found, text):
+    load_vhost(found)(host)
+    result = run('vhost', host)
+    assert result.code == at.Code.SUCCESS
+    assert text in result.details
 
 
 @pytest.mark.parametrize('weight', [16, 64, 1000])

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether this kernel's CPU limits hold workers of vhost, by a trial.
+
+A worker moves the packets of a server in the kernel. Since Linux 6.18 a thread
+over its limit is stopped when it returns to user mode, which a worker never
+does. So its time may be taken from a limit that it shares with others, and not
+be limited itself.
+
+The trial gives a worker work that never ends: its queue is filled again and
+again. It sends to a packet socket that belongs to no interface: each packet
+fails, and none is on any network.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import struct
+import time
+import typing as ty
+
+from nova_vqos.calibration import benchmark
+from nova_vqos.calibration import host_cpus
+from nova_vqos.calibration import server_groups
+from nova_vqos.calibration.probe import probe
+from nova_vqos.calibration.probe import spinners
+from nova_vqos.quantum import probe_result
+
+#: What a worker is limited to, as a part of a pCPU.
+LIMIT = 0.2
+DEVICE = '/dev/vhost-net'
+
+# NOTE: include/uapi/linux/vhost.h.
+_SET_FEATURES = 0x4008AF00
+_SET_OWNER = 0xAF01
+_SET_MEMORY = 0x4008AF03
+_SET_SIZE = 0x4008AF10
+_SET_ADDRESSES = 0x4028AF11
+_SET_BASE = 0x4008AF12
+_SET_KICK = 0x4008AF20
+_SET_BACKEND = 0x4008AF30
+# The worker strips the header that a guest puts before each packet.
+_STRIPS_HEADER = 1 << 27
+_TRANSMIT = 1
+
+# The most that a queue holds: a worker needs milliseconds for so many.
+_SIZE = 32768
+_PACKET_BYTES = 74
+_FILL_S = 0.001
+
+_PERIOD_US = 50_000
+_SETTLE_S = 0.1
+_WINDOW_S = 0.5
+# One that was held has no more than this, in limits.
+_MOST = 1.5
+
+
+class Queue:
+    """The memory that a guest shares with vhost, as far as a sender needs it.
+
+    NOTE: include/uapi/linux/virtio_ring.h. All descriptors are of one packet,
+    and available from the start: filling the queue again is one write.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1 << 20)
+        self.bytes = len(self._memory)
+        self.address = ctypes.addressof(
+            ctypes.c_char.from_buffer(self._memory))
+        self.descriptors = self.address
+        self._available = 16 * _SIZE
+        self.available = self.address + self._available
+        self._used = self._available + 8 + 2 * _SIZE
+        self.used = self.address + self._used
+        packet = self._used + 8 + 8 * _SIZE
+        self._memory[packet:packet + _PACKET_BYTES] = (
+            b'\0' * 10 + b'\xff' * 6 + b'\2' + b'\0' * 5 + b'\x88\xb5'
+        ).ljust(_PACKET_BYTES, b'\0')
+        descriptor = struct.pack('=QIHH', self.address + packet,
+                                 _PACKET_BYTES, 0, 0)
+        self._memory[:16 * _SIZE] = descriptor * _SIZE
+        struct.pack_into(f'={_SIZE}H', self._memory, self._available + 4,
+                         *range(_SIZE))
+
+    @property
+    def sent(self) -> int:
+        """How many packets were taken, modulo 65536."""
+        return int(struct.unpack_from('=H', self._memory, self._used + 2)[0])
+
+    def fill(self) -> None:
+        """Make all packets available that were taken."""
+        struct.pack_into('=H', self._memory, self._available + 2,
+                         (self.sent + _SIZE) & 0xFFFF)
+
+
+def start_worker(queue: Queue, kick: int) -> tuple[int, socket.socket]:
+    """Start a worker of this process; it ends with it.
+
+    :param kick: an eventfd that wakes it up
+    :raises OSError: when there is no vhost
+    """
+    device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.ioctl(device, _SET_OWNER)
+    backend = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    for request, argument in (
+            (_SET_FEATURES, struct.pack('=Q', _STRIPS_HEADER)),
+            (_SET_MEMORY, struct.pack(
+                '=IIQQQQ', 1, 0, queue.address, queue.bytes, queue.address,
+                0)),
+            (_SET_SIZE, struct.pack('=II', _TRANSMIT, _SIZE)),
+            (_SET_BASE, struct.pack('=II', _TRANSMIT, 0)),
+            (_SET_ADDRESSES, struct.pack(
+                '=IIQQQQ', _TRANSMIT, 0, queue.descriptors, queue.used,
+                queue.available, 0)),
+            (_SET_KICK, struct.pack('=Ii', _TRANSMIT, kick)),
+            (_SET_BACKEND, struct.pack('=Ii', _TRANSMIT,
+                                       backend.fileno()))):
+        fcntl.ioctl(device, request, argument)
+    return device, backend
+
+
+def measure(root: str = '/') -> probe_result.Vhost:
+    """See whether a limit on a server's group holds its worker.
+
+    :param root: where /proc and /sys are looked for, for tests
+    """
+    if not os.path.exists(DEVICE):
+        return _not_measured(f'there is no {DEVICE}')
+    try:
+        with server_groups.Tree(probe.NAME, root) as tree:
+            pcpus, busiest = probe.idle_pcpus(root)
+            if not pcpus:
+                return _not_measured(
+                    f'no pCPU was idle: the least busy one, {busiest}')
+            share, held_us = _try(tree, pcpus[0])
+    except (OSError, ValueError, benchmark.CalibrationError) as error:
+        # Slices were measured all the same.
+        return _not_measured(str(error))
+    return judge(share, held_us)
+
+
+def judge(share: float, held_us: int) -> probe_result.Vhost:
+    """Decide whether a worker was held to LIMIT.
+
+    :param share: of a pCPU's time that it had
+    :param held_us: for how long the kernel says that the limit stopped it
+    """
+    if share > _MOST * LIMIT:
+        return probe_result.Vhost(
+            share, limited=False,
+            reason=f'a worker had {share:.0%} of a pCPU, its limit was '
+                   f'{LIMIT:.0%}')
+    if not held_us:
+        # Others were at work, or its queue was filled too late.
+        return _not_measured(f'a worker had {share:.0%} of a pCPU, and never '
+                             f'reached its limit of {LIMIT:.0%}')
+    return probe_result.Vhost(share, limited=True)
+
+
+def _not_measured(reason: str) -> probe_result.Vhost:
+    return probe_result.Vhost(None, limited=None,
+                              reason=f'not measured: {reason}')
+
+
+def _try(tree: server_groups.Tree, pcpu: int) -> tuple[float, int]:
+    """:returns: see :func:`judge`"""
+    queue, kick = Queue(), os.eventfd(0)
+    server = tree.server('vhost')
+    server.limit(round(LIMIT * _PERIOD_US), _PERIOD_US)
+
+    def prepare() -> None:
+        server.enter(os.getpid())
+        server.move_other(os.getpid())
+        kept.append(start_worker(queue, kick))
+
+    # Not closed as long as it runs.
+    kept: list[object] = []
+    with spinners.process(pcpu, prepare, rest) as pid:
+        workers = server.others() - {pid}
+        for worker in workers:
+            os.sched_setaffinity(worker, {pcpu})
+        feed(queue, kick, _SETTLE_S)
+        before, before_s = host_cpus.thread_runs(workers), time.monotonic()
+        held_us = server.held_us()
+        feed(queue, kick, _WINDOW_S)
+        after, after_s = host_cpus.thread_runs(workers), time.monotonic()
+        return (sum(run.run_ns for run in after)
+                - sum(run.run_ns for run in before)) / (
+                    after_s - before_s) / 1e9, server.held_us() - held_us
+
+
+def feed(queue: Queue, kick: int, length_s: float) -> None:
+    """Leave a worker something to do all the time."""
+    until_s = time.monotonic() + length_s
+    while time.monotonic() < until_s:
+        queue.fill()
+        os.eventfd_write(kick, 1)
+        time.sleep(_FILL_S)
+
+
+def rest() -> ty.NoReturn:
+    """Do nothing, as the owner of a worker."""
+    while True:
+        signal.pause()
