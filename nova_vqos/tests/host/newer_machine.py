@@ -40,6 +40,11 @@ MEMORY_MIB = 1024
 #: queues, taps, a /etc of their own, and what calibrates I/O. And vhost.
 MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'vhost_net', 'overlay', 'loop',
            'nft_chain_nat')
+#: Its clock goes by the instructions that its pCPUs execute, together one a
+#: nanosecond, or slower than the real one where they are idle. So no time
+#: limit in it is reached because it is emulated on a busy machine, and what it
+#: measures of CPU time is as on a machine of its own. numpy wants x86-64-v2.
+BY_INSTRUCTIONS = ('-icount', 'shift=0', '-cpu', 'Nehalem')
 _VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
               '/usr/lib/virtiofsd')
 _FETCH_TIMEOUT_S = 300
@@ -281,7 +286,7 @@ def find_virtiofsd():
 
 
 def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False,
-            load=()):
+            load=(), options=()):
     """What a module saw on the other machine; skips where there is none.
 
     :param module: see :func:`run_module`, as of the other parameters
@@ -293,13 +298,14 @@ def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False,
     except Lacking as error:
         requirement.need(str(error))
     found = run_module(module, directory, kernel=kernel, timeout_s=timeout_s,
-                       pcpus=pcpus, by_systemd=by_systemd, load=load)
+                       pcpus=pcpus, by_systemd=by_systemd, load=load,
+                       options=options)
     assert 'failed' not in found, f'{found["failed"]}{found.get("log", "")}'
     return found
 
 
 def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
-               by_systemd=False, load=()):
+               by_systemd=False, load=(), options=()):
     """Run a module of nova_vqos as root of the other machine.
 
     :param directory: for what the run leaves behind, such as the console
@@ -307,6 +313,7 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
     :param pcpus: how many the other machine has
     :param by_systemd: whether its PID 1 is systemd
     :param load: names of modules that its kernel loads, of MODULES
+    :param options: of QEMU, such as BY_INSTRUCTIONS
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time
     """
@@ -315,7 +322,7 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
         place.mkdir()
         printed, console, timed_out = _run_once(
             module, place, kernel, timeout_s, pcpus,
-            _RUN_BY_SYSTEMD if by_systemd else _RUN, load)
+            _RUN_BY_SYSTEMD if by_systemd else _RUN, load, options)
         if printed is not None or _PANIC not in console:
             break
         # Seen once, on a busy machine, in the scheduler of 7.2 under
@@ -327,13 +334,14 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
     return printed
 
 
-def _run_once(module, directory, kernel, timeout_s, pcpus, run, load):
+def _run_once(module, directory, kernel, timeout_s, pcpus, run, load,
+              options):
     """:returns: what it printed, or None; the console; how it timed out"""
     done = boot(
         [sys.executable, '-m', module], directory, kernel=kernel,
         timeout_s=timeout_s, pcpus=pcpus,
         init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + run,
-        contents=_modules(kernel, load))
+        contents=_modules(kernel, load), options=options)
     lines = [line for line in done.output.splitlines()
              if line.startswith('{')]
     return (json.loads(lines[-1]) if lines else None, done.console,
@@ -343,10 +351,7 @@ def _run_once(module, directory, kernel, timeout_s, pcpus, run, load):
 def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
     """Run a command as root of the other machine, which may write anywhere.
 
-    Its clock goes by the instructions that its two pCPUs execute, together
-    one a nanosecond, or slower than the real one where they are idle. So no
-    time limit in it is reached because it is emulated on a busy machine, and
-    what it measures of CPU time is as on a machine of its own.
+    Its clock goes by instructions, see BY_INSTRUCTIONS.
 
     :param directory: for what the run leaves behind
     :param kernel: path of the kernel, see :func:`fetch_kernel`
@@ -358,8 +363,7 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
         memory_mib=memory_mib,
         init=_BOOT + _WRITABLE + _INIT + _DELEGATE + _RUN,
         contents=_modules(kernel, MODULES),
-        # numpy wants x86-64-v2.
-        options=('-icount', 'shift=0', '-cpu', 'Nehalem'), tmpfs=('run',))
+        options=BY_INSTRUCTIONS, tmpfs=('run',))
 
 
 def _modules(kernel, names):
