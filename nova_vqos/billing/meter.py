@@ -2,15 +2,14 @@
 """The bill of a server for the time between two readings. Pure.
 
 Amounts are exact fractions of nanoseconds. So a bill does not depend on the
-lengths of the intervals, except for the cost of wake-ups. Whatever counters
-do, no usage is billed twice and no bill is negative: in doubt nothing is
-billed.
+lengths of the intervals, except for the cost of wake-ups, and where the mean
+size of requests changes. Whatever counters do, no usage is billed twice and no
+bill is negative: in doubt nothing is billed.
 """
 
 from collections.abc import Container, Mapping
 import dataclasses
 from fractions import Fraction
-import functools
 import operator
 import typing as ty
 
@@ -112,7 +111,7 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
         a plain reading where the server's work before it is not billed
     :param costs: of this host; None: it was not calibrated for I/O
     :param dropped_packets: whether dropped packets for the server are billed
-        too, without their bytes, which are not counted
+        too, as the smallest ones: their bytes are not counted
     :raises ValueError: when the readings are of different runs
     """
     if last.run != reading.run:
@@ -140,10 +139,8 @@ def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
     wakes = _grown(last.wakes, reading.wakes)
     for name, now in reading.interfaces.items():
         done = _difference(last.interfaces.get(name), now)
-        received = done.rx_packets + (
-            done.rx_dropped if dropped_packets else 0)
-        # The kernel counts packets and their bytes one after the other.
-        if not (received + done.rx_bytes + done.tx_packets + done.tx_bytes):
+        dropped = done.rx_dropped if dropped_packets else 0
+        if not (done.rx_packets + dropped + done.tx_packets):
             continue
         kind = devices.interfaces.get(name)
         cost = (None if kind is None or costs is None
@@ -154,9 +151,11 @@ def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
         woken = min(wakes, done.rx_packets)
         wakes -= woken
         used_ns['net_rx'] += (
-            _cost_ns(cost.rx, received, done.rx_bytes)
+            cost.rx.total_ns(done.rx_packets, done.rx_bytes)
+            # Their bytes are not counted.
+            + cost.rx.total_ns(dropped, 0)
             + woken * Fraction(max(0.0, cost.wake_ns)))
-        used_ns['net_tx'] += _cost_ns(cost.tx, done.tx_packets, done.tx_bytes)
+        used_ns['net_tx'] += cost.tx.total_ns(done.tx_packets, done.tx_bytes)
 
 
 def _bill_disks(last: usage.Usage, reading: usage.Usage, devices: Devices,
@@ -175,10 +174,9 @@ def _bill_disks(last: usage.Usage, reading: usage.Usage, devices: Devices,
         if cost is None:
             unmodelled.add(_disk_text(kind))
             continue
-        used_ns['disk'] += _cost_ns(cost.read, done.read_requests,
-                                    done.read_bytes)
-        used_ns['disk'] += _cost_ns(cost.write, done.write_requests,
-                                    done.write_bytes)
+        used_ns['disk'] += (
+            cost.read.total_ns(done.read_requests, done.read_bytes)
+            + cost.write.total_ns(done.write_requests, done.write_bytes))
 
 
 def _measured(last: usage.Usage, reading: usage.Usage
@@ -225,19 +223,6 @@ def _with_unread(last: Mapping[str, _Counters], now: Mapping[str, _Counters],
     """
     return {**{name: counters for name, counters in last.items()
                if name in present}, **now}
-
-
-def _cost_ns(cost: io_costs.RequestCost, requests: int,
-             size_bytes: int) -> Fraction:
-    request_ns, byte_ns = _exact(cost)
-    return requests * request_ns + size_bytes * byte_ns
-
-
-@functools.lru_cache(maxsize=256)
-def _exact(cost: io_costs.RequestCost) -> tuple[Fraction, Fraction]:
-    # NOTE: a least-squares fit may result in a value just below zero.
-    return (Fraction(max(0.0, cost.request_ns)),
-            Fraction(max(0.0, cost.byte_ns)))
 
 
 def _interface_text(kind: usage.InterfaceKind | None) -> str:

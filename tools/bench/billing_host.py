@@ -127,14 +127,14 @@ class Bench:
         interface = self._io_costs.interfaces.get(_INTERFACE)
         if interface is not None:
             parts = {
-                'net_rx': interface.rx.total_ns(counted['rx'],
-                                                counted['rx_bytes'])
+                'net_rx': float(interface.rx.total_ns(
+                    counted['rx'], counted['rx_bytes']))
                 + interface.wake_ns * min(counted['wakes'], counted['rx']),
-                'net_tx': interface.tx.total_ns(counted['tx'],
-                                                counted['tx_bytes'])}
+                'net_tx': float(interface.tx.total_ns(
+                    counted['tx'], counted['tx_bytes']))}
         disk = self._io_costs.disks.get(_DISK)
         if disk is not None:
-            parts['disk'] = (
+            parts['disk'] = float(
                 disk.read.total_ns(counted['read'], counted['read_bytes'])
                 + disk.write.total_ns(counted['write'],
                                       counted['write_bytes']))

@@ -21,7 +21,6 @@ from nova_vqos.calibration import run
 from nova_vqos.calibration import system
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.io import disk
-from nova_vqos.calibration.io import fit
 from nova_vqos.calibration.io import network
 from nova_vqos.calibration.io import traffic
 from nova_vqos.profile import io
@@ -254,17 +253,19 @@ def _so_far(found: Mapping[Way, Samples]) -> str:
 
 
 def summary(samples: Samples) -> io.Measured:
-    line = fit.fit({size: [one.kernel for one in found]
-                    for size, found in samples.items()})
+    estimates = {size: estimate.estimate([one.kernel for one in found])
+                 for size, found in sorted(samples.items())}
     return io.Measured(
-        _rounded(line.request, 1), _rounded(line.byte, 6),
-        {size: round(mean, 1) for size, mean in line.means.items()},
+        io.billed((size, _rounded(io.Part(
+            found.mean if _is_certain(found.samples) else 0.0, found.low,
+            found.high))) for size, found in estimates.items()),
         {size: round(statistics.fmean(estimate.without_outliers(
             [one.backend for one in samples[size]])), 1)
-         for size in line.means},
+         for size in estimates},
         _rounded(_mean([[one.unaccounted for one in found]
-                        for found in samples.values()]), 1),
-        line.samples, line.outliers)
+                        for found in samples.values()])),
+        sum(len(found.samples) for found in estimates.values()),
+        sum(found.outliers for found in estimates.values()))
 
 
 def wake(woken: Samples, among: io.Measured) -> io.Part:
@@ -276,12 +277,23 @@ def wake(woken: Samples, among: io.Measured) -> io.Part:
     ((size, samples),) = woken.items()
     single = estimate.estimate([one.kernel for one in samples])
     # Of its size, as it is billed.
-    less = among.cost.total_ns(1, size)
-    half = math.hypot(single.high - single.mean,
-                      among.request.high - among.request.value)
-    more = single.mean - less
+    less = among.by_size[size]
+    half = math.hypot(single.high - single.mean, (less.high - less.low) / 2)
+    more = single.mean - less.value
     return _rounded(io.Part(
-        more if more - half > 0 else 0.0, more - half, more + half), 1)
+        more if more - half > 0 else 0.0, more - half, more + half))
+
+
+def _is_certain(samples: Sequence[float]) -> bool:
+    """Whether something costs anything: noise is not billed.
+
+    By the scatter alone. Drift, which makes an interval wide, is of a cost
+    that there is.
+    """
+    kept = estimate.without_outliers(samples)
+    return statistics.fmean(kept) > (
+        estimate.student_t(len(kept) - 1) * statistics.stdev(kept)
+        / math.sqrt(len(kept)))
 
 
 def _mean(series: Sequence[Sequence[float]]) -> io.Part:
@@ -290,9 +302,9 @@ def _mean(series: Sequence[Sequence[float]]) -> io.Part:
     return io.Part(found.mean, found.low, found.high)
 
 
-def _rounded(part: io.Part, digits: int) -> io.Part:
+def _rounded(part: io.Part) -> io.Part:
     # Nor is there a zero below zero.
-    return io.Part(*(round(value, digits) + 0.0 for value in (
+    return io.Part(*(round(value, 1) + 0.0 for value in (
         part.value, part.low, part.high)))
 
 
@@ -301,8 +313,8 @@ def orderings(measured: Mapping[Way, io.Measured],
     """Warnings where this host is not as the research found hosts to be."""
     def total(mode: str, direction: str) -> float:
         found = measured[mode, direction]
-        size = min(found.means)
-        return found.means[size] + found.backends[size]
+        size = min(found.by_size)
+        return found.by_size[size].value + found.backends[size]
 
     modes = list(modes)
     found = [
@@ -328,7 +340,8 @@ def gaps(measured: Mapping[Way, io.Measured],
     for mode in modes:
         received = measured[mode, 'rx']
         gap = received.unaccounted
-        tolerated = _TOLERATED_GAP * min(received.means.values())
+        tolerated = _TOLERATED_GAP * min(
+            cost.value for cost in received.by_size.values())
         if gap.low > tolerated or gap.high < -tolerated:
             found.append(
                 f'{mode} rx: the independent check is {gap.value:+.0f} ns '

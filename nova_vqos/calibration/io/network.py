@@ -22,15 +22,20 @@ from nova_vqos.calibration.io import tap
 from nova_vqos.calibration.io import traffic
 
 DIRECTIONS = ('rx', 'tx')
-#: Of packets, in bytes with the header of Ethernet.
-SIZES = (64, 256, 512, 1024, 1514, 4096, 9000)
+#: Of packets, in bytes with the header of Ethernet: frames, jumbo frames, and
+#: large packets that stand for many frames (GSO), the largest one for 45 full
+#: ones.
+SIZES = (64, 256, 512, 1024, 1514, 2048, 4096, 6000, 9000, 16_384, 32_768,
+         65_226)
 
 # Of one round: short against the machine's moods, and long against a piece of
 # a soaker's work.
 #: Packets that arrive at once: as many as a network card is asked for.
 BURST = 64
 _BURSTS = 16
-_PACKETS = BURST * _BURSTS
+# Of large packets there are few in a burst: the card's frames make no more.
+_LARGE_BURSTS = 128
+_FULL_FRAME_BYTES = 1514
 # Between bursts at least, so that neither reader nor soaker starves.
 _PAUSE_S = 1e-4
 #: A way of its own: single packets, for each of which the reader is woken.
@@ -139,13 +144,14 @@ class Bench:
     """Set-ups, and processes around them, ready to be measured."""
 
     def __init__(self, modes: Iterable[str], pcpus: Sequence[int], *,
-                 apart: bool) -> None:
+                 apart: bool, sizes: Sequence[int] = SIZES) -> None:
         """
         :param pcpus: two: of the sender, and of the reader
         :param apart: see :class:`accounts.Accounts`
         :raises CalibrationError: when something cannot be set up
         """
         modes = list(modes)
+        self._sizes = sizes
         with contextlib.ExitStack() as stack:
             self._guests = {mode: _Guest(mode, pcpus[1], stack)
                             for mode in modes}
@@ -172,27 +178,27 @@ class Bench:
         if mode == WOKEN:
             return {min(SIZES): self._woken_pair()}
         return {size: self._pair(self._guests[mode], direction,
-                                 traffic.packets(mode, size))
-                for size in _random.sample(SIZES, len(SIZES))}
+                                 traffic.packets(mode, size), *_bursts(size))
+                for size in _random.sample(self._sizes, len(self._sizes))}
 
-    def _pair(self, guest: _Guest, direction: str,
-              packets: traffic.Packets) -> Sample:
+    def _pair(self, guest: _Guest, direction: str, packets: traffic.Packets,
+              burst: int, bursts: int) -> Sample:
         setup = guest.setup
         # So that a bridge, or connection tracking, knows both ends.
         setup.tap.write(packets.tx, 1)
         system.Burst(packets.rx, 1).send(setup.world)
         guest.read(1)
         if direction == 'rx':
-            through = system.Burst(packets.rx, BURST)
-            lone = system.Burst(packets.lost, BURST)
-            todo = [(lambda: through.send(setup.world), BURST),
+            through = system.Burst(packets.rx, burst)
+            lone = system.Burst(packets.lost, burst)
+            todo = [(lambda: through.send(setup.world), burst),
                     (lambda: lone.send(setup.lone_world), 0)]
         else:
-            todo = [(lambda: setup.tap.write(packets.tx, BURST), 0),
-                    (lambda: setup.lone_tap.write(packets.lost, BURST), 0)]
+            todo = [(lambda: setup.tap.write(packets.tx, burst), 0),
+                    (lambda: setup.lone_tap.write(packets.lost, burst), 0)]
         done: dict[int, accounts.Round] = {}
         for number in _random.sample((0, 1), 2):
-            done[number] = self._round(guest, *todo[number])
+            done[number] = self._round(guest, *todo[number], bursts)
         path, base = done[0], done[1]
         rest = path.read.charged_ns - base.read.charged_ns
         backend = path.beside
@@ -201,8 +207,9 @@ class Bench:
         else:
             # The writer is the backend.
             backend = path.own
-        return Sample(rest / _PACKETS, backend / _PACKETS,
-                      accounts.lost_ns(path.read, base.read) / _PACKETS)
+        count = burst * bursts
+        return Sample(rest / count, backend / count,
+                      accounts.lost_ns(path.read, base.read) / count)
 
     def _woken_pair(self) -> Sample:
         guest = self._waiting
@@ -244,18 +251,29 @@ class Bench:
             self._accounts.read().since(before))
 
     def _round(self, guest: _Guest, send: Callable[[], None],
-               received: int) -> accounts.Round:
+               received: int, bursts: int) -> accounts.Round:
         """
         :param received: packets for the guest of each call of ``send``. It is
             woken in any case, so that rounds differ in nothing else
+        :param bursts: how often to send
         """
         before = self._accounts.read()
         backend = guest.backend_ns
         own = 0
-        for _ in range(_BURSTS):
+        for _ in range(bursts):
             began = time.thread_time_ns()
             send()
             own += time.thread_time_ns() - began
             guest.read(received)
         return accounts.Round(own, guest.backend_ns - backend,
                               self._accounts.read().since(before))
+
+
+def _bursts(size: int) -> tuple[int, int]:
+    """How packets of a size arrive.
+
+    :returns: packets in a burst, and bursts in a round
+    """
+    if size <= traffic.MOST_FRAME_BYTES:
+        return BURST, _BURSTS
+    return max(1, BURST * _FULL_FRAME_BYTES // size), _LARGE_BURSTS

@@ -2,7 +2,6 @@
 """The numbers of a profile in rows and words, as people read them."""
 
 from collections.abc import Iterator
-import dataclasses
 
 from nova_vqos import cpuset
 from nova_vqos import units
@@ -14,9 +13,8 @@ from nova_vqos.profile import quantum
 
 CPU_COLUMNS = ('pcpus', 'state', 'benchmark', 'weight', 'coefficient', 'low',
                'high', 'interval', 'rounds', 'cu_per_pcpu', 'off_by')
-IO_COLUMNS = ('kind', 'direction', 'request_ns', 'low', 'high', 'byte_ns',
-              'byte_low', 'byte_high', 'residual_ns', 'backend_ns',
-              'unaccounted_ns', 'samples')
+IO_COLUMNS = ('kind', 'direction', 'bytes', 'cost_ns', 'low', 'high',
+              'backend_ns', 'unaccounted_ns', 'samples')
 QUANTUM_COLUMNS = ('kind', 'runnable', 'slice_ms', 'cost', 'deviation',
                    'mean_run_ms', 'result', 'median', 'rounds', 'best')
 #: In the place of a benchmark's name.
@@ -61,26 +59,27 @@ def _coefficient(found: cpu.Measurement | cpu.Score,
 
 
 def io_rows(shown: io.IoProfile) -> Iterator[_Row]:
-    """Each kind of request, with :data:`IO_COLUMNS`."""
+    """Each kind of request at each size, with :data:`IO_COLUMNS`."""
     for interface in shown.interfaces:
-        yield _request(interface.mode, 'rx', interface.rx)
-        yield _request(interface.mode, 'tx', interface.tx)
+        yield from _requests(interface.mode, 'rx', interface.rx)
+        yield from _requests(interface.mode, 'tx', interface.tx)
     for disk in shown.disks:
         kind = f'{disk.source}, {"buffered" if disk.buffered else "direct"}'
-        yield _request(kind, 'read', disk.read)
-        yield _request(kind, 'write', disk.write)
+        yield from _requests(kind, 'read', disk.read)
+        yield from _requests(kind, 'write', disk.write)
 
 
-def _request(kind: str, direction: str, found: io.Measured) -> _Row:
+def _requests(kind: str, direction: str, found: io.Measured
+              ) -> Iterator[_Row]:
+    """:returns: rows; the last two numbers are of all sizes together"""
     unaccounted = found.unaccounted
     half = (unaccounted.high - unaccounted.low) / 2
-    smallest = min(found.backends)
-    return (kind, direction, *map(round, dataclasses.astuple(found.request)),
-            *(round(number, 4) for number in dataclasses.astuple(found.byte)),
-            round(max(map(abs, found.residuals.values()))),
-            f'{found.backends[smallest]:.0f} at {smallest}',
-            f'{unaccounted.value:+.0f} \N{PLUS-MINUS SIGN}{half:.0f}',
-            found.samples)
+    for size, cost in found.by_size.items():
+        yield (kind, direction, size,
+               *map(round, (cost.value, cost.low, cost.high)),
+               round(found.backends[size]),
+               f'{unaccounted.value:+.0f} \N{PLUS-MINUS SIGN}{half:.0f}',
+               found.samples)
 
 
 def quantum_rows(shown: quantum.QuantumProfile) -> Iterator[_Row]:

@@ -14,6 +14,7 @@ import pytest
 
 from nova_vqos.billing import usage
 from nova_vqos.calibration.io import disk
+from nova_vqos.calibration.io import network
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import calibration_run
@@ -78,26 +79,29 @@ def test_the_whole(path, mark, tmp_path):
         assert not any(pathlib.Path(device).read_bytes())
     assert marked(mark) == []
     assert machine() == before
-    rows = {(row['kind'], row['direction']): row
+    rows = {(row['kind'], row['direction'], row['bytes']): row
             for row in json.loads(done.stdout)}
     assert rows.keys() == {
-        *((mode, direction) for mode in ('bridge', 'routed', 'nat')
-          for direction in ('rx', 'tx')),
-        *((kind, operation) for kind in (
+        *((mode, direction, size) for mode in ('bridge', 'routed', 'nat')
+          for direction in ('rx', 'tx') for size in network.SIZES),
+        *((kind, operation, size) for kind in (
             'file, direct', 'file, buffered', 'block, direct')
-          for operation in ('read', 'write'))}
+          for operation in ('read', 'write') for size in disk.SIZES)}
     for mode in ('bridge', 'routed', 'nat'):
-        received = rows[mode, 'rx']
+        received, full = rows[mode, 'rx', 64], rows[mode, 'rx', 1514]
         # A few hundred instructions at least, and no millisecond.
-        assert 100 < received['request_ns'] < 100_000
-        assert received['low'] <= received['request_ns'] <= received['high']
+        assert 100 < received['cost_ns'] < 100_000
+        assert received['low'] <= received['cost_ns'] <= received['high']
         # Who sends pays for it all the way.
-        assert rows[mode, 'tx']['request_ns'] < received['request_ns'] / 2
+        assert rows[mode, 'tx', 64]['cost_ns'] < received['cost_ns'] / 2
+        # A large packet is not divided into its 45 frames.
+        assert rows[mode, 'rx', max(network.SIZES)]['cost_ns'] < (
+            45 * full['cost_ns'] / 2)
     written = document.load(path)
     assert written._replace(io=None) == held
     costs = written.io_costs
     kind = usage.InterfaceKind('bridge', 'vhost')
-    assert costs.interfaces[kind].rx.request_ns > 100
+    assert costs.interfaces[kind].rx.total_ns(1, 64) > 100
     assert usage.DiskKind('block', False) in costs.disks
     # However few samples there are, to wake somebody takes its time.
     wake = written.io_profile.wake

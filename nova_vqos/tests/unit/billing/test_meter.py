@@ -16,13 +16,19 @@ from nova_vqos.billing import usage
 BRIDGE = usage.InterfaceKind('bridge', 'qemu')
 FILE = usage.DiskKind('file', buffered=False)
 DEVICES = meter.Devices({'tap0': BRIDGE, 'tap1': BRIDGE}, {'vda': FILE})
+
+
+def line(request_ns, byte_ns):
+    """A cost on a line, from no byte on to more than there are here."""
+    return io_costs.RequestCost(tuple(
+        (size, request_ns + size * byte_ns) for size in (0, 2**50)))
+
+
 COSTS = io_costs.IoCosts(
-    {BRIDGE: io_costs.InterfaceCost(
-        rx=io_costs.RequestCost(3000.0, 0.3),
-        tx=io_costs.RequestCost(1000.0, 0.1))},
-    {FILE: io_costs.DiskCost(
-        read=io_costs.RequestCost(7000.0, 0.7),
-        write=io_costs.RequestCost(9000.0, 0.9))})
+    {BRIDGE: io_costs.InterfaceCost(rx=line(3000.0, 0.3),
+                                    tx=line(1000.0, 0.1))},
+    {FILE: io_costs.DiskCost(read=line(7000.0, 0.7),
+                             write=line(9000.0, 0.9))})
 
 
 def reading(at_s=0.0, *, run='one', **counters):
@@ -57,10 +63,15 @@ def total_ns(some):
 
 
 COUNTS = st.integers(0, 2**40)
+# Requests, and their bytes: none without a request.
+SIZED = st.tuples(COUNTS, COUNTS).map(lambda one: one if one[0] else (0, 0))
 STEPS = st.fixed_dictionaries({
     'vcpu_ns': COUNTS, 'emulator_ns': COUNTS, 'iothread_ns': COUNTS,
-    'vhost_ns': COUNTS, 'tap0': st.tuples(*[COUNTS] * 5),
-    'vda': st.none() | st.tuples(*[COUNTS] * 4)})
+    'vhost_ns': COUNTS,
+    'tap0': st.tuples(SIZED, COUNTS, SIZED).map(
+        lambda one: (*one[0], one[1], *one[2])),
+    'vda': st.none() | st.tuples(SIZED, SIZED).map(
+        lambda one: one[0] + one[1])})
 CPU = ('vcpu_ns', 'emulator_ns', 'iothread_ns', 'vhost_ns')
 
 
@@ -127,17 +138,19 @@ class TestWakes:
 
 
 class TestWhole:
-    def test_bytes_that_are_counted_after_their_packet_are_billed(self):
+    def test_bytes_that_are_counted_after_their_packet(self):
+        """The packet is billed once, as a small one."""
         readings = [reading(interfaces={'tap0': packets(*counts)}, disks={
             'vda': usage.DiskCounters(*counts[:2], 0, 0)})
             for counts in [(0, 0), (1, 0), (1, 1000)]]
         billed_ns = total_ns(bills(readings))
-        assert round(billed_ns['net_rx']) == 3000 + 300
-        assert round(billed_ns['disk']) == 7000 + 700
+        assert billed_ns['net_rx'] == 3000
+        assert billed_ns['disk'] == 7000
 
     @hypothesis.settings(deadline=None)
     @hypothesis.given(st.lists(STEPS, min_size=1, max_size=8), st.data())
     def test_a_bill_does_not_depend_on_where_time_is_cut(self, steps, data):
+        """While all requests cost what one line says."""
         readings, disk = grow(steps)
         # In the end all can be read.
         readings[-1] = dataclasses.replace(
@@ -227,14 +240,17 @@ class TestCost:
         now = reading(interfaces={'tap9': packets()})
         assert bill(reading(), now).unmodelled == frozenset()
 
-    def test_a_fit_below_zero_costs_nothing(self):
+    def test_packets_are_billed_by_their_mean_size(self):
         costs = io_costs.IoCosts({BRIDGE: io_costs.InterfaceCost(
-            rx=io_costs.RequestCost(1000.0, -5.0),
-            tx=io_costs.RequestCost(-1.0, 0.0))}, {})
-        now = reading(interfaces={'tap0': packets(1, 1500, 0, 9, 9)})
+            rx=io_costs.RequestCost(((64, 1000.0), (1514, 2450.0))),
+            tx=io_costs.RequestCost(((64, 500.0),)))}, {})
+        now = reading(interfaces={'tap0': packets(10, 5640, 2, 3, 9000)})
         found = bill(reading(), now, costs=costs)
-        assert found.used_ns['net_rx'] == 1000
-        assert found.used_ns['net_tx'] == 0
+        assert found.used_ns['net_rx'] == 10 * 1500
+        assert found.used_ns['net_tx'] == 3 * 500
+        # What was dropped had a size that was not counted.
+        found = bill(reading(), now, costs=costs, dropped_packets=True)
+        assert found.used_ns['net_rx'] == 10 * 1500 + 2 * 1000
 
 
 class TestRuns:

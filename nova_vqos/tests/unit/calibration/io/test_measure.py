@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import socket
 import struct
 
 from hypothesis import given
@@ -26,7 +27,7 @@ from nova_vqos.profile import validity
 from nova_vqos.tests.fixtures import make_profiles
 
 MIB = 1024 * 1024
-ETHERNET = 14
+ETHERNET, VIRTIO = 14, 10
 
 
 @settings(deadline=None)
@@ -35,21 +36,43 @@ ETHERNET = 14
 def test_packets_are_of_their_size_and_sound(size, mode):
     made = traffic.packets(mode, size)
     for packet in dataclasses.astuple(made):
-        assert len(packet) == size
-        header = struct.unpack('!10H', packet[ETHERNET:ETHERNET + 20])
-        total = sum(header)
+        virtio, frame = packet[:VIRTIO], packet[VIRTIO:]
+        assert len(frame) == size
+        header = struct.unpack('!10H', frame[ETHERNET:ETHERNET + 20])
         # RFC 1071: with the checksum in it, all ones.
-        assert (total & 0xffff) + (total >> 16) == 0xffff
+        assert ones_sum(header) == 0xffff
         assert header[1] == size - ETHERNET
-        (length,) = struct.unpack('!H', packet[38:40])
-        assert length == size - ETHERNET - 20
+        content = frame[ETHERNET + 20:]
+        if size <= traffic.MOST_FRAME_BYTES:
+            assert frame[ETHERNET + 9] == socket.IPPROTO_UDP
+            assert struct.unpack('!H', content[4:6]) == (len(content),)
+            assert not any(virtio)
+        else:
+            assert frame[ETHERNET + 9] == socket.IPPROTO_TCP
+            # Divided, it is frames of a network with an MTU of 1500 bytes.
+            flags, kind, headers, segment, start, offset = struct.unpack(
+                '=BBHHHH', virtio)
+            assert (flags, kind) == (1, 1)
+            assert headers == ETHERNET + 20 + 20 == start + 20
+            assert headers - ETHERNET + segment <= 1500
+            # The sum of addresses, protocol and length.
+            assert content[offset:offset + 2] == struct.pack('!H', ones_sum(
+                (*header[6:], socket.IPPROTO_TCP, len(content))))
     # So that no protocol takes what is to end where it arrives.
-    assert made.lost[12:14] == b'\x88\xb5'
+    if size <= traffic.MOST_FRAME_BYTES:
+        assert made.lost[VIRTIO + 12:VIRTIO + 14] == b'\x88\xb5'
 
 
-@pytest.mark.parametrize('size', [0, 63, 9015, -1])
+def ones_sum(words):
+    total = sum(words)
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return total
+
+
+@pytest.mark.parametrize('size', [0, 63, 65_536, -1])
 def test_no_such_packet(size):
-    with pytest.raises(ValueError, match='from 64 to 9014 bytes'):
+    with pytest.raises(ValueError, match='from 64 to 65535 bytes'):
         traffic.packets('bridge', size)
 
 
@@ -250,12 +273,15 @@ def test_time_is_over():
 def test_what_becomes_of_samples():
     found = measure.summary({
         size: [sample(1000 + size / 4 + wobble, 1500 + wobble, wobble)
-               for wobble in (-2, -1, 0, 1, 2)] for size in network.SIZES})
-    assert found.request.value == pytest.approx(1000, abs=1)
-    assert found.byte.value == pytest.approx(0.25, abs=0.001)
-    assert found.means[64] == 1016 and found.backends[64] == 1500
+               for wobble in (-2, -1, 0, 1, 2)]
+        for size in reversed(network.SIZES)})
+    assert list(found.by_size) == list(network.SIZES)
+    for size, cost in found.by_size.items():
+        assert cost.value == 1000 + size / 4
+        assert cost.value - 10 < cost.low < cost.value < cost.high
+    assert found.backends[64] == 1500
     assert found.unaccounted.low < 0 < found.unaccounted.high
-    assert found.samples == 35
+    assert found.samples == 5 * len(network.SIZES)
     # It can be part of a profile.
     interface = io.Interface('bridge', found, found)
     made = make_profiles.make_io(interfaces=(interface,))
@@ -275,6 +301,21 @@ def test_what_waking_costs(single, wobble, value):
     middle = (found.low + found.high) / 2
     assert middle == pytest.approx(single - 2008, abs=1)
     assert found.low < middle
+
+
+@pytest.mark.parametrize(('at_64', 'at_1514', 'billed'), [
+    # Scatter around a cost, and around nothing.
+    ((900, 1000, 1000, 1100), (1900, 2000, 2000, 2100), (1000, 2000)),
+    ((-90, 10, 10, 90), (-900, 1000, 1000, -1100), (0, 0)),
+    # Larger ones do no less work.
+    ((900, 1000, 1000, 1100), (-900, 1000, 1000, -1100), (1000, 1000)),
+    # Its speed drifts, and it is not nothing.
+    ((500, 500, 600, 600, 1400, 1400, 1500, 1500),
+     (1000, 1000, 1200, 1200, 2800, 2800, 3000, 3000), (1000, 2000))])
+def test_noise_is_not_billed(at_64, at_1514, billed):
+    found = measure.summary({64: list(map(sample, at_64)),
+                             1514: list(map(sample, at_1514))})
+    assert tuple(cost.value for cost in found.by_size.values()) == billed
 
 
 def ways(**dearer):

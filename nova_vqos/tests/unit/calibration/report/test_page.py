@@ -250,7 +250,7 @@ def test_what_io_costs():
         fingerprint=FINGERPRINT, io=io.document(
             make_profiles.make_io(unmeasured={'nat': EVIL})))
     page = Page(page_of(made))
-    assert ['nat', 'rx', '2500', '2495', '2505'] in [
-        row[:5] for row in page.rows]
+    assert ['nat', 'rx', '64', '2508', '2503', '2513'] in [
+        row[:6] for row in page.rows]
     assert ['nat', EVIL] in page.rows
     assert 'What I/O costs the kernel' not in page_of(made._replace(io=None))
