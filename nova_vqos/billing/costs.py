@@ -5,8 +5,7 @@ Only CPU time that is not charged to a thread of the server: a packet that QEMU
 or a vhost worker sends passes the bridge in that thread's own time, which is
 measured; an arriving packet reaches the tap in softirq, charged to any thread
 that runs then. The cost of requests is their number times the cost of one of
-their mean size (thesis 4.3: T2 + T3, by size). A single packet also wakes the
-thread that receives it.
+their mean size (thesis 4.3: T2 + T3, by size).
 """
 
 import bisect
@@ -65,14 +64,10 @@ def _segments(cost: RequestCost) -> tuple[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceCost:
-    """Of one kind of interface; the guest receives rx.
-
-    :ivar wake_ns: additional cost of a packet that wakes its receiving thread
-    """
+    """Of one kind of interface; the guest receives rx."""
 
     rx: RequestCost
     tx: RequestCost
-    wake_ns: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -389,6 +389,8 @@ def _usage(value: object) -> usage.Usage:
             or not 0 <= read_at_s <= accounts.MOST):
         raise ValueError(f'read_at_s is {read_at_s!r}')
     disks = data.pop('disks')
+    # Of versions that billed wake-ups.
+    data.pop('wakes', None)
     read: dict[str, ty.Any] = {
         'run': run, 'read_at_s': float(read_at_s),
         'interfaces': _devices(usage.InterfaceCounters,

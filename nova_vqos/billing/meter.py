@@ -2,9 +2,9 @@
 """The bill of a server for the time between two readings. Pure.
 
 Amounts are exact fractions of nanoseconds. So a bill does not depend on the
-lengths of the intervals, except for the cost of wake-ups, and where the mean
-size of requests changes. Whatever counters do, no usage is billed twice and no
-bill is negative: in doubt nothing is billed.
+lengths of the intervals, except where the mean size of requests changes.
+Whatever counters do, no usage is billed twice and no bill is negative: in
+doubt nothing is billed.
 """
 
 from collections.abc import Container, Mapping
@@ -80,7 +80,7 @@ def from_nothing(first: usage.Usage) -> usage.Usage:
     """
     return dataclasses.replace(
         first, vcpu_ns=0, emulator_ns=0, iothread_ns=0, vhost_ns=0,
-        migration_ns=0, throttled_ns=0, interfaces={}, disks={}, wakes=0)
+        migration_ns=0, throttled_ns=0, interfaces={}, disks={})
 
 
 def baseline(last: usage.Usage, reading: usage.Usage,
@@ -134,9 +134,6 @@ def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
                      devices: Devices, costs: io_costs.IoCosts | None,
                      used_ns: dict[str, Fraction], unmodelled: set[str], *,
                      dropped_packets: bool) -> None:
-    # NOTE: the packets that woke a thread are not counted: at most one for
-    # each wake-up, and no more than there were.
-    wakes = _grown(last.wakes, reading.wakes)
     for name, now in reading.interfaces.items():
         done = _difference(last.interfaces.get(name), now)
         dropped = done.rx_dropped if dropped_packets else 0
@@ -148,13 +145,10 @@ def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
         if cost is None:
             unmodelled.add(_interface_text(kind))
             continue
-        woken = min(wakes, done.rx_packets)
-        wakes -= woken
         used_ns['net_rx'] += (
             cost.rx.total_ns(done.rx_packets, done.rx_bytes)
             # Their bytes are not counted.
-            + cost.rx.total_ns(dropped, 0)
-            + woken * Fraction(max(0.0, cost.wake_ns)))
+            + cost.rx.total_ns(dropped, 0))
         used_ns['net_tx'] += cost.tx.total_ns(done.tx_packets, done.tx_bytes)
 
 

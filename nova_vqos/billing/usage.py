@@ -79,8 +79,6 @@ class Usage:
     :ivar interfaces: by the interface's name on the host
     :ivar disks: by the name in the guest, such as ``vda``; None: not read this
         time, because another job held the domain, or it was nearly idle
-    :ivar wakes: wake-ups of the threads that receive its packets: QEMU's main
-        thread, and workers of vhost
     """
 
     run: str
@@ -93,7 +91,6 @@ class Usage:
     throttled_ns: int
     interfaces: Mapping[str, InterfaceCounters]
     disks: Mapping[str, DiskCounters] | None
-    wakes: int = 0
 
 
 class ClockTime(ty.NamedTuple):

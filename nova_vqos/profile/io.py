@@ -119,8 +119,6 @@ class IoProfile:
     :ivar created_at: ISO 8601, UTC
     :ivar unmeasured: reasons by kind that was not measured, for people to read
     :ivar provenance: notes on the measurement, for people to read
-    :ivar wake: additional cost of a packet that wakes its receiving thread, 0
-        where the interval of the estimate includes 0; billed
     """
 
     created_at: str
@@ -128,14 +126,13 @@ class IoProfile:
     disks: tuple[Disk, ...]
     unmeasured: Mapping[str, str]
     provenance: Mapping[str, str]
-    wake: Part = Part(0.0, 0.0, 0.0)
 
     @property
     def costs(self) -> costs.IoCosts:
         """The costs that I/O is billed by."""
         return costs.IoCosts(
             {usage.InterfaceKind(one.mode, backend): costs.InterfaceCost(
-                one.rx.cost, one.tx.cost, self.wake.value)
+                one.rx.cost, one.tx.cost)
              for one in self.interfaces for backend in BACKENDS},
             {usage.DiskKind(one.source, one.buffered): costs.DiskCost(
                 one.read.cost, one.write.cost) for one in self.disks})
@@ -168,11 +165,7 @@ def from_document(document: object) -> IoProfile:
             for child in _children(fields, 'disks')),
         unmeasured=fields.texts('unmeasured') | (
             _NOT_IN_LINES if is_line else {}),
-        provenance=fields.texts('provenance'),
-        **({'wake': Part(
-            fields.number('wake_ns', 0, _MOST_REQUEST_NS),
-            *fields.signed_numbers('wake_interval_ns', 2, _MOST_REQUEST_NS))}
-           if fields.has('wake_ns') else {}))
+        provenance=fields.texts('provenance'))
     if (len({one.mode for one in found.interfaces}) < len(found.interfaces)
             or len({(one.source, one.buffered) for one in found.disks})
             < len(found.disks)):
@@ -187,8 +180,6 @@ def document(held: IoProfile) -> dict[str, ty.Any]:
         'created_at': held.created_at,
         'unmeasured': dict(held.unmeasured),
         'provenance': dict(held.provenance),
-        'wake_ns': float(held.wake.value),
-        'wake_interval_ns': [held.wake.low, held.wake.high],
         'interfaces': [
             {'mode': one.mode, 'rx': _document(one.rx),
              'tx': _document(one.tx)} for one in held.interfaces],

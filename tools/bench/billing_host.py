@@ -128,8 +128,7 @@ class Bench:
         if interface is not None:
             parts = {
                 'net_rx': float(interface.rx.total_ns(
-                    counted['rx'], counted['rx_bytes']))
-                + interface.wake_ns * min(counted['wakes'], counted['rx']),
+                    counted['rx'], counted['rx_bytes'])),
                 'net_tx': float(interface.tx.total_ns(
                     counted['tx'], counted['tx_bytes']))}
         disk = self._io_costs.disks.get(_DISK)

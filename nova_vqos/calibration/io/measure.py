@@ -44,7 +44,6 @@ _VHOST = '/dev/vhost-net'
 
 # A way that is measured: names of its kind, and of its direction.
 Way = tuple[str, str]
-_WOKEN: Way = network.WOKEN, 'rx'
 # Samples by size.
 Samples = dict[int, list[network.Sample]]
 
@@ -117,10 +116,9 @@ def calibrate(setting: Setting,
                 modes, setting.pcpus,
                 apart=setting.interrupts_apart)) as bench:
             packets = sweep(
-                'network', [*((mode, direction) for mode in modes
-                              for direction in network.DIRECTIONS), _WOKEN],
+                'network', [(mode, direction) for mode in modes
+                            for direction in network.DIRECTIONS],
                 bench.sweep, effort.max_rounds, until_s)
-        woken = packets.pop(_WOKEN)
         requests: dict[Way, Samples] = {}
         kinds: dict[str, disk.Kind] = {}
         if disks:
@@ -158,7 +156,6 @@ def calibrate(setting: Setting,
                     measured[name, 'read'], measured[name, 'write'])
             for name, kind in kinds.items()),
         unmeasured=unmeasured,
-        wake=wake(woken, measured[modes[0], 'rx']),
         provenance=_provenance(setting, modes) | {
             'steal': f'{steal:.4f}',
             'seconds': f'{time.monotonic() - started_s:.0f}'}),
@@ -266,22 +263,6 @@ def summary(samples: Samples) -> io.Measured:
                         for found in samples.values()])),
         sum(len(found.samples) for found in estimates.values()),
         sum(found.outliers for found in estimates.values()))
-
-
-def wake(woken: Samples, among: io.Measured) -> io.Part:
-    """The extra cost of a packet that has to wake its receiver.
-
-    :param woken: samples of one size
-    :param among: of packets that come many at a time
-    """
-    ((size, samples),) = woken.items()
-    single = estimate.estimate([one.kernel for one in samples])
-    # Of its size, as it is billed.
-    less = among.by_size[size]
-    half = math.hypot(single.high - single.mean, (less.high - less.low) / 2)
-    more = single.mean - less.value
-    return _rounded(io.Part(
-        more if more - half > 0 else 0.0, more - half, more + half))
 
 
 def _is_certain(samples: Sequence[float]) -> bool:

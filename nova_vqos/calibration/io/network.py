@@ -38,11 +38,6 @@ _LARGE_BURSTS = 128
 _FULL_FRAME_BYTES = 1514
 # Between bursts at least, so that neither reader nor soaker starves.
 _PAUSE_S = 1e-4
-#: A way of its own: single packets, for each of which the reader is woken.
-WOKEN = 'woken'
-# Of one round, 5000 a second: the reader sleeps again before the next one.
-_SINGLES = 256
-_SINGLE_PAUSE_S = 2e-4
 _WAIT_S = 5
 
 _random = random.SystemRandom()
@@ -52,8 +47,7 @@ _random = random.SystemRandom()
 class Sample:
     """What a packet took in one pair of rounds, in ns.
 
-    :ivar kernel: charged to no thread of a backend; of single packets with the
-        loss of soakers
+    :ivar kernel: charged to no thread of a backend
     :ivar backend: charged to the reader or writer of the tap
     :ivar unaccounted: charged to no thread: lost by soakers
     """
@@ -109,37 +103,6 @@ class _Guest:
                     'in new namespaces')
 
 
-class _WaitingGuest:
-    """A set-up, and a process that waits for each packet.
-
-    As one that has nothing else to do, where packets come one by one: waking
-    it is part of the cost of a packet. It is on another pCPU than the sender,
-    as a guest and the receiver of its packets nearly always are: that pCPU is
-    interrupted.
-    """
-
-    def __init__(self, mode: str, pcpu: int,
-                 stack: contextlib.ExitStack) -> None:
-        self.setup = traffic.Setup(mode, stack)
-        self.packets = traffic.packets(mode, min(SIZES))
-        self.reader = stack.enter_context(contextlib.closing(
-            accounts.Child(self.setup.tap.serve_each, pcpu=pcpu)))
-        self._expected = 0
-
-    def expect(self, count: int) -> None:
-        """Wait until so many more packets were read.
-
-        :raises CalibrationError: when they do not come
-        """
-        self._expected += count
-        until = time.monotonic() + _WAIT_S
-        while self.reader.counts[0] < self._expected:
-            if time.monotonic() > until:
-                raise CalibrationError('packets got lost on their way to a '
-                                       'tap that is waited at')
-            time.sleep(_PAUSE_S)
-
-
 class Bench:
     """Set-ups, and processes around them, ready to be measured."""
 
@@ -155,7 +118,6 @@ class Bench:
         with contextlib.ExitStack() as stack:
             self._guests = {mode: _Guest(mode, pcpus[1], stack)
                             for mode in modes}
-            self._waiting = _WaitingGuest(modes[0], pcpus[1], stack)
             names = '|'.join(map(str, pcpus))
             self._accounts = stack.enter_context(contextlib.closing(
                 accounts.Accounts(pcpus, accounts.kernel_threads(
@@ -171,12 +133,9 @@ class Bench:
     def sweep(self, mode: str, direction: str) -> dict[int, Sample]:
         """One sample of each size, in a random order.
 
-        :param mode: or WOKEN, of which there is one size
         :returns: by size
         :raises CalibrationError: when packets get lost
         """
-        if mode == WOKEN:
-            return {min(SIZES): self._woken_pair()}
         return {size: self._pair(self._guests[mode], direction,
                                  traffic.packets(mode, size), *_bursts(size))
                 for size in _random.sample(self._sizes, len(self._sizes))}
@@ -210,45 +169,6 @@ class Bench:
         count = burst * bursts
         return Sample(rest / count, backend / count,
                       accounts.lost_ns(path.read, base.read) / count)
-
-    def _woken_pair(self) -> Sample:
-        guest = self._waiting
-        setup, packets = guest.setup, guest.packets
-        # So that a bridge, or connection tracking, knows both ends.
-        setup.tap.write(packets.tx, 1)
-        system.Burst(packets.rx, 1).send(setup.world)
-        guest.expect(1)
-        todo = [(packets.rx, setup.world, _SINGLES),
-                (packets.lost, setup.lone_world, 0)]
-        done: dict[int, accounts.Round] = {}
-        for number in _random.sample((0, 1), 2):
-            done[number] = self._singles(*todo[number])
-        path, base = done[0], done[1]
-        # The soakers are interrupted so often that they do less work in their
-        # time: that is part of the cost, too.
-        lost = accounts.lost_ns(path.read, base.read)
-        return Sample(
-            (path.read.charged_ns - base.read.charged_ns
-             + path.own - base.own + lost) / _SINGLES,
-            (path.beside - base.beside) / _SINGLES, lost / _SINGLES)
-
-    def _singles(self, packet: bytes, sender: int,
-                 received: int) -> accounts.Round:
-        """Send packets one by one, each when it is due."""
-        single = system.Burst(packet, 1)
-        before = self._accounts.read()
-        backend = self._waiting.reader.cpu_time_ns()
-        own, due = 0, time.monotonic()
-        for _ in range(_SINGLES):
-            began = time.thread_time_ns()
-            single.send(sender)
-            own += time.thread_time_ns() - began
-            due += _SINGLE_PAUSE_S
-            time.sleep(max(0.0, due - time.monotonic()))
-        self._waiting.expect(received)
-        return accounts.Round(
-            own, self._waiting.reader.cpu_time_ns() - backend,
-            self._accounts.read().since(before))
 
     def _round(self, guest: _Guest, send: Callable[[], None],
                received: int, bursts: int) -> accounts.Round:

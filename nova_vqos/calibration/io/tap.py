@@ -74,16 +74,6 @@ class Tap:
             counts[1] += time.thread_time_ns() - began
             counts[0] += 1
 
-    def serve_each(self, counts: memoryview) -> None:
-        """Wait for each packet and read it, for ever.
-
-        :param counts: of packets that were read
-        """
-        into = [bytearray(_MOST_BYTES)]
-        while True:
-            os.readv(self._file, into)
-            counts[0] += 1
-
     def write(self, packet: bytes, count: int) -> None:
         """Send a packet several times, one call of the kernel for each.
 

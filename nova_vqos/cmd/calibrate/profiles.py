@@ -235,9 +235,6 @@ def describe_io(log: ty.Any, shown: io.IoProfile) -> ty.Any:
     :returns: the table's columns and rows, as cliff's Lister has them
     """
     log.info('Costs of I/O, measured %s', shown.created_at)
-    log.info('  %s ns (%s to %s) more for a packet that has to wake its '
-             'receiver', *(f'{value:.0f}' for value in (
-                 shown.wake.value, shown.wake.low, shown.wake.high)))
     for what, why in shown.unmeasured.items():
         log.info('  Not measured: %s: %s', what, why)
     return table.IO_COLUMNS, list(table.io_rows(shown))

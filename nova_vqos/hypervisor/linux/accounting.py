@@ -34,7 +34,6 @@ class CpuTime(ty.NamedTuple):
     vhost_ns: int
     migration_ns: int
     throttled_ns: int
-    wakes: int
 
 
 class Account:
@@ -59,7 +58,7 @@ class Account:
         self._path, _top = cgroup.find(
             domain.root, pid, domain.version, 'cpuacct')
         self._run = _run(proc, pid)
-        self._last = CpuTime(0, 0, 0, 0, 0, 0, 0)
+        self._last = CpuTime(0, 0, 0, 0, 0, 0)
         self._children: domain_files.Children | None = None
         self._incomplete = False
         self._iothreads: dict[str, domain_files.File] = {}
@@ -74,13 +73,6 @@ class Account:
             os.path.join(self._path, 'emulator',
                          procfs.THREAD_LISTS[domain.version]),
             proc, procfs.read_text(f'{proc}/{pid}/comm'), files)
-        # Of the thread that the process began with, QEMU's main one.
-        self._main: domain_files.File | None = None
-        try:
-            self._main = domain_files.File(
-                files, procfs.run_path(proc, pid))
-        except FileNotFoundError:
-            pass
 
     def read(self) -> tuple[str, CpuTime]:
         """Read all counters.
@@ -96,8 +88,7 @@ class Account:
         self._last = CpuTime(*map(max, self._last, (
             vcpu_ns, emulator_ns - sum(separate.values()), iothread_ns,
             separate[emulator_threads.VHOST],
-            separate[emulator_threads.MIGRATION], throttled_ns,
-            self._threads.vhost_wakes + self._main_wakes())))
+            separate[emulator_threads.MIGRATION], throttled_ns)))
         return self._run, self._last
 
     def read_total(self) -> tuple[str, int]:
@@ -139,16 +130,6 @@ class Account:
         # What a vCPU used that was unplugged is in the sum for ever.
         return (total_ns - emulator_ns - iothread_ns, emulator_ns,
                 iothread_ns, throttled_ns)
-
-    def _main_wakes(self) -> int:
-        """How often QEMU's main thread began to run.
-
-        Preempted, it counts when it goes on, too: no cheaper file shows the
-        difference.
-        """
-        if self._main is None:
-            return 0
-        return procfs.parse_run(self._main.read()).runs
 
     def _open_children(self) -> None:
         """Open the files of children that are new, close those of others."""

@@ -48,7 +48,6 @@ class EmulatorThreads:
         self._known: dict[int, tuple[str, domain_files.File] | None] = {}
         self._nameless: set[int] = set()
         self._tallies = {VHOST: procfs.Tally(), MIGRATION: procfs.Tally()}
-        self._wakes = procfs.Tally()
 
     def read(self) -> dict[str, int]:
         """Read the CPU time by kind so far, in nanoseconds; it never falls.
@@ -61,23 +60,13 @@ class EmulatorThreads:
         """
         self._recognise_all(set(procfs.read_threads(self._list_path)))
         values: dict[str, dict[int, int]] = {VHOST: {}, MIGRATION: {}}
-        wakes: dict[int, int] = {}
         for tid, known in self._known.items():
             if known is not None:
                 kind, file = known
                 with _unless_gone():
-                    found = procfs.parse_run(file.read())
-                    values[kind][tid] = found.run_ns
-                    if kind == VHOST:
-                        wakes[tid] = found.runs
-        self._wakes.update(wakes)
+                    values[kind][tid] = procfs.parse_run(file.read()).run_ns
         return {kind: tally.update(values[kind])
                 for kind, tally in self._tallies.items()}
-
-    @property
-    def vhost_wakes(self) -> int:
-        """How often workers of vhost began to run, as of the last reading."""
-        return self._wakes.total
 
     def _recognise_all(self, tids: set[int]) -> None:
         for tid in self._known.keys() - tids:

@@ -103,9 +103,6 @@ def test_the_whole(path, mark, tmp_path):
     kind = usage.InterfaceKind('bridge', 'vhost')
     assert costs.interfaces[kind].rx.total_ns(1, 64) > 100
     assert usage.DiskKind('block', False) in costs.disks
-    # However few samples there are, to wake somebody takes its time.
-    wake = written.io_profile.wake
-    assert 0 < wake.high < 1_000_000 and wake.low < wake.high
     assert written.io_profile.unmeasured.keys() == {
         'openvswitch', 'vhost', 'block, buffered'}
     assert 'openvswitch' in done.stderr

@@ -73,6 +73,15 @@ class TestAccounts:
         assert another.get(UUID) == account
         another.close()
 
+    def test_a_reading_of_a_version_that_billed_wake_ups(self, ledger, path):
+        held = accounts.Account(UUID, baseline=test_meter.reading())
+        ledger.store([held])
+        with sqlite3.connect(path) as connection:
+            connection.execute('UPDATE servers SET baseline = ?',
+                               (baseline(wakes=7),))
+        connection.close()
+        assert ledger.get(UUID) == held
+
     def test_an_unknown_one_is_none(self, ledger):
         assert ledger.get(UUID) is None
 

@@ -93,50 +93,6 @@ def grow(steps):
     return readings, disk
 
 
-WAKING = io_costs.IoCosts({BRIDGE: dataclasses.replace(
-    COSTS.interfaces[BRIDGE], wake_ns=500.0)}, {})
-
-
-class TestWakes:
-    @pytest.mark.parametrize(('received', 'wakes', 'woken'), [
-        (10, 10, 10), (10, 3, 3), (3, 10, 3), (0, 10, 0), (10, 0, 0)])
-    def test_one_packet_for_each_time_at_most(self, received, wakes, woken):
-        found = bill(reading(wakes=7, interfaces={'tap0': packets()}),
-                     reading(wakes=7 + wakes,
-                             interfaces={'tap0': packets(rx=received)}),
-                     costs=WAKING)
-        assert found.used_ns['net_rx'] == received * 3000 + woken * 500
-
-    def test_those_of_all_interfaces_together(self):
-        found = bill(reading(), reading(wakes=5, interfaces={
-            'tap0': packets(rx=4), 'tap1': packets(rx=4)}), costs=WAKING)
-        assert found.used_ns['net_rx'] == 8 * 3000 + 5 * 500
-
-    def test_sent_and_lost_packets_wake_no_thread(self):
-        found = bill(reading(), reading(wakes=5, interfaces={
-            'tap0': packets(dropped=4, tx=4)}), costs=WAKING,
-            dropped_packets=True)
-        assert found.used_ns['net_rx'] == 4 * 3000
-
-    def test_a_counter_that_fell(self):
-        found = bill(reading(wakes=5), reading(wakes=2, interfaces={
-            'tap0': packets(rx=4)}), costs=WAKING)
-        assert found.used_ns['net_rx'] == 4 * 3000
-
-    @hypothesis.settings(deadline=None)
-    @hypothesis.given(st.lists(st.tuples(
-        st.integers(0, 1000), st.integers(0, 1000)), min_size=1))
-    def test_wherever_time_is_cut_no_more_than_either(self, steps):
-        received, wakes = (itertools.accumulate(counts)
-                           for counts in zip(*steps, strict=True))
-        readings = [reading(interfaces={'tap0': packets()})] + [
-            reading(wakes=count, interfaces={'tap0': packets(rx=packet)})
-            for packet, count in zip(received, wakes, strict=True)]
-        billed_ns = total_ns(bills(readings, costs=WAKING))['net_rx']
-        extra = billed_ns - 3000 * sum(one for one, _ in steps)
-        assert extra == 500 * sum(min(step) for step in steps)
-
-
 class TestWhole:
     def test_bytes_that_are_counted_after_their_packet(self):
         """The packet is billed once, as a small one."""

@@ -37,21 +37,6 @@ def test_it_comes_back(held, tmp_path):
     assert loaded.io_profile == make_profiles.make_io()
 
 
-def test_an_old_profile_without_wakeups(held):
-    old = dict(held.io)
-    del old['wake_ns'], old['wake_interval_ns']
-    older = held._replace(io=old)
-    assert older.io_profile.wake == io.Part(0.0, 0.0, 0.0)
-
-
-def test_who_takes_packets_in_is_woken_whatever_the_mode(held):
-    made = make_profiles.make_io(wake=io.Part(900.0, 800.0, 1000.0))
-    found = held._replace(io=io.document(made))
-    assert found.io_profile == made
-    assert {cost.wake_ns for cost in found.io_costs.interfaces.values()} == {
-        900.0}
-
-
 def test_what_is_billed(held):
     found = held.io_costs
     for backend in ('qemu', 'vhost'):
@@ -96,7 +81,8 @@ def as_a_line(request_ns, byte_ns, means_ns, half=50.0):
 def test_lines_of_the_version_before(held):
     """What they were made of is billed."""
     lines = {key: value for key, value in held.io.items() if key != 'schema'}
-    lines['disks'] = []
+    # And of what woke a thread, which is not billed any more.
+    lines |= {'disks': [], 'wake_ns': 900.0, 'wake_interval_ns': [800.0, 1e3]}
     lines['interfaces'] = [{
         'mode': 'bridge',
         'rx': as_a_line(1800.0, 0.1, [2000.0, 2100.0, 2700.0]),
@@ -156,8 +142,6 @@ def test_nothing_was_measured(held):
     (('disks', 0, 'buffered'), 1, 'true or false'),
     (('unmeasured',), {'a': 'x' * 300}, '1 to 256 characters'),
     (('created_at',), None, 'created_at'),
-    (('wake_ns',), -1.0, 'wake_ns'),
-    (('wake_interval_ns',), [1.0], 'a list of 2'),
 ])
 def test_nonsense_is_refused_when_it_is_asked_for(held, path, value, said):
     damaged = make_profiles.damaged(held.io, path, value)

@@ -288,21 +288,6 @@ def test_what_becomes_of_samples():
     assert io.from_document(io.document(made)) == made
 
 
-@pytest.mark.parametrize(('single', 'wobble', 'value'), [
-    (20_000.0, 100.0, 17_992.0), (2500.0, 4000.0, 0.0), (1500.0, 10.0, 0.0)])
-def test_what_waking_costs(single, wobble, value):
-    """Beyond a packet of its size among others; 0 if that may be nothing."""
-    among = make_profiles.make_measured(2000.0, 0.125)
-    found = measure.wake({64: [
-        sample(single + more) for more in (-wobble, -wobble, wobble, wobble)]},
-        among)
-    assert found.value == pytest.approx(value)
-    # The interval is of the estimate that it was.
-    middle = (found.low + found.high) / 2
-    assert middle == pytest.approx(single - 2008, abs=1)
-    assert found.low < middle
-
-
 @pytest.mark.parametrize(('at_64', 'at_1514', 'billed'), [
     # Scatter around a cost, and around nothing.
     ((900, 1000, 1000, 1100), (1900, 2000, 2000, 2100), (1000, 2000)),

@@ -32,11 +32,6 @@ def read(cache):
             if value and name.endswith('_ns')}
 
 
-def wakes(cache):
-    return cache.use(UUID, accounting.Account,
-                     accounting.Account.read)[1].wakes
-
-
 class TestParts:
     def test_each_kind_of_thread_is_counted_apart(self, host, cache):
         host.times({
@@ -48,16 +43,6 @@ class TestParts:
         assert read(cache) == {
             'vcpu': 658, 'emulator': 110, 'iothread': 42, 'vhost': 90,
             'migration': 100, 'throttled': 39}
-
-    def test_threads_that_take_packets_count_wake_ups(self, host, cache):
-        host.time('', 10)
-        host.run_threads({43: ('vhost-42', 90), 44: ('live_migration', 100)})
-        host.write(f'proc/{fake_host.PID}/schedstat', '1 2 30\n')
-        # Of a thread, 7 as the fake host has it.
-        assert wakes(cache) == 37
-        host.threads(44)
-        host.write(f'proc/{fake_host.PID}/schedstat', '1 2 35\n')
-        assert wakes(cache) == 42
 
     def test_files_stay_open_between_reads(self, host, cache, monkeypatch):
         host.times({'': 10, 'vcpu0': 10})
