@@ -161,8 +161,8 @@ HOST = (
     Panel('What the host needs for itself',
           'Suggested by the last day; measured follows the load, and is '
           'reserved where [vqos] dd_reserve says so; unpaid is I/O of servers '
-          'that are billed and not charged. Reserved is without what servers without '
-          'units can use, and what others take beyond theirs', CU, (
+          'that are billed and not charged. Reserved is without what servers '
+          'without units can use, and what others take beyond theirs', CU, (
               (f'nova_vqos_host_reserved_cpu_units{_H} - '
                f'nova_vqos_host_stock_cpu_units{_H} - '
                f'nova_vqos_host_work_cpu_units{_H}', 'reserved'),

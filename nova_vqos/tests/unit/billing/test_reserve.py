@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reserve that follows the load of a host."""
 
+import itertools
+
 import hypothesis
 from hypothesis import strategies as st
 
@@ -59,9 +61,9 @@ def test_another_agent_goes_on_with_it():
 @hypothesis.given(LOADS, PCPU_CU, st.integers(0, 10_000))
 def test_it_suffices_for_all_but_single_minutes(loads_cu, pcpu_cu, cu):
     found = follow(loads_cu, pcpu_cu, cu=cu)
-    for before_cu, load_cu, reserve_cu in zip(
-            loads_cu, loads_cu[1:], found[1:]):
-        assert reserve_cu >= min(before_cu, load_cu)
+    for two_cu, reserve_cu in zip(itertools.pairwise(loads_cu), found[1:],
+                                  strict=True):
+        assert reserve_cu >= min(two_cu)
 
 
 @hypothesis.given(LOADS, PCPU_CU)

@@ -89,7 +89,8 @@ class TestOneThatFloats:
                 (360, 120, 1.0, [(fakes.UUID, SLOW)]),
                 (0, 0, 0.2, [(fakes.UUID, SLOW)])):
             compute_state.Writer(path).write({}, {}, (1, stock_cu))
-            made = agent.World(tmp_path, reserved_cu=lambda _cu, at=reserved_cu: at,
+            made = agent.World(tmp_path,
+                               reserved_cu=lambda _cu, at=reserved_cu: at,
                                allocation_ratio=ratio,
                                compute_state_path=path)
             calibrate(made, {'0-1': 2.0, '2-5': 0.8})
