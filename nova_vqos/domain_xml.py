@@ -50,12 +50,19 @@ _EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
 _DEVICES = ('domain', 'devices')
 _INTERFACE = (*_DEVICES, 'interface')
 _DISK = (*_DEVICES, 'disk')
+_MEMORY = ('domain', 'memory')
+_BACKING = ('domain', 'memoryBacking')
+_ACCESS = (*_BACKING, 'access')
+_HUGEPAGES = (*_BACKING, 'hugepages')
+_PAGE = (*_HUGEPAGES, 'page')
+_CELL = ('domain', 'cpu', 'numa', 'cell')
 _KEPT = {
     _VCPU, _CPUTUNE, _VCPUPIN, _MARK, _FLAVOR, _FLAVOR_VCPUS, _EXTRA_SPEC,
     _DOMAIN, ('domain', 'name'), ('domain', 'uuid'), _INTERFACE, _DISK,
     *((*_INTERFACE, name) for name in (
         'source', 'virtualport', 'target', 'model', 'driver')),
     *((*_DISK, name) for name in ('target', 'driver')),
+    _MEMORY, _ACCESS, _HUGEPAGES, _PAGE, _CELL,
     _PROJECT, *((*_CPUTUNE, name) for name in (*TUNED, *LIMITS)),
 }
 DomainXmlError = xml_edit.DomainXmlError
@@ -118,6 +125,9 @@ class Domain(light_typing.NamedTuple):
     :ivar project_id: of the server's owner; '': Nova's metadata lacks it
     :ivar interfaces: by name on the host, those with a name
     :ivar disks: by name in the guest
+    :ivar private_ram_bytes: RAM of the guest that is private memory of its
+        emulator, at most; 0: all is shared memory, or huge pages; None: not
+        known
     """
 
     name: str
@@ -138,6 +148,7 @@ class Domain(light_typing.NamedTuple):
     shares: int | None
     period_us: int | None
     quota_us: int | None
+    private_ram_bytes: int | None
 
 
 def read(xml: bytes | str) -> Domain:
@@ -172,7 +183,8 @@ def read(xml: bytes | str) -> Domain:
         flavor_id=_text_of(flavor, 'id'),
         shares=_number(document.first((*_CPUTUNE, 'shares'))),
         period_us=_number(document.first((*_CPUTUNE, 'period'))),
-        quota_us=_number(document.first((*_CPUTUNE, 'quota'))))
+        quota_us=_number(document.first((*_CPUTUNE, 'quota'))),
+        private_ram_bytes=_private_ram_bytes(document))
 
 
 def with_cputune(xml: bytes, *, shares: int, period_us: int | None,
@@ -294,6 +306,46 @@ def _vcpus_online(vcpu: xml_edit.Element | None) -> int | None:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def _private_ram_bytes(document: xml_edit.Document) -> int | None:
+    """The guest's RAM, as far as it may be private memory of its emulator.
+
+    Where only a part of the RAM is of another kind, this is all of it.
+    """
+    cells = document.all(_CELL)
+    access = document.first(_ACCESS)
+    mode = 'private' if access is None else access.attributes.get('mode', '')
+    if cells:
+        is_shared = all(cell.attributes.get('memAccess', mode) == 'shared'
+                        for cell in cells)
+    else:
+        is_shared = mode == 'shared'
+    if is_shared or _has_only_huge_pages(document, len(cells)):
+        return 0
+    memory = document.first(_MEMORY)
+    kib = _number(memory)
+    # NOTE: libvirt itself writes no other unit.
+    if (memory is None or kib is None
+            or memory.attributes.get('unit', 'KiB') != 'KiB'):
+        return None
+    return kib * 1024
+
+
+def _has_only_huge_pages(document: xml_edit.Document, cells: int) -> bool:
+    """
+    :param cells: number of the guest's NUMA nodes; 0: it has none
+    """
+    if document.first(_HUGEPAGES) is None:
+        return False
+    nodes: set[int] = set()
+    pages = document.all(_PAGE)
+    for page in pages:
+        nodeset = page.attributes.get('nodeset')
+        if nodeset is None:
+            return True
+        nodes |= parse_cpuset(nodeset)
+    return not pages or len(nodes) >= max(1, cells)
 
 
 def _pcpus(vcpu: xml_edit.Element | None, vcpus: int | None,

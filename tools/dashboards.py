@@ -272,6 +272,11 @@ SERVER = (
         (f'sum(nova_vqos_server_debt_cpu_unit_seconds{_S})', 'owed'),
         ('sum(increase(nova_vqos_server_written_off_cpu_unit_seconds_total'
          f'{_S}[1h]))', 'written off in an hour'))),
+    Panel('Memory of the emulator',
+          "What of the host's memory it has beyond the guest's RAM: at least "
+          'and at most', BYTES, (
+              (f'nova_vqos_server_emulator_memory_bytes{_S}',
+               '{{bound}}, {{instance}}'),)),
     Panel('Run length',
           'For how long it really runs at a time, the slice that it is to '
           'have, and how much of that can be had under its cap', SECONDS, (

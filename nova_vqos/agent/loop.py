@@ -10,12 +10,14 @@ here that their order can be read.
 """
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
+import dataclasses
 import datetime
 import functools
 import logging
 import time
+import typing as ty
 
 from nova_vqos import agent_state
 from nova_vqos import cputune
@@ -56,6 +58,8 @@ WORKERS = 8
 # what it takes to end limits on I/O it has to be less than the service waits
 # for the loop.
 _SETTLE_TIMEOUT_S = 2.0
+
+_Report = ty.TypeVar('_Report', bound=messages.Server)
 
 
 class Loop:
@@ -275,22 +279,44 @@ class Loop:
     def server_report(self, uuid: str) -> messages.ServerDetail | None:
         """What is known of a server; None: it does not run here.
 
+        The memory of its emulator is read for it.
+
         :raises TimeoutError: when the loop is held up
         """
-        return self._mailbox.ask(
-            lambda: replies.in_detail(self._view(self._servers[uuid]))
-            if uuid in self._servers else None)
+        found = self._mailbox.ask(
+            lambda: [(replies.in_detail(self._view(server)), server.domain)
+                     for server in self._known([uuid])])
+        return next(iter(self._with_memory(found)), None)
 
-    def servers_report(self, timeout_s: float = worker.ASK_TIMEOUT_S
-                       ) -> list[messages.Server]:
+    def servers_report(self, timeout_s: float = worker.ASK_TIMEOUT_S, *,
+                       memory: bool = False) -> list[messages.Server]:
         """What is known of each server that runs here, sorted by UUID.
 
         :param timeout_s: for how long to wait for the loop
+        :param memory: whether to read the memory of the emulators
         :raises TimeoutError: when the loop is held up
         """
-        return self._mailbox.ask(
-            lambda: [replies.of_server(self._view(self._servers[uuid]))
-                     for uuid in sorted(self._servers)], timeout_s)
+        found = self._mailbox.ask(
+            lambda: [(replies.of_server(self._view(server)), server.domain)
+                     for server in self._known(sorted(self._servers))],
+            timeout_s)
+        return (self._with_memory(found) if memory
+                else [report for report, _domain in found])
+
+    def _known(self, uuids: Iterable[str]) -> list[servers.Server]:
+        return [self._servers[uuid] for uuid in uuids
+                if uuid in self._servers]
+
+    def _with_memory(self, found: Sequence[tuple[
+            _Report, base.Domain | None]]) -> list[_Report]:
+        """Add the memory of emulators to reports, in the caller's thread."""
+        resident_bytes = self._hypervisor.emulator_memory(
+            [report.server_uuid for report, _domain in found])
+        return [dataclasses.replace(
+            report, emulator_memory=messages.EmulatorMemory.of(
+                resident_bytes.get(report.server_uuid),
+                None if domain is None else domain.private_ram_bytes))
+            for report, domain in found]
 
     def host_report(self, timeout_s: float = worker.ASK_TIMEOUT_S
                     ) -> messages.LoopReport:

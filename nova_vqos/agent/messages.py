@@ -270,6 +270,33 @@ class Clock:
     coefficient: float | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmulatorMemory:
+    """What a host's memory has of an emulator, beyond the guest's RAM.
+
+    Private memory: the kernel does not show how much of it is guest RAM, where
+    that is private memory too. The bounds are equal where it is not.
+
+    :ivar low_bytes: at least: if all RAM of the guest is resident
+    :ivar high_bytes: at most: if none is
+    """
+
+    low_bytes: int
+    high_bytes: int
+
+    @classmethod
+    def of(cls, resident_bytes: int | None, ram_bytes: int | None
+           ) -> 'EmulatorMemory | None':
+        """
+        :param resident_bytes: private memory of the emulator; None: not known
+        :param ram_bytes: guest RAM that may be part of it; None: not known
+        :returns: None: not known
+        """
+        if resident_bytes is None or ram_bytes is None:
+            return None
+        return cls(max(0, resident_bytes - ram_bytes), resident_bytes)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
     """What a server used and owes.
@@ -443,6 +470,7 @@ class Server:
     :ivar throttled_s: for how long limits held them back, all together
     :ivar rates: over about the last minute, or since the first sample
     :ivar clock: None: not known
+    :ivar emulator_memory: None: not known, or not read for this answer
     """
 
     server_uuid: str
@@ -467,6 +495,7 @@ class Server:
     throttled_s: float | None = None
     rates: Rates | None = None
     clock: Clock | None = None
+    emulator_memory: EmulatorMemory | None = None
     bill: Bill | None = None
     quantum: Slices | None = None
     guarantee: Guarantee | None = None

@@ -218,7 +218,7 @@ class AgentService(service.Service):  # type: ignore[misc]
         self._rpc.start()
         running = self._loop
         self._stop_exporter = self._start_exporter(conf, lambda: (
-            running.host_report(), running.servers_report()))
+            running.host_report(), running.servers_report(memory=True)))
         self._reports = diagnostics.Reports(conf, {
             'Host': self._loop.host_report,
             'Servers': self._loop.servers_report})

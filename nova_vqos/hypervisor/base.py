@@ -136,6 +136,7 @@ class Domain:
         requests bypass the host's kernel
     :ivar incoming: whether the guest has not yet arrived from another host;
         None: unknown to the driver
+    :ivar private_ram_bytes: see :class:`nova_vqos.domain_xml.Domain`
     """
 
     uuid: str
@@ -154,6 +155,7 @@ class Domain:
     incoming: bool | None = None
     flavor_name: str = ''
     flavor_id: str = ''
+    private_ram_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -395,6 +397,17 @@ class UsageDriver(abc.ABC):
         :param run_ids: of all domains that run, as from
             :meth:`CapDriver.running`
         :returns: by UUID
+        """
+
+    @abc.abstractmethod
+    def emulator_memory(self, uuids: Collection[str]) -> Mapping[str, int]:
+        """Read how much private memory the emulators of domains have resident.
+
+        It includes the guest's RAM where that is private memory, see
+        :class:`Domain`. It is not for each tick: one file of each domain is
+        opened. Blocks as :meth:`vcpu_times` does.
+
+        :returns: bytes, by UUID
         """
 
     @abc.abstractmethod

@@ -278,6 +278,12 @@ OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
     'Whether its I/O alone costs more than its units', SERVER_LABELS)
 
+EMULATOR_MEMORY = Family(
+    'nova_vqos_server_emulator_memory_bytes', GAUGE,
+    "Private memory of its emulator beyond the guest's RAM, at least and at "
+    'most; the same where the RAM is shared memory or huge pages',
+    (*SERVER_LABELS, 'bound'))
+
 GUARANTEED = Family(
     'nova_vqos_server_guaranteed', GAUGE,
     'Whether all CPU time that its flavor guarantees is reserved for it',

@@ -201,6 +201,11 @@ def _server(server: messages.Server, deliveries: Deliveries,
                                        ('mean', correction.predicted),
                                        ('high', correction.high))
                   if value is not None]
+    if server.emulator_memory is not None:
+        memory = server.emulator_memory
+        found += [_one(families.EMULATOR_MEMORY, value, *labels, bound)
+                  for bound, value in (('low', memory.low_bytes),
+                                       ('high', memory.high_bytes))]
     if server.bill is not None:
         bill = server.bill
         found += [_one(families.BILLED, used_cu_s, *labels, component)

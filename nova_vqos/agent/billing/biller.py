@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import time
 import types
+import typing as ty
 
 from nova_vqos import units
 from nova_vqos.agent import messages
@@ -66,6 +67,7 @@ class Billable:
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
     :ivar limits_threads: see :class:`charge.Interval`
+    :ivar private_ram_bytes: see :class:`nova_vqos.hypervisor.base.Domain`
     """
 
     uuid: str
@@ -81,6 +83,7 @@ class Billable:
     devices: meter.Devices
     billed_since_s: float | None = None
     limits_threads: bool = True
+    private_ram_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -306,10 +309,19 @@ class Biller:
             subject.uuid, used_cu_us, bill.throttled_ns, book.report,
             bill.length_s)
         if notification is not None:
-            self._outbox.notify(outbox.USAGE, notification)
+            self._outbox.notify(outbox.USAGE, notification
+                                | self._memory(subject))
         return Billed(
             None if book.control is None else book.control.limit_share,
             book.report)
+
+    def _memory(self, subject: Billable) -> dict[str, ty.Any]:
+        """What a notification says of the memory of a server's emulator."""
+        found = messages.EmulatorMemory.of(
+            self._hypervisor.emulator_memory([subject.uuid]).get(
+                subject.uuid), subject.private_ram_bytes)
+        return {'emulator_memory_bytes': None if found is None else {
+            'low': found.low_bytes, 'high': found.high_bytes}}
 
     def _unpaid_cu_us(self, book: books.Book,
                       used_cu_us: Mapping[str, int]) -> int:

@@ -283,7 +283,8 @@ class BillingController(controller.Controller):
             limit_share=limit_share,
             devices=meter.Devices(domain.interfaces, domain.disks),
             billed_since_s=self._states[server].since_s,
-            limits_threads=limits_threads)
+            limits_threads=limits_threads,
+            private_ram_bytes=domain.private_ram_bytes)
 
     def _end_unread_limits(self, biller: billers.Biller, now_s: float,
                            terms: controller.HostTerms) -> None:

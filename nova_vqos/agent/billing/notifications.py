@@ -16,7 +16,7 @@ from nova_vqos.billing import account
 from nova_vqos.billing import meter
 
 #: Of the payload. A new field is a new minor version, anything else a major.
-VERSION = '1.0'
+VERSION = '1.1'
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,4 +113,5 @@ class UsageNotifications:
                 for name, used in interval.used_cu_us.items()},
             'entitled_cu_s': (None if entitlement_cu is None
                               else round(entitlement_cu * length_s, 3)),
-            'throttled_s': interval.throttled_ns / 1e9}
+            'throttled_s': interval.throttled_ns / 1e9,
+            'emulator_memory_bytes': None}

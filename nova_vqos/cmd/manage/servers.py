@@ -156,6 +156,7 @@ def fields(host: str, server: messages.ServerDetail
             server.clock.coefficient if server.clock else None, 4)),
         ('vcpu_s', _rounded(server.vcpu_s, 1)),
         ('throttled_s', _rounded(server.throttled_s, 1)),
+        ('emulator_memory', _memory(server.emulator_memory)),
         ('right', output.flag(server.right)),
         ('wanted', _cap(server.wanted)),
         ('last_recap', recap(server.last_recap)),
@@ -309,6 +310,17 @@ def _clock(found: messages.Clock | None) -> output.Shown:
         lines.append(f'{found.calibrated_mhz:.0f} MHz when they were '
                      'calibrated')
     return output.Shown(found, '\n'.join(lines))
+
+
+def _memory(found: messages.EmulatorMemory | None) -> output.Shown:
+    if found is None:
+        return output.text(None)
+    low_mib, high_mib = (
+        f'{value / 2**20:.1f}' for value in (found.low_bytes,
+                                             found.high_bytes))
+    return output.Shown(
+        found, f'{low_mib} MiB' if found.low_bytes == found.high_bytes
+        else f'at least {low_mib} MiB, at most {high_mib} MiB')
 
 
 def _vcpus(one: Placed) -> Iterable[messages.Vcpu]:

@@ -57,7 +57,8 @@ def describe(session: libvirt_session.Session, root: str,
         interfaces=interface_kinds(
             found, root, functools.partial(_forward_mode, session)),
         disks=disk_kinds(found),
-        incoming=state == libvirt_session.INCOMING)
+        incoming=state == libvirt_session.INCOMING,
+        private_ram_bytes=found.private_ram_bytes)
 
 
 def _forward_mode(session: libvirt_session.Session, name: str) -> str:

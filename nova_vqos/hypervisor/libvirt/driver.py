@@ -24,6 +24,7 @@ from nova_vqos.hypervisor.linux import domain_clocks
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import frequency
 from nova_vqos.hypervisor.linux import guest_work
+from nova_vqos.hypervisor.linux import memory
 from nova_vqos.hypervisor.linux import partition
 from nova_vqos.hypervisor.linux import threads
 from nova_vqos.hypervisor.linux import topology
@@ -173,6 +174,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
         return self._statistics.read_vcpus(run_ids)
+
+    def emulator_memory(self, uuids: Collection[str]) -> Mapping[str, int]:
+        return memory.read(self._domains, uuids)
 
     def guest_work(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.GuestWork]:

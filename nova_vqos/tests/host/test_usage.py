@@ -17,6 +17,7 @@ import time
 import libvirt
 import pytest
 
+from nova_vqos.agent import messages
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.hypervisor.libvirt import driver
@@ -131,6 +132,55 @@ def test_the_parts_of_what_a_guest_uses(start, clients, reader):
     assert after.read_at_s - before.read_at_s == pytest.approx(
         MEASURED_S, abs=1)
     assert_devices_moved(guest, before, after, *counted)
+
+
+@pytest.mark.parametrize('shares_memory', [True, False])
+def test_the_memory_of_an_emulator(lab, reader, shares_memory):
+    """Beyond the guest's RAM, by the kernel's own account of each mapping."""
+    ram_mib = 48
+    guest = guests.Guest(lab.fast, memory_mib=ram_mib,
+                         shares_memory=shares_memory)
+    try:
+        reader.add(guest, guest.emulator)
+        ram_bytes = reader.driver.describe(guest.uuid).private_ram_bytes
+        assert ram_bytes == (0 if shares_memory else ram_mib * 2**20)
+        before, of_ram = private_bytes(guest.emulator, ram_mib * 2**20)
+        resident, = reader.driver.emulator_memory([guest.uuid]).values()
+        after, _ = private_bytes(guest.emulator, ram_mib * 2**20)
+    finally:
+        guest.domain().destroy()
+    found = messages.EmulatorMemory.of(resident, ram_bytes)
+    # The kernel counts up to 64 pages of each thread, or a batch of each
+    # pCPU, late.
+    slack = 8 * 2**20
+    assert found.low_bytes - slack <= min(before, after)
+    assert found.high_bytes + slack >= max(before, after)
+    assert bool(of_ram) is not shares_memory
+    if shares_memory:
+        assert found.low_bytes == found.high_bytes
+        assert found.high_bytes == pytest.approx(before, abs=slack)
+        assert found.high_bytes > slack
+
+
+def private_bytes(pid, ram_bytes):
+    """Read the private memory of a process that is resident.
+
+    :returns: but that of its guest's RAM, and that of the RAM: the mapping of
+        this size, or what is left of it where the kernel split it
+    """
+    others = of_ram = size = 0
+    with open(f'/proc/{pid}/smaps', encoding='utf-8') as maps:
+        for line in maps:
+            name, _, value = line.partition(':')
+            if name == 'Size':
+                size = int(value.split()[0]) * 1024
+            elif name == 'Anonymous':
+                private = int(value.split()[0]) * 1024
+                if size == ram_bytes:
+                    of_ram += private
+                else:
+                    others += private
+    return others, of_ram
 
 
 def cpu_times(guest):

@@ -354,3 +354,42 @@ def test_edits_are_linear_in_the_size_of_the_xml(separator):
     edited = document.edited(list(document.removed(found)))
     assert b'global_quota' not in edited
     assert document.bytes.copied < 2 * len(document.bytes)
+
+
+RAM = '<memory unit="KiB">1048576</memory>'
+GIB = 2**30
+
+
+@pytest.mark.parametrize('inner, ram_bytes', [
+    (RAM, GIB),
+    ('<memory>1048576</memory>', GIB),
+    ('<memory unit="GiB">1</memory>', None),
+    ('', None),
+    # A private mapping of a file has pages of its own once it is written.
+    (f'{RAM}<memoryBacking><source type="file"/></memoryBacking>', GIB),
+    (f'{RAM}<memoryBacking><source type="memfd"/><access mode="shared"/>'
+     '</memoryBacking>', 0),
+    (f'{RAM}<memoryBacking><hugepages/></memoryBacking>', 0),
+    (f'{RAM}<memoryBacking><hugepages><page size="2048"/></hugepages>'
+     '</memoryBacking>', 0),
+])
+def test_ram_that_may_be_private_memory_of_the_emulator(inner, ram_bytes):
+    found = domain_xml.read(domain(metadata=inner))
+    assert found.private_ram_bytes == ram_bytes
+
+
+@pytest.mark.parametrize('backing, cells, ram_bytes', [
+    ('<hugepages><page nodeset="0-1"/></hugepages>', ('', ''), 0),
+    ('<hugepages><page nodeset="0"/></hugepages>', ('', ''), GIB),
+    ('', ('memAccess="shared"', 'memAccess="shared"'), 0),
+    ('', ('memAccess="shared"', ''), GIB),
+    ('<access mode="shared"/>', ('', 'memAccess="private"'), GIB),
+    ('<access mode="shared"/>', ('', ''), 0),
+])
+def test_ram_of_several_nodes(backing, cells, ram_bytes):
+    cpu = ''.join(f'<cell id="{number}" {attributes}/>'
+                  for number, attributes in enumerate(cells))
+    found = domain_xml.read(domain(
+        metadata=f'{RAM}<memoryBacking>{backing}</memoryBacking>',
+        cputune=f'<cpu><numa>{cpu}</numa></cpu>'))
+    assert found.private_ram_bytes == ram_bytes

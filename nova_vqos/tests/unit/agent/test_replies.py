@@ -75,7 +75,8 @@ class TestServer:
             'entitled_cu': 60, 'quantum_class': 'io',
             'dd_billing': 'account', 'right': False, 'problem': '',
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
-            'rates': None, 'clock': None, 'bill': None, 'quantum': None,
+            'rates': None, 'clock': None, 'emulator_memory': None,
+            'bill': None, 'quantum': None,
             'guarantee': None, 'correction': None,
             'last_recap': None}
 

@@ -272,6 +272,14 @@ class TestServer:
         assert values(found, 'server_correction_predicted') == []
         assert values(found, 'server_instructions_per_cpu_second') == []
 
+    def test_the_memory_of_its_emulator(self, agent):
+        name = 'server_emulator_memory_bytes'
+        found = agent.scrape()
+        assert values(found, name, bound='low') == [30_000_000]
+        assert values(found, name, bound='high') == [90_000_000]
+        agent.servers[0]['emulator_memory'] = None
+        assert values(agent.scrape(), name) == []
+
     def test_texts_are_escaped(self, agent):
         # New lines are none any more where a message was read.
         name = 'a "b"\\ {c="d"} 1'

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifications: what is in them, that they are sent, and that none waits."""
 
+import dataclasses
 import threading
 import time
 
@@ -27,7 +28,7 @@ class TestPayload:
         host.use(times=30, vcpu_ns=10**8, emulator_ns=10**7,
                  throttled_ns=10**9)
         payload, = host.sent.usages
-        assert payload['payload_version'] == '1.0'
+        assert payload['payload_version'] == '1.1'
         assert payload['server_uuid'] == billing_host.UUID
         assert payload['project_id'] == 'p'
         assert payload['host'] == 'here'
@@ -39,6 +40,18 @@ class TestPayload:
         assert payload['throttled_s'] == 30
         assert payload['debt_cu_s'] == 0
         assert payload['total_cu_s'] == payload['used_cu_s']
+
+    @pytest.mark.parametrize('ram_bytes, bounds', [
+        (None, None), (0, {'low': 9000, 'high': 9000}),
+        (5000, {'low': 4000, 'high': 9000})])
+    def test_the_memory_of_its_emulator(self, host, ram_bytes, bounds):
+        host.begin()
+        host.subjects[billing_host.UUID] = dataclasses.replace(
+            host.subjects[billing_host.UUID], private_ram_bytes=ram_bytes)
+        host.hypervisor.emulator_bytes[billing_host.UUID] = 9000
+        host.use(times=30, vcpu_ns=10**8)
+        payload, = host.sent.usages
+        assert payload['emulator_memory_bytes'] == bounds
 
     def test_each_amount_is_sent_once_and_the_last_at_the_end(self, host):
         host.begin()

@@ -182,3 +182,14 @@ def test_a_server_without_a_correction():
     shown = dict(servers.fields('compute-1', parse(BRIEF)))['correction']
     assert shown.human_readable() == '-'
     assert plain(shown) is None
+
+
+@pytest.mark.parametrize(('found', 'text'), [
+    ({'low_bytes': 0, 'high_bytes': 95 * 2**20},
+     'at least 0.0 MiB, at most 95.0 MiB'),
+    ({'low_bytes': 2**20, 'high_bytes': 2**20}, '1.0 MiB'), (None, '-')])
+def test_the_memory_of_an_emulator(found, text):
+    shown = dict(servers.fields('compute-1', parse(
+        BRIEF | {'emulator_memory': found})))['emulator_memory']
+    assert shown.human_readable() == text
+    assert plain(shown) == found

@@ -66,7 +66,8 @@ class TestLibvirt:
                 uuid=fakes.UUID, name='a', vcpus=2, pcpus=frozenset({1}),
                 cpuset=frozenset({1}),
                 extra_specs={'resources:CUSTOM_VQOS_CPU_UNIT': '60'},
-                flavor_name='f', flavor_id='7', incoming=False)
+                flavor_name='f', flavor_id='7', incoming=False,
+                private_ram_bytes=8192 * 1024)
         finally:
             domain.destroy()
 
