@@ -267,8 +267,7 @@ _FIELDS: Mapping[str, _Field] = {
     'throttled_s': lambda view: _counter_s(view, 'throttled_ns'),
     'rates': lambda view: view.history.rates(view.coefficient, view.now_s),
     'clock': _clock,
-    'bill': lambda view: (None if view.server.dd_billing == servers.NO_BILLING
-                          else view.billing.bill),
+    'bill': lambda view: view.billing.bill,
     'quantum': lambda view: view.quantum.slices,
     'guarantee': lambda view: view.guarantee.message(view.server,
                                                      _clock(view)),

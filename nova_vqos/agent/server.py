@@ -118,6 +118,17 @@ class Server:
             for interface in self.domain.interfaces.values())
 
     @property
+    def may_be_accounted(self) -> bool:
+        """Whether its account may be kept though nobody asks to bill it.
+
+        It has units, and its flavor as booted does not say ``off``. A push
+        has ``off`` for a flavor that says nothing, too.
+        """
+        specs = None if self.domain is None else self.domain.extra_specs
+        return (self.policy is not None and specs is not None
+                and policies.DD_BILLING_KEY not in specs)
+
+    @property
     def guarantee(self) -> str:
         """That of its policy; one without units has none."""
         return NO_GUARANTEE if self.policy is None else self.policy.guarantee

@@ -107,7 +107,8 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
             ceiling_s=options.debt_ceiling_s,
             dropped_packets=options.bill_dropped_packets,
             charge_received=options.charge_received_packets,
-            usage_interval_s=options.usage_interval_s),
+            usage_interval_s=options.usage_interval_s,
+            accounts_all=options.account_all),
         host=conf.host,
         reserve_cu=agent_state.read(conf.vqos.agent_state_path).reserve_cu
         or 0)

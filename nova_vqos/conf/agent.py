@@ -178,9 +178,10 @@ Must be the same for agent and nova-compute.
         help="""
 Interval, in seconds, at which the agent bills the I/O of servers.
 
-Only servers whose flavor has ``vqos:dd_billing`` are billed. With an interval
-of 2, a server that pays for steady I/O stays within 2 % of its entitlement in
-any 30 seconds. I/O that starts suddenly is billed one or two intervals later:
+Servers whose flavor has ``vqos:dd_billing`` are billed; see account_all for
+others. With an interval of 2, a server that pays for steady I/O stays within 2
+% of its entitlement in any 30 seconds. I/O that starts suddenly is billed one
+or two intervals later:
 in simulations the worst 30 seconds were 2.7 % above the entitlement with
 modelled I/O of two tenths of it, 4.3 % with five tenths, 9.1 % with eight
 tenths, and 23 % with I/O as large as the entitlement. A longer interval
@@ -188,6 +189,19 @@ increases these figures.
 
 A server that uses less than 2 % of a pCPU, and of its entitlement less than
 1 % if it pays, is billed once in 30 seconds.
+"""),
+    cfg.BoolOpt(
+        'account_all',
+        default=True,
+        help="""
+Whether the agent keeps an account of all servers with units, as for figures.
+
+Without it, only servers whose flavor has ``vqos:dd_billing`` have one. An
+account costs its server nothing, and shows what its I/O costs the host. It is
+brought up to date once in 30 seconds. The agent sends no notifications of such
+a server, and the account stays behind when the server leaves the host. It
+needs the costs of I/O in the profile (``nova-vqos-calibrate io``). A flavor
+with ``vqos:dd_billing=off`` has its servers left out.
 """),
     cfg.StrOpt(
         'pushed_path',

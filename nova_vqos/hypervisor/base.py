@@ -381,7 +381,8 @@ class UsageDriver(abc.ABC):
 
         :param uuids: of all domains that are read at times
         :param idle_shares: of a pCPU, by UUID: a domain that uses less is
-            left out, for 30 s at the most; others are always read
+            left out, for 30 s at the most; infinite: it is left out for that
+            long, whatever it uses; others are always read
         :returns: by UUID
         """
 

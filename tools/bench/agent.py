@@ -13,7 +13,9 @@ As root::
 
 The machine may be slower or faster than any other, and busy: --beside CHECKOUT
 measures the agent of another checkout on the same guests, in turns with this
-one. --billed has all servers billed. --profile shows where the time goes, by
+one. --billed has all servers billed. --accounted measures an agent that keeps
+the accounts of servers that nobody asked to bill in turns with one that does
+not. --profile shows where the time goes, by
 thread and by function of the loop; what the profiler costs is in the latter
 alone.
 
@@ -35,10 +37,13 @@ import lab_host
 import rom_guests
 
 from nova_vqos import policy
+from nova_vqos.profile import io
+from nova_vqos.tests.fixtures import make_profiles
 from nova_vqos_lab import process
 
 HERE = 'here'
 BESIDE = 'beside'
+UNACCOUNTED = 'unaccounted'
 # By the number of servers: % of a core without bills, MiB.
 AIMS = {200: (0.2, 80), 1000: (0.5, 160)}
 # With bills: % of a core.
@@ -76,13 +81,22 @@ def main() -> int:
                         help='another checkout of this project')
     parser.add_argument('--billed', action='store_true',
                         help='bill all servers, with a disk and a tap each')
+    parser.add_argument('--accounted', action='store_true',
+                        help='compare with an agent whose account_all is off, '
+                        'with a disk and a tap for each server')
+    parser.add_argument('--turns', type=int, default=TURNS,
+                        help='of each agent, where there are two (default '
+                        '%(default)s)')
     parser.add_argument('--profile', action='store_true',
                         help='show where the time goes')
     options = parser.parse_args()
     if options.beside and not (options.beside / 'nova_vqos').is_dir():
         parser.error(f'--beside is {options.beside}: there is no nova_vqos')
+    if options.accounted and (options.beside or options.billed):
+        parser.error('--accounted goes with neither --beside nor --billed')
     lab_host.prepare()
-    with lab_host.started() as bench:
+    with lab_host.started(io.document(
+            make_profiles.make_io()) if options.accounted else None) as bench:
         bench.start_bus()
         report = measure(bench, options)
         print_report(report)
@@ -94,22 +108,25 @@ def main() -> int:
 
 def measure(bench: lab_host.BenchHost, options: argparse.Namespace) -> dict:
     """Measure everything on a host that runs."""
-    checkouts = {HERE: lab_host.ROOT}
+    # The checkout of each agent, and its options.
+    agents = {HERE: (lab_host.ROOT, '')}
     if options.beside:
-        checkouts[BESIDE] = options.beside.resolve()
+        agents[BESIDE] = options.beside.resolve(), ''
+    if options.accounted:
+        agents[UNACCOUNTED] = lab_host.ROOT, 'account_all = false'
     quiet_percent = busy_percent(10, lab_host.libvirtd_pid(bench))[0]
-    alone = {name: cost_of(bench, checkout, 0, options.seconds / 2)
-             for name, checkout in checkouts.items()}
+    alone = {name: cost_of(bench, *agent, 0, options.seconds / 2)
+             for name, agent in agents.items()}
     guests = len(rom_guests.start(
         bench, options.guests,
         rom_guests.Kind(vcpus=options.vcpus, idle_units=20 * options.vcpus,
-                        has_devices=options.billed),
+                        has_devices=options.billed or options.accounted),
         limit_s=options.start_limit_s,
         specs={policy.DD_BILLING_KEY: 'account'} if options.billed else {}))
-    turns: dict[str, list[Cost]] = {name: [] for name in checkouts}
-    for _ in range(TURNS if options.beside else 1):
-        for name, checkout in checkouts.items():
-            turns[name].append(cost_of(bench, checkout, guests,
+    turns: dict[str, list[Cost]] = {name: [] for name in agents}
+    for _ in range(options.turns if len(agents) > 1 else 1):
+        for name, agent in agents.items():
+            turns[name].append(cost_of(bench, *agent, guests,
                                        options.seconds))
     report = {
         'guests': guests, 'vcpus_per_guest': options.vcpus,
@@ -118,7 +135,7 @@ def measure(bench: lab_host.BenchHost, options: argparse.Namespace) -> dict:
         'agents': {name: summary(alone[name], costs, guests, quiet_percent)
                    for name, costs in turns.items()}}
     here = report['agents'][HERE]
-    if options.billed:
+    if options.billed or options.accounted:
         report['aims_met'] = all(
             here['expected'][number]['cpu_percent'] <= most
             for number, most in BILLED_AIMS.items())
@@ -130,10 +147,13 @@ def measure(bench: lab_host.BenchHost, options: argparse.Namespace) -> dict:
     return report
 
 
-def cost_of(bench: lab_host.BenchHost, checkout: pathlib.Path, guests: int,
-            seconds: float) -> Cost:
-    """Measure one agent."""
-    with running(bench, checkout, guests) as agent:
+def cost_of(bench: lab_host.BenchHost, checkout: pathlib.Path, config: str,
+            guests: int, seconds: float) -> Cost:
+    """Measure one agent.
+
+    :param config: lines of the section vqos_agent of its configuration
+    """
+    with running(bench, checkout, guests, agent=config) as agent:
         cpu_percent, libvirtd_percent = busy_percent(
             seconds, agent.pid, lab_host.libvirtd_pid(bench))
         return Cost(cpu_percent, libvirtd_percent,
@@ -210,10 +230,11 @@ def print_report(report: dict) -> None:
         for number, one in agent['expected'].items():
             print(f'  expected at {number}: {one["cpu_percent"]:.3f} %, '
                   f'{one["memory_mib"]:.0f} MiB')
-    if BESIDE in report['agents']:
-        here, beside = (report['agents'][name] for name in (HERE, BESIDE))
-        ratio = here['cpu_percent'] / beside['cpu_percent']
-        print(f'here over beside: {ratio:.2f} times the CPU time')
+    for name, agent in report['agents'].items():
+        if name != HERE:
+            ratio = (report['agents'][HERE]['cpu_percent']
+                     / agent['cpu_percent'])
+            print(f'here over {name}: {ratio:.2f} times the CPU time')
     print(f'aims: {"met" if report["aims_met"] else "missed"}')
 
 

@@ -52,12 +52,15 @@ class Options:
     dropped_packets: bool = False
     charge_received: bool = False
     usage_interval_s: float = 60.0
+    accounts_all: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Billable:
     """A server to bill.
 
+    :ivar is_default: whether nobody asked to bill it: its account is one of
+        this host alone, is brought up to date rarely, and is not notified
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
     :ivar began_s: when its guest began to run here; None: unknown
     :ivar billed_since_s: earlier use is not billed; None: all is
@@ -84,6 +87,7 @@ class Billable:
     billed_since_s: float | None = None
     limits_threads: bool = True
     private_ram_bytes: int | None = None
+    is_default: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -242,14 +246,17 @@ class Biller:
                      ) -> dict[str, float]:
         """Below which share of a pCPU a server need not be billed now.
 
-        One that pays for something must be: its limit follows from it.
+        One that pays for something must be: its limit follows from it. One
+        that nobody asked to bill can always wait.
         """
         found = {}
         for uuid, subject in wanted.items():
             book = self._books.running.get(uuid)
             if book is None:
                 continue
-            if subject.limit_share is None:
+            if subject.is_default:
+                found[uuid] = float('inf')
+            elif subject.limit_share is None:
                 found[uuid] = _IDLE_SHARE
             elif (subject.limit_share == 1.0 and not book.account.debt_cu_us
                     and subject.entitlement_cu):
@@ -283,6 +290,8 @@ class Biller:
         book = self._books.running.get(subject.uuid)
         if book is None:
             book = self._books.begin(subject.uuid, subject.origin)
+        if not (subject.is_default or book.is_claimed):
+            book.is_claimed = True
             self.transfer.begin(subject.uuid, accounts.cu_us(
                 self.options.ceiling_s * (subject.entitlement_cu or 0)))
         book.set_control(subject.limit_share)
@@ -305,9 +314,10 @@ class Biller:
         self._capacity.add_server(
             meter.modelled_io(of_host_cu_us),
             unpaid_cu_us=self._unpaid_cu_us(book, of_host_cu_us))
-        notification = self._notifications.add(
-            subject.uuid, used_cu_us, bill.throttled_ns, book.report,
-            bill.length_s)
+        notification = None if subject.is_default else (
+            self._notifications.add(
+                subject.uuid, used_cu_us, bill.throttled_ns, book.report,
+                bill.length_s))
         if notification is not None:
             self._outbox.notify(outbox.USAGE, notification
                                 | self._memory(subject))
@@ -364,9 +374,10 @@ class Biller:
         book.unmodelled |= new
         reason = ('the profile has no I/O costs' if costs is None else
                   'the profile has no costs for these')
-        LOG.warning("Server %s (%s) is billed for its threads' CPU time, but "
-                    'not for the kernel time of: %s: %s', subject.uuid,
-                    subject.name, '; '.join(sorted(new)), reason)
+        LOG.log(logging.DEBUG if subject.is_default else logging.WARNING,
+                "Server %s (%s) is billed for its threads' CPU time, but not "
+                'for the kernel time of: %s: %s', subject.uuid, subject.name,
+                '; '.join(sorted(new)), reason)
 
     def _report(self, book: books.Book,
                 subject: Billable) -> messages.Bill:

@@ -26,6 +26,7 @@ class Book:
 
     :ivar account: as it is now, stored or not
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
+    :ivar is_claimed: whether other hosts were asked for the account
     :ivar is_read: whether the ledger could be read
     :ivar stored: the account that the ledger had; None: it had none
     :ivar control: None: the server is not charged
@@ -37,6 +38,7 @@ class Book:
     def __init__(self, account: accounts.Account, origin: str) -> None:
         self.account = account
         self.origin = origin
+        self.is_claimed = False
         self.is_read = False
         self.stored: accounts.Account | None = None
         self.control: charge.Charge | None = None

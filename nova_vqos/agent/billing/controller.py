@@ -84,6 +84,9 @@ class BillState:
     """What the billing controller knows of one server.
 
     :ivar bill: the latest, for people; None: it is not billed
+    :ivar is_off: whether it is not billed, as far as known
+    :ivar is_default: whether nobody asked to bill it: its account is kept
+        since this host keeps those of all servers with units
     :ivar unread: why it is not billed, though it should be; '': it is
     :ivar billed_at_s: when it was last billed, or did not have to be; None:
         not looked at yet
@@ -95,6 +98,8 @@ class BillState:
 
     def __init__(self, _server: servers.Server) -> None:
         self.bill: messages.Bill | None = None
+        self.is_off = True
+        self.is_default = False
         self.unread = ''
         self.billed_at_s: float | None = None
         self.since_s: float | None = None
@@ -102,17 +107,24 @@ class BillState:
         self.billable_of: tuple[object, ...] = ()
         self._was_off = False
 
-    def follow(self, server: servers.Server, now_s: float) -> None:
-        """Follow the billing policy of a server."""
+    def follow(self, server: servers.Server, now_s: float, *,
+               accounts_all: bool) -> None:
+        """Follow the billing policy of a server.
+
+        :param accounts_all: whether this host keeps an account of servers
+            with units that nobody asks to bill
+        """
         if server.domain is None:
             return
         is_off = server.dd_billing == servers.NO_BILLING
-        if is_off:
+        self.is_default = is_off and accounts_all and server.may_be_accounted
+        self.is_off = is_off and not self.is_default
+        if self.is_off:
             self.bill = self.billed_at_s = None
             self.record_unread(server, '')
         elif self._was_off:
             self.since_s = now_s
-        self._was_off = is_off
+        self._was_off = self.is_off
 
     def record_bill(self, server: servers.Server, bill: messages.Bill,
                     now_s: float) -> None:
@@ -120,7 +132,7 @@ class BillState:
         self.billed_at_s = now_s
         self.record_unread(server, '')
         # Unless it was switched off in the meantime.
-        if server.dd_billing != servers.NO_BILLING:
+        if not self.is_off:
             self.bill = bill
 
     def record_unread(self, server: servers.Server, reason: str) -> None:
@@ -178,10 +190,13 @@ class BillingController(controller.Controller):
         """Follow the billing policy of a server."""
         if self._biller is None:
             return
-        self._states[server].follow(server, now_s)
+        state = self._states[server]
+        state.follow(server, now_s, accounts_all=(
+            self._biller.options.accounts_all
+            and self._costs(terms.profile) is not None))
         if not server.is_charged(terms):
             self._limits.forget(server)
-        if server.dd_billing == servers.NO_BILLING:
+        if state.is_off:
             self._billed.discard(server)
         else:
             self._billed.add(server)
@@ -212,7 +227,8 @@ class BillingController(controller.Controller):
                 _mean_cu(terms.profile), frozenset(
                     server.uuid for server in self._servers.values()
                     if server.domain is not None
-                    and server.dd_billing == servers.NO_BILLING),
+                    and server.dd_billing == servers.NO_BILLING
+                    and self._states[server].is_off),
                 self._sources()),
             functools.partial(self._apply_bills, tuple(to_bill)))
 
@@ -254,7 +270,7 @@ class BillingController(controller.Controller):
             return None
         billable_of = (
             server.revision, server.origin, server.runs_since_s, terms.profile,
-            state.since_s, limit_share)
+            state.since_s, state.is_default, limit_share)
         if billable_of != state.billable_of:
             state.billable = self._make_billable(
                 server, terms.profile, limit_share,
@@ -272,9 +288,11 @@ class BillingController(controller.Controller):
         if server.is_arriving:
             # Its QEMU still receives what is not the server's work.
             return None
+        state = self._states[server]
         return billers.Billable(
             uuid=server.uuid, name=server.name, project_id=domain.project_id,
-            billing=server.dd_billing, origin=server.origin,
+            billing='account' if state.is_default else server.dd_billing,
+            is_default=state.is_default, origin=server.origin,
             began_s=server.runs_since_s,
             coefficient=server.coefficient(profile),
             host_coefficient=server.host_coefficient(profile),
@@ -282,7 +300,7 @@ class BillingController(controller.Controller):
                             else server.policy.units),
             limit_share=limit_share,
             devices=meter.Devices(domain.interfaces, domain.disks),
-            billed_since_s=self._states[server].since_s,
+            billed_since_s=state.since_s,
             limits_threads=limits_threads,
             private_ram_bytes=domain.private_ram_bytes)
 
@@ -295,7 +313,8 @@ class BillingController(controller.Controller):
         self._now_s = now_s
         for server in self._billed:
             state = self._states[server]
-            if state.billed_at_s is None or paused:
+            # Nobody waits for the account of one that nobody asked to bill.
+            if state.billed_at_s is None or paused or state.is_default:
                 state.billed_at_s = now_s
             if now_s - state.billed_at_s < longest_s:
                 continue

@@ -62,6 +62,11 @@ class Schedule:
         return (last_run != run or passed_s >= _IDLE_INTERVAL_S
                 or cpu_ns - last_ns > idle_share * passed_s * 1e9)
 
+    def is_old(self, uuid: str, now_s: float) -> bool:
+        """Whether a domain is to be asked now, whatever it used."""
+        last_s = self._answered.get(uuid, ('', float('-inf'), 0))[1]
+        return now_s - last_s >= _IDLE_INTERVAL_S
+
     def record(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> None:
         """Record that a domain has answered."""
         self._answered[uuid] = run, now_s, cpu_ns

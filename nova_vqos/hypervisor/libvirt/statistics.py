@@ -76,6 +76,9 @@ class StatisticsReader:
         """Whether a domain is to be read: one counter shows what it used."""
         if idle_share is None:
             return True
+        if idle_share == float('inf'):
+            # Whatever it used: nothing has to be read.
+            return self._schedule.is_old(uuid, time.monotonic())
         try:
             run, total_ns = self._domains.use(
                 uuid, accounting.Account, accounting.Account.read_total)

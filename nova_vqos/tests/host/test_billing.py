@@ -9,6 +9,10 @@ import time
 import pytest
 
 from nova_vqos.billing import ledger
+from nova_vqos.profile import document
+from nova_vqos.profile import io
+from nova_vqos.tests.fixtures import make_profiles
+from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
@@ -218,3 +222,24 @@ def test_the_limit_returns_unless_it_moves(lab, server_on, agent_of, client):
     assert domain_limit(guest)[0] == -1
     wait_domain_limit(guest, guests.CAP)
     assert client.get_server(lab.fast, guest)['tamperings'] == []
+
+
+def test_one_that_nobody_asked_to_bill_has_an_account(lab, server_on,
+                                                      agent_of, client):
+    """Where the host has the costs of I/O; and nothing else of it changes."""
+    path = agents.profile_path(lab.fast)
+    document.store(document.load(path)._replace(
+        io=io.document(make_profiles.make_io())), path)
+    agent_of(lab.fast)
+    guest = server_on(lab.fast)
+    left_out = server_on(lab.fast, vqos_dd_billing='off')
+    bill = wait_billed(client, lab.fast, guest, billing='account')
+    assert bill['limit_cu'] is None
+    report = client.get_server(lab.fast, guest)
+    assert report['dd_billing'] == 'off'
+    assert report['emulator_memory']['high_bytes'] > 0
+    client.wait_right(guest)
+    assert domain_limit(guest)[0] == -1
+    process.wait_until(lambda: vcpu_cu_s(lab.fast, guest) > 0, LIMIT_S,
+                       'its account on the disk')
+    assert client.get_server(lab.fast, left_out)['bill'] is None

@@ -337,6 +337,19 @@ class TestUsages:
         host.time('vcpu0', 4_999_980)
         assert reader.usages([fakes.UUID], idle)[fakes.UUID].disks
 
+    def test_one_that_can_always_wait_is_left_out(self, reader, statistics,
+                                                  host, monkeypatch):
+        waits = {fakes.UUID: float('inf')}
+        assert reader.usages([fakes.UUID], waits)[fakes.UUID].disks
+        statistics.calls.clear()
+        host.time('', 5_000_000)
+        host.time('vcpu0', 4_999_980)
+        assert reader.usages([fakes.UUID], waits) == {}
+        assert statistics.calls == []
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, 'monotonic', lambda: now_s + 31.0)
+        assert reader.usages([fakes.UUID], waits)[fakes.UUID].disks
+
     def test_one_of_which_nothing_is_known_is_read(self, reader, host,
                                                      caplog):
         idle = {fakes.UUID: 0.5}
