@@ -255,7 +255,9 @@ SERVER = (
               (f'max(nova_vqos_server_entitled_cpu_units{_S})', 'promised'),
               (f'min(nova_vqos_server_limit_cpu_units{_S})', 'limit'),
               ('sum(rate(nova_vqos_server_vcpu_cpu_unit_seconds_total'
-               f'{_S}[$__rate_interval]))', 'delivered'))),
+               f'{_S}[$__rate_interval]))', 'delivered'),
+              (f'sum(nova_vqos_server_rolling_4h_cpu_units{_S})',
+               'mean of four hours, with its I/O'))),
     Panel('In seconds of its host',
           'Of each second and vCPU: what it ran, was held back by a limit, '
           'and was ready and did not run', SHARE, tuple(

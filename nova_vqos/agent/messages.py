@@ -16,6 +16,7 @@ from nova_vqos import policy_override
 from nova_vqos import primitives
 from nova_vqos import room
 from nova_vqos.billing import host_load
+from nova_vqos.billing import rolling
 from nova_vqos.quantum import probe_result
 
 # The host.
@@ -314,6 +315,8 @@ class Bill:
     :ivar inherited: whether the statement of the host that had the account is
         included
     :ivar stored: whether accounts can be written to the ledger
+    :ivar rolling_4h: mean use on this host in the last four hours; None: not
+        known
     """
 
     server_uuid: str = ''
@@ -332,6 +335,7 @@ class Bill:
     not_modelled: tuple[str, ...] = ()
     inherited: bool = False
     stored: bool = True
+    rolling_4h: rolling.Mean | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

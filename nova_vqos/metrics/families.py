@@ -278,6 +278,10 @@ OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
     'Whether its I/O alone costs more than its units', SERVER_LABELS)
 
+ROLLING = Family(
+    'nova_vqos_server_rolling_4h_cpu_units', GAUGE,
+    'Mean use on this host in the last four hours, I/O included; what was '
+    'before its first bill here counts as nothing', SERVER_LABELS)
 EMULATOR_MEMORY = Family(
     'nova_vqos_server_emulator_memory_bytes', GAUGE,
     "Private memory of its emulator beyond the guest's RAM, at least and at "

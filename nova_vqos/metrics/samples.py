@@ -214,7 +214,9 @@ def _server(server: messages.Server, deliveries: Deliveries,
             (families.DEBT, bill.debt_cu_s),
             (families.WRITTEN_OFF, bill.written_off_here_cu_s),
             (families.OVERDRAWN, bill.overdrawn),
-            (families.LIMIT, bill.limit_cu)]
+            (families.LIMIT, bill.limit_cu),
+            (families.ROLLING,
+             None if bill.rolling_4h is None else bill.rolling_4h.cu)]
     # NOTE: with the same labels, one after the other: so their text is cheap.
     return found + [families.Sample(family, labels, float(value))
                     for family, value in figures if value is not None]

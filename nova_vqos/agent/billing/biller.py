@@ -24,6 +24,7 @@ from nova_vqos.billing import costs as io_costs
 from nova_vqos.billing import host_load
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
+from nova_vqos.billing import rolling
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 
@@ -133,6 +134,7 @@ class Biller:
         self.transfer = transfer.AccountTransfer(
             self._books, sender, host, clock=clock, utc=utc)
         self._capacity = host_load.HostLoad(reserve_cu)
+        self._rolling = rolling.RollingUses()
         self._notifications = notifications.UsageNotifications(
             host, options.usage_interval_s, clock=clock, utc=utc)
         self._began = False
@@ -304,6 +306,9 @@ class Biller:
         book.bill(used_cu_us,
                   meter.baseline(last, reading, subject.devices),
                   bill.length_s)
+        book.rolling = self._rolling.add(
+            subject.uuid, reading.read_at_s, bill.length_s,
+            sum(used_cu_us.values()))
         self._charge(book, subject, used_cu_us, bill.length_s)
         self._log_unmodelled(book, subject, bill, costs)
         self._books.store_later(book.account)
@@ -403,7 +408,7 @@ class Biller:
             not_modelled=tuple(sorted(book.unmodelled)),
             inherited=(bool(account.inherited.server_uuid)
                        and not account.awaits_statement),
-            stored=not self._books.problem)
+            stored=not self._books.problem, rolling_4h=book.rolling)
 
     def _read_host(self, pcpu_cu: float) -> None:
         if not self._capacity.is_due(self._clock()):

@@ -14,6 +14,7 @@ from nova_vqos.billing import account as accounts
 from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
+from nova_vqos.billing import rolling
 from nova_vqos.billing import usage
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Book:
     :ivar stored: the account that the ledger had; None: it had none
     :ivar control: None: the server is not charged
     :ivar lately: used in the last interval by component, in CU
+    :ivar rolling: mean use in the last four hours; None: there was no bill
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
     :ivar report: the latest bill; None: there was none
     """
@@ -43,6 +45,7 @@ class Book:
         self.stored: accounts.Account | None = None
         self.control: charge.Charge | None = None
         self.lately: dict[str, float] = {}
+        self.rolling: rolling.Mean | None = None
         self.unmodelled: frozenset[str] = frozenset()
         self.report: messages.Bill | None = None
 

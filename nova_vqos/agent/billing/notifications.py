@@ -24,6 +24,7 @@ class _Interval:
     """The usage of a server since its last notification.
 
     :ivar read_utc_s: of its latest bill
+    :ivar peak_cu: highest mean use of four hours
     """
 
     began_utc_s: float
@@ -33,6 +34,7 @@ class _Interval:
     used_cu_us: dict[str, int] = dataclasses.field(
         default_factory=account.nothing)
     throttled_ns: int = 0
+    peak_cu: float = 0.0
 
 
 class UsageNotifications:
@@ -73,6 +75,8 @@ class UsageNotifications:
         for name in meter.COMPONENTS:
             interval.used_cu_us[name] += used_cu_us[name]
         interval.throttled_ns += throttled_ns
+        if report.rolling_4h is not None:
+            interval.peak_cu = max(interval.peak_cu, report.rolling_4h.cu)
         if now_s < interval.began_s + self._interval_s:
             return None
         self._intervals[uuid] = _Interval(utc_s, now_s, utc_s, now_s)
@@ -114,4 +118,8 @@ class UsageNotifications:
             'entitled_cu_s': (None if entitlement_cu is None
                               else round(entitlement_cu * length_s, 3)),
             'throttled_s': interval.throttled_ns / 1e9,
+            'rolling_4h': None if report.rolling_4h is None else {
+                'cu': round(report.rolling_4h.cu, 3),
+                'peak_cu': round(interval.peak_cu, 3),
+                'covered_s': round(report.rolling_4h.covered_s, 3)},
             'emulator_memory_bytes': None}

@@ -378,6 +378,10 @@ def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:
             f'{name}: {used:.2f} CU s, lately '
             f'{bill.used_lately_cu.get(name, 0):.2f} CU'
             for name, used in bill.used_cu_s.items()))),
+        ('rolling_4h_cu', output.Shown(
+            bill.rolling_4h, '' if bill.rolling_4h is None else
+            f'{bill.rolling_4h.cu:.2f}, of which '
+            f'{bill.rolling_4h.covered_s / 3600:.1f} h were billed here')),
         ('limit_cu', _rounded(bill.limit_cu, 2)),
         ('debt_cu_s', _rounded(bill.debt_cu_s, 2)),
         ('written_off_cu_s', _rounded(bill.written_off_cu_s, 2))]

@@ -272,6 +272,12 @@ class TestServer:
         assert values(found, 'server_correction_predicted') == []
         assert values(found, 'server_instructions_per_cpu_second') == []
 
+    def test_the_rolling_mean(self, agent):
+        name = 'server_rolling_4h_cpu_units'
+        assert values(agent.scrape(), name) == [42.5]
+        agent.servers[0]['bill']['rolling_4h'] = None
+        assert values(agent.scrape(), name) == []
+
     def test_the_memory_of_its_emulator(self, agent):
         name = 'server_emulator_memory_bytes'
         found = agent.scrape()

@@ -53,6 +53,31 @@ class TestPayload:
         payload, = host.sent.usages
         assert payload['emulator_memory_bytes'] == bounds
 
+    def test_the_peak_of_the_rolling_mean(self, host):
+        host.begin()
+        # Of 100 CU for a minute, and nothing since.
+        host.use(times=30, vcpu_ns=2 * 10**9)
+        host.use(times=9000)
+        first, *others = [one['rolling_4h'] for one in host.sent.usages]
+        assert first['cu'] == first['peak_cu'] == pytest.approx(
+            100 * 60 / 14_400, abs=1e-3)
+        assert first['covered_s'] == 60
+        last = others[-1]
+        assert (last['cu'], last['peak_cu']) == (0, 0)
+        assert last['covered_s'] == 14_400
+        # It falls within an interval.
+        assert any(one['peak_cu'] > one['cu'] for one in others)
+        assert all(one['peak_cu'] >= one['cu'] for one in others)
+
+    def test_a_new_start_does_not_lower_the_rolling_mean(self, host):
+        host.begin()
+        host.use(times=30, vcpu_ns=2 * 10**9)
+        host.leave()
+        host.round()
+        host.begin(run='two')
+        found = host.use(times=1).report.rolling_4h
+        assert found.cu == pytest.approx(100 * 60 / 14_400, abs=1e-3)
+
     def test_each_amount_is_sent_once_and_the_last_at_the_end(self, host):
         host.begin()
         host.use(times=100, emulator_ns=10**7)

@@ -193,3 +193,14 @@ def test_the_memory_of_an_emulator(found, text):
         BRIEF | {'emulator_memory': found})))['emulator_memory']
     assert shown.human_readable() == text
     assert plain(shown) == found
+
+
+@pytest.mark.parametrize('known', [True, False])
+def test_the_rolling_mean(known):
+    rolling = {'cu': 42.25, 'covered_s': 5400.0} if known else None
+    found = dict(servers.fields('compute-1', parse(
+        BRIEF | {'bill': BRIEF['bill'] | {'rolling_4h': rolling}})))
+    shown = found['rolling_4h_cu']
+    assert plain(shown) == rolling
+    assert ('42.25' in shown.human_readable()) is known
+    assert ('1.5 h' in shown.human_readable()) is known
