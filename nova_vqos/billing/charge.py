@@ -13,13 +13,19 @@ the long run whatever its forecast is worth, and whatever a write of a quota
 gives away (TRAPS, Linux 1). A server pays for its I/O only, never for what its
 vCPUs got by themselves.
 
+I/O in bursts is forecast from what was seen in the last minute. As long as no
+window has more of it than one had before, it comes and goes as it did, and
+the limit stays. If one has more, the I/O may be here to stay: where the window
+is about to hold more than it may, the limit is lowered at once, and raised at
+once when that turns out to be a burst. Where the memory of bursts costs a
+server more of its units than it is worth, it is dropped.
+
 Few writes: in steady state none within ten seconds of another, nor any for
-less than the dead band. What comes and goes within the window is no reason
-for one: its average is what counts. Only where the window is about to hold
-more than it may, the limit is lowered at once.
+less than the dead band.
 """
 
 import collections
+from collections.abc import Iterator
 import dataclasses
 
 #: In which the entitlement may be exceeded by ALLOWED_EXCESS at most.
@@ -27,9 +33,21 @@ WINDOW_S = 30.0
 ALLOWED_EXCESS = 0.02
 
 WRITE_INTERVAL_S = 10.0
-# What was used beside the limit is what it was in this time, or in the whole
-# window: the higher of the two.
+# How long I/O is remembered.
+_MEMORY_S = 60.0
+# In which I/O that may be here to stay is seen.
 _RECENT_S = 10.0
+# Of the entitlement: what a window with as much I/O as the most that is
+# remembered may exceed it by.
+_MARGIN = ALLOWED_EXCESS / 4
+# In seconds of the entitlement: a window with so much more I/O has more.
+_MORE_S = 0.01
+# Units that a server did not get, since its limit was lower than what it paid
+# for: of all of them this part is tolerated, and so many seconds of them once.
+# Then I/O that has ended for so long is forgotten.
+_LOSS_SHARE = 0.02
+_MOST_LOST_S = 4.0
+_QUIET_S = 15.0
 # Of the entitlement: a change of the limit by less is none.
 _DEAD_BAND = 0.01
 # A limit above this is none: no I/O that is worth a write.
@@ -50,6 +68,8 @@ _ALARM = 0.75
 # A server that has used less than this of its limit for a whole window needs
 # no limit.
 _BUSY = 0.9
+# Of the limit: what is used above this was not held by it.
+_OVERRUN = 1.05
 # Writes that come sooner than WRITE_INTERVAL_S: two at once, and another one
 # in each window.
 _SOON_AT_ONCE = 2.0
@@ -116,9 +136,11 @@ class _Seen:
 
     :ivar used_s: in all
     :ivar io_s: for I/O
-    :ivar rest_s: beside the limit
+    :ivar rest_s: beside the limit, or in spite of it
     :ivar excess_s: used above the entitlement, and for I/O; negative: unused
     :ivar balance_s: see Charge, at its end
+    :ivar recent_rest_s: beside the limit in the last _RECENT_S
+    :ivar window_rest_s: likewise, in the last WINDOW_S
     """
 
     length_s: float
@@ -127,6 +149,8 @@ class _Seen:
     rest_s: float
     excess_s: float
     balance_s: float
+    recent_rest_s: float = 0.0
+    window_rest_s: float = 0.0
 
 
 class Charge:
@@ -146,8 +170,14 @@ class Charge:
         # Debt, or, below zero, what is kept for later.
         self._balance_cu_s = debt_cu_s
         self._seen: collections.deque[_Seen] = collections.deque()
+        self._seen_s = 0.0
         self._since_write_s = WRITE_INTERVAL_S
         self._soon_left = _SOON_AT_ONCE
+        # The limit before this one, which may have been in force for a while.
+        self._share_before = limit_share
+        # Whether the limit is that of I/O that may be here to stay.
+        self._expects_more = False
+        self._lost_s = 0.0
 
     @property
     def debt_cu_s(self) -> float:
@@ -166,16 +196,27 @@ class Charge:
         self._soon_left = min(_SOON_AT_ONCE, self._soon_left
                               + interval.length_s / WINDOW_S)
         self.overdrawn = self._mean('io_s', WINDOW_S) > 1
+        # When the limit can be lowered and raised at once, as I/O is unknown.
+        if (self._lost_s > _MOST_LOST_S and self._soon_left >= _SOON_AT_ONCE
+                and self._sum('rest_s', _QUIET_S) <= _MORE_S):
+            self._forget_io()
+        wanted, has_more = 1.0, False
         alarm = self._is_about_to_exceed()
-        wanted = self._wanted(terms, alarm=alarm)
-        if (abs(wanted - self.limit_share) < _DEAD_BAND
+        if alarm or not self._keeps_within_by_itself():
+            has_more = self._has_more_io()
+            wanted = self._wanted(terms, alarm=alarm, has_more=has_more)
+        change = wanted - self.limit_share
+        if (abs(change) < _DEAD_BAND
                 and (wanted == 1.0) == (self.limit_share == 1.0)):
             return written_off_cu_s
         if self._since_write_s < WRITE_INTERVAL_S:
-            if (not alarm or self._soon_left < 1
-                    or wanted > self.limit_share - 2 * _DEAD_BAND):
+            lower = alarm and change <= -2 * _DEAD_BAND
+            ended = (self._expects_more and not has_more
+                     and change >= 2 * _DEAD_BAND)
+            if self._soon_left < 1 or not (lower or ended):
                 return written_off_cu_s
             self._soon_left -= 1
+        self._expects_more = alarm and has_more
         self.limit_share = wanted
         self._since_write_s = 0.0
         return written_off_cu_s
@@ -194,27 +235,76 @@ class Charge:
         # Above it by its vCPUs alone is nothing that it has to pay for.
         excess_cu_s = min(excess_cu_s, interval.io_cu_s)
         ceiling_cu_s = terms.ceiling_s * terms.entitlement_cu
-        balance_cu_s = max(-_CREDIT_S * terms.entitlement_cu,
-                           self._balance_cu_s + excess_cu_s)
+        paid_cu_s = self._balance_cu_s + excess_cu_s
+        balance_cu_s = max(-_CREDIT_S * terms.entitlement_cu, paid_cu_s)
         self._balance_cu_s = min(balance_cu_s, ceiling_cu_s)
+        self._count_lost(terms, interval, balance_cu_s - paid_cu_s)
+        rest_cu_s = interval.rest_cu_s + self._overrun_cu_s(terms, interval)
+        self._share_before = self.limit_share
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
-                interval.used_cu_s, interval.io_cu_s, interval.rest_cu_s,
+                interval.used_cu_s, interval.io_cu_s, rest_cu_s,
                 excess_cu_s, self._balance_cu_s))))
-        while (sum(one.length_s for one in self._seen)
-               - self._seen[0].length_s >= WINDOW_S):
-            self._seen.popleft()
+        # Their sums include it.
+        self._seen[-1] = dataclasses.replace(
+            self._seen[-1], recent_rest_s=self._sum('rest_s', _RECENT_S),
+            window_rest_s=self._sum('rest_s', WINDOW_S))
+        self._seen_s += interval.length_s
+        while self._seen_s - self._seen[0].length_s >= _MEMORY_S:
+            self._seen_s -= self._seen.popleft().length_s
         return balance_cu_s - self._balance_cu_s
 
-    def _wanted(self, terms: Terms, *, alarm: bool) -> float:
-        if not alarm and self._keeps_within_by_itself():
-            return 1.0
-        rest_share = max(self._mean('rest_s', _RECENT_S),
-                         self._mean('rest_s', WINDOW_S))
+    def _overrun_cu_s(self, terms: Terms, interval: Interval) -> float:
+        """What its threads used in spite of the limit: it did not hold them.
+
+        A write of the limit gives some time away, and is made a while later.
+        """
+        limit_cu_s = (max(self.limit_share, self._share_before)
+                      * terms.entitlement_cu * interval.length_s)
+        return min(interval.io_cu_s - interval.rest_cu_s, max(
+            0.0, interval.used_cu_s - interval.rest_cu_s
+            - _OVERRUN * limit_cu_s))
+
+    def _count_lost(self, terms: Terms, interval: Interval,
+                    unused_cu_s: float) -> None:
+        """
+        :param unused_cu_s: that is not kept for later
+        """
+        self._lost_s = max(0.0, self._lost_s
+                           - _LOSS_SHARE * interval.length_s)
+        limit_cu_s = (self.limit_share * terms.entitlement_cu
+                      * interval.length_s)
+        is_busy = (interval.used_cu_s - interval.rest_cu_s
+                   >= _BUSY * limit_cu_s)
+        if is_busy and not self._expects_more:
+            self._lost_s += min(
+                unused_cu_s / terms.entitlement_cu,
+                (1 - self.limit_share) * interval.length_s)
+
+    def _forget_io(self) -> None:
+        """Forget what was used beside the limit; debts stay."""
+        self._lost_s = 0.0
+        self._seen = collections.deque(
+            dataclasses.replace(one, rest_s=0.0, recent_rest_s=0.0,
+                                window_rest_s=0.0) for one in self._seen)
+
+    def _has_more_io(self) -> bool:
+        """Whether there is more I/O now than there was at any time."""
+        *before, last = self._seen
+        return any(getattr(last, field) > _MORE_S + max(
+            (getattr(one, field) for one in before), default=0.0)
+            for field in ('recent_rest_s', 'window_rest_s'))
+
+    def _wanted(self, terms: Terms, *, alarm: bool, has_more: bool) -> float:
+        rest_share = max(
+            self._mean('rest_s', _MEMORY_S),
+            max(one.window_rest_s for one in self._seen) / WINDOW_S - _MARGIN)
+        if has_more:
+            rest_share = max(rest_share, self._mean('rest_s', _RECENT_S))
         # What was paid within the window had only come and gone.
-        lasting_s = max(0.0, min(one.balance_s for one in self._seen))
+        lasting_s = max(0.0, min(one.balance_s for one in self._window()))
         wanted = 1 - rest_share - lasting_s / _PAY_S
-        if alarm:
+        if alarm and has_more:
             last = self._seen[-1]
             wanted = min(wanted, 1 - max(
                 rest_share, last.rest_s / last.length_s)
@@ -226,9 +316,18 @@ class Charge:
         if self.limit_share == 1.0:
             return last.balance_s <= _NOISE_S
         return (last.balance_s <= 0
-                and sum(one.length_s for one in self._seen) >= WINDOW_S
+                and self._seen_s >= WINDOW_S
                 and all(one.used_s < _BUSY * self.limit_share * one.length_s
-                        for one in self._seen))
+                        for one in self._window()))
+
+    def _window(self) -> Iterator[_Seen]:
+        """The intervals of the last WINDOW_S, the last first."""
+        left_s = WINDOW_S
+        for one in reversed(self._seen):
+            if left_s <= 0:
+                return
+            yield one
+            left_s -= one.length_s
 
     def _is_about_to_exceed(self) -> bool:
         """Whether the window may hold too much before anything can be done."""

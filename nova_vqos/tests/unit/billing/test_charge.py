@@ -7,6 +7,8 @@ can get, and its I/O comes as a pattern says: the modelled part beside any
 limit, that of its threads within the domain's.
 """
 
+import bisect
+from collections.abc import Callable
 import random
 
 import hypothesis
@@ -22,6 +24,12 @@ INTERVAL_S = 2.0
 SETTLED_S = 120.0
 # Of I/O, in relation to the control's intervals.
 PHASES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+# Bursts that a server can have and still get its units: on, off.
+HONEST_S = ((2, 2), (4, 26))
+HONEST_SHARES = (0.3, 0.5, 0.8, 1.0)
+
+#: Modelled I/O at a time, as a part of the entitlement.
+Pattern = Callable[[float], float]
 
 
 class Server:
@@ -97,14 +105,20 @@ class Server:
 
     def worst_excess(self):
         """The most that a window held above the entitlement, relative."""
-        periods = round(charge.WINDOW_S / PERIOD_S)
-        used = self.used_cu_s[round(SETTLED_S / PERIOD_S):]
-        window = sum(used[:periods])
-        most = window
+        return max(self._used_in(charge.WINDOW_S, SETTLED_S)) - 1
+
+    def worst_minute(self, after_s=SETTLED_S):
+        """The least that any minute had, in terms of the entitlement."""
+        return min(self._used_in(60.0, after_s))
+
+    def _used_in(self, length_s, after_s):
+        periods = round(length_s / PERIOD_S)
+        used = self.used_cu_s[round(after_s / PERIOD_S):]
+        window_cu_s = sum(used[:periods])
+        yield window_cu_s / (length_s * ENTITLEMENT_CU)
         for old, new in zip(used, used[periods:], strict=False):
-            window += new - old
-            most = max(most, window)
-        return most / (charge.WINDOW_S * ENTITLEMENT_CU) - 1
+            window_cu_s += new - old
+            yield window_cu_s / (length_s * ENTITLEMENT_CU)
 
     def mean_share(self):
         used = self.used_cu_s[round(SETTLED_S / PERIOD_S):]
@@ -128,6 +142,90 @@ def on_off(share, on_s, off_s):
 def later(pattern, phase_s):
     """The same, so much later in relation to the control's intervals."""
     return lambda now_s: pattern(now_s - phase_s)
+
+
+def random_bursts(seed):
+    """Half of the seconds have I/O, of a random amount."""
+    chance = random.Random(seed)
+    bursts = [chance.choice((0, 1)) * chance.uniform(0, 0.4)
+              for _ in range(603)]
+    return lambda now_s: bursts[int(now_s)]
+
+
+def uneven(share, on_s, off_s, jitter, chance):
+    """Bursts whose amount, length and pause vary by so much."""
+    begins_s, ends_s, shares, now_s = [], [], [], 0.0
+    while now_s < 700:
+        begins_s.append(now_s)
+        now_s += on_s * chance.uniform(1 - jitter, 1 + jitter)
+        ends_s.append(now_s)
+        shares.append(share * chance.uniform(1 - jitter, 1 + jitter))
+        now_s += off_s * chance.uniform(1 - jitter, 1 + jitter)
+
+    def pattern(at_s):
+        index = bisect.bisect(begins_s, at_s) - 1
+        return (shares[index] if index >= 0 and at_s < ends_s[index]
+                else 0.0)
+    return pattern
+
+
+class TestHonestBursts:
+    """I/O that comes and goes within the window costs a server nothing."""
+
+    @pytest.mark.parametrize('share', HONEST_SHARES)
+    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    @pytest.mark.parametrize('threads', [0.0, 0.5])
+    def test_each_minute_has_97_percent(self, on_s, off_s, share, threads):
+        """And no window more than 102 %, but for what hides in an interval.
+
+        Of a burst that is in the middle between two intervals, half an
+        interval is not seen to be in the same window.
+        """
+        hidden_s = share * INTERVAL_S / 2 if (on_s, off_s) == (2, 2) else 0
+        for phase_s in PHASES_S:
+            server = Server(later(on_off(share, on_s, off_s), phase_s),
+                            threads=threads).run(600)
+            assert server.worst_minute() >= 0.97
+            assert server.worst_excess() <= max(
+                0.02, hidden_s / charge.WINDOW_S + 0.0005)
+            # Once it knows the bursts it leaves the limit alone.
+            assert server.settled()[1] <= 0.2
+
+    @pytest.mark.parametrize('share', HONEST_SHARES)
+    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    def test_a_server_that_wants_no_more_than_its_units(self, on_s, off_s,
+                                                        share):
+        """Its own work is what its I/O leaves on the average."""
+        own = 1 - share * on_s / (on_s + off_s)
+        for phase_s in PHASES_S[::2]:
+            server = Server(later(on_off(share, on_s, off_s), phase_s),
+                            threads=0.0, vcpu=constant(own)).run(300)
+            assert server.worst_minute() >= 0.97
+
+    @pytest.mark.parametrize('on_s, off_s, share, least', [
+        (2, 2, 0.3, 0.93), (2, 2, 0.5, 0.88), (2, 2, 0.8, 0.85),
+        (2, 2, 1.0, 0.86), (4, 26, 0.3, 0.96), (4, 26, 0.5, 0.95),
+        (4, 26, 0.8, 0.93), (4, 26, 1.0, 0.88)])
+    def test_the_first_minutes(self, on_s, off_s, share, least):
+        """The first bursts are no bursts yet."""
+        for phase_s in PHASES_S:
+            server = Server(later(on_off(share, on_s, off_s), phase_s)).run(90)
+            assert server.worst_minute(after_s=0.0) >= least
+
+    @pytest.mark.parametrize('share, least', [
+        (0.3, 0.97), (0.5, 0.94), (0.8, 0.89), (1.0, 0.82)])
+    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    def test_bursts_that_vary_by_a_tenth(self, on_s, off_s, share, least):
+        for seed in range(6):
+            server = Server(uneven(share, on_s, off_s, 0.1,
+                                   random.Random(seed))).run(600)
+            assert server.mean_share() >= least
+
+    def test_each_has_all_of_it_back_soon_after_the_last(self):
+        server = Server(lambda now_s: on_off(1.0, 2, 2)(now_s)
+                        if now_s < 200 else 0.0).run(300)
+        assert server.limits[100] < 0.6
+        assert server.limits[round(235 / INTERVAL_S)] == 1.0
 
 
 class TestSteadyState:
@@ -177,14 +275,14 @@ class TestSteadyState:
             assert server.worst_excess() <= worst
             # It is slow to trust in the end of I/O: that is what it costs.
             assert server.mean_share() >= 0.86
-            assert writes <= 7
+            assert writes <= 6
 
     @pytest.mark.parametrize('share, worst', [
         (0.1, 0.021), (0.2, 0.027), (0.3, 0.034), (0.5, 0.043)])
     def test_a_sudden_burst_is_seen_late(self, share, worst):
         """The bounds that doc/source/admin/billing.rst states."""
         most = max(
-            Server(later(on_off(share, 10, 60), phase_s)).run(
+            Server(later(on_off(share, 10, 120), phase_s)).run(
                 600).worst_excess() for phase_s in PHASES_S)
         # Nor is less of it so than is stated.
         assert worst - 0.003 <= most <= worst + 0.0005
@@ -192,19 +290,15 @@ class TestSteadyState:
     def test_rare_bursts_are_kept_within_too(self):
         server = Server(on_off(0.6, 3, 30)).run(600)
         assert server.worst_excess() <= 0.02
-        assert server.mean_share() >= 0.78
+        assert server.mean_share() >= 0.97
 
-    @pytest.mark.parametrize('seed', range(4))
+    @pytest.mark.parametrize('seed', range(16))
     def test_random_bursts(self, seed):
-        """Half of the seconds have I/O, of a random amount."""
-        chance = random.Random(seed)
-        bursts = [chance.choice((0, 1)) * chance.uniform(0, 0.4)
-                  for _ in range(601)]
-        server = Server(lambda now_s: bursts[int(now_s)]).run(600)
+        server = Server(random_bursts(seed)).run(600)
         _limits, writes = server.settled()
-        assert server.worst_excess() <= 0.02
-        assert server.mean_share() >= 0.93
-        assert writes <= 7
+        assert server.worst_excess() <= 0.025
+        assert server.mean_share() >= 0.95
+        assert writes <= 4
 
     def test_a_writer_that_changes_nothing_is_paid_for(self):
         """Each second it gives half a quota away, on the average."""
@@ -222,6 +316,23 @@ class TestSteadyState:
         server.run(300)
         assert server.writes == []
         assert server.worst_excess() <= 1e-6
+
+
+class TestWhatTheLimitDoesNotHold:
+    def test_threads_above_the_limit_are_paid_for_like_modelled_io(self):
+        """As where a kernel does not throttle vhost's."""
+        steps = Steps()
+        for _ in range(30):
+            steps.control.step(steps.terms, charge.Interval(
+                2.0, 2.0 * 64 * steps.control.limit_share, 0.25 * 2 * 64, 0.0))
+        assert steps.control.limit_share == pytest.approx(0.75, abs=0.05)
+
+    def test_threads_within_the_limit_need_none(self):
+        steps = Steps()
+        for _ in range(30):
+            steps.control.step(steps.terms, charge.Interval(
+                2.0, 0.75 * 2 * 64, 0.25 * 2 * 64, 0.0))
+        assert steps.control.limit_share == 1.0
 
 
 class TestLeftAlone:

@@ -41,7 +41,8 @@ class TestCharge:
         world.host.written.clear()
         world.busy(60)
         assert world.domain().quota_us < 29_000
-        assert 1 <= len(world.host.written) <= 8
+        # It uses as much whatever its limit is, so that falls again and again.
+        assert 1 <= len(world.host.written) <= 9
         # On cgroup v1 no vCPU has more than all of them.
         assert all(limit.quota_us <= world.domain().quota_us
                    for limit in world.limits())
