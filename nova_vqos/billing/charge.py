@@ -20,6 +20,9 @@ is about to hold more than it may, the limit is lowered at once, and raised at
 once when that turns out to be a burst. Where the memory of bursts costs a
 server more of its units than it is worth, it is dropped.
 
+What others send a server lowers the limit while it comes, where the operator
+wants that, and leaves no debt: the server did not ask for it.
+
 Few writes: in steady state none within ten seconds of another, nor any for
 less than the dead band.
 """
@@ -98,6 +101,7 @@ class Interval:
     :ivar threads_cu_s: of emulator, I/O threads and vhost
     :ivar modelled_cu_s: of the kernel, for its requests
     :ivar limits_threads: whether the limit is one on the threads as well
+    :ivar received_cu_s: of the kernel, for what others sent it
     """
 
     length_s: float
@@ -105,10 +109,11 @@ class Interval:
     threads_cu_s: float
     modelled_cu_s: float
     limits_threads: bool = True
+    received_cu_s: float = 0.0
 
     @property
     def rest_cu_s(self) -> float:
-        """Used beside the limit."""
+        """Used beside the limit, but for what others sent."""
         return (self.modelled_cu_s if self.limits_threads
                 else self.io_cu_s)
 
@@ -117,8 +122,13 @@ class Interval:
         return self.threads_cu_s + self.modelled_cu_s
 
     @property
+    def limited_cu_s(self) -> float:
+        """What the limit is to hold."""
+        return self.vcpu_cu_s + self.io_cu_s - self.rest_cu_s
+
+    @property
     def used_cu_s(self) -> float:
-        return self.vcpu_cu_s + self.io_cu_s
+        return self.vcpu_cu_s + self.io_cu_s + self.received_cu_s
 
     def at_most(self, length_s: float) -> 'Interval':
         """The same use in each second, for so long at most."""
@@ -127,7 +137,7 @@ class Interval:
         part = length_s / self.length_s
         return Interval(length_s, self.vcpu_cu_s * part,
                         self.threads_cu_s * part, self.modelled_cu_s * part,
-                        self.limits_threads)
+                        self.limits_threads, self.received_cu_s * part)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,10 +145,11 @@ class _Seen:
     """An interval, in seconds of the entitlement.
 
     :ivar used_s: in all
-    :ivar io_s: for I/O
+    :ivar io_s: for I/O, whoever asked for it
     :ivar rest_s: beside the limit, or in spite of it
     :ivar excess_s: used above the entitlement, and for I/O; negative: unused
     :ivar balance_s: see Charge, at its end
+    :ivar received_s: for what others sent it
     :ivar recent_rest_s: beside the limit in the last _RECENT_S
     :ivar window_rest_s: likewise, in the last WINDOW_S
     """
@@ -149,6 +160,7 @@ class _Seen:
     rest_s: float
     excess_s: float
     balance_s: float
+    received_s: float
     recent_rest_s: float = 0.0
     window_rest_s: float = 0.0
 
@@ -178,6 +190,8 @@ class Charge:
         # Whether the limit is that of I/O that may be here to stay.
         self._expects_more = False
         self._lost_s = 0.0
+        # What of the limit is left out for what others send.
+        self._received_share = 0.0
 
     @property
     def debt_cu_s(self) -> float:
@@ -202,21 +216,26 @@ class Charge:
             self._forget_io()
         wanted, has_more = 1.0, False
         alarm = self._is_about_to_exceed()
-        if alarm or not self._keeps_within_by_itself():
+        received_share = self._forecast_received()
+        if (alarm or received_share >= _DEAD_BAND
+                or not self._keeps_within_by_itself()):
             has_more = self._has_more_io()
-            wanted = self._wanted(terms, alarm=alarm, has_more=has_more)
+            wanted = self._wanted(terms, received_share, alarm=alarm,
+                                  has_more=has_more)
         change = wanted - self.limit_share
         if (abs(change) < _DEAD_BAND
                 and (wanted == 1.0) == (self.limit_share == 1.0)):
             return written_off_cu_s
         if self._since_write_s < WRITE_INTERVAL_S:
             lower = alarm and change <= -2 * _DEAD_BAND
-            ended = (self._expects_more and not has_more
-                     and change >= 2 * _DEAD_BAND)
+            ended = change >= 2 * _DEAD_BAND and (
+                self._expects_more and not has_more
+                or received_share == 0 < self._received_share)
             if self._soon_left < 1 or not (lower or ended):
                 return written_off_cu_s
             self._soon_left -= 1
         self._expects_more = alarm and has_more
+        self._received_share = received_share
         self.limit_share = wanted
         self._since_write_s = 0.0
         return written_off_cu_s
@@ -243,8 +262,9 @@ class Charge:
         self._share_before = self.limit_share
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
-                interval.used_cu_s, interval.io_cu_s, rest_cu_s,
-                excess_cu_s, self._balance_cu_s))))
+                interval.used_cu_s,
+                interval.io_cu_s + interval.received_cu_s, rest_cu_s,
+                excess_cu_s, self._balance_cu_s, interval.received_cu_s))))
         # Their sums include it.
         self._seen[-1] = dataclasses.replace(
             self._seen[-1], recent_rest_s=self._sum('rest_s', _RECENT_S),
@@ -262,8 +282,7 @@ class Charge:
         limit_cu_s = (max(self.limit_share, self._share_before)
                       * terms.entitlement_cu * interval.length_s)
         return min(interval.io_cu_s - interval.rest_cu_s, max(
-            0.0, interval.used_cu_s - interval.rest_cu_s
-            - _OVERRUN * limit_cu_s))
+            0.0, interval.limited_cu_s - _OVERRUN * limit_cu_s))
 
     def _count_lost(self, terms: Terms, interval: Interval,
                     unused_cu_s: float) -> None:
@@ -274,9 +293,8 @@ class Charge:
                            - _LOSS_SHARE * interval.length_s)
         limit_cu_s = (self.limit_share * terms.entitlement_cu
                       * interval.length_s)
-        is_busy = (interval.used_cu_s - interval.rest_cu_s
-                   >= _BUSY * limit_cu_s)
-        if is_busy and not self._expects_more:
+        if (interval.limited_cu_s >= _BUSY * limit_cu_s
+                and not self._expects_more):
             self._lost_s += min(
                 unused_cu_s / terms.entitlement_cu,
                 (1 - self.limit_share) * interval.length_s)
@@ -295,7 +313,16 @@ class Charge:
             (getattr(one, field) for one in before), default=0.0)
             for field in ('recent_rest_s', 'window_rest_s'))
 
-    def _wanted(self, terms: Terms, *, alarm: bool, has_more: bool) -> float:
+    def _forecast_received(self) -> float:
+        """What of the entitlement others use; 0: they have ended."""
+        last = self._seen[-1]
+        if last.received_s < _DEAD_BAND * last.length_s:
+            return 0.0
+        return max(last.received_s / last.length_s,
+                   self._mean('received_s', _RECENT_S))
+
+    def _wanted(self, terms: Terms, received_share: float, *, alarm: bool,
+                has_more: bool) -> float:
         rest_share = max(
             self._mean('rest_s', _MEMORY_S),
             max(one.window_rest_s for one in self._seen) / WINDOW_S - _MARGIN)
@@ -309,6 +336,7 @@ class Charge:
             wanted = min(wanted, 1 - max(
                 rest_share, last.rest_s / last.length_s)
                 - max(0.0, self._most_excess_s()) / _PAY_SOON_S)
+        wanted -= received_share
         return 1.0 if wanted >= _WHOLE else max(terms.floor_share, wanted)
 
     def _keeps_within_by_itself(self) -> bool:

@@ -422,7 +422,9 @@ too.
 
 That work is billed in any case. But a server does not choose what it receives:
 with this option, others who send it many packets take its CPU time. What the
-server's own threads do with received packets is always charged.
+server's own threads do with received packets is always charged. They lower
+its limit while they come, down to charge_floor. They leave no debt: within ten
+seconds of the last of them the server has its units again.
 """),
     cfg.ListOpt(
         'quantum_sources',

@@ -89,19 +89,19 @@ class Book:
 
         :param charged_s: of a longer interval no more than so long a part
         :param received: whether the kernel's work to deliver packets to it is
-            charged too
+            charged too, without debt
         :param limits_threads: see :class:`charge.Interval`
         """
         control = self.control
         if control is None:
             return
-        modelled_cu_us = meter.modelled_io(used_cu_us)
-        if not received:
-            modelled_cu_us -= used_cu_us[meter.RECEIVED]
+        received_cu_us = used_cu_us[meter.RECEIVED]
         written_off_cu_s = control.step(terms, charge.Interval(
             length_s, accounts.cu_s(used_cu_us['vcpu']),
             accounts.cu_s(meter.measured_io(used_cu_us)),
-            accounts.cu_s(modelled_cu_us), limits_threads).at_most(charged_s))
+            accounts.cu_s(meter.modelled_io(used_cu_us) - received_cu_us),
+            limits_threads, accounts.cu_s(received_cu_us if received else 0),
+        ).at_most(charged_s))
         self.account = dataclasses.replace(
             self.account, debt_cu_us=accounts.cu_us(control.debt_cu_s),
             written_off_cu_us=self.account.written_off_cu_us

@@ -335,6 +335,49 @@ class TestWhatTheLimitDoesNotHold:
         assert steps.control.limit_share == 1.0
 
 
+class TestReceived:
+    """What others send it, where that is charged."""
+
+    def steps(self, *received, own=0.0, steps=None):
+        """:returns: the limits, and the control"""
+        steps = steps or Steps()
+        limits = []
+        for share in received:
+            control = steps.control
+            control.step(steps.terms, charge.Interval(
+                2.0, 2 * 64 * control.limit_share, 0.0, own * 2 * 64,
+                received_cu_s=share * 2 * 64))
+            limits.append(control.limit_share)
+        return limits, steps
+
+    def test_it_is_left_out_of_the_limit_while_it_comes(self):
+        limits, steps = self.steps(*[0.5] * 30)
+        assert limits == [0.5] * 30
+        assert steps.debt_s == 0
+
+    def test_it_is_soon_forgotten(self):
+        limits, _steps = self.steps(0.5, 0.0)
+        assert limits == [0.5, 1.0]
+
+    def test_floods_again_and_again_cost_few_writes(self):
+        limits, _steps = self.steps(*[0.5, 0.0] * 300)
+        writes = sum(before != after for before, after in zip(
+            limits, limits[1:], strict=False))
+        # One in ten seconds, and three soon ones in each thirty.
+        assert writes <= 1200 / charge.WRITE_INTERVAL_S + 2 + (
+            1200 / charge.WINDOW_S)
+
+    def test_a_debt_of_its_own_is_paid_all_the_same(self):
+        limits, steps = self.steps(*[0.0] * 120, own=0.25)
+        assert limits[-1] == pytest.approx(0.75, abs=0.01)
+        limits, steps = self.steps(*[0.25] * 30, own=0.25, steps=steps)
+        assert limits[-1] == pytest.approx(0.5, abs=0.01)
+
+    def test_a_little_is_no_reason_for_a_limit(self):
+        limits, _steps = self.steps(*[0.005] * 30)
+        assert limits == [1.0] * 30
+
+
 class TestLeftAlone:
     def test_a_server_below_its_entitlement(self):
         server = Server(on_off(0.3, 7, 3), vcpu=constant(0.5)).run(300)
@@ -555,7 +598,8 @@ class TestSteps:
 
 INTERVALS = st.lists(st.tuples(
     st.sampled_from([0.0, 0.5, 2.0, 2.1, 10.0, 4000.0]),
-    st.floats(0, 3), st.floats(0, 3), st.floats(0, 3)), max_size=40)
+    st.floats(0, 3), st.floats(0, 3), st.floats(0, 3), st.floats(0, 3)),
+    max_size=40)
 
 
 @hypothesis.settings(deadline=None)
@@ -567,8 +611,9 @@ def test_whatever_a_server_does(intervals, floor, ceiling_s):
     terms = charge.Terms(ENTITLEMENT_CU, floor, ceiling_s)
     written_off_cu_s = io_cu_s = 0.0
     for length_s, *shares in intervals:
-        interval = charge.Interval(length_s, *(
-            share * length_s * ENTITLEMENT_CU for share in shares))
+        *own, received = (
+            share * length_s * ENTITLEMENT_CU for share in shares)
+        interval = charge.Interval(length_s, *own, received_cu_s=received)
         written_off_cu_s += control.step(terms, interval)
         io_cu_s += interval.io_cu_s
         assert 0 <= control.debt_cu_s <= ceiling_s * ENTITLEMENT_CU + 1e-6

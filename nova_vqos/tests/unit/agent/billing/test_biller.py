@@ -178,7 +178,20 @@ class TestReceived:
         for _ in range(60):
             billed = self.receive(host, 600_000)
         assert billed.limit_share == 0.1
-        assert billed.report.debt_cu_s > 0
+        assert billed.report.overdrawn is True
+
+    @pytest.mark.parametrize('flood_s', [2, 8, 30, 120])
+    def test_it_ends_with_the_flood(self, charged, flood_s):
+        """300 000 packets a second that it did not ask for leave no debt."""
+        host = charged(charge_received=True)
+        for _ in range(flood_s // 2):
+            billed = self.receive(host, 600_000)
+            assert billed.limit_share >= 0.1
+        assert billed.limit_share == 0.1
+        for _ in range(10 // 2):
+            billed = self.receive(host, 0)
+        assert billed.limit_share == 1.0
+        assert billed.report.debt_cu_s == 0
 
     @pytest.mark.parametrize('received, unpaid', [(False, True),
                                                   (True, False)])
