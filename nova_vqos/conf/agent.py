@@ -422,9 +422,10 @@ too.
 
 That work is billed in any case. But a server does not choose what it receives:
 with this option, others who send it many packets take its CPU time. What the
-server's own threads do with received packets is always charged. They lower
-its limit while they come, down to charge_floor. They leave no debt: within ten
-seconds of the last of them the server has its units again.
+server's own threads do with received packets is always charged. With this
+option, received packets lower the limit while they come, down to charge_floor,
+and leave no debt: the server has its units again within ten seconds of their
+end.
 """),
     cfg.ListOpt(
         'quantum_sources',
