@@ -50,7 +50,8 @@ class Reserve:
             needed_cu = max(needed_cu, min(
                 itertools.islice(reversed(minutes_cu), _RAISED_AFTER)))
         if needed_cu > self.cu:
-            self.cu = math.ceil(math.ceil(needed_cu / step_cu) * step_cu)
+            self.cu = math.ceil(max(
+                needed_cu, math.ceil(needed_cu / step_cu) * step_cu))
         elif (len(minutes_cu) == _LOWERED_AFTER
               and max(usual_cu, *minutes_cu) <= self.cu - step_cu):
             self.cu = max(0, math.floor(self.cu - step_cu))

@@ -58,6 +58,8 @@ def test_another_agent_goes_on_with_it():
     assert follow([0] * 60, cu=70)[-1] == 60
 
 
+@hypothesis.example([1.0, 5e-324], 100.0, 0)
+@hypothesis.example([10.000000000000002] * 2, 100.0, 0)
 @hypothesis.given(LOADS, PCPU_CU, st.integers(0, 10_000))
 def test_it_suffices_for_all_but_single_minutes(loads_cu, pcpu_cu, cu):
     found = follow(loads_cu, pcpu_cu, cu=cu)
