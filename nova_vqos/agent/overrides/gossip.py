@@ -85,12 +85,17 @@ class Gossip:
 
         :returns: whether another agent replied
         """
+        found_old = False
         try:
             for _ in range(_MAX_REQUESTS):
                 if self._stopping.is_set():
                     break
-                answer = self._ask(api)
-                if answer.host != self._host:
+                answer = self._ask(api, as_old=found_old)
+                if answer is None:
+                    # The bus asks agents in turns: the next one may be this
+                    # agent, and the one after that is too old again.
+                    found_old = True
+                elif answer.host != self._host:
                     self._merge(answer)
                     return True
         except Exception as error:
@@ -98,7 +103,15 @@ class Gossip:
             LOG.debug('No other agent compared its pushes: %s', error)
         return False
 
-    def _ask(self, api: rpcapi.AgentAPI) -> _Difference:
+    def _ask(self, api: rpcapi.AgentAPI, *,
+             as_old: bool) -> _Difference | None:
+        """
+        :param as_old: whether to ask what agents before 1.6 answer as well
+        :returns: None: the agent that was asked is one of these
+        """
+        if as_old:
+            return api.call(None, rpcapi.COMPARE_PUSHED, timeout=_TIMEOUT_S,
+                            digest=self._receiver.overrides_digest())
         try:
             return api.call(None, rpcapi.COMPARE_PUSHES, timeout=_TIMEOUT_S,
                             digest=self._receiver.digest())
@@ -107,9 +120,7 @@ class Gossip:
             if (not rpcapi.is_too_old(error)
                     or self._receiver.requires_signature):
                 raise
-        # That was such an agent: any other may answer this.
-        return api.call(None, rpcapi.COMPARE_PUSHED, timeout=_TIMEOUT_S,
-                        digest=self._receiver.overrides_digest())
+            return None
 
     def _merge(self, answer: _Difference) -> None:
         newer, refused = False, ''

@@ -2,6 +2,7 @@
 """Pushes over RPC, and agents that hear of them from one another."""
 
 import functools
+import itertools
 import threading
 
 import oslo_messaging
@@ -310,6 +311,31 @@ def test_a_key_that_cannot_be_used_is_an_alarm(add, api, tmp_path):
 def test_no_other_agent_is_there(add, api):
     alone = add('a')
     assert not alone.gossip.compare(api)
+
+
+class Turns:
+    """A bus that asks an agent before 1.6 and another one in turns."""
+
+    def __init__(self, old, other, *, begins_with_old):
+        self._old = old
+        self._agents = itertools.cycle(
+            (old, other) if begins_with_old else (other, old))
+
+    def call(self, _host, method, *, timeout, digest):
+        agent = next(self._agents)
+        if method is rpcapi.COMPARE_PUSHED:
+            return agent.compare_overrides(digest)
+        if agent is self._old:
+            raise oslo_messaging.RemoteError('UnsupportedVersion', '')
+        return agent.compare(digest)
+
+
+@pytest.mark.parametrize('begins_with_old', [False, True])
+def test_an_old_agent_and_this_one_in_turns(add, begins_with_old):
+    """A cell of two: each second request comes back to its sender."""
+    new, old = add('a'), add('b')
+    assert new.gossip.compare(Turns(old.pushing, new.pushing,
+                                    begins_with_old=begins_with_old))
 
 
 class Bus:
