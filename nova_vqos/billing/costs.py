@@ -3,9 +3,10 @@
 
 Only CPU time that is not charged to a thread of the server: a packet that QEMU
 or a vhost worker sends passes the bridge in that thread's own time, which is
-measured; an arriving packet reaches the tap in softirq, charged to any thread
-that runs then. The cost of requests is their number times the cost of one of
-their mean size (thesis 4.3: T2 + T3, by size).
+measured, up to the tap of a server on the same host; a packet that arrives
+from elsewhere reaches the tap in softirq, charged to any thread that runs
+then. The cost of requests is their number times the cost of one of their mean
+size (thesis 4.3: T2 + T3, by size).
 """
 
 import bisect

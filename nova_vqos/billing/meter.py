@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping
 import dataclasses
 from fractions import Fraction
 import operator
+import types
 import typing as ty
 
 from nova_vqos.billing import costs as io_costs
@@ -104,7 +105,9 @@ def baseline(last: usage.Usage, reading: usage.Usage,
 
 def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
          costs: io_costs.IoCosts | None, *,
-         dropped_packets: bool = False) -> Bill:
+         dropped_packets: bool = False,
+         local_shares: Mapping[str, Fraction] = types.MappingProxyType({})
+         ) -> Bill:
     """The bill of a server since the last baseline.
 
     :param last: of the same run: see :func:`baseline`, :func:`from_nothing`;
@@ -112,6 +115,9 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
     :param costs: of this host; None: it was not calibrated for I/O
     :param dropped_packets: whether dropped packets for the server are billed
         too, as the smallest ones: their bytes are not counted
+    :param local_shares: by interface, the part of what it received that
+        servers of this host sent: a sender's threads brought that to the
+        interface, and their time is in the sender's bill
     :raises ValueError: when the readings are of different runs
     """
     if last.run != reading.run:
@@ -121,7 +127,8 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
     used_ns.update(dict.fromkeys(MODELLED_IO, Fraction(0)))
     unmodelled: set[str] = set()
     _bill_interfaces(last, reading, devices, costs, used_ns, unmodelled,
-                     dropped_packets=dropped_packets)
+                     dropped_packets=dropped_packets,
+                     local_shares=local_shares)
     _bill_disks(last, reading, devices, costs, used_ns, unmodelled)
     return Bill(
         length_s=max(0.0, reading.read_at_s - last.read_at_s),
@@ -133,7 +140,8 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
 def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
                      devices: Devices, costs: io_costs.IoCosts | None,
                      used_ns: dict[str, Fraction], unmodelled: set[str], *,
-                     dropped_packets: bool) -> None:
+                     dropped_packets: bool,
+                     local_shares: Mapping[str, Fraction]) -> None:
     for name, now in reading.interfaces.items():
         done = _difference(last.interfaces.get(name), now)
         dropped = done.rx_dropped if dropped_packets else 0
@@ -145,7 +153,7 @@ def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
         if cost is None:
             unmodelled.add(_interface_text(kind))
             continue
-        used_ns['net_rx'] += (
+        used_ns['net_rx'] += (1 - local_shares.get(name, 0)) * (
             cost.rx.total_ns(done.rx_packets, done.rx_bytes)
             # Their bytes are not counted.
             + cost.rx.total_ns(dropped, 0))

@@ -7,6 +7,7 @@ a run of a domain's emulator; the next run starts at zero.
 
 from collections.abc import Iterable, Mapping
 import dataclasses
+from fractions import Fraction
 import typing as ty
 
 
@@ -185,6 +186,40 @@ class PacketWork:
             max(0, self.softirq_ns - before.softirq_ns),
             # NOTE: the kernel's count of it may fall by a little.
             max(0, self.idle_ns - before.idle_ns))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BridgeTraffic:
+    """Packets that passed the ports of a bridge at one moment.
+
+    :ivar ports: the names of all its ports
+    :ivar sent: packets of servers
+    :ivar received: packets for servers
+    :ivar left: packets to its other ports, and to the host itself
+    :ivar arrived: packets from there
+    """
+
+    ports: frozenset[str]
+    sent: int
+    received: int
+    left: int
+    arrived: int
+
+    def local_share(self, before: 'BridgeTraffic') -> Fraction:
+        """The part of what servers received that servers of this host sent.
+
+        At least that: what one packet is for several servers counts as sent by
+        others. So does all where ports came or went, as their counters do.
+
+        :param before: its traffic at an earlier moment
+        """
+        received = self.received - before.received
+        if self.ports != before.ports or received <= 0:
+            return Fraction(0)
+        # Of both bounds, since packets may be dropped, and sent to several.
+        local = min((self.sent - before.sent) - (self.left - before.left),
+                    received - (self.arrived - before.arrived))
+        return Fraction(min(max(0, local), received), received)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

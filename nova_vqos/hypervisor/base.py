@@ -387,6 +387,14 @@ class UsageDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def bridge_traffic(self) -> Mapping[str, usage.BridgeTraffic]:
+        """Read what the bridges of servers' interfaces passed so far.
+
+        :returns: by the interface's name on the host; without those that are
+            at no bridge of the kernel
+        """
+
+    @abc.abstractmethod
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
         """Read the CPU time of the vCPUs of domains, a few files of each.

@@ -103,6 +103,20 @@ class Billed:
     report: messages.Bill
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Round:
+    """What is the same for all servers in a round.
+
+    :ivar charged_s: of a longer interval no more than so long a part is
+        charged
+    :ivar bridges: what the bridges of interfaces have passed, by interface
+    """
+
+    costs: io_costs.IoCosts | None
+    charged_s: float
+    bridges: Mapping[str, usage.BridgeTraffic]
+
+
 class Biller:
     """Bills the servers of a host.
 
@@ -139,8 +153,6 @@ class Biller:
             host, options.usage_interval_s, clock=clock, utc=utc)
         self._began = False
         self._last_round_s = float('-inf')
-        # What of an interval is charged, in this round.
-        self._charged_s = float('inf')
         self._failing: set[str] = set()
         self._host_problem = ''
 
@@ -216,16 +228,19 @@ class Biller:
         self._failing.intersection_update(wanted)
         now_s = self._clock()
         longest_s = _CHARGED_INTERVALS * self.options.interval_s
-        self._charged_s = (longest_s if now_s - self._last_round_s > longest_s
-                           else float('inf'))
+        charged_s = (longest_s if now_s - self._last_round_s > longest_s
+                     else float('inf'))
         try:
             readings = (self._hypervisor.usages(wanted, self._idle_shares(
                 wanted)) if wanted else {})
             self._last_round_s = now_s
+            this_round = _Round(
+                costs, charged_s,
+                self._hypervisor.bridge_traffic() if readings else {})
             billed = {
                 uuid: bill for uuid, reading in readings.items()
                 if uuid in wanted and (bill := self._try_to_bill(
-                    wanted[uuid], reading, costs)) is not None}
+                    wanted[uuid], reading, this_round)) is not None}
         finally:
             if self.transfer.has_work:
                 self.transfer.answer_claims(running)
@@ -273,9 +288,9 @@ class Biller:
             self._outbox.notify(outbox.USAGE, last)
 
     def _try_to_bill(self, subject: Billable, reading: usage.Usage,
-                     costs: io_costs.IoCosts | None) -> Billed | None:
+                     this_round: _Round) -> Billed | None:
         try:
-            billed = self._bill(subject, reading, costs)
+            billed = self._bill(subject, reading, this_round)
         except Exception:
             # A fault in one bill must not stop the others.
             self.errors += 1
@@ -288,7 +303,7 @@ class Biller:
         return billed
 
     def _bill(self, subject: Billable, reading: usage.Usage,
-              costs: io_costs.IoCosts | None) -> Billed:
+              this_round: _Round) -> Billed:
         book = self._books.running.get(subject.uuid)
         if book is None:
             book = self._books.begin(subject.uuid, subject.origin)
@@ -298,8 +313,12 @@ class Biller:
                 self.options.ceiling_s * (subject.entitlement_cu or 0)))
         book.set_control(subject.limit_share)
         last = _last(book.account.baseline, reading, subject)
-        bill = meter.bill(last, reading, subject.devices, costs,
-                          dropped_packets=self.options.dropped_packets)
+        bill = meter.bill(
+            last, reading, subject.devices, this_round.costs,
+            dropped_packets=self.options.dropped_packets,
+            local_shares=book.local_shares({
+                name: this_round.bridges[name] for name in reading.interfaces
+                if name in this_round.bridges}))
         used_cu_us = {
             name: accounts.to_cu_us(used_ns, subject.coefficient)
             for name, used_ns in bill.used_ns.items()}
@@ -309,8 +328,9 @@ class Biller:
         book.rolling = self._rolling.add(
             subject.uuid, reading.read_at_s, bill.length_s,
             sum(used_cu_us.values()))
-        self._charge(book, subject, used_cu_us, bill.length_s)
-        self._log_unmodelled(book, subject, bill, costs)
+        self._charge(book, subject, used_cu_us, bill.length_s,
+                     this_round.charged_s)
+        self._log_unmodelled(book, subject, bill, this_round.costs)
         self._books.store_later(book.account)
         book.report = self._report(book, subject)
         of_host_cu_us = {
@@ -348,7 +368,9 @@ class Biller:
                 else used_cu_us[meter.RECEIVED])
 
     def _charge(self, book: books.Book, subject: Billable,
-                used_cu_us: Mapping[str, int], length_s: float) -> None:
+                used_cu_us: Mapping[str, int], length_s: float,
+                charged_s: float) -> None:
+        """:param charged_s: see :class:`_Round`"""
         control = book.control
         if control is None or not subject.entitlement_cu:
             return
@@ -357,7 +379,7 @@ class Biller:
             charge.Terms(entitlement_cu=subject.entitlement_cu,
                          floor_share=self.options.floor_share,
                          ceiling_s=self.options.ceiling_s),
-            used_cu_us, length_s, self._charged_s,
+            used_cu_us, length_s, charged_s,
             received=self.options.charge_received,
             limits_threads=subject.limits_threads)
         if book.is_overdrawn and not before:

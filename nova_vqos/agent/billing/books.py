@@ -7,6 +7,7 @@ what the ledger has of them is added when it can be read.
 
 from collections.abc import Collection, Mapping
 import dataclasses
+from fractions import Fraction
 import logging
 
 from nova_vqos.agent import messages
@@ -34,6 +35,8 @@ class Book:
     :ivar lately: used in the last interval by component, in CU
     :ivar rolling: mean use in the last four hours; None: there was no bill
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
+    :ivar bridges: what the bridges of its interfaces had passed at the latest
+        bill, by interface
     :ivar report: the latest bill; None: there was none
     """
 
@@ -47,6 +50,7 @@ class Book:
         self.lately: dict[str, float] = {}
         self.rolling: rolling.Mean | None = None
         self.unmodelled: frozenset[str] = frozenset()
+        self.bridges: Mapping[str, usage.BridgeTraffic] = {}
         self.report: messages.Bill | None = None
 
     @property
@@ -81,6 +85,17 @@ class Book:
         if length_s > 0:
             self.lately = {name: accounts.cu_s(used) / length_s
                            for name, used in used_cu_us.items()}
+
+    def local_shares(self, bridges: Mapping[str, usage.BridgeTraffic]
+                     ) -> dict[str, Fraction]:
+        """What servers of this host sent of what it received, since its bill.
+
+        :param bridges: what they have passed by now
+        :returns: parts, by interface; others are not known
+        """
+        before, self.bridges = self.bridges, bridges
+        return {name: now.local_share(before[name])
+                for name, now in bridges.items() if name in before}
 
     def charge(self, terms: charge.Terms, used_cu_us: Mapping[str, int],
                length_s: float, charged_s: float, *, received: bool,

@@ -18,6 +18,7 @@ from nova_vqos.hypervisor.libvirt import session
 from nova_vqos.hypervisor.libvirt import statistics
 from nova_vqos.hypervisor.libvirt import writer
 from nova_vqos.hypervisor.libvirt.helper import client
+from nova_vqos.hypervisor.linux import bridges
 from nova_vqos.hypervisor.linux import caps
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_clocks
@@ -77,6 +78,7 @@ class LibvirtHypervisor(base.Hypervisor):
         self._work = guest_work.WorkReader(self._domains, root,
                                            instructions_path)
         self._clocks = domain_clocks.ClockReader(self._domains, root)
+        self._bridges = bridges.BridgeReader(root)
         self._topology = topology.Topology(root)
         self._activity = libvirt_activity.ActivityReader(
             self._session, self.vcpu_runs, qemus)
@@ -170,6 +172,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
                ) -> Mapping[str, usage.Usage]:
         return self._statistics.read(uuids, idle_shares)
+
+    def bridge_traffic(self) -> Mapping[str, usage.BridgeTraffic]:
+        return self._bridges.read()
 
     def vcpu_times(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:

@@ -296,3 +296,14 @@ class TestNewReader:
         for name in CPU:
             grown = getattr(now, name) - getattr(last, name)
             assert 0 <= used[name.removesuffix('_ns')] <= max(0, grown)
+
+
+def test_what_servers_of_this_host_sent_is_in_their_bills():
+    now = reading(1.0, interfaces={'tap0': packets(100, 6400),
+                                   'tap1': packets(100, 6400, tx=5)})
+    whole, less, none = (bill(reading(), now, local_shares=shares) for shares
+                         in ({}, {'tap0': Fraction(1, 4)},
+                             {'tap0': Fraction(1), 'tap1': Fraction(1)}))
+    assert less.used_ns['net_rx'] == whole.used_ns['net_rx'] * 7 / 8
+    assert none.used_ns['net_rx'] == 0
+    assert none.used_ns['net_tx'] == whole.used_ns['net_tx'] > 0

@@ -153,6 +153,23 @@ class TestReceived:
             reading, interfaces={'tap0': test_meter.packets(self.packets)})
         return host.use(vcpu_ns=12 * 10**8)
 
+    def test_what_comes_from_the_same_host_is_billed_there(self, charged):
+        """From the second bill on: of the first it is not known."""
+        host = charged()
+        ports = frozenset({'tap0', 'tap9', 'eth0'})
+        billed_cu = []
+        for number in range(1, 5):
+            # A quarter is from outside.
+            host.hypervisor.bridges = {'tap0': usage.BridgeTraffic(
+                ports, sent=450_000 * number, received=600_000 * number,
+                left=0, arrived=150_000 * number)}
+            billed_cu.append(self.receive(
+                host, 600_000).report.used_lately_cu['net_rx'])
+        assert billed_cu[1:] == pytest.approx([billed_cu[0] / 4] * 3)
+        host.hypervisor.bridges = {}
+        again_cu = self.receive(host, 600_000).report.used_lately_cu['net_rx']
+        assert again_cu == pytest.approx(billed_cu[0])
+
     @pytest.fixture
     def charged(self, host):
         def begin(**options):
