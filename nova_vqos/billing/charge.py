@@ -277,8 +277,12 @@ class Charge:
     def _overrun_cu_s(self, terms: Terms, interval: Interval) -> float:
         """What its threads used in spite of the limit: it did not hold them.
 
-        A write of the limit gives some time away, and is made a while later.
+        A write of the limit gives some time away, and is made a while later:
+        the first one after the emulator has started, which takes more than
+        that.
         """
+        if not self._seen:
+            return 0.0
         limit_cu_s = (max(self.limit_share, self._share_before)
                       * terms.entitlement_cu * interval.length_s)
         return min(interval.io_cu_s - interval.rest_cu_s, max(

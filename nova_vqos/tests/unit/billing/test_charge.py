@@ -327,6 +327,14 @@ class TestWhatTheLimitDoesNotHold:
                 2.0, 2.0 * 64 * steps.control.limit_share, 0.25 * 2 * 64, 0.0))
         assert steps.control.limit_share == pytest.approx(0.75, abs=0.05)
 
+    def test_the_start_of_an_emulator_is_no_sign(self):
+        """It ends before the first limit is written."""
+        steps = Steps()
+        steps.control.step(steps.terms, charge.Interval(
+            1.6, 1.6 * 64, 0.75 * 64, 0.0))
+        assert steps.control.limit_share > 0.95
+        assert steps.debt_s == 0.75
+
     def test_threads_within_the_limit_need_none(self):
         steps = Steps()
         for _ in range(30):
