@@ -41,8 +41,8 @@ _MEASURED = 'run/measured/profile.yaml'
 #: counts: a demonstration is to be soon over.
 BENCHMARKS = (pace.BENCHMARK, 'float', 'hash', 'compression', 'interpreter',
               'parsing')
-#: Of a cloud that nobody uses afterwards: on a slow host each takes a quarter
-#: of a minute.
+#: For a cloud that is removed after the demonstration. Each benchmark takes a
+#: quarter of a minute on the slow host.
 FEWER_BENCHMARKS = (pace.BENCHMARK, 'hash', 'compression', 'interpreter')
 
 

@@ -119,7 +119,7 @@ class Server:
 
     @property
     def may_be_accounted(self) -> bool:
-        """Whether its account may be kept though nobody asks to bill it.
+        """Whether it may have an account by default.
 
         It has units, and its flavor as booted does not say ``off``. A push
         has ``off`` for a flavor that says nothing, too.

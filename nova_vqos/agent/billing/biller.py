@@ -60,8 +60,8 @@ class Options:
 class Billable:
     """A server to bill.
 
-    :ivar is_default: whether nobody asked to bill it: its account is one of
-        this host alone, is brought up to date rarely, and is not notified
+    :ivar is_default: whether its account is one by default: it stays on this
+        host, is updated rarely, and causes no notifications
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
     :ivar began_s: when its guest began to run here; None: unknown
     :ivar billed_since_s: earlier use is not billed; None: all is
@@ -263,8 +263,8 @@ class Biller:
                      ) -> dict[str, float]:
         """Below which share of a pCPU a server need not be billed now.
 
-        One that pays for something must be: its limit follows from it. One
-        that nobody asked to bill can always wait.
+        A server that pays for something is always billed: its limit follows
+        from the bill. An account by default can always wait.
         """
         found = {}
         for uuid, subject in wanted.items():

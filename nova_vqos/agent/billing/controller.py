@@ -85,8 +85,8 @@ class BillState:
 
     :ivar bill: the latest, for people; None: it is not billed
     :ivar is_off: whether it is not billed, as far as known
-    :ivar is_default: whether nobody asked to bill it: its account is kept
-        since this host keeps those of all servers with units
+    :ivar is_default: whether its account is one by default: its flavor has no
+        ``vqos:dd_billing``, and the host accounts all servers with units
     :ivar unread: why it is not billed, though it should be; '': it is
     :ivar billed_at_s: when it was last billed, or did not have to be; None:
         not looked at yet
@@ -111,8 +111,7 @@ class BillState:
                accounts_all: bool) -> None:
         """Follow the billing policy of a server.
 
-        :param accounts_all: whether this host keeps an account of servers
-            with units that nobody asks to bill
+        :param accounts_all: whether this host keeps accounts by default
         """
         if server.domain is None:
             return
@@ -313,7 +312,7 @@ class BillingController(controller.Controller):
         self._now_s = now_s
         for server in self._billed:
             state = self._states[server]
-            # Nobody waits for the account of one that nobody asked to bill.
+            # An account by default limits nothing.
             if state.billed_at_s is None or paused or state.is_default:
                 state.billed_at_s = now_s
             if now_s - state.billed_at_s < longest_s:

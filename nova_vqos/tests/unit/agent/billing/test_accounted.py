@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of servers that nobody asked to bill: figures, and no more."""
+"""Accounts by default: figures, and no more."""
 
 import pytest
 
