@@ -51,7 +51,7 @@ def _damaged(draw, value):
     if not is_container or draw(strategies.integers(0, 9)) == 0:
         if draw(strategies.integers(0, 49)) == 0:
             return _nest(value)
-        return draw(_VALUES)
+        return copy.deepcopy(draw(_VALUES))
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key = draw(strategies.sampled_from(keys))
     what = draw(strategies.integers(0, 5))
@@ -59,7 +59,8 @@ def _damaged(draw, value):
         del value[key]
     elif what == 1 and isinstance(value, dict):
         value[draw(strategies.text(max_size=8)
-                   | strategies.sampled_from(keys))] = draw(_VALUES)
+                   | strategies.sampled_from(keys))] = copy.deepcopy(
+                       draw(_VALUES))
     elif what == 1:
         value[key:key] = [copy.deepcopy(value[key])] * draw(
             strategies.integers(1, 100))
