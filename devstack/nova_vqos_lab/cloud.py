@@ -184,15 +184,20 @@ class Lab:
                 openstack.make_accounts()
             with process.stage('Placement, Glance and Nova'):
                 openstack.together(
+                    self._start_placement_and_computes,
                     *(lambda name=name: services.start_api(name)
-                      for name in ('placement', 'glance', 'nova', 'neutron')),
+                      for name in ('glance', 'nova', 'neutron')),
                     services.start_conductor, services.start_scheduler)
         with process.stage(
                 "nova-compute on each host, with Nova's own driver"):
-            for name in self.hosts:
-                self.write_compute(name)
-                self.start_compute(name)
             self._wait_for_hosts()
+
+    def _start_placement_and_computes(self) -> None:
+        """nova-compute looks for Placement once, and then every 15 s."""
+        services.start_api('placement')
+        for name in self.hosts:
+            self.write_compute(name)
+            self.start_compute(name)
 
     def write_compute(self, name: str,
                       more: config.Settings | None = None) -> None:

@@ -88,7 +88,7 @@ def test_a_measurement_takes_nothing_from_the_next():
 
 
 def test_more_than_is_left_is_refused(spinner):
-    made = [subprocess.Popen(['sleep', '60']) for _ in range(PCPUS)]
+    made = [subprocess.Popen(['sleep', '60']) for _ in range(2 * PCPUS)]
     try:
         with pytest.raises(base.ReservationRefused, match='left'):
             for one in (*made, spinner):

@@ -307,8 +307,10 @@ def test_no_more_than_the_operator_lets_be_reserved(whole, bus):
         def without():
             return [guest for guest in made
                     if reservations(guest)[0] is None]
+        # A guest needs less once a worker of its emulator has ended.
+        most = int(total / (needs - 0.4 / 12))
         process.wait_until(
-            lambda: len(without()) == len(made) - int(total / needs)
+            lambda: int(total / needs) <= len(made) - len(without()) <= most
             and any('guaranteed_share' in alarm
                     for alarm in agent.state()['alarms']),
             LIMIT_S, 'the reservations and the alarm')
@@ -410,8 +412,9 @@ def test_a_push_takes_a_server_out_of_its_pool(whole, bus, client):
             40, vqos_quantum_class=name), flavor_id=flavor, vcpus=2)
             for name, flavor in (('cache', flavor_id), ('default', None))]
         process.wait_until(
-            lambda: [len(os.sched_getaffinity(guest.thread(0)))
-                     for guest in made] == [1, 1], LIMIT_S, 'two pools')
+            lambda: set.isdisjoint(*(os.sched_getaffinity(guest.thread(0))
+                                     for guest in made)),
+            LIMIT_S, 'two pools')
         test_push.push(client, whole, flavor_id, quantum_class='cache',
                        guarantee='required', vcpus=2)
         half = units.CpuCap(10_000, 50_000)

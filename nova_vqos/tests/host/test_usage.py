@@ -340,7 +340,7 @@ def test_the_cpu_time_of_the_whole_machine(start, reader):
     # The whole lab is below one of them, its services included.
     assert server_ns * 0.98 < domains_ns
     # Loopback alone has had packets, and each pCPU has served a timer.
-    assert after.packets.keys() == os.sched_getaffinity(0)
+    assert after.packets.keys() >= os.sched_getaffinity(0)
     did = [after.packets[pcpu].since(before.packets[pcpu])
            for pcpu in after.packets]
     assert all(one.processed < 1 << 31 for one in did)

@@ -14,6 +14,7 @@ import time
 import libvirt
 import pytest
 
+from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.profile import document
 from nova_vqos.tests.host import agents
@@ -33,7 +34,7 @@ CAP = (9_000, 50_000)
 CAP_ON_SLOW = (18_000, 50_000)
 CAP_OF_THREE = (8_000, 66_667)
 CAP_OF_THREE_ON_SLOW = (12_000, 50_000)
-SHARES = 369
+SHARES = {1: 369, 2: 36}[cgroup.host_version('/')]
 SLICE_US = 90_000
 DEBT_CU_S = 500
 # The agents' interval, as by default.
