@@ -20,12 +20,12 @@ from oslo_config import cfg
 
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd import program
+from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import connections
 from nova_vqos.conf import default_path
 
-# They log what a command reports in its own words, at times with a secret.
-_TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'openstack',
-              'keystoneauth', 'urllib3', 'stevedore')
+# As those of the bus.
+_TALKATIVE = ('openstack', 'keystoneauth', 'urllib3')
 
 
 class ManageApp(program.Program):
@@ -75,11 +75,13 @@ class ManageApp(program.Program):
 
     def initialize_app(self, argv: list[str]) -> None:
         if not self.options.debug:
+            connections.quiet_bus()
             for name in _TALKATIVE:
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         self.connections = self.connections_class(
             self._conf, config_file=self.options.config_file,
-            os_cloud=self.options.os_cloud, timeout_s=self.options.timeout)
+            connect=lambda: cloud.connect(self.options.os_cloud),
+            timeout_s=self.options.timeout)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -99,7 +99,7 @@ class Audit(command.ManageCommand, lister.Lister):
         if not one.is_certain:
             return 'not certain: mend its other differences first'
         server, host = view.servers[one.server_uuid], view.hosts[one.host]
-        cloud = self.app.connections.cloud()
+        cloud = self.connections.cloud()
 
         def is_right() -> bool:
             now = cloud.server_now(server.uuid)

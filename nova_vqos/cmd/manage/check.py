@@ -33,7 +33,7 @@ class _Check(command.ManageCommand, lister.Lister):
 
     def _check(self, policy: policies.ServerPolicy | None,
                demand: demands.Demand, *, in_one_type: bool) -> checks.Check:
-        options = self.app.connections.options().vqos
+        options = self.connections.options().vqos
         return checks.Check(
             policy, demand, agent_max_age_s=options.agent_max_age_s,
             servers_without_units=options.servers_without_units,
@@ -46,7 +46,7 @@ class _Check(command.ManageCommand, lister.Lister):
         known = offered | cloud.providers(
             one.provider for one in hosts.values()
             if one.provider not in offered)
-        answers = self.ask(self.app.connections.hosts(hosts), rpcapi.GET_HOST)
+        answers = self.ask(self.connections.hosts(hosts), rpcapi.GET_HOST)
         return [checks.Facts(
             hosts[answer.host], hosts[answer.host].provider in offered,
             known.get(hosts[answer.host].provider), answer)
@@ -77,7 +77,7 @@ class CheckFlavor(_Check):
         parser.add_argument('flavor', metavar='FLAVOR', help='name or ID')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        cloud = self.app.connections.cloud()
+        cloud = self.connections.cloud()
         flavor = cloud.flavor(parsed_args.flavor)
         policy = _policy_of(flavor)
         self._log_policy(flavor.name, policy)
@@ -104,7 +104,7 @@ class CheckMigration(_Check):
                             help='check this host alone')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        cloud = self.app.connections.cloud()
+        cloud = self.connections.cloud()
         server = cloud.server(parsed_args.server)
         policy = _policy_of(server.flavor)
         self._log_policy(server.name, policy)

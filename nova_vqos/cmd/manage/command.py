@@ -12,6 +12,7 @@ from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 
 if ty.TYPE_CHECKING:
+    from nova_vqos.cmd.manage import connections
     from nova_vqos.cmd.manage.app import ManageApp
 
 _Reply = ty.TypeVar('_Reply')
@@ -35,6 +36,14 @@ class ManageCommand(options.OptionsCommand):
         super().__init__(*arguments, **options)
         self.status = 0
 
+    @property
+    def connections(self) -> 'connections.Connections':
+        """Those of nova-vqos-manage, or of openstackclient (cmd/osc.py)."""
+        manager = getattr(self.app, 'client_manager', None)
+        found: connections.Connections = (
+            self.app.connections if manager is None else manager.vqos)
+        return found
+
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         add_hosts(parser)
 
@@ -53,7 +62,7 @@ class ManageCommand(options.OptionsCommand):
 
         :raises ManageError: when Nova cannot be asked
         """
-        return self.app.connections.hosts(parsed_args.hosts)
+        return self.connections.hosts(parsed_args.hosts)
 
     def ask(self, hosts: Mapping[str, str], method: rpcapi.Method[_Reply],
             **arguments: ty.Any) -> list[fanout.Answer[_Reply]]:
@@ -71,7 +80,7 @@ class ManageCommand(options.OptionsCommand):
                     method: rpcapi.Method[_Reply], **arguments: ty.Any
                     ) -> list[fanout.Answer[_Reply]]:
         """The same without a warning."""
-        fleet = self.app.connections.fleet()
+        fleet = self.connections.fleet()
         try:
             return fleet.ask(hosts, method, **arguments)
         except fanout.BusError as error:
@@ -94,7 +103,7 @@ class ManageCommand(options.OptionsCommand):
         :raises ManageError: when there is no answer
         """
         (answer,) = self.ask_quietly(
-            self.app.connections.hosts([host]), method, **arguments)
+            self.connections.hosts([host]), method, **arguments)
         if answer.value is None:
             raise errors.ManageError(f'host {host}: {answer.error}')
         return answer.value

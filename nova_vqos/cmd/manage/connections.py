@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections of nova-vqos-manage: buses of all cells, and Nova."""
+"""The connections of the commands: buses of all cells, and Nova."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+import logging
 import os
 import re
 import typing as ty
@@ -23,27 +24,38 @@ DEFAULT_CELL = 'default'
 #: In the environment: the configuration file, where none is given.
 FILE_VARIABLE = 'NOVA_VQOS_CONFIG_FILE'
 
+# They log what a command reports in its own words, at times with a secret.
+_TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'stevedore')
 _RABBIT = 'oslo_messaging_rabbit'
 _QUEUE_TTL_S = 60
+
+
+def quiet_bus() -> None:
+    """Let libraries of the message bus log nothing that is no crash."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class Connections:
     """Connects to buses and Nova when a command uses them."""
 
     def __init__(self, conf: cfg.ConfigOpts, *, config_file: str | None,
-                 os_cloud: str | None, timeout_s: float | None) -> None:
+                 connect: Callable[[], cloud.Cloud], timeout_s: float | None,
+                 file_option: str = '--config-file') -> None:
         """Prepare; nothing is read or connected yet.
 
         :param conf: takes the options
         :param config_file: None: that of the environment, or the default
-        :param os_cloud: of clouds.yaml; None: by OS_CLOUD or OS_*
+        :param connect: to Nova and Placement
         :param timeout_s: None: that of the configuration
+        :param file_option: of the program, for config_file
         """
         self._conf = conf
         self._config_file = (config_file or os.environ.get(FILE_VARIABLE)
                              or default_path.CONFIG)
-        self._os_cloud = os_cloud
+        self._connect = connect
         self._timeout_s = timeout_s
+        self._file_option = file_option
         self._fleet: fanout.Fleet | None = None
         self._cloud: cloud.Cloud | None = None
 
@@ -77,7 +89,7 @@ class Connections:
         :raises ManageError: when there are no credentials
         """
         if self._cloud is None:
-            self._cloud = cloud.connect(self._os_cloud)
+            self._cloud = self._connect()
         return self._cloud
 
     def hosts(self, given: Iterable[str] = ()) -> dict[str, str]:
@@ -100,12 +112,14 @@ class Connections:
                 conf.register_opts(options, group=group)
         path = self._config_file
         if not os.path.isfile(path):
-            raise errors.ManageError(f'there is no file {path}: give '
-                                     f'--config-file, or set {FILE_VARIABLE}')
+            raise errors.ManageError(
+                f'there is no file {path}: agents are asked over the message '
+                'bus, whose transport_url is to be in the file that '
+                f'{self._file_option} or {FILE_VARIABLE} names')
         if not os.access(path, os.R_OK):
             raise errors.ManageError(
                 f'{path} cannot be read: run as a user that may, or give '
-                '--config-file')
+                f'{self._file_option}')
         try:
             conf([], default_config_files=[path], default_config_dirs=[])
         except cfg.ConfigFileParseError as error:

@@ -71,8 +71,8 @@ class SyncFlavors(command.ManageCommand, lister.Lister):
             help='show what would be changed, and change nothing')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        cloud = self.app.connections.cloud()
-        without = self.app.connections.options().vqos.servers_without_units
+        cloud = self.connections.cloud()
+        without = self.connections.options().vqos.servers_without_units
         rows, todo = [], []
         for flavor in clouds.select(cloud.flavors(), parsed_args.flavors):
             try:

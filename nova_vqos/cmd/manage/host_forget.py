@@ -36,7 +36,7 @@ class ForgetHost(command.ManageCommand, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         host = parsed_args.host
-        cloud = self.app.connections.cloud()
+        cloud = self.connections.cloud()
         compute = next((one for one in cloud.computes()
                         if one.host == host and one.provider), None)
         if compute is None:
@@ -71,7 +71,7 @@ class ForgetHost(command.ManageCommand, show.ShowOne):
                 'back to libvirt.LibvirtDriver and restart nova-compute first '
                 '(--force: remove them all the same)')
         (answer,) = self.ask_quietly(
-            self.app.connections.hosts([compute.host]), rpcapi.GET_HOST)
+            self.connections.hosts([compute.host]), rpcapi.GET_HOST)
         if answer.value is not None:
             raise errors.ManageError(
                 f'the agent of host {compute.host} still answers: stop and '

@@ -74,7 +74,7 @@ class PushPolicies(_PolicyCommand):
             'others of its cell within minutes; may be repeated')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
-        flavors = cloud.select(self.app.connections.cloud().flavors(),
+        flavors = cloud.select(self.connections.cloud().flavors(),
                                parsed_args.flavors)
         if not flavors:
             raise errors.ManageError('Nova has no flavors')
@@ -106,7 +106,7 @@ class PushPolicies(_PolicyCommand):
         """
         :raises ManageError: when it cannot be used
         """
-        path = self.app.connections.options().vqos_manage.push_private_key
+        path = self.connections.options().vqos_manage.push_private_key
         if not path:
             return None
         try:

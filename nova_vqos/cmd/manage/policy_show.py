@@ -37,7 +37,7 @@ class ShowPolicies(command.ManageCommand, lister.Lister):
         if given is not None:
             given, host = servers.locate(self, given, asked)
             asked = [host] if host else asked
-        answers = self.ask(self.app.connections.hosts(asked),
+        answers = self.ask(self.connections.hosts(asked),
                            rpcapi.LIST_SERVERS)
         found = [
             servers.Placed(one.host, server)

@@ -232,7 +232,7 @@ class ShowServer(command.ManageCommand, show.ShowOne):
              ) -> tuple[str, messages.ServerDetail] | None:
         """:returns: the host that has it, and its answer; None: none has"""
         answers = self.ask_quietly(
-            self.app.connections.hosts(hosts), rpcapi.GET_SERVER,
+            self.connections.hosts(hosts), rpcapi.GET_SERVER,
             server_uuid=server_uuid)
         found = [(one.host, one.value) for one in answers
                  if one.value is not None]

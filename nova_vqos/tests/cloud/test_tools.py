@@ -50,6 +50,18 @@ def manage(lab, *arguments):
     return json.loads(done.stdout)
 
 
+def test_openstackclient_lists_the_same(lab, server):
+    done = subprocess.run(
+        lab.inside([f'{services.BIN}/openstack', 'vqos', 'host', 'list',
+                    '-c', 'host', '-c', 'capacity_cu', '-f', 'json']),
+        env=lab.environment(), capture_output=True, text=True,
+        timeout=COMMAND_LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        {name: host[name] for name in ('host', 'capacity_cu')}
+        for host in manage(lab, 'host', 'list')]
+
+
 def test_both_hosts_are_listed(lab, server):
     fast, slow = manage(lab, 'host', 'list')
     assert (fast['host'], slow['host']) == ('fast', 'slow')

@@ -36,8 +36,9 @@ def assert_one_line(ran, text):
 
 def test_no_file(tmp_path):
     path = tmp_path / 'none'
-    assert_one_line(list_host(path),
-                    f'there is no file {path}: give --config-file')
+    ran = list_host(path)
+    assert_one_line(ran, f'there is no file {path}: ')
+    assert '--config-file' in ran.err
 
 
 def test_the_file_of_the_environment(tmp_path, monkeypatch):
