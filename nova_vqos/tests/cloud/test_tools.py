@@ -7,7 +7,10 @@ import subprocess
 
 import pytest
 
+from nova_vqos import policy
 from nova_vqos.calibration.cpu import compare
+from nova_vqos.tests.fixtures import project
+from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
 from nova_vqos_lab import tempest
@@ -15,6 +18,7 @@ from nova_vqos_lab import tempest
 # Agents sample each ten seconds, and a rate takes two samples.
 RATES_LIMIT_S = 90
 COMMAND_LIMIT_S = 60
+METADEFS = 'etc/glance/metadefs/compute-vqos.json'
 
 
 @pytest.fixture(scope='module')
@@ -50,14 +54,30 @@ def manage(lab, *arguments):
     return json.loads(done.stdout)
 
 
-def test_openstackclient_lists_the_same(lab, server):
+def execute(lab, program, *arguments):
+    """:returns: what a program in the controller's network printed"""
     done = subprocess.run(
-        lab.inside([f'{services.BIN}/openstack', 'vqos', 'host', 'list',
-                    '-c', 'host', '-c', 'capacity_cu', '-f', 'json']),
+        lab.inside([f'{services.BIN}/{program}', *arguments]),
         env=lab.environment(), capture_output=True, text=True,
         timeout=COMMAND_LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
+    return done.stdout
+
+
+def test_extra_specs_are_known_to_glance(lab, server):
+    execute(lab, 'glance-manage', '--config-file',
+            f'{paths.etc("glance")}/glance-api.conf', 'db', 'load_metadefs',
+            '--path', str(project.sample(METADEFS).parent))
+    shown = json.loads(execute(
+        lab, 'openstack', 'image', 'metadef', 'property', 'list',
+        'OS::Compute::Vqos', '-f', 'json'))
+    assert {one['name'] for one in shown} == set(policy.KEYS)
+
+
+def test_openstackclient_lists_the_same(lab, server):
+    shown = execute(lab, 'openstack', 'vqos', 'host', 'list', '-c', 'host',
+                    '-c', 'capacity_cu', '-f', 'json')
+    assert json.loads(shown) == [
         {name: host[name] for name in ('host', 'capacity_cu')}
         for host in manage(lab, 'host', 'list')]
 

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Glance's definitions of our extra specs, as Horizon shows them."""
+
+import json
+import runpy
+
+import pytest
+
+from nova_vqos import policy
+from nova_vqos.tests.fixtures import project
+
+SAMPLE = 'etc/glance/metadefs/compute-vqos.json'
+
+
+@pytest.fixture(scope='module')
+def properties():
+    return json.loads(project.sample(SAMPLE).read_text('utf-8'))['properties']
+
+
+@project.needs_checkout
+def test_the_file_is_up_to_date():
+    maker = runpy.run_path(str(project.TOP / 'tools' / 'metadefs.py'))
+    assert project.sample(SAMPLE).read_text('utf-8') == maker['text'](), (
+        'run tools/metadefs.py')
+
+
+def test_all_of_our_extra_specs_are_there(properties):
+    assert properties.keys() == set(policy.KEYS)
+
+
+@pytest.mark.parametrize('key', policy.CHOICES)
+def test_each_value_that_is_offered_is_taken(properties, key):
+    assert properties[key]['enum'] == list(policy.CHOICES[key])
+    assert properties[key]['default'] == policy.CHOICES[key][0]
+    for value in properties[key]['enum']:
+        policy.check_value(key, value)
+
+
+def test_limits_of_units(properties):
+    units = properties[policy.UNITS_KEY]
+    for value in (units['minimum'], units['maximum']):
+        policy.check_value(policy.UNITS_KEY, str(value))
+    for value in (units['minimum'] - 1, units['maximum'] + 1):
+        with pytest.raises(policy.PolicyError):
+            policy.check_value(policy.UNITS_KEY, str(value))
