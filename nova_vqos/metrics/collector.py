@@ -102,19 +102,25 @@ class AgentCollector:
         self._compute_state_path = compute_state_path
         self._deliveries = samples.Deliveries()
 
-    def samples(self) -> Iterator[families.Sample]:
-        """All samples that have a value.
+    def samples(self) -> Iterator[families.Group]:
+        """All samples: a group of the host, then one of each server.
 
         Called by one thread at a time.
         """
-        yield families.Sample(families.AGENT_INFO,
-                              (self._host, version.version()), 1.0)
         snapshot = self._snapshot()
-        yield families.Sample(families.AGENT_UP, (),
-                              float(snapshot is not None))
-        if snapshot is None:
-            return
-        report = snapshot.report
+        found: list[families.Sample] = [
+            (families.AGENT_INFO, (self._host, version.version()), 1),
+            (families.AGENT_UP, (), snapshot is not None)]
+        if snapshot is not None:
+            found += self._host_samples(snapshot.report)
+        yield families.Group({}, found)
+        if snapshot is not None:
+            yield from samples.server_samples(
+                snapshot.servers, self._deliveries,
+                snapshot.report.quantum_classes)
+
+    def _host_samples(self, report: messages.LoopReport
+                      ) -> Iterator[families.Sample]:
         state = None
         with contextlib.suppress(ValueError):
             state = compute_state.load(self._compute_state_path)
@@ -125,5 +131,3 @@ class AgentCollector:
                 self._verification_path, report.profile.id))
         with contextlib.suppress(ValueError):
             yield from samples.stats_samples(state, time.time())
-        yield from samples.server_samples(
-            snapshot.servers, self._deliveries, report.quantum_classes)

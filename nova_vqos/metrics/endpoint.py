@@ -39,8 +39,8 @@ _LONGEST_REQUEST_S = 15.0
 _SLOW_REQUEST_S = 2.0
 _CUT_OFF_INTERVAL_S = 0.5
 _KEEP_S = 1.0
-# Little of the gain takes most of the time.
-_GZIP_LEVEL = 3
+# Level 3 takes a fifth more time, for 1 % fewer bytes.
+_GZIP_LEVEL = 1
 
 
 class Page:

@@ -3,7 +3,7 @@
 
 NOTE: prometheus_client writes it too, but sorts, checks and escapes the labels
 of a server in each of its lines: with many servers most of a scrape's time.
-Here that is done once for many lines (tools/bench/metrics.py compares both).
+Here that is done once for a group (tools/bench/metrics.py compares both).
 """
 
 import collections
@@ -13,17 +13,21 @@ import functools
 from nova_vqos.metrics import families
 
 
-def text(samples: Iterable[families.Sample]) -> str:
-    """Samples as text, by family, in the order of families.ALL."""
+def text(groups: Iterable[families.Group]) -> str:
+    """Known samples as text, by family, in the order of families.ALL."""
     lines = collections.defaultdict[str, list[str]](list)
-    names = labels = shown = None
-    for (name, _kind, _help, its_names), its_labels, value in samples:
-        # Most samples of a server come one after the other, with the very
-        # same labels.
-        if its_labels is not labels or its_names is not names:
-            names, labels = its_names, its_labels
-            shown = _labels(names, labels)
-        lines[name].append(f'{name}{shown} {value!r}\n')
+    for labels, samples in groups:
+        shared = _pairs(tuple(labels), tuple(labels.values()))
+        shown = f'{{{shared}}}' if shared else ''
+        begin = f'{{{shared},' if shared else '{'
+        for (name, _kind, _help, names), values, value in samples:
+            if value is None:
+                continue
+            if values:
+                more = _kept_pairs(names[len(labels):], values)
+                lines[name].append(f'{name}{begin}{more}}} {float(value)!r}\n')
+            else:
+                lines[name].append(f'{name}{shown} {float(value)!r}\n')
     parts: list[str] = []
     for family in families.ALL:
         found = lines.get(family.name)
@@ -34,17 +38,15 @@ def text(samples: Iterable[families.Sample]) -> str:
     return ''.join(parts)
 
 
-def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    if not names:
-        return ''
-    pairs = [_label(name, value)
-             for name, value in zip(names, values, strict=True)]
-    return f'{{{",".join(pairs)}}}'
+def _pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ','.join([f'{name}="{_escaped(value)}"'
+                     for name, value in zip(names, values, strict=True)])
 
 
-# Those that name a server come again in each of its sets of labels.
-@functools.lru_cache(maxsize=256)
-def _label(name: str, value: str) -> str:
-    escaped = (value.replace('\\', r'\\').replace('\n', r'\n')
-               .replace('"', r'\"'))
-    return f'{name}="{escaped}"'
+# Most of a server's are those of any other: components of bills, for example.
+_kept_pairs = functools.lru_cache(maxsize=256)(_pairs)
+
+
+def _escaped(value: str) -> str:
+    return (value.replace('\\', r'\\').replace('\n', r'\n')
+            .replace('"', r'\"'))

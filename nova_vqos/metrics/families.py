@@ -7,6 +7,7 @@ grows, ``_info`` for texts. A CPU unit is one of ours, see
 The reference of the documentation is made from this table.
 """
 
+from collections.abc import Mapping, Sequence
 import typing as ty
 
 GAUGE, COUNTER = 'gauge', 'counter'
@@ -31,15 +32,20 @@ class Family(ty.NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Sample(ty.NamedTuple):
-    """A value of a metric.
+#: A metric, the values of its labels after those of the group, and its value;
+#: None: it is not known. NOTE: a plain tuple, since a page may have 38 000.
+Sample = tuple[Family, tuple[str, ...], float | None]
 
-    :ivar labels: values, in the order of the family's names
+
+class Group(ty.NamedTuple):
+    """Samples whose first labels are the same: of a server, or the host.
+
+    :ivar labels: the first labels of all its samples, by name
+    :ivar samples: of families whose names of labels begin with these
     """
 
-    family: Family
-    labels: tuple[str, ...]
-    value: float
+    labels: Mapping[str, str]
+    samples: Sequence[Sample]
 
 
 # The agent.

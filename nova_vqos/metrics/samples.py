@@ -149,90 +149,84 @@ class Deliveries:
 
 def server_samples(servers: Collection[messages.Server],
                    deliveries: Deliveries, offered: Collection[str]
-                   ) -> Iterator[families.Sample]:
-    """All samples of servers.
+                   ) -> Iterator[families.Group]:
+    """All samples of servers, a group for each.
 
     :param deliveries: kept between two calls
     :param offered: quantum classes that work on this host
     """
     deliveries.forget_all_but([server.server_uuid for server in servers])
     for server in servers:
-        yield from _server(server, deliveries, offered)
+        yield _server(server, deliveries, offered)
 
 
 def _server(server: messages.Server, deliveries: Deliveries,
-            offered: Collection[str]) -> list[families.Sample]:
-    labels = (server.server_uuid, server.project_id or '')
+            offered: Collection[str]) -> families.Group:
     policy, last = server.policy, server.last_recap
-    found = [_one(families.SERVER_INFO, 1, *labels, server.name or '',
-                  server.flavor or '', '' if policy is None else policy.cap,
-                  server.quantum_class or '', server.dd_billing or '')]
     delivered_cu_s = wrong_s = None
     if server.coefficient is not None and server.vcpu_s is not None:
         delivered_cu_s = deliveries.add(
             server.server_uuid, server.vcpu_s, server.coefficient)
     if last is not None and last.wrong_ms is not None:
         wrong_s = last.wrong_ms / 1000
-    figures: list[tuple[families.Family, float | None]] = [
-        (families.ENTITLED, server.entitled_cu),
-        (families.VCPUS, None if policy is None else policy.vcpus),
-        (families.SERVER_COEFFICIENT, server.coefficient),
-        (families.VCPU_SECONDS, server.vcpu_s),
-        (families.VCPU_CU_SECONDS, delivered_cu_s),
-        (families.THROTTLED_SECONDS, server.throttled_s),
-        (families.CAP_RIGHT, server.right),
-        (families.WRONG_SECONDS, wrong_s),
-        *_clock(server.clock)]
+    found: list[families.Sample] = [
+        (families.SERVER_INFO, (
+            server.name or '', server.flavor or '',
+            '' if policy is None else policy.cap,
+            server.quantum_class or '', server.dd_billing or ''), 1),
+        (families.ENTITLED, (), server.entitled_cu),
+        (families.VCPUS, (), None if policy is None else policy.vcpus),
+        (families.SERVER_COEFFICIENT, (), server.coefficient),
+        (families.VCPU_SECONDS, (), server.vcpu_s),
+        (families.VCPU_CU_SECONDS, (), delivered_cu_s),
+        (families.THROTTLED_SECONDS, (), server.throttled_s),
+        (families.CAP_RIGHT, (), server.right),
+        (families.WRONG_SECONDS, (), wrong_s)]
+    # That of pCPUs is no figure of a server.
+    if server.clock is not None and server.clock.is_own:
+        clock = server.clock
+        found += [(families.SERVER_CLOCK, (), clock.mhz * _HZ_PER_MHZ),
+                  (families.CLOCK_COEFFICIENT, (), clock.coefficient)]
     if server.quantum is not None:
-        figures += _slices(server, server.quantum, offered)
+        found += _slices(server, server.quantum, offered)
     if server.guarantee is not None:
-        figures += [
-            (families.GUARANTEED, None if server.guarantee.ends
-             else server.guarantee.since is not None),
-            (families.RESERVED_PCPUS, server.guarantee.reserved_pcpus),
-            (families.COUNTED, server.guarantee.counted)]
+        guarantee = server.guarantee
+        found += [
+            (families.GUARANTEED, (), None if guarantee.ends
+             else guarantee.since is not None),
+            (families.RESERVED_PCPUS, (), guarantee.reserved_pcpus),
+            (families.COUNTED, (), guarantee.counted)]
     if server.correction is not None:
         correction = server.correction
-        figures += [(families.CORRECTION, correction.factor),
-                    (families.INSTRUCTIONS,
-                     correction.instructions_per_cpu_s)]
-        found += [_one(families.PREDICTED, value, *labels, bound)
-                  for bound, value in (('low', correction.low),
-                                       ('mean', correction.predicted),
-                                       ('high', correction.high))
-                  if value is not None]
+        found += [
+            (families.CORRECTION, (), correction.factor),
+            (families.INSTRUCTIONS, (), correction.instructions_per_cpu_s),
+            (families.PREDICTED, ('low',), correction.low),
+            (families.PREDICTED, ('mean',), correction.predicted),
+            (families.PREDICTED, ('high',), correction.high)]
     if server.emulator_memory is not None:
         memory = server.emulator_memory
-        found += [_one(families.EMULATOR_MEMORY, value, *labels, bound)
-                  for bound, value in (('low', memory.low_bytes),
-                                       ('high', memory.high_bytes))]
+        found += [
+            (families.EMULATOR_MEMORY, ('low',), memory.low_bytes),
+            (families.EMULATOR_MEMORY, ('high',), memory.high_bytes)]
     if server.bill is not None:
         bill = server.bill
-        found += [_one(families.BILLED, used_cu_s, *labels, component)
+        found += [(families.BILLED, (component,), used_cu_s)
                   for component, used_cu_s in bill.used_here_cu_s.items()]
-        figures += [
-            (families.DEBT, bill.debt_cu_s),
-            (families.WRITTEN_OFF, bill.written_off_here_cu_s),
-            (families.OVERDRAWN, bill.overdrawn),
-            (families.LIMIT, bill.limit_cu),
-            (families.ROLLING,
+        found += [
+            (families.DEBT, (), bill.debt_cu_s),
+            (families.WRITTEN_OFF, (), bill.written_off_here_cu_s),
+            (families.OVERDRAWN, (), bill.overdrawn),
+            (families.LIMIT, (), bill.limit_cu),
+            (families.ROLLING, (),
              None if bill.rolling_4h is None else bill.rolling_4h.cu)]
-    # NOTE: with the same labels, one after the other: so their text is cheap.
-    return found + [families.Sample(family, labels, float(value))
-                    for family, value in figures if value is not None]
-
-
-def _clock(clock: messages.Clock | None
-           ) -> list[tuple[families.Family, float | None]]:
-    # That of pCPUs is no figure of a server.
-    return [] if clock is None or not clock.is_own else [
-        (families.SERVER_CLOCK, clock.mhz * _HZ_PER_MHZ),
-        (families.CLOCK_COEFFICIENT, clock.coefficient)]
+    return families.Group(dict(zip(
+        families.SERVER_LABELS, (server.server_uuid, server.project_id or ''),
+        strict=True)), found)
 
 
 def _slices(server: messages.Server, slices: messages.Slices,
-            offered: Collection[str]
-            ) -> list[tuple[families.Family, float | None]]:
+            offered: Collection[str]) -> list[families.Sample]:
     vcpus = slices.vcpus.values()
     # Without a slice it may share its pCPUs with servers that would cut it
     # short.
@@ -241,12 +235,14 @@ def _slices(server: messages.Server, slices: messages.Slices,
                       and any(vcpu.slice_us is None for vcpu in vcpus)))
     waited_s = [vcpu.waited_s for vcpu in vcpus if vcpu.waited_s is not None]
     return [
-        (families.CLASS_RIGHT, right),
-        (families.SLICE, _mean_s(vcpu.slice_us for vcpu in vcpus)),
-        (families.OBTAINABLE, _mean_s(vcpu.obtainable_us for vcpu in vcpus)),
-        (families.RUN_LENGTH, _mean_s(vcpu.mean_run_us for vcpu in vcpus)),
+        (families.CLASS_RIGHT, (), right),
+        (families.SLICE, (), _mean_s(vcpu.slice_us for vcpu in vcpus)),
+        (families.OBTAINABLE, (),
+         _mean_s(vcpu.obtainable_us for vcpu in vcpus)),
+        (families.RUN_LENGTH, (),
+         _mean_s(vcpu.mean_run_us for vcpu in vcpus)),
         # The sum of some vCPUs would fall, as a counter that began anew.
-        (families.WAITED_SECONDS, sum(waited_s)
+        (families.WAITED_SECONDS, (), sum(waited_s)
          if waited_s and len(waited_s) == len(vcpus) else None)]
 
 
@@ -278,7 +274,7 @@ def _mean_s(lengths_us: Iterable[float | None]) -> float | None:
 
 def _one(family: families.Family, value: float,
          *labels: str) -> families.Sample:
-    return families.Sample(family, labels, float(value))
+    return family, labels, value
 
 
 def _when(family: families.Family, text: str

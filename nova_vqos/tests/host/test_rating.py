@@ -25,6 +25,7 @@ from nova_vqos.metrics import families
 from nova_vqos.metrics import samples
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import library_text
 from nova_vqos.tests.fixtures import monitoring
 from nova_vqos.tests.fixtures import project
 from nova_vqos.tests.fixtures import requirement
@@ -69,14 +70,15 @@ class Scraped:
             server_uuid=uuid, project_id=PROJECT, name='instance',
             dd_billing=dd_billing[uuid], bill=one.report)
             for uuid, one in billed.items()]
-        for one in samples.server_samples(servers, self.deliveries, ()):
+        for family, values, figure in library_text.flat(
+                samples.server_samples(servers, self.deliveries, ())):
             labels = ','.join(
                 f'{name}="{value}"' for name, value in zip(
-                    (*one.family.labels, 'instance'),
-                    (*one.labels, self.instance), strict=True))
-            self.lines[one.family].append(
-                (labels, at, f'{one.family.name}{{{labels}}} {one.value!r} '
-                             f'{at}'))
+                    (*family.labels, 'instance'),
+                    (*values, self.instance), strict=True))
+            self.lines[family].append(
+                (labels, at,
+                 f'{family.name}{{{labels}}} {float(figure)!r} {at}'))
 
 
 def openmetrics(scrapes):
