@@ -7,16 +7,16 @@ a newer one holds.
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import dataclasses
+import functools
+import typing as ty
 
-from cryptography import exceptions
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519
-
-from nova_vqos import files
 from nova_vqos import policy_override
 from nova_vqos import policy_push
+
+if ty.TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
 #: The option of agents with the public keys.
 OPTION = '[vqos_agent] push_public_keys'
@@ -26,54 +26,8 @@ class SignatureInvalid(policy_override.PushInvalid):
     """A push is not signed by any of the keys that an agent trusts."""
 
 
-class KeyInvalid(ValueError):
-    """A file is no key of this kind, or unsafe."""
-
-
-def make_key() -> tuple[bytes, bytes]:
-    """A new private key and its public one, in PEM."""
-    private = ed25519.Ed25519PrivateKey.generate()
-    return private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption()), private.public_key().public_bytes(
-            serialization.Encoding.PEM,
-            serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def load_private(path: str) -> ed25519.Ed25519PrivateKey:
-    """A key that signs.
-
-    :raises KeyInvalid: when there is none, or others may read it
-    """
-    try:
-        found = serialization.load_pem_private_key(
-            files.read(path, secret=True), password=None)
-    except (files.FileError, ValueError, TypeError,
-            exceptions.UnsupportedAlgorithm) as error:
-        raise KeyInvalid(f'{path} is no usable private key: {error}'
-                         ) from error
-    if not isinstance(found, ed25519.Ed25519PrivateKey):
-        raise KeyInvalid(f'{path} is no Ed25519 key')
-    return found
-
-
-def load_public(path: str) -> ed25519.Ed25519PublicKey:
-    """A key that verifies.
-
-    :raises KeyInvalid: when there is none, or others may write it
-    """
-    try:
-        found = serialization.load_pem_public_key(files.read(path))
-    except (files.FileError, ValueError,
-            exceptions.UnsupportedAlgorithm) as error:
-        raise KeyInvalid(f'{path} is no usable public key: {error}') from error
-    if not isinstance(found, ed25519.Ed25519PublicKey):
-        raise KeyInvalid(f'{path} is no Ed25519 key')
-    return found
-
-
 def signed(push: policy_push.Push,
-           key: ed25519.Ed25519PrivateKey) -> policy_push.Push:
+           key: 'ed25519.Ed25519PrivateKey') -> policy_push.Push:
     """The push with its signature."""
     return dataclasses.replace(push, signature=base64.b64encode(
         key.sign(push.content)).decode())
@@ -92,13 +46,18 @@ class Verifier:
             no signature. Where none can be read, all pushes are refused
         """
         self.problem = ''
-        self._keys = []
+        self._verifiers: list[Callable[[bytes, bytes], bool]] = []
         paths = list(paths)
         self.required = bool(paths)
+        if not paths:
+            return
+        # Not loaded without keys: its library takes 10 MiB.
+        from nova_vqos import push_keys
         for path in paths:
             try:
-                self._keys.append(load_public(path))
-            except KeyInvalid as error:
+                self._verifiers.append(functools.partial(
+                    push_keys.verifies, push_keys.load_public(path)))
+            except push_keys.KeyInvalid as error:
                 self.problem = f'{OPTION}: {error}'
 
     def check(self, push: policy_push.Push) -> None:
@@ -112,17 +71,8 @@ class Verifier:
                 f'the push is not signed, and {OPTION} requires that: sign it '
                 'by [vqos_manage] push_private_key')
         signature = base64.b64decode(push.signature)
-        if not any(_verifies(key, signature, push.content)
-                   for key in self._keys):
+        if not any(verifies(signature, push.content)
+                   for verifies in self._verifiers):
             raise SignatureInvalid(
                 f'the signature of the push is of none of {OPTION}: sign it '
                 'by a key of these, in [vqos_manage] push_private_key')
-
-
-def _verifies(key: ed25519.Ed25519PublicKey, signature: bytes,
-              content: bytes) -> bool:
-    try:
-        key.verify(signature, content)
-    except exceptions.InvalidSignature:
-        return False
-    return True

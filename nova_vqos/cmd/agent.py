@@ -16,7 +16,9 @@ from oslo_service import backend
 
 backend.init_backend(backend.BackendType.THREADING)
 
+from collections.abc import Callable
 import logging as python_logging
+import typing as ty
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -28,7 +30,6 @@ from nova_vqos.agent import process
 from nova_vqos.agent import service as agent_service
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
-from nova_vqos.metrics import endpoint
 
 LOG = python_logging.getLogger(__name__)
 
@@ -58,13 +59,27 @@ def main(argv: list[str] | None = None) -> int:
         # One process: a second one would double the memory, and systemd
         # restarts an agent that dies.
         service.launch(conf, agent_service.AgentService(
-            conf, endpoint.start_exporter), workers=1,
+            conf, start_exporter), workers=1,
                        restart_method='mutate', no_fork=True).wait()
     except process.AlreadyRunning as error:
         LOG.error('%s', error)
         print(f'nova-vqos-agent: {error}', file=sys.stderr)
         return 1
     return 0
+
+
+def start_exporter(conf: cfg.ConfigOpts, ask: ty.Any
+                   ) -> Callable[[], None] | None:
+    """Begin to export metrics, where an address is configured.
+
+    :param ask: see :func:`nova_vqos.metrics.endpoint.start_exporter`
+    :returns: ends the export; None: metrics are off
+    """
+    if not conf.vqos_agent.metrics_address:
+        return None
+    # Not loaded without metrics: it takes 2 MiB.
+    from nova_vqos.metrics import endpoint
+    return endpoint.start_exporter(conf, ask)
 
 
 def log_line(host: str) -> str:

@@ -295,15 +295,13 @@ def _shut_down(request: socket.socket) -> None:
 
 def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
         [], tuple[messages.LoopReport, Sequence[messages.Server]]]
-        ) -> Callable[[], None] | None:
+        ) -> Callable[[], None]:
     """Begin to export the metrics of an agent.
 
     :param ask: asks the agent's loop; may block, or raise
-    :returns: ends the export; None: metrics are off
+    :returns: ends the export
     """
     options = conf.vqos_agent
-    if not options.metrics_address:
-        return None
     asking = collector.SingleFlight(lambda: collector.Snapshot(*ask()))
     agent = collector.AgentCollector(
         asking.ask, conf.host, conf.vqos.verification_path,

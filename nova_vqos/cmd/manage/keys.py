@@ -8,7 +8,7 @@ import typing as ty
 from cliff import show
 
 from nova_vqos import files
-from nova_vqos import push_signature
+from nova_vqos import push_keys
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import errors
 
@@ -34,7 +34,7 @@ class CreateKey(command.ManageCommand, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         path = os.path.abspath(parsed_args.path)
         public_path, force = f'{path}.pub', parsed_args.force
-        private, public = push_signature.make_key()
+        private, public = push_keys.make_key()
         try:
             for one in (path, public_path):
                 if os.path.lexists(one) and not force:

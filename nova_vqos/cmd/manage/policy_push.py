@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from nova_vqos import policy
 from nova_vqos import policy_override
 from nova_vqos import policy_push
+from nova_vqos import push_keys
 from nova_vqos import push_signature
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
@@ -110,8 +111,8 @@ class PushPolicies(_PolicyCommand):
         if not path:
             return None
         try:
-            return push_signature.load_private(path)
-        except push_signature.KeyInvalid as error:
+            return push_keys.load_private(path)
+        except push_keys.KeyInvalid as error:
             raise errors.ManageError(
                 f'[vqos_manage] push_private_key: {error}') from error
 

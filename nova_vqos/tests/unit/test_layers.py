@@ -18,9 +18,9 @@ PACKAGE = pathlib.Path(nova_vqos.__file__).parent
 
 # A floor may import itself and those before it.
 GROUND = {'units', 'work', 'learning', 'policy', 'policy_override',
-          'policy_push', 'push_signature', 'cpuset', 'files', 'utc',
-          'plain_text', 'primitives', 'room', 'compute_state', 'domain_xml',
-          'xml_edit', 'version', 'light_typing'}
+          'policy_push', 'push_keys', 'push_signature', 'cpuset', 'files',
+          'utc', 'plain_text', 'primitives', 'room', 'compute_state',
+          'domain_xml', 'xml_edit', 'version', 'light_typing'}
 # What is known of a host, and what follows from it for its servers.
 PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
         {'cputune', 'core_types', 'packing', 'host_stats', 'guarantee',

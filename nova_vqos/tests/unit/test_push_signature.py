@@ -11,16 +11,17 @@ import pytest
 
 from nova_vqos import files
 from nova_vqos import policy_push
+from nova_vqos import push_keys
 from nova_vqos import push_signature
 from nova_vqos.tests.unit import test_policy_push
 
 
 def write_key(path):
     """:returns: a private key, and the path of its public one"""
-    private, public = push_signature.make_key()
+    private, public = push_keys.make_key()
     files.write(private, str(path), mode=0o600)
     files.write(public, f'{path}.pub')
-    return push_signature.load_private(str(path)), f'{path}.pub'
+    return push_keys.load_private(str(path)), f'{path}.pub'
 
 
 @pytest.fixture(scope='module')
@@ -126,18 +127,18 @@ def test_a_key_that_cannot_be_used_refuses_all(tmp_path, key, wrong_key):
 
 
 def test_no_private_key(tmp_path, key, wrong_key):
-    with pytest.raises(push_signature.KeyInvalid):
-        push_signature.load_private(str(tmp_path / 'none'))
+    with pytest.raises(push_keys.KeyInvalid):
+        push_keys.load_private(str(tmp_path / 'none'))
     for path in (key[1], str(wrong_key)):
         copy = tmp_path / 'copy'
         files.write(files.read(path), str(copy), mode=0o600)
-        with pytest.raises(push_signature.KeyInvalid):
-            push_signature.load_private(str(copy))
+        with pytest.raises(push_keys.KeyInvalid):
+            push_keys.load_private(str(copy))
 
 
 @pytest.mark.parametrize('mode', [0o640, 0o604, 0o660])
 def test_a_private_key_that_others_may_read(tmp_path, mode):
     _key, _public = write_key(tmp_path / 'key')
     (tmp_path / 'key').chmod(mode)
-    with pytest.raises(push_signature.KeyInvalid, match='chmod'):
-        push_signature.load_private(str(tmp_path / 'key'))
+    with pytest.raises(push_keys.KeyInvalid, match='chmod'):
+        push_keys.load_private(str(tmp_path / 'key'))

@@ -15,13 +15,12 @@ import pytest
 from nova_vqos import agent_state
 from nova_vqos import compute_state
 from nova_vqos import files
-from nova_vqos import push_signature
+from nova_vqos import push_keys
 from nova_vqos.agent import process
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
 from nova_vqos.conf import agent as agent_options
 from nova_vqos.conf import vqos
-from nova_vqos.metrics import endpoint
 from nova_vqos.profile import document
 from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import fakes
@@ -219,7 +218,7 @@ class TestService:
             rpc.stop()
 
     def test_its_keys_say_whose_pushes_it_takes(self, conf, tmp_path):
-        _private, public = push_signature.make_key()
+        _private, public = push_keys.make_key()
         files.write(public, str(tmp_path / 'push.key.pub'))
         conf.set_override('push_public_keys',
                           [str(tmp_path / 'push.key.pub')], 'vqos_agent')
@@ -235,9 +234,6 @@ class TestService:
             assert held.problem == ''
         finally:
             started.stop()
-
-    def test_no_metrics_where_they_are_not_wanted(self, conf):
-        assert endpoint.start_exporter(conf, None) is None
 
     def test_an_unknown_hypervisor_is_named(self, conf):
         conf.set_override('hypervisor', 'abacus', 'vqos_agent')

@@ -5,6 +5,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from nova_vqos.cmd import agent
+from nova_vqos.conf import agent as options
 
 
 def test_the_agents_lines_name_the_host():
@@ -15,3 +16,10 @@ def test_the_agents_lines_name_the_host():
     record = logging.makeLogRecord({'msg': 'A line', 'instance': ''})
     assert '[host%2] A line' in logging.Formatter(
         agent.log_line('host%2')).format(record)
+
+
+def test_no_metrics_where_they_are_not_wanted():
+    conf = cfg.ConfigOpts()
+    options.register_opts(conf)
+    conf([])
+    assert agent.start_exporter(conf, None) is None
