@@ -8,6 +8,7 @@ import argparse
 import atexit
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -110,10 +111,14 @@ class BenchHost:
                      ).write_text(
             f'[DEFAULT]\nhost = {NAME}\ntransport_url = {self._bus_url}\n'
             f'[vqos]\n{vqos}\n[vqos_agent]\n{agent}\n')
+        path = [checkout]
+        if checkout != ROOT:
+            path.append(_entry_points(checkout))
         self.agent = self.host.popen(
             [sys.executable, *program, '--config-file',
              '/etc/nova-vqos/nova-vqos.conf'],
-            env={'PYTHONPATH': str(checkout), 'MALLOC_ARENA_MAX': '2'},
+            env={'PYTHONPATH': ':'.join(map(str, path)),
+                 'MALLOC_ARENA_MAX': '2'},
             log='agent')
         return self.agent
 
@@ -150,6 +155,24 @@ class BenchHost:
                 log = pathlib.Path(agent.log).read_text()
                 raise process.LabError(f'the agent died: {log[-2000:]}')
             agent.stop()
+
+
+@functools.cache
+def _entry_points(checkout: pathlib.Path) -> pathlib.Path:
+    """Where Python finds the entry points of another checkout.
+
+    Without them its agent would load drivers by the entry points of the
+    installed project, which may name modules that the checkout lacks.
+
+    :raises LabError: when they cannot be made
+    """
+    made = pathlib.Path(tempfile.mkdtemp(dir=DIRECTORY))
+    process.run(
+        ['env', '-C', str(checkout), sys.executable, 'setup.py', '-q',
+         'egg_info', '--egg-base', str(made)],
+        # Two files that pbr would write into the checkout.
+        env={'SKIP_GENERATE_AUTHORS': '1', 'SKIP_WRITE_GIT_CHANGELOG': '1'})
+    return made
 
 
 @contextlib.contextmanager
