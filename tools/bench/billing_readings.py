@@ -10,12 +10,15 @@ tick
     what the driver does in each tick of the agent: which domains run, and the
     limits of each (from memory nearly always, as in the agent)
 reading
-    what it does in each billing interval: usages() of all, host_usage(); as
-    it is, where those who do nothing are hardly ever asked about their disks,
-    and where all are asked
+    what it does in each billing interval: usages() of all, bridge_traffic(),
+    host_usage(); as it is, where those who do nothing are hardly ever asked
+    about their disks, and where all are asked
+write
+    what it does where a cap differs, here for all, with the values that are
+    there
 
-and measures the CPU time of both, its own and libvirtd's, and of the parts of
-a reading. Prints JSON.
+and measures the CPU time of them, its own and libvirtd's, and of their parts.
+Prints JSON.
 """
 
 import argparse
@@ -28,11 +31,15 @@ import time
 
 import libvirt
 
+from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import driver
+from nova_vqos.hypervisor.linux import burst
+from nova_vqos.hypervisor.linux import cgroup
 
 TICK, READING, ALL_ASKED = 'tick', 'reading', 'reading, all asked'
-DISKS, INTERFACES, CPU_TIME, WHOLE_HOST = (
-    'bulk: disks', 'bulk: interfaces', 'CPU time', 'whole host')
+DISKS, INTERFACES, CPU_TIME, BRIDGES, WHOLE_HOST = (
+    'bulk: disks', 'bulk: interfaces', 'CPU time', 'bridges', 'whole host')
+WRITE, BURSTS = 'write', 'bursts of a write'
 
 
 def main() -> int:
@@ -85,15 +92,24 @@ def measure(rounds: int, libvirtd: int) -> dict:
         found = hypervisor.usages(uuids, {})
         if len(found) != len(uuids):
             raise AssertionError(f'only {len(found)} servers could be read')
+        hypervisor.bridge_traffic()
         hypervisor.host_usage()
 
     def reading_with_disks() -> None:
-        hypervisor._statistics._disk_schedule.retain(())
+        hypervisor._statistics._schedule.retain(())
         reading()
 
     connection = hypervisor._session.connected()
     records = connection.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_INTERFACE)
     domains = [domain for domain, _found in records]
+    pids = [hypervisor._session.read_pid(domain.name()) for domain in domains]
+    version = cgroup.host_version('/')
+
+    def write() -> None:
+        for server in uuids:
+            hypervisor.write(server, [base.Change(
+                base.Parameter.SHARES, hypervisor.read(server).shares)])
+
     works = {
         TICK: tick, READING: reading, ALL_ASKED: reading_with_disks,
         DISKS: lambda: hypervisor._statistics._read_disks(domains),
@@ -102,7 +118,9 @@ def measure(rounds: int, libvirtd: int) -> dict:
             libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE),
         CPU_TIME: lambda: [hypervisor._statistics._read_usage(*record)
                            for record in records],
-        WHOLE_HOST: hypervisor.host_usage}
+        BRIDGES: hypervisor.bridge_traffic,
+        WHOLE_HOST: hypervisor.host_usage, WRITE: write,
+        BURSTS: lambda: [burst.clear('/', pid, version) for pid in pids]}
     costs = {name: Cost(libvirtd) for name in works}
     # All files open, all caches warm.
     for work in works.values():

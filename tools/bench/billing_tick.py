@@ -11,7 +11,8 @@ disks all the time. Removes everything afterwards. As root::
 
 With the real agent it then measures what agent and libvirtd use, with billing
 of all servers off, on account, and charged, by turns; and after that, once and
-without the agent, what of a reading costs how much (billing_readings.py).
+without the agent, what of a reading, and of a write, costs how much
+(billing_readings.py).
 
 Ratios of medians are of use, for the times are the machine's; what those with
 billing off, or of a tick, are to themselves one round later is noise.
