@@ -26,7 +26,7 @@ PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
 # Those of openstackclient that our guides call, and what osc-placement adds.
 OPENSTACK = ('openstack.cli', 'openstack.common', 'openstack.compute.v2',
              'openstack.identity.v3', 'openstack.image.v2',
-             'openstack.placement.v1')
+             'openstack.placement.v1', 'openstack.vqos.v1')
 CLIFF = {'nova-vqos-calibrate': calibrate.CalibrateApp,
          'nova-vqos-manage': manage.ManageApp}
 
