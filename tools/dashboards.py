@@ -182,6 +182,11 @@ HOST = (
               ('rate(nova_vqos_host_squeezed_polls_total'
                f'{_H}[$__rate_interval])', 'squeezed polls'),
               (f'nova_vqos_host_saturated_pcpus{_H}', 'saturated pCPUs'))),
+    Panel('Servers that are sent alike',
+          "Jain's index of what they receive: 1 is all the same, below 0.95 "
+          'is too unlike, see the alert NovaVqosIoUneven. There is none where '
+          'no two servers have the same units and like offers', SHARE, (
+              (f'nova_vqos_host_io_jain{_H}', '{{direction}}'),)),
     Panel('Servers: delivered of promised',
           'The ten that use most', SHARE, ((
               'topk(10, rate(nova_vqos_server_vcpu_cpu_unit_seconds_total'

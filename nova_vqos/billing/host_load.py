@@ -6,10 +6,12 @@ for them, that of the host's own processes, and an unattributed rest.
 """
 
 import collections
+from collections.abc import Mapping
 import dataclasses
 import math
 
 from nova_vqos import cpuset
+from nova_vqos.billing import io_fairness
 from nova_vqos.billing import packet_load
 from nova_vqos.billing import reserve
 from nova_vqos.billing import usage
@@ -55,12 +57,17 @@ class LoadReport(Load):
     :ivar packets: None: not known
     :ivar reserve_cu: that follows the load, see
         :mod:`nova_vqos.billing.reserve`
+    :ivar fairness: by direction, see
+        :mod:`nova_vqos.billing.io_fairness`; without those of which no two
+        servers can be compared
     """
 
     suggested_reserved_cu: int
     minutes_seen: int
     packets: packet_load.PacketReport | None = None
     reserve_cu: int = 0
+    fairness: Mapping[str, io_fairness.Fairness] = dataclasses.field(
+        default_factory=dict)
 
 
 class HostLoad:
@@ -74,6 +81,8 @@ class HostLoad:
         self._unpaid_cu_us = 0
         self._load: Load | None = None
         self._packets = packet_load.PacketLoad()
+        self._io = io_fairness.IoFairness()
+        self._fairness: Mapping[str, io_fairness.Fairness] = {}
         self._reserves: collections.deque[float] = collections.deque(
             maxlen=_REMEMBERED)
 
@@ -101,6 +110,11 @@ class HostLoad:
         self._modelled_cu_us += modelled_cu_us
         self._unpaid_cu_us += unpaid_cu_us
 
+    def add_packets(self, uuid: str, units: int | None, length_s: float,
+                    delivered: int, dropped: int) -> None:
+        """As :meth:`nova_vqos.billing.io_fairness.IoFairness.add`."""
+        self._io.add(uuid, units, length_s, delivered, dropped)
+
     def is_due(self, now_s: float) -> bool:
         """Whether the next reading of the host's counters is due."""
         return self._last is None or (
@@ -115,9 +129,10 @@ class HostLoad:
         self._packets.add(reading.read_at_s, reading.packets)
         modelled_cu_us, self._modelled_cu_us = self._modelled_cu_us, 0
         unpaid_cu_us, self._unpaid_cu_us = self._unpaid_cu_us, 0
-        if last is None or reading.read_at_s <= last.read_at_s:
+        length_s = 0.0 if last is None else reading.read_at_s - last.read_at_s
+        self._fairness = self._io.end(length_s)
+        if last is None or length_s <= 0:
             return
-        length_s = reading.read_at_s - last.read_at_s
 
         def in_cu(name: str) -> float:
             grown_ns = max(0, getattr(reading, name) - getattr(last, name))
@@ -149,4 +164,4 @@ class HostLoad:
                in dataclasses.asdict(self._load).items()},
             suggested_reserved_cu=math.ceil(self._usual_cu()),
             minutes_seen=len(self._reserves), packets=self._packets.report,
-            reserve_cu=self.reserve_cu)
+            reserve_cu=self.reserve_cu, fairness=self._fairness)

@@ -66,12 +66,16 @@ class Bill:
     :ivar throttled_ns: time that its vCPUs were throttled
     :ivar unmodelled: kinds of requests without a known cost, for people to
         read
+    :ivar received: packets, whether they are billed or not
+    :ivar dropped: packets for the server that the host dropped, likewise
     """
 
     length_s: float
     used_ns: Mapping[str, Fraction]
     throttled_ns: int
     unmodelled: frozenset[str]
+    received: int
+    dropped: int
 
 
 def from_nothing(first: usage.Usage) -> usage.Usage:
@@ -126,7 +130,9 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
     used_ns = _measured(last, reading)
     used_ns.update(dict.fromkeys(MODELLED_IO, Fraction(0)))
     unmodelled: set[str] = set()
-    _bill_interfaces(last, reading, devices, costs, used_ns, unmodelled,
+    packets = {name: _difference(last.interfaces.get(name), now)
+               for name, now in reading.interfaces.items()}
+    _bill_interfaces(packets, devices, costs, used_ns, unmodelled,
                      dropped_packets=dropped_packets,
                      local_shares=local_shares)
     _bill_disks(last, reading, devices, costs, used_ns, unmodelled)
@@ -134,16 +140,17 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
         length_s=max(0.0, reading.read_at_s - last.read_at_s),
         used_ns=used_ns,
         throttled_ns=_grown(last.throttled_ns, reading.throttled_ns),
-        unmodelled=frozenset(unmodelled))
+        unmodelled=frozenset(unmodelled),
+        received=sum(one.rx_packets for one in packets.values()),
+        dropped=sum(one.rx_dropped for one in packets.values()))
 
 
-def _bill_interfaces(last: usage.Usage, reading: usage.Usage,
+def _bill_interfaces(packets: Mapping[str, usage.InterfaceCounters],
                      devices: Devices, costs: io_costs.IoCosts | None,
                      used_ns: dict[str, Fraction], unmodelled: set[str], *,
                      dropped_packets: bool,
                      local_shares: Mapping[str, Fraction]) -> None:
-    for name, now in reading.interfaces.items():
-        done = _difference(last.interfaces.get(name), now)
+    for name, done in packets.items():
         dropped = done.rx_dropped if dropped_packets else 0
         if not (done.rx_packets + dropped + done.tx_packets):
             continue

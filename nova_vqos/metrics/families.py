@@ -187,6 +187,11 @@ SQUEEZED = Family(
 SATURATED = Family(
     'nova_vqos_host_saturated_pcpus', GAUGE,
     'pCPUs without time for more packets, which drop some')
+IO_JAIN = Family(
+    'nova_vqos_host_io_jain', GAUGE,
+    "Jain's index of what servers with the same units and like offers got in "
+    'the last minute, 1: all the same; the lowest of several groups. A host '
+    'without two such servers has none of these series', ('direction',))
 SUGGESTED_RESERVED = Family(
     'nova_vqos_host_suggested_reserved_cpu_units', GAUGE,
     'Suggested reserve for the host, from the last day')

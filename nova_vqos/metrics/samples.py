@@ -63,6 +63,8 @@ def host_samples(report: messages.LoopReport,
         yield _one(families.MEASURED_RESERVE, load.reserve_cu)
         if load.packets is not None:
             yield from _packets(load.packets)
+        for direction, found in load.fairness.items():
+            yield _one(families.IO_JAIN, found.jain, direction)
     for name in occupancy.NAMES:
         yield _one(families.CLASS_OFFERED, name in report.quantum_classes,
                    name)

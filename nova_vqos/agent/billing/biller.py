@@ -339,6 +339,9 @@ class Biller:
         self._capacity.add_server(
             meter.modelled_io(of_host_cu_us),
             unpaid_cu_us=self._unpaid_cu_us(book, of_host_cu_us))
+        self._capacity.add_packets(
+            subject.uuid, subject.entitlement_cu, bill.length_s,
+            bill.received, bill.dropped)
         notification = None if subject.is_default else (
             self._notifications.add(
                 subject.uuid, used_cu_us, bill.throttled_ns, book.report,

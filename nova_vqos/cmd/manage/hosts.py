@@ -2,6 +2,7 @@
 """nova-vqos-manage host list and host show."""
 
 import argparse
+from collections.abc import Mapping
 import typing as ty
 
 from cliff import lister
@@ -11,6 +12,8 @@ from nova_vqos import units as cpu_units
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.billing import host_load
+from nova_vqos.billing import io_fairness
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import output
 
@@ -98,6 +101,7 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
         ('dd_billing', output.texts(host.dd_billing)),
         ('guarantee', output.Shown(host.guarantee,
                                    _guarantee(host.guarantee))),
+        ('fairness', output.Shown(*_fairness(host.capacity))),
         ('servers', output.Shown(host.servers, str(len(host.servers)))),
         ('wrong', output.texts(host.wrong)),
         ('alarms', output.Shown(host.alarms,
@@ -123,6 +127,19 @@ def _guarantee(found: messages.HostGuarantee | None) -> str:
     return 'none' if found is None else (
         f'{found.reserved_pcpus:.2f} pCPUs reserved, '
         f'{found.free_pcpus:.2f} free')
+
+
+def _fairness(load: host_load.LoadReport | None
+              ) -> tuple[Mapping[str, io_fairness.Fairness] | None, str]:
+    """How alike servers with like offers were served, one direction a line.
+
+    :returns: for programs, and for people
+    """
+    found = None if load is None else load.fairness
+    return found, '\n'.join(
+        f'{direction}: {one.jain:.3f} of {one.servers} servers, least '
+        f'{one.least_server}' for direction, one in (found or {}).items()
+    ) or 'no like offers'
 
 
 def _proof(proof: messages.Proof | None) -> str:

@@ -307,3 +307,12 @@ def test_what_servers_of_this_host_sent_is_in_their_bills():
     assert less.used_ns['net_rx'] == whole.used_ns['net_rx'] * 7 / 8
     assert none.used_ns['net_rx'] == 0
     assert none.used_ns['net_tx'] == whole.used_ns['net_tx'] > 0
+
+
+def test_packets_are_counted_whether_they_are_billed_or_not():
+    found = [bill(
+        reading(0.0, interfaces={'tap0': packets(5, 500, 1)}),
+        reading(1.0, interfaces={'tap0': packets(9, 900, 3),
+                                 'tap9': packets(10, 1000, 4)}),
+        costs=costs) for costs in (COSTS, None)]
+    assert [(one.received, one.dropped) for one in found] == [(14, 6)] * 2

@@ -84,6 +84,7 @@ class TestHost:
                     1_795_341_600}.items():
             assert values(found, name) == [value], name
         assert values(found, 'host_coefficient', pcpu='slowest') == [0.995]
+        assert values(found, 'host_io_jain', direction='received') == [0.9]
         assert values(found, 'host_drift_ratio', pcpus='0-3') == [-0.015]
         assert values(found, 'host_kind_drift_ratio', pcpus='0-3',
                       kind='memory-stream') == [-0.04]
@@ -110,6 +111,10 @@ class TestHost:
         found = agent.scrape()
         assert values(found, 'host_softirq_ratio') == []
         assert values(found, 'host_saturated_pcpus') == [1]
+
+    def test_servers_that_cannot_be_compared_do_not_appear(self, agent):
+        agent.host['capacity']['fairness'] = {}
+        assert values(agent.scrape(), 'host_io_jain') == []
 
     def test_a_stale_profile_is_not_valid(self, agent):
         agent.host['problem'] = 'another kernel'

@@ -160,6 +160,31 @@ def test_a_host_is_shown(agents, run):
     assert '| alarms              | none' in table.out
 
 
+def test_a_host_that_serves_servers_unlike(agents, run):
+    class Uneven:
+        """An agent that has compared servers."""
+
+        target = rpcapi.oslo_messaging.Target(version=rpcapi.VERSION)
+
+        def get_host(self, _context):
+            return dict(agents.worlds['a'].manager.get_host({}), capacity={
+                'total_cu': 0.0, 'servers_cu': 0.0, 'modelled_cu': 0.0,
+                'own_cu': 0.0, 'unattributed_cu': 0.0, 'unpaid_cu': 0.0,
+                'suggested_reserved_cu': 0, 'minutes_seen': 1,
+                'fairness': {'received': {
+                    'jain': 0.93, 'servers': 8,
+                    'least_server': fakes.OTHER_UUID}}})
+
+    agents.add('uneven', endpoint=Uneven())
+    found = run('host', 'show', 'uneven', '-f', 'json').json['fairness']
+    assert found['received'] == {'jain': 0.93, 'servers': 8,
+                                 'least_server': fakes.OTHER_UUID}
+    table = run('host', 'show', 'uneven').out
+    assert f'0.930 of 8 servers, least {fakes.OTHER_UUID}' in table
+    # No round was billed there.
+    assert run('host', 'show', 'a', '-f', 'json').json['fairness'] is None
+
+
 def test_a_host_that_is_unknown_is_one_line(agents, run):
     ran = run('host', 'show', 'gone', '--timeout', '0.1')
     assert (ran.status, ran.out) == (1, '')
