@@ -43,6 +43,14 @@ def test_a_limit_of_the_vcpu_leaves_it_that(seen):
     assert 0.1 < limited['vcpu'] <= vhost_guest.LIMIT * 1.05
 
 
+def test_a_limit_of_the_emulator_holds_its_main_loop_alone(seen):
+    """So there can be none: doc/source/contributor/decisions.rst."""
+    assert seen['shares']['with main loop']['main loop'] > 0.1
+    limited = seen['shares']['emulator limited']
+    assert limited['vhost'] > vhost_guest.LIMIT
+    assert limited['main loop'] < 0.05
+
+
 def test_the_probe_finds_it_out(seen):
     assert seen['probe']['limited'] is False
     assert seen['probe']['share'] > 0.5

@@ -48,7 +48,9 @@ def measure():
 
 def observe():
     """:returns: what the vCPU and the worker had of a pCPU, without a limit,
-        with one on all of the server, and with one on the vCPU alone
+        with one on all of the server, and with one on the vCPU alone; and with
+        one on all other threads of the server, of which one, as QEMU's main
+        loop, also has work that never ends
     """
     queue, kick = vhost.Queue(), os.eventfd(0)
     with server_groups.Tree(probe.NAME, is_idle=False) as tree:
@@ -83,6 +85,20 @@ def observe():
             server.limit(None, PERIOD_US)
             server.limit(round(LIMIT * PERIOD_US), PERIOD_US, vcpu=0)
             found['vcpu limited'] = shares()
+            server.limit(None, PERIOD_US, vcpu=0)
+
+            def start_main_loop():
+                server.enter(os.getpid())
+                server.move_other(os.getpid())
+
+            with spinners.process(_PCPU, start_main_loop, spin) as main_loop:
+                threads['main loop'] = main_loop
+                found['with main loop'] = shares()
+                # As libvirt writes emulator_quota.
+                pathlib.Path(
+                    f'/sys/fs/cgroup/{probe.NAME}/limited/emulator/cpu.max'
+                ).write_text(f'{round(LIMIT * PERIOD_US)} {PERIOD_US}')
+                found['emulator limited'] = shares()
     return found
 
 
