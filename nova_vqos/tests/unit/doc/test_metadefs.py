@@ -10,6 +10,9 @@ from nova_vqos import policy
 from nova_vqos.tests.fixtures import project
 
 SAMPLE = 'etc/glance/metadefs/compute-vqos.json'
+# Here, since the validators import Nova, which looks for the host's address.
+MAKER = (runpy.run_path(str(project.TOP / 'tools' / 'metadefs.py'))
+         if project.IS_CHECKOUT else {})
 
 
 @pytest.fixture(scope='module')
@@ -19,8 +22,7 @@ def properties():
 
 @project.needs_checkout
 def test_the_file_is_up_to_date():
-    maker = runpy.run_path(str(project.TOP / 'tools' / 'metadefs.py'))
-    assert project.sample(SAMPLE).read_text('utf-8') == maker['text'](), (
+    assert project.sample(SAMPLE).read_text('utf-8') == MAKER['text'](), (
         'run tools/metadefs.py')
 
 
