@@ -190,13 +190,14 @@ class PacketWork:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BridgeTraffic:
-    """Packets that passed the ports of a bridge at one moment.
+    """Packets that passed a bridge, or the host as a router, at one moment.
 
-    :ivar ports: the names of all its ports
+    :ivar ports: the names of all its ports, or of the router's interfaces
     :ivar sent: packets of servers
     :ivar received: packets for servers
     :ivar left: packets to its other ports, and to the host itself
     :ivar arrived: packets from there
+    :ivar forwarded: packets that the router forwarded; None: this is a bridge
     """
 
     ports: frozenset[str]
@@ -204,6 +205,7 @@ class BridgeTraffic:
     received: int
     left: int
     arrived: int
+    forwarded: int | None = None
 
     def local_share(self, before: 'BridgeTraffic') -> Fraction:
         """The part of what servers received that servers of this host sent.
@@ -219,6 +221,10 @@ class BridgeTraffic:
         # Of both bounds, since packets may be dropped, and sent to several.
         local = min((self.sent - before.sent) - (self.left - before.left),
                     received - (self.arrived - before.arrived))
+        if self.forwarded is not None and before.forwarded is not None:
+            # A program of the host moves the others, and not in the time of
+            # the sender.
+            local = min(local, self.forwarded - before.forwarded)
         return Fraction(min(max(0, local), received), received)
 
 

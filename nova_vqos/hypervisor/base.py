@@ -388,10 +388,10 @@ class UsageDriver(abc.ABC):
 
     @abc.abstractmethod
     def bridge_traffic(self) -> Mapping[str, usage.BridgeTraffic]:
-        """Read what the bridges of servers' interfaces passed so far.
+        """Read what bridges and the router of the host passed so far.
 
-        :returns: by the interface's name on the host; without those that are
-            at no bridge of the kernel
+        :returns: of each interface of a server, by its name on the host;
+            without those that another switch has
         """
 
     @abc.abstractmethod

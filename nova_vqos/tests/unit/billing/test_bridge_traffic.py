@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What servers of one host send each other."""
 
+import dataclasses
 from fractions import Fraction
 
 import hypothesis
 from hypothesis import strategies as st
+import pytest
 
 from nova_vqos.billing import usage
 
 COUNT = st.integers(0, 10**12)
 TRAFFIC = st.builds(usage.BridgeTraffic, st.just(frozenset({'tap0', 'eth0'})),
-                    *[COUNT] * 4)
+                    *[COUNT] * 4, st.none() | COUNT)
 NOTHING = usage.BridgeTraffic(frozenset({'tap0', 'eth0'}), 0, 0, 0, 0)
 
 
@@ -49,6 +51,16 @@ def test_ports_that_come_or_go():
     before = usage.BridgeTraffic(frozenset({'tap0', 'tap1'}), 0, 0, 0, 0)
     now = usage.BridgeTraffic(frozenset({'tap0'}), 100, 100, 0, 0)
     assert now.local_share(before) == 0
+
+
+@pytest.mark.parametrize(('forwarded', 'local'), [
+    (0, 0), (30, Fraction(3, 10)), (500, 1)])
+def test_a_router_forwards_what_is_local(forwarded, local):
+    """The rest was moved by a program, and not in the time of its sender."""
+    before, now = (dataclasses.replace(
+        NOTHING, sent=packets, received=packets, forwarded=7 + count)
+        for packets, count in ((0, 0), (100, forwarded)))
+    assert now.local_share(before) == local
 
 
 @hypothesis.given(TRAFFIC, TRAFFIC)

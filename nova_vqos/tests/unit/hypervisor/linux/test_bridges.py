@@ -20,19 +20,20 @@ class Host:
         self.path = path
         self.interfaces = path / 'sys/class/net'
         (path / 'proc/net').mkdir(parents=True)
-        self.packets = {}
+        self.packets = {'lo': (0, 0)}
         self.reader = bridges.BridgeReader(str(path))
 
-    def add(self, name, *, bridge=None, tap=False, ports=None):
+    def add(self, name, *, bridge=None, tap=False, ports=None, flags='0x1002'):
         directory = self.interfaces / name
         directory.mkdir(parents=True)
         self.packets[name] = (0, 0)
         if tap:
-            (directory / 'tun_flags').write_text('0x1002')
+            (directory / 'tun_flags').write_text(f'{flags}\n')
         if ports is not None:
             (directory / 'brif').mkdir()
         if bridge is not None:
             (self.interfaces / bridge / 'brif' / name).mkdir()
+            (directory / 'master').mkdir()
 
     def read(self, **packets):
         """:param packets: received and sent, by interface"""
@@ -42,6 +43,23 @@ class Host:
             for name, (received, sent) in self.packets.items()))
         return self.reader.read()
 
+    def forward(self, forwarded, sent, *, transmits=True, ipv6=None):
+        """Say what the host forwarded, and sent itself.
+
+        :param transmits: whether the kernel counts these apart
+        """
+        more = (' OutTransmits', f' {forwarded + sent}') if transmits else (
+            '', '')
+        if not transmits:
+            sent += forwarded
+        (self.path / 'proc/net/snmp').write_text(
+            f'Ip: Forwarding ForwDatagrams OutRequests{more[0]}\n'
+            f'Ip: 1 {forwarded} {sent}{more[1]}\nIcmp: InMsgs\nIcmp: 7\n')
+        if ipv6:
+            (self.path / 'proc/net/snmp6').write_text(
+                f'Ip6InReceives \t5\nIp6OutForwDatagrams \t{ipv6[0]}\n'
+                f'Ip6OutRequests  \t{ipv6[1]}\n')
+
 
 def test_two_bridges(host):
     for bridge, tap in (('br0', 'tap0'), ('br1', 'tap1')):
@@ -49,7 +67,6 @@ def test_two_bridges(host):
         host.add(tap, bridge=bridge, tap=True)
     host.add('tap2', bridge='br0', tap=True)
     host.add('eth0', bridge='br0')
-    host.add('lo')
     found = host.read(tap0=(10, 1), tap2=(20, 2), tap1=(7, 8), eth0=(4, 300),
                       br0=(5000, 60))
     assert set(found) == {'tap0', 'tap1', 'tap2'}
@@ -69,19 +86,59 @@ def test_a_port_that_comes_later(host):
     assert host.read()['tap0'].ports == {'tap0', 'tap1'}
 
 
-def test_no_bridge(host, caplog):
-    """Nothing is read of interfaces, of which such a host may have many."""
+@pytest.mark.parametrize('transmits', [True, False])
+@pytest.mark.parametrize(('ipv6', 'forwarded', 'sent'), [
+    (None, 500, 20), ((30, 4), 530, 24)])
+def test_the_host_as_a_router(host, transmits, ipv6, forwarded, sent):
     host.add('tap0', tap=True)
-    assert host.reader.read() == {}
+    host.add('tap1', tap=True)
+    host.add('eth0')
+    # Their packets pass the bridge, and no router.
+    host.add('br0', ports=())
+    host.add('tap2', bridge='br0', tap=True)
+    host.add('eth1', bridge='br0')
+    # Not a server's.
+    host.add('vpn0', tap=True, flags='0x1001')
+    host.forward(500, 20, transmits=transmits, ipv6=ipv6)
+    found = host.read(tap0=(10, 1), tap1=(20, 2), eth0=(4, 300), br0=(7, 60),
+                      vpn0=(100, 1000), eth1=(9, 9), lo=(3, 3))
+    assert set(found) == {'tap0', 'tap1', 'tap2'}
+    assert found['tap0'] == found['tap1']
+    one = found['tap0']
+    assert one.ports == {'tap0', 'tap1', 'eth0', 'br0', 'vpn0'}
+    assert (one.sent, one.received, one.left, one.arrived) == (
+        30, 3, 300 + 60 + 1000, 4 + 7 + 100 + sent - 3)
+    assert one.forwarded == forwarded
+    assert found['tap2'].forwarded is None
+
+
+@pytest.fixture
+def switched(host):
+    """It has a tap that is a port of something else, as of Open vSwitch."""
+    host.add('tap0', tap=True)
+    (host.interfaces / 'tap0/master').mkdir()
+    return host
+
+
+def test_no_bridge(switched, caplog):
+    """Nothing is read of interfaces, of which such a host may have many."""
+    assert switched.reader.read() == {}
     assert not caplog.records
 
 
-def test_the_first_bridge_comes_later(host):
+def test_the_first_bridge_comes_later(switched):
+    assert switched.read() == {}
+    switched.add('br0', ports=())
+    switched.add('tap1', bridge='br0', tap=True)
+    assert set(switched.read()) == {'tap1'}
+
+
+def test_bonding(host):
+    """It has a file among the interfaces."""
     host.add('tap0', tap=True)
-    assert host.read() == {}
-    host.add('br0', ports=())
-    host.add('tap1', bridge='br0', tap=True)
-    assert host.read()['tap1'].ports == {'tap1'}
+    (host.interfaces / 'bonding_masters').touch()
+    host.forward(0, 0)
+    assert host.read()['tap0'].ports == {'tap0'}
 
 
 @pytest.mark.parametrize('content', ['', 'garbage', f'{HEADER}tap0: 1 2\n',
@@ -99,3 +156,13 @@ def test_a_port_that_has_just_gone(host):
     host.add('tap0', bridge='br0', tap=True)
     del host.packets['tap0']
     assert host.read() == {}
+
+
+@pytest.mark.parametrize('content', ['', 'Ip: 1\n', 'Ip: a\nIp: 1\n',
+                                     'Ip: ForwDatagrams\nIp: x\n'])
+def test_what_was_forwarded_is_not_understood(host, content, caplog):
+    host.add('tap0', tap=True)
+    (host.path / 'proc/net/snmp').write_text(content)
+    for _ in range(3):
+        assert host.read() == {}
+    assert len(caplog.records) == 1
