@@ -125,7 +125,7 @@ def build_image(directory: str) -> Image:
     initrd = os.path.join(directory, 'initrd-io')
     init = importlib.resources.files('nova_vqos_lab').joinpath(
         'ioguest_init.sh').read_text()
-    guest.build_initramfs(initrd, tools=(), init=init, contents={
+    guest.build_initramfs(initrd, tools=('bash',), init=init, contents={
         '/modules/order': ''.join(
             f'{name}\n' for name in modules).encode(),
         '/www/page': guest.workload('text')[:PAGE_BYTES],
@@ -164,7 +164,8 @@ class IoGuest:
     def __init__(self, host: hosts.Host, image: Image, *, number: int = 0,
                  specs: Mapping[str, str] | None = None,
                  cap: tuple[int, int] | None = None, readers: int = 0,
-                 spin: bool = False, iothread: bool = False) -> None:
+                 spin: bool = False, iothread: bool = False,
+                 send: str | None = None) -> None:
         """Start it; see :meth:`wait_ready`.
 
         :param number: from 0, another one for each guest on a bridge
@@ -173,6 +174,8 @@ class IoGuest:
         :param readers: processes that read its disk all the time
         :param spin: whether another one only spins
         :param iothread: whether its disk has an I/O thread of its own
+        :param send: address that another process sends datagrams to all the
+            time, each a frame of 1000 bytes
         """
         self.host = host
         self.uuid = str(uuids.uuid4())
@@ -194,6 +197,8 @@ class IoGuest:
                  f'vqos.readers={readers}']
         if spin:
             words.append('vqos.spin=1')
+        if send:
+            words.append(f'vqos.send={send}')
         self._domain = self._connection.createXML(_XML.format(
             name=self.name, uuid=self.uuid, mac=self.mac, tap=self.tap,
             instance=instance(self._specs, prefix='nova'), kernel=image.kernel,

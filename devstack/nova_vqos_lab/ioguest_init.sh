@@ -7,6 +7,7 @@
 #   vqos.address=A/LENGTH    of its interface
 #   vqos.readers=N           processes that read its disk all the time
 #   vqos.spin=1              another that only spins
+#   vqos.send=A              another that sends datagrams there all the time
 
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -19,6 +20,7 @@ done < /modules/order
 
 readers=0
 spin=
+send=
 # Its words, not its lines.
 # shellcheck disable=SC2013
 for word in $(cat /proc/cmdline); do
@@ -30,6 +32,7 @@ for word in $(cat /proc/cmdline); do
             ip link set eth0 up ;;
         vqos.readers=*) readers=$value ;;
         vqos.spin=*) spin=$value ;;
+        vqos.send=*) send=$value ;;
     esac
 done
 
@@ -52,6 +55,13 @@ while [ "$readers" -gt 0 ]; do
 done
 if [ -n "$spin" ]; then
     while :; do :; done &
+fi
+if [ -n "$send" ]; then
+    # To the discard service, each a frame of 1000 bytes. A packet that gets no
+    # answer yet, or a bad one, ends dd.
+    bash -c "while :; do
+        dd if=/dev/zero bs=958 > /dev/udp/$send/9 2> /run/dd || sleep 0.1
+    done" &
 fi
 echo vqos-ready
 # PID 1 must not end.

@@ -22,6 +22,7 @@ import time
 _MOST_CLIENTS = 64
 _MOST_PACKETS_S = 100_000
 _MOST_SECONDS = 3600
+_MOST_BURST = 1000
 _REPORT_S = 0.5
 _ANSWER_LIMIT_S = 5
 _BATCH_S = 0.002
@@ -79,14 +80,17 @@ def ask(address, counter):
             counter.add(done=int(good), failed=int(not good))
 
 
-def flood(address, rate, size, counter):
-    """Send packets at an even rate; what cannot be sent is not made up."""
+def flood(address, rate, size, batch_s, counter):
+    """Send packets at an even rate; what cannot be sent is not made up.
+
+    :param batch_s: from each time that some are sent at once to the next
+    """
     content = bytes(max(0, size - _HEADERS))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         due_s = time.monotonic()
         owed = 0.0
         while not counter.stopped.is_set():
-            owed += rate * _BATCH_S
+            owed += rate * batch_s
             sent = failed = 0
             for _ in range(int(owed)):
                 try:
@@ -98,7 +102,7 @@ def flood(address, rate, size, counter):
                     failed += 1
             counter.add(done=sent, failed=failed)
             owed -= int(owed)
-            due_s = max(due_s + _BATCH_S, time.monotonic() - _BATCH_S)
+            due_s = max(due_s + batch_s, time.monotonic() - batch_s)
             time.sleep(max(0, due_s - time.monotonic()))
 
 
@@ -113,6 +117,8 @@ def main():
                         help='packets a second')
     parser.add_argument('--size', type=int, default=64,
                         help='of a frame, in bytes')
+    parser.add_argument('--burst', type=int,
+                        help='packets at once; default: those of 2 ms')
     parser.add_argument('--pcpu', type=int, help='to run on')
     options = parser.parse_args()
     if not 0 < options.clients <= _MOST_CLIENTS:
@@ -123,6 +129,9 @@ def main():
         parser.error(f'--seconds must be up to {_MOST_SECONDS}')
     if not _HEADERS <= options.size <= 1514:
         parser.error(f'--size must be {_HEADERS} to 1514')
+    if options.burst is not None and not (
+            0 < options.burst <= _MOST_BURST):
+        parser.error(f'--burst must be 1 to {_MOST_BURST}')
     if options.pcpu is not None:
         os.sched_setaffinity(0, {options.pcpu})
     # Whatever else the machine does is not to be seen in what guests are
@@ -135,7 +144,9 @@ def main():
                    for _ in range(options.clients)]
     else:
         workers = [threading.Thread(target=flood, args=(
-            options.address, options.rate, options.size, counter))]
+            options.address, options.rate, options.size,
+            options.burst / options.rate if options.burst else _BATCH_S,
+            counter))]
     for worker in workers:
         worker.start()
     try:
