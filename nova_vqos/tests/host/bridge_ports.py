@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bridge with two taps and a way out, in a network namespace of its own.
+"""Two taps and a way out, on a bridge or routed, in a network namespace.
 
 Prints, as JSON, what part of what the taps received came from the other one,
 as the agent reads it: of packets from one to the other, of packets from
-outside, and of both at once. Run it as root::
+outside, and of both at once. Run it as root, with ``bridge`` or ``routed``::
 
-    unshare --net --mount python -m nova_vqos.tests.host.bridge_ports
+    unshare --net --mount python -m nova_vqos.tests.host.bridge_ports bridge
 """
 
 import contextlib
@@ -14,45 +14,94 @@ import os
 import pathlib
 import socket
 import subprocess
+import sys
+import time
 
+from nova_vqos.calibration import system
 from nova_vqos.calibration.io import tap
+from nova_vqos.calibration.io import traffic
 from nova_vqos.hypervisor.linux import bridges
 
 # A queue of a tap holds 500.
 LOCAL, OUTSIDE = 200, 100
 
 _TAPS = ('tap0', 'tap1')
-_MACS = {name: bytes.fromhex(f'5254000000{number:02x}')
-         for number, name in enumerate((*_TAPS, 'world'))}
+# Of each: MAC address, and the interface that it is behind.
+_ENDS = {name: (f'02:00:00:00:00:{number:02x}', port)
+         for number, (name, port) in enumerate(
+             [*zip(_TAPS, _TAPS, strict=True), ('world', 'eth0')])}
+_ROUTER = '02:00:00:00:01:00'
+_LIMIT_S = 10
+# BR_STATE_FORWARDING of include/uapi/linux/if_bridge.h.
+_FORWARDING = '3\n'
 
 
 class Network:
-    """The ports, and the bridge's traffic."""
+    """The ports, and the traffic between them."""
 
-    def __init__(self, world):
-        """:param world: a packet socket"""
-        for arguments in (
-                'link add br0 type bridge forward_delay 0 mcast_snooping 0',
-                'link add eth0 type veth peer name world',
-                'link set eth0 master br0', 'link set br0 up',
-                'link set eth0 up', 'link set world up'):
-            _ip(arguments)
-        world.bind(('world', 0))
-        self._world = world
+    def __init__(self, mode):
+        self._is_bridge = mode == 'bridge'
+        self._world = self._make_world()
         self._reader = bridges.BridgeReader()
         self._taps = {}
         for name in _TAPS:
             self._taps[name] = tap.Tap(name)
             os.set_blocking(self._taps[name]._file, False)
-            _ip(f'link set {name} master br0')
-            _ip(f'link set {name} up')
-        # The bridge learns where each is.
+        if self._is_bridge:
+            _ip('link add br0 type bridge forward_delay 0 mcast_snooping 0')
+            _ip('link set br0 up')
+        pathlib.Path('/proc/sys/net/ipv4/ip_forward').write_text('1')
+        for name in _ENDS:
+            self._connect(name)
+        self._wait_until_forwarding()
+        # A bridge learns where each is.
         for source, target in (('tap0', 'tap1'), ('tap1', 'tap0'),
                                ('world', 'tap0')):
             self.send(source, target, 1)
 
+    @staticmethod
+    def _make_world():
+        """:returns: a packet socket of another namespace, which is gone with
+            it
+        """
+        own = os.open('/proc/thread-self/ns/net', os.O_RDONLY)
+        with system.network_namespace():
+            _ip('link add world type veth peer name eth0 netns '
+                f'/proc/{os.getpid()}/fd/{own}')
+            _ip('link set world up')
+            world = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            world.bind(('world', 0))
+        os.close(own)
+        return world
+
+    def _connect(self, name):
+        mac, port = _ENDS[name]
+        if self._is_bridge:
+            _ip(f'link set {port} master br0')
+            _ip(f'link set {port} up')
+            return
+        address = _address(name)
+        _ip(f'link set {port} address {_ROUTER}')
+        _ip(f'link set {port} up')
+        _ip(f'address add {address[:-1]}1/24 dev {port}')
+        _ip(f'neighbour add {address} lladdr {mac} dev {port} nud permanent')
+
+    def _wait_until_forwarding(self):
+        """The kernel hears later that a link has a carrier."""
+        until_s = time.monotonic() + _LIMIT_S
+        while self._is_bridge and any(
+                pathlib.Path('/sys/class/net', port, 'brport/state'
+                             ).read_text() != _FORWARDING
+                for _mac, port in _ENDS.values()):
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
     def send(self, source, target, count):
-        frame = _MACS[target] + _MACS[source] + b'\x88\xb5' + bytes(46)
+        own, mac = _ENDS[source][0], _ENDS[target][0]
+        frame = traffic.frame(
+            mac if self._is_bridge else _ROUTER, own, traffic.IPV4,
+            traffic.datagram(_address(source), _address(target), (4000, 4001),
+                             traffic.LEAST_BYTES))
         if source != 'world':
             self._taps[source].write(tap.HEADER + frame, count)
             return
@@ -84,16 +133,19 @@ def main():
     # Nothing but what is sent here is to pass.
     pathlib.Path('/proc/sys/net/ipv6/conf/default/disable_ipv6').write_text(
         '1')
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as world:
-        share = Network(world).share
-        print(json.dumps({
-            'local': share(('tap0', 'tap1', LOCAL)),
-            'outside': share(('world', 'tap1', OUTSIDE),
-                             ('tap0', 'world', LOCAL)),
-            'both': share(('tap1', 'tap0', LOCAL), ('world', 'tap0', OUTSIDE),
-                          ('tap0', 'world', LOCAL)),
-            'dropped': share(('world', 'tap0', OUTSIDE),
-                             ('tap0', 'tap0', LOCAL))}))
+    share = Network(sys.argv[1]).share
+    print(json.dumps({
+        'local': share(('tap0', 'tap1', LOCAL)),
+        'outside': share(('world', 'tap1', OUTSIDE),
+                         ('tap0', 'world', LOCAL)),
+        'both': share(('tap1', 'tap0', LOCAL), ('world', 'tap0', OUTSIDE),
+                      ('tap0', 'world', LOCAL)),
+        'to itself': share(('world', 'tap0', OUTSIDE),
+                           ('tap0', 'tap0', LOCAL))}))
+
+
+def _address(name):
+    return f'10.0.{list(_ENDS).index(name)}.2'
 
 
 def _ip(arguments):
