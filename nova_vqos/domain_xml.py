@@ -8,7 +8,8 @@ standard library and nothing else: the hook starts at each migration.
 
 Pins that an agent made are valid on its host only, but migrate with the
 domain. So the agent marks them in the metadata, and on the next host
-:func:`without_own_pins` removes them.
+:func:`without_own_pins` removes them. A limit on disks that an agent made has
+the mark in itself: the name of its group.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +29,10 @@ TUNED = ('shares', 'period', 'quota')
 #: Limits of I/O and emulator threads, and of a whole server.
 LIMITS = tuple(f'{of}_{name}' for of in ('global', 'emulator', 'iothread')
                for name in ('period', 'quota'))
+
+#: The group of QEMU's throttling that all disks are in that an agent limits:
+#: they share its limit. Nova's own limits name no group.
+DISK_GROUP = 'nova-vqos'
 
 # NOTE: libvirt's own bound for pCPUs in a cpuset (VIR_DOMAIN_CPUMASK_LEN).
 _MAX_PCPU = 16_383
@@ -50,6 +55,8 @@ _EXTRA_SPEC = (*_FLAVOR, f'{_NOVA}extraSpecs', f'{_NOVA}extraSpec')
 _DEVICES = ('domain', 'devices')
 _INTERFACE = (*_DEVICES, 'interface')
 _DISK = (*_DEVICES, 'disk')
+_IOTUNE = (*_DISK, 'iotune')
+_IOTUNED = ('group_name', 'total_iops_sec', 'total_bytes_sec')
 _MEMORY = ('domain', 'memory')
 _BACKING = ('domain', 'memoryBacking')
 _ACCESS = (*_BACKING, 'access')
@@ -61,7 +68,8 @@ _KEPT = {
     _DOMAIN, ('domain', 'name'), ('domain', 'uuid'), _INTERFACE, _DISK,
     *((*_INTERFACE, name) for name in (
         'source', 'virtualport', 'target', 'model', 'driver')),
-    *((*_DISK, name) for name in ('target', 'driver')),
+    *((*_DISK, name) for name in ('target', 'driver', 'source')), _IOTUNE,
+    *((*_IOTUNE, name) for name in _IOTUNED),
     _MEMORY, _ACCESS, _HUGEPAGES, _PAGE, _CELL,
     _PROJECT, *((*_CPUTUNE, name) for name in (*TUNED, *LIMITS)),
 }
@@ -93,13 +101,25 @@ class Disk:
 
     :ivar kind: of its source, such as ``file``
     :ivar cache: mode of the host's page cache, such as ``none``
+    :ivar is_empty: whether there is no medium in it
+    :ivar is_limited: whether its requests have a limit, of any writer
+    :ivar own_limit: that of an agent: on requests and on bytes per second;
+        None: it has none
     """
 
-    __slots__ = ('cache', 'kind')
+    __slots__ = ('cache', 'is_empty', 'is_limited', 'kind', 'own_limit')
 
     def __init__(self, element: xml_edit.Element) -> None:
         self.kind = element.attributes.get('type', '')
         self.cache = element.attribute('driver', 'cache')
+        self.is_empty = 'source' not in element.children
+        iotune = element.children.get('iotune')
+        self.is_limited = iotune is not None
+        self.own_limit: tuple[int, int] | None = None
+        if iotune is not None and _is_own(iotune):
+            self.own_limit = (
+                _number(iotune.children.get('total_iops_sec')) or 0,
+                _number(iotune.children.get('total_bytes_sec')) or 0)
 
 
 class Domain(light_typing.NamedTuple):
@@ -245,6 +265,27 @@ def without_own_pins(xml: bytes) -> bytes:
     pins = document.all(_VCPUPIN) if marks else []
     return document.edited([*document.removed(marks),
                             *document.removed(pins)])
+
+
+def without_own_disk_limits(xml: bytes) -> bytes:
+    """The document without an agent's limits on disks.
+
+    The same bytes where there are none.
+
+    :raises DomainXmlError: when it is not the XML of a domain
+    """
+    # NOTE: few domains have one, and each migration waits for this.
+    if DISK_GROUP.encode() not in xml:
+        return xml
+    document = xml_edit.Document(xml, _KEPT)
+    return document.edited(list(document.removed(
+        filter(_is_own, document.all(_IOTUNE)))))
+
+
+def _is_own(iotune: xml_edit.Element) -> bool:
+    """Whether an agent made a limit on a disk."""
+    group = iotune.children.get('group_name')
+    return group is not None and group.text == DISK_GROUP
 
 
 def _insertion(document: xml_edit.Document,

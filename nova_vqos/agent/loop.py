@@ -39,6 +39,7 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.correction import controller as corrections
 from nova_vqos.agent.correction import store as correction_stores
@@ -157,9 +158,12 @@ class Loop:
         self._informer = informer.Informer(
             hypervisor, known, self._jobs, clock, self._overrides, expire)
         io_limits = billing.Limits(known)
+        self._disk_limits = disk_limits.DiskLimitController(
+            hypervisor, known, self._jobs, self._informer, self._executor,
+            clock)
         self._billing = billing.BillingController(
             biller, known, job('Billing', '_billing'), io_limits,
-            lambda: self._compute.sources)
+            self._disk_limits, lambda: self._compute.sources)
         self._caps = caps.CapsController(
             hypervisor, known, self._jobs, self._informer, io_limits,
             self._executor, clock)
@@ -184,7 +188,8 @@ class Loop:
         self._before: tuple[controller.Controller, ...] = (
             self._overrides, self._corrections, self._guarantees)
         self._after: tuple[controller.Controller, ...] = (
-            self._caps, self._billing, self._quantum, self._sampler)
+            self._caps, self._billing, self._disk_limits, self._quantum,
+            self._sampler)
         self._controllers = (*self._before, *self._after)
         # Whose status has to be asked for again.
         self._stale = set(self._controllers)
@@ -207,6 +212,7 @@ class Loop:
         if self._connection.up:
             self._settle()
             self._close(self._caps)
+            self._close(self._disk_limits)
         self._executor.shutdown(wait=False, cancel_futures=True)
         for each in (self._billing, self._quantum, self._corrections):
             self._close(each)
@@ -400,9 +406,11 @@ class Loop:
         self._caps.reconcile(server, now_s, terms)
         self._guarantees.reconcile(server, now_s, terms)
         self._billing.reconcile(server, now_s, terms)
+        self._disk_limits.reconcile(server, now_s)
         self._servers.settle(
             server, is_settled=(not server.is_arriving
                                 and self._caps.is_settled(server)
+                                and self._disk_limits.is_settled(server)
                                 and self._guarantees.is_settled(server)))
 
     def _settle(self) -> None:
@@ -511,6 +519,7 @@ class Loop:
         self._sampler.ask(now_s)
         return replies.ServerView(
             server, self._caps.state(server), self._billing.state(server),
+            self._disk_limits.state(server),
             self._quantum.state(server), self._guarantees.state(server),
             self._corrections.message(server),
             self._sampler.history(server), self._sampler.clocks(now_s),

@@ -339,6 +339,21 @@ class Bill:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLimit:
+    """The limit on the disks of a server that is overdrawn.
+
+    :ivar requests_per_s: of all its disks together, like the next
+    :ivar since: since when it is in force; None: it is not
+    :ivar problem: why it is not; '': it is
+    """
+
+    requests_per_s: int
+    bytes_per_s: int
+    since: str | None = None
+    problem: str = ''
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Vcpu:
     """A vCPU and its slice.
 
@@ -468,6 +483,7 @@ class Server:
     :ivar right: whether its cap is as wanted; None: without units
     :ivar guarantee: None: its flavor asks for none, and nothing is reserved
     :ivar correction: None: its flavor asks for none
+    :ivar disk_limit: None: its disks are not held back
     :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
         work, as corrected
     :ivar vcpu_s: CPU time of its vCPUs since its emulator started
@@ -501,6 +517,7 @@ class Server:
     clock: Clock | None = None
     emulator_memory: EmulatorMemory | None = None
     bill: Bill | None = None
+    disk_limit: DiskLimit | None = None
     quantum: Slices | None = None
     guarantee: Guarantee | None = None
     correction: Correction | None = None

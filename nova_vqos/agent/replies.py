@@ -17,6 +17,7 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
 from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.quantum import controller as quantum
@@ -39,6 +40,7 @@ class ServerView(ty.NamedTuple):
     server: servers.Server
     cap: state.CapState
     billing: billing.BillState
+    disk_limit: disk_limits.DiskLimitState
     quantum: quantum.QuantumState
     guarantee: guarantees.GuaranteeState
     correction: messages.Correction | None
@@ -268,6 +270,7 @@ _FIELDS: Mapping[str, _Field] = {
     'rates': lambda view: view.history.rates(view.coefficient, view.now_s),
     'clock': _clock,
     'bill': lambda view: view.billing.bill,
+    'disk_limit': lambda view: view.disk_limit.message(view.server),
     'quantum': lambda view: view.quantum.slices,
     'guarantee': lambda view: view.guarantee.message(view.server,
                                                      _clock(view)),

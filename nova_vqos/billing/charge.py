@@ -89,7 +89,7 @@ class Terms:
     """
 
     entitlement_cu: float
-    floor_share: float = 0.1
+    floor_share: float = 0.5
     ceiling_s: float = 300.0
 
 

@@ -68,6 +68,8 @@ class Bill:
         read
     :ivar received: packets, whether they are billed or not
     :ivar dropped: packets for the server that the host dropped, likewise
+    :ivar disk_requests: with a known cost, like the next
+    :ivar disk_bytes: of all these requests together
     """
 
     length_s: float
@@ -76,6 +78,8 @@ class Bill:
     unmodelled: frozenset[str]
     received: int
     dropped: int
+    disk_requests: int = 0
+    disk_bytes: int = 0
 
 
 def from_nothing(first: usage.Usage) -> usage.Usage:
@@ -135,14 +139,16 @@ def bill(last: usage.Usage, reading: usage.Usage, devices: Devices,
     _bill_interfaces(packets, devices, costs, used_ns, unmodelled,
                      dropped_packets=dropped_packets,
                      local_shares=local_shares)
-    _bill_disks(last, reading, devices, costs, used_ns, unmodelled)
+    disk_requests, disk_bytes = _bill_disks(
+        last, reading, devices, costs, used_ns, unmodelled)
     return Bill(
         length_s=max(0.0, reading.read_at_s - last.read_at_s),
         used_ns=used_ns,
         throttled_ns=_grown(last.throttled_ns, reading.throttled_ns),
         unmodelled=frozenset(unmodelled),
         received=sum(one.rx_packets for one in packets.values()),
-        dropped=sum(one.rx_dropped for one in packets.values()))
+        dropped=sum(one.rx_dropped for one in packets.values()),
+        disk_requests=disk_requests, disk_bytes=disk_bytes)
 
 
 def _bill_interfaces(packets: Mapping[str, usage.InterfaceCounters],
@@ -169,10 +175,13 @@ def _bill_interfaces(packets: Mapping[str, usage.InterfaceCounters],
 
 def _bill_disks(last: usage.Usage, reading: usage.Usage, devices: Devices,
                 costs: io_costs.IoCosts | None,
-                used_ns: dict[str, Fraction], unmodelled: set[str]) -> None:
+                used_ns: dict[str, Fraction], unmodelled: set[str]
+                ) -> tuple[int, int]:
+    """:returns: requests with a known cost, and their bytes"""
+    requests = size_bytes = 0
     if last.disks is None or reading.disks is None:
         # Billed with the next reading that has them, if there is a baseline.
-        return
+        return requests, size_bytes
     for name, now in reading.disks.items():
         done = _difference(last.disks.get(name), now)
         if not any(_VALUES[type(done)](done)):
@@ -186,6 +195,9 @@ def _bill_disks(last: usage.Usage, reading: usage.Usage, devices: Devices,
         used_ns['disk'] += (
             cost.read.total_ns(done.read_requests, done.read_bytes)
             + cost.write.total_ns(done.write_requests, done.write_bytes))
+        requests += done.read_requests + done.write_requests
+        size_bytes += done.read_bytes + done.write_bytes
+    return requests, size_bytes
 
 
 def _measured(last: usage.Usage, reading: usage.Usage

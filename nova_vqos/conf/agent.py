@@ -374,12 +374,31 @@ oldest first.
 """),
     cfg.FloatOpt(
         'charge_floor',
-        default=0.1,
+        default=0.5,
         min=0.01,
         max=1.0,
         help="""
 Smallest share of its entitlement that a charged server keeps, whatever it
 owes.
+
+No limit on a server holds the kernel's work for its I/O. So a server whose
+work of this kind exceeds the rest of its entitlement gets more than its
+entitlement, with its debt growing, unless throttle_overdrawn is set. A lower
+floor leaves more of the entitlement to pay with, and a server that owes less
+to run on.
+"""),
+    cfg.BoolOpt(
+        'throttle_overdrawn',
+        default=False,
+        help="""
+Whether the agent holds back the disks of a charged server whose limit stands
+at charge_floor while its debt still grows.
+
+The disks then get a limit on requests and bytes per second, as Nova's
+``quota:disk_total_iops_sec`` and ``quota:disk_total_bytes_sec`` do: as much as
+the rest of the entitlement pays for, by the costs in the host's profile. A
+disk that has a limit of another writer is left alone. The limit ends once the
+debt is paid and it has held nothing back for a minute.
 """),
     cfg.FloatOpt(
         'debt_ceiling_s',

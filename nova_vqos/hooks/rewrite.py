@@ -218,7 +218,8 @@ def run(name: str, source: 'ty.BinaryIO', target: 'ty.BinaryIO',
         if len(xml) > MAX_XML_BYTES:
             raise HookError(f'the XML has more than {MAX_XML_BYTES} bytes')
         # Pins and limits of the other host are wrong here in any case.
-        result = without_foreign_limits(domain_xml.without_own_pins(xml))
+        result = without_foreign_limits(domain_xml.without_own_disk_limits(
+            domain_xml.without_own_pins(xml)))
         result, done = rewritten(result, settings)
         if done:
             _log(name, done, error=False)

@@ -19,6 +19,7 @@ from fractions import Fraction
 import typing as ty
 
 from nova_vqos import units
+from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 from nova_vqos.quantum import model
 from nova_vqos.quantum import recognition
@@ -134,6 +135,9 @@ class Domain:
         bypass the host's kernel
     :ivar disks: by the name in the guest, such as ``vda``; without those whose
         requests bypass the host's kernel
+    :ivar disk_limits: the limit that :meth:`CapDriver.limit_disks` has set, by
+        disk, None where there is none; without disks that have a limit of
+        another writer, or cannot have one
     :ivar incoming: whether the guest has not yet arrived from another host;
         None: unknown to the driver
     :ivar private_ram_bytes: see :class:`nova_vqos.domain_xml.Domain`
@@ -156,6 +160,8 @@ class Domain:
     flavor_name: str = ''
     flavor_id: str = ''
     private_ram_bytes: int | None = None
+    disk_limits: Mapping[str, throttle.DiskLimit | None] = dataclasses.field(
+        default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -330,6 +336,20 @@ class CapDriver(abc.ABC):
         seconds.
 
         :param cap: of each vCPU; None: no limit
+        :returns: whether anything had to be changed
+        :raises DomainBusy: when the domain takes no writes now
+        """
+
+    @abc.abstractmethod
+    def limit_disks(self, uuid: str,
+                    limit: throttle.DiskLimit | None) -> bool:
+        """Limit the requests of all disks of a domain together.
+
+        It ends with the run of the domain. A disk that has a limit of another
+        writer keeps that, and is no part of this one. May block for tens of
+        seconds.
+
+        :param limit: None: end the one that is in force
         :returns: whether anything had to be changed
         :raises DomainBusy: when the domain takes no writes now
         """

@@ -288,6 +288,13 @@ LIMIT = Family(
 OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
     'Whether its I/O alone costs more than its units', SERVER_LABELS)
+DISK_REQUESTS_LIMIT = Family(
+    'nova_vqos_server_disk_limit_requests_per_second', GAUGE,
+    'Requests to which all its disks together are held back while it is '
+    'overdrawn', SERVER_LABELS)
+DISK_BYTES_LIMIT = Family(
+    'nova_vqos_server_disk_limit_bytes_per_second', GAUGE,
+    'Bytes to which they are held back', SERVER_LABELS)
 
 ROLLING = Family(
     'nova_vqos_server_rolling_4h_cpu_units', GAUGE,

@@ -211,6 +211,11 @@ def _server(server: messages.Server, deliveries: Deliveries,
         found += [
             (families.EMULATOR_MEMORY, ('low',), memory.low_bytes),
             (families.EMULATOR_MEMORY, ('high',), memory.high_bytes)]
+    if server.disk_limit is not None and server.disk_limit.since is not None:
+        limit = server.disk_limit
+        found += [
+            (families.DISK_REQUESTS_LIMIT, (), limit.requests_per_s),
+            (families.DISK_BYTES_LIMIT, (), limit.bytes_per_s)]
     if server.bill is not None:
         bill = server.bill
         found += [(families.BILLED, (component,), used_cu_s)

@@ -25,6 +25,7 @@ from nova_vqos.billing import host_load
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
 from nova_vqos.billing import rolling
+from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 
@@ -48,10 +49,11 @@ class Options:
     """See the options of the agent."""
 
     interval_s: float = 2.0
-    floor_share: float = 0.1
+    floor_share: float = 0.5
     ceiling_s: float = 300.0
     dropped_packets: bool = False
     charge_received: bool = False
+    throttles: bool = False
     usage_interval_s: float = 60.0
     accounts_all: bool = True
 
@@ -71,6 +73,7 @@ class Billable:
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
     :ivar limits_threads: see :class:`charge.Interval`
+    :ivar disk_limit: that is in force; None: none is
     :ivar private_ram_bytes: see :class:`nova_vqos.hypervisor.base.Domain`
     """
 
@@ -89,6 +92,7 @@ class Billable:
     limits_threads: bool = True
     private_ram_bytes: int | None = None
     is_default: bool = False
+    disk_limit: throttle.DiskLimit | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,10 +101,12 @@ class Billed:
 
     :ivar limit_share: wanted; None: the server is not charged
     :ivar report: its bill
+    :ivar disk_limit: wanted; None: none
     """
 
     limit_share: float | None
     report: messages.Bill
+    disk_limit: throttle.DiskLimit | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -311,7 +317,9 @@ class Biller:
             book.is_claimed = True
             self.transfer.begin(subject.uuid, accounts.cu_us(
                 self.options.ceiling_s * (subject.entitlement_cu or 0)))
-        book.set_control(subject.limit_share)
+        book.set_control(subject.limit_share,
+                         throttles=self.options.throttles,
+                         disk_limit=subject.disk_limit)
         last = _last(book.account.baseline, reading, subject)
         bill = meter.bill(
             last, reading, subject.devices, this_round.costs,
@@ -328,8 +336,7 @@ class Biller:
         book.rolling = self._rolling.add(
             subject.uuid, reading.read_at_s, bill.length_s,
             sum(used_cu_us.values()))
-        self._charge(book, subject, used_cu_us, bill.length_s,
-                     this_round.charged_s)
+        self._charge(book, subject, used_cu_us, bill, this_round.charged_s)
         self._log_unmodelled(book, subject, bill, this_round.costs)
         self._books.store_later(book.account)
         book.report = self._report(book, subject)
@@ -351,7 +358,8 @@ class Biller:
                                 | self._memory(subject))
         return Billed(
             None if book.control is None else book.control.limit_share,
-            book.report)
+            book.report,
+            None if book.throttle is None else book.throttle.limit)
 
     def _memory(self, subject: Billable) -> dict[str, ty.Any]:
         """What a notification says of the memory of a server's emulator."""
@@ -371,7 +379,7 @@ class Biller:
                 else used_cu_us[meter.RECEIVED])
 
     def _charge(self, book: books.Book, subject: Billable,
-                used_cu_us: Mapping[str, int], length_s: float,
+                used_cu_us: Mapping[str, int], bill: meter.Bill,
                 charged_s: float) -> None:
         """:param charged_s: see :class:`_Round`"""
         control = book.control
@@ -382,9 +390,10 @@ class Biller:
             charge.Terms(entitlement_cu=subject.entitlement_cu,
                          floor_share=self.options.floor_share,
                          ceiling_s=self.options.ceiling_s),
-            used_cu_us, length_s, charged_s,
+            used_cu_us, bill.length_s, charged_s,
             received=self.options.charge_received,
-            limits_threads=subject.limits_threads)
+            limits_threads=subject.limits_threads,
+            disk_requests=bill.disk_requests, disk_bytes=bill.disk_bytes)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
                         'the floor of %.0f %%', subject.uuid,

@@ -16,6 +16,7 @@ from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
 from nova_vqos.billing import rolling
+from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class Book:
     :ivar is_read: whether the ledger could be read
     :ivar stored: the account that the ledger had; None: it had none
     :ivar control: None: the server is not charged
+    :ivar throttle: holds its disks back; None: it is not charged, or that is
+        switched off
     :ivar lately: used in the last interval by component, in CU
     :ivar rolling: mean use in the last four hours; None: there was no bill
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
@@ -47,6 +50,7 @@ class Book:
         self.is_read = False
         self.stored: accounts.Account | None = None
         self.control: charge.Charge | None = None
+        self.throttle: throttle.Throttle | None = None
         self.lately: dict[str, float] = {}
         self.rolling: rolling.Mean | None = None
         self.unmodelled: frozenset[str] = frozenset()
@@ -63,17 +67,23 @@ class Book:
         self.is_read = True
         self.stored = stored
 
-    def set_control(self, limit_share: float | None) -> None:
+    def set_control(self, limit_share: float | None, *,
+                    throttles: bool = False,
+                    disk_limit: throttle.DiskLimit | None = None) -> None:
         """Begin or end to charge the server, as its flavor wants.
 
         :param limit_share: in effect; None: the server is not charged
+        :param throttles: whether its disks are held back when overdrawn
+        :param disk_limit: that an agent before this one left in force
         """
         if limit_share is None:
-            self.control = None
+            self.control = self.throttle = None
         elif self.control is None:
             self.control = charge.Charge(
                 debt_cu_s=accounts.cu_s(self.account.debt_cu_us),
                 limit_share=limit_share)
+            if throttles:
+                self.throttle = throttle.Throttle(disk_limit)
 
     def bill(self, used_cu_us: Mapping[str, int], baseline: usage.Usage,
              length_s: float) -> None:
@@ -99,17 +109,20 @@ class Book:
 
     def charge(self, terms: charge.Terms, used_cu_us: Mapping[str, int],
                length_s: float, charged_s: float, *, received: bool,
-               limits_threads: bool = True) -> None:
+               limits_threads: bool = True,
+               disk_requests: int = 0, disk_bytes: int = 0) -> None:
         """Charge the cost of an interval, if the server is charged.
 
         :param charged_s: of a longer interval no more than so long a part
         :param received: whether the kernel's work to deliver packets to it is
             charged too, without debt
         :param limits_threads: see :class:`charge.Interval`
+        :param disk_requests: see :class:`meter.Bill`, like the next
         """
         control = self.control
         if control is None:
             return
+        before = self.account
         received_cu_us = used_cu_us[meter.RECEIVED]
         written_off_cu_s = control.step(terms, charge.Interval(
             length_s, accounts.cu_s(used_cu_us['vcpu']),
@@ -121,6 +134,16 @@ class Book:
             self.account, debt_cu_us=accounts.cu_us(control.debt_cu_s),
             written_off_cu_us=self.account.written_off_cu_us
             + accounts.cu_us(written_off_cu_s))
+        if self.throttle is not None:
+            owed_cu_us = (
+                self.account.debt_cu_us + self.account.written_off_cu_us
+                - before.debt_cu_us - before.written_off_cu_us)
+            self.throttle.step(terms, throttle.Interval(
+                length_s, accounts.cu_s(used_cu_us['disk']),
+                accounts.cu_s(used_cu_us['net_tx']), disk_requests,
+                disk_bytes, accounts.cu_s(owed_cu_us)),
+                limit_share=control.limit_share,
+                debt_cu_s=control.debt_cu_s)
 
     def replace(self, account: accounts.Account) -> None:
         """Replace the account, and charge the debt that it has more."""

@@ -15,6 +15,7 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
+from nova_vqos.agent.billing import disk_limits
 from nova_vqos.billing import costs
 from nova_vqos.billing import host_load
 from nova_vqos.billing import meter
@@ -153,16 +154,19 @@ class BillingController(controller.Controller):
 
     def __init__(self, biller: billers.Biller | None, known: servers.Servers,
                  job: worker.PeriodicJob, limits: Limits,
+                 disks: disk_limits.DiskLimitController,
                  sources: Callable[[], Mapping[str, str]]) -> None:
         """
         :param job: runs the biller
         :param limits: what servers are left that pay for their I/O
+        :param disks: holds back the disks of those that are overdrawn
         :param sources: finds by UUID the hosts that servers came from
         """
         self._biller = biller
         self._servers = known
         self._job = job
         self._limits = limits
+        self._disks = disks
         self._sources = sources
         self._states = known.states(BillState)
         self._now_s = float('-inf')
@@ -195,6 +199,8 @@ class BillingController(controller.Controller):
             and self._costs(terms.profile) is not None))
         if not server.is_charged(terms):
             self._limits.forget(server)
+        if not (server.is_charged(terms) and self._biller.options.throttles):
+            self._disks.want(server, None)
         if state.is_off:
             self._billed.discard(server)
         else:
@@ -301,6 +307,7 @@ class BillingController(controller.Controller):
             devices=meter.Devices(domain.interfaces, domain.disks),
             billed_since_s=state.since_s,
             limits_threads=limits_threads,
+            disk_limit=disk_limits.in_force(domain),
             private_ram_bytes=domain.private_ram_bytes)
 
     def _end_unread_limits(self, biller: billers.Biller, now_s: float,
@@ -325,6 +332,7 @@ class BillingController(controller.Controller):
                 server, f'what it uses could not be read for '
                 f'{longest_s:.0f} s: it pays for nothing')
             self._limits.change(server, 1.0)
+            self._disks.want(server, None)
 
     def _costs(self, held: model.Profile | None) -> costs.IoCosts | None:
         """What the kernel's part is billed by; None: it is not billed."""
@@ -348,6 +356,7 @@ class BillingController(controller.Controller):
             self._states[server].record_bill(server, bill.report, self._now_s)
             if bill.limit_share is not None:
                 self._limits.change(server, bill.limit_share)
+            self._disks.want(server, bill.disk_limit)
 
 
 def _mean_cu(profile: model.Profile | None) -> float:

@@ -163,6 +163,7 @@ def fields(host: str, server: messages.ServerDetail
         ('guarantee', _guarantee(server.guarantee)),
         ('dd_billing', server.dd_billing),
         *_bill_fields(server.bill),
+        ('disk_limit', _disk_limit(server.disk_limit)),
         ('class', quantum_class(one)),
         ('slices', _slices(server.quantum)),
         ('writes', server.writes),
@@ -365,6 +366,17 @@ def _correction(found: messages.Correction | None) -> output.Shown:
         lines.append(
             f'{found.instructions_per_cpu_s / 1e6:.1f} million instructions '
             f'per CPU second in {found.windows} windows')
+    if found.problem:
+        lines.append(found.problem)
+    return output.Shown(found, '\n'.join(lines))
+
+
+def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:
+    if found is None:
+        return output.text(None)
+    lines = [f'{found.requests_per_s} requests and {found.bytes_per_s} bytes '
+             'per second, ' + (f'since {found.since}' if found.since
+                               else 'not in force')]
     if found.problem:
         lines.append(found.problem)
     return output.Shown(found, '\n'.join(lines))

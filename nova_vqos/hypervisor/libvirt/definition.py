@@ -2,8 +2,8 @@
 """The definition that libvirt keeps of a domain, for its next start.
 
 After a live migration it is what Nova sent, not what libvirt's hook made of
-it: it has the cap, the limits and the pins of the source. Nova's soft reboot
-starts the guest from it.
+it: it has the cap, the limits and the pins of the source, and the limit on
+its disks. Nova's soft reboot starts the guest from it.
 """
 
 from collections.abc import Mapping
@@ -41,12 +41,21 @@ def mend(session: libvirt_session.Session, uuid: str,
         return False
     changes = _changes(
         session.call(domain.schedulerParametersFlags, _CONFIG), cap, shares)
-    foreign_pins = _has_foreign_pins(session, domain)
-    if not changes and not foreign_pins:
+    xml = session.call(domain.XMLDesc,
+                       _INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE).encode()
+    # No agent limits disks in a definition: it is that of another host's.
+    mended = domain_xml.without_own_disk_limits(
+        domain_xml.without_own_pins(xml) if _has_foreign_pins(session, domain)
+        else xml)
+    if not changes and mended == xml:
         return False
     session.check_writable(domain)
-    if foreign_pins:
-        _remove_own_pins(session, domain)
+    if mended != xml:
+        # NOTE: libvirt (9.0) has no call that removes pins: a pin to all pCPUs
+        # is a pin all the same, and a domain does not start where one of them
+        # is missing. With its secrets, which a definition without them would
+        # lose.
+        session.call(session.connected().defineXML, mended.decode())
     if changes:
         # NOTE: by itself, and not in a new XML: Nova may attach a device to
         # the definition meanwhile. No cgroup is written to.
@@ -85,14 +94,3 @@ def _has_foreign_pins(session: libvirt_session.Session,
     return not all(
         pcpus <= kept.get(vcpu, pcpus)
         for vcpu, pcpus in pins.recorded(session, domain, live).items())
-
-
-def _remove_own_pins(session: libvirt_session.Session,
-                     domain: ty.Any) -> None:
-    # NOTE: libvirt (9.0) has no call for it: a pin to all pCPUs is a pin all
-    # the same, and a domain does not start where one of them is missing. With
-    # its secrets, which a definition without them would lose.
-    xml = session.call(domain.XMLDesc,
-                       _INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
-    without = domain_xml.without_own_pins(xml.encode())
-    session.call(session.connected().defineXML, without.decode())

@@ -10,6 +10,7 @@ import re
 from nova_vqos import domain_xml
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.libvirt import disk_limits
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
 from nova_vqos.hypervisor.linux import procfs
 
@@ -58,7 +59,8 @@ def describe(session: libvirt_session.Session, root: str,
             found, root, functools.partial(_forward_mode, session)),
         disks=disk_kinds(found),
         incoming=state == libvirt_session.INCOMING,
-        private_ram_bytes=found.private_ram_bytes)
+        private_ram_bytes=found.private_ram_bytes,
+        disk_limits=disk_limits.of_domain(found))
 
 
 def _forward_mode(session: libvirt_session.Session, name: str) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 
 from nova_vqos import units
+from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
@@ -165,6 +166,10 @@ class LibvirtHypervisor(base.Hypervisor):
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
         return self._writer.persist(uuid, cap, shares)
+
+    def limit_disks(self, uuid: str,
+                    limit: throttle.DiskLimit | None) -> bool:
+        return self._writer.limit_disks(uuid, limit)
 
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         self._writer.pin(uuid, pcpus)

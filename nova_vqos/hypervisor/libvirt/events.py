@@ -115,3 +115,5 @@ class Events:
                 values[parameter] = None if unlimited else int(value)
         if values:
             self._emit(base.EventKind.TUNED, domain, 'libvirt', values)
+        elif libvirt.VIR_DOMAIN_TUNABLE_BLKDEV_DISK in params:
+            self._emit(base.EventKind.CHANGED, domain, 'limit of a disk')

@@ -15,8 +15,10 @@ import typing as ty
 import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos import units
+from nova_vqos.billing import throttle
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import definition
+from nova_vqos.hypervisor.libvirt import disk_limits
 from nova_vqos.hypervisor.libvirt import pins
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
 from nova_vqos.hypervisor.linux import burst
@@ -57,6 +59,11 @@ class Writer(abc.ABC):
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
         """As :meth:`base.CapDriver.persist`."""
+
+    @abc.abstractmethod
+    def limit_disks(self, uuid: str,
+                    limit: throttle.DiskLimit | None) -> bool:
+        """As :meth:`base.CapDriver.limit_disks`."""
 
     @abc.abstractmethod
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
@@ -116,6 +123,10 @@ class SessionWriter(Writer):
     def persist(self, uuid: str, cap: units.CpuCap | None,
                 shares: int) -> bool:
         return definition.mend(self._session, uuid, cap, shares)
+
+    def limit_disks(self, uuid: str,
+                    limit: throttle.DiskLimit | None) -> bool:
+        return disk_limits.apply(self._session, uuid, limit)
 
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         pins.pin(self._session, uuid, pcpus)

@@ -7,6 +7,7 @@ import typing as ty
 
 from nova_vqos import cpuset
 from nova_vqos import units
+from nova_vqos.billing import throttle
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import writer
 from nova_vqos.hypervisor.libvirt.helper import protocol
@@ -37,6 +38,11 @@ class HelperClient(writer.Writer):
                 shares: int) -> bool:
         return self._ask('persist', uuid=uuid, shares=shares,
                          cap=None if cap is None else list(cap))
+
+    def limit_disks(self, uuid: str,
+                    limit: throttle.DiskLimit | None) -> bool:
+        return self._ask('limit_disks', uuid=uuid,
+                         disk_limit=None if limit is None else list(limit))
 
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         self._ask('pin', uuid=uuid, pcpus=cpuset.format_pcpus(pcpus))

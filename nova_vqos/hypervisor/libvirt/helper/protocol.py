@@ -13,6 +13,7 @@ import uuid as uuids
 
 from nova_vqos import cpuset
 from nova_vqos import units
+from nova_vqos.billing import throttle
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import writer
 
@@ -31,6 +32,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     'check': (),
     'write': ('uuid', 'changes'),
     'persist': ('uuid', 'cap', 'shares'),
+    'limit_disks': ('uuid', 'disk_limit'),
     'pin': ('uuid', 'pcpus'),
     'place': ('uuid', 'pins'),
     'restore_pins': ('uuid', 'vcpus', 'pcpus'),
@@ -148,6 +150,15 @@ def _cap(value: object) -> units.CpuCap | None:
                           for one in value))
 
 
+def _disk_limit(value: object) -> throttle.DiskLimit | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2 or 0 in value:
+        raise RequestError('disk_limit is no pair of limits')
+    return throttle.DiskLimit(*(_integer(one, _MOST_VALUE, 'disk_limit')
+                                for one in value))
+
+
 def _changes(value: object) -> list[base.Change]:
     if not isinstance(value, list) or not 0 < len(value) <= _MOST_CHANGES:
         raise RequestError('changes are no list')
@@ -194,5 +205,5 @@ def _vcpus(value: object) -> list[int]:
 
 _READERS: Mapping[str, Callable[[object], ty.Any]] = {
     'uuid': _uuid, 'changes': _changes, 'cap': _cap, 'shares': _shares,
-    'pcpus': _pcpus, 'pins': _pins, 'vcpus': _vcpus,
+    'disk_limit': _disk_limit, 'pcpus': _pcpus, 'pins': _pins, 'vcpus': _vcpus,
 }

@@ -15,6 +15,7 @@ from nova_vqos.agent import replies
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
 from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import controller as guarantee
 from nova_vqos.agent.quantum import controller as quantum
@@ -43,6 +44,7 @@ def make_server(units='60', uuid=fakes.UUID, pcpus=None, **others):
 def view(server, profile=None, history=None, clocks=base.NO_CLOCKS):
     return replies.ServerView(
         server, state.CapState(server), billing.BillState(server),
+        disk_limits.DiskLimitState(server),
         quantum.QuantumState(server), guarantee.GuaranteeState(server),
         None, history or usage_history.History(), clocks, profile,
         now_s=100.0,
@@ -77,7 +79,7 @@ class TestServer:
             'coefficient': 1.5, 'vcpu_s': None, 'throttled_s': None,
             'rates': None, 'clock': None, 'emulator_memory': None,
             'bill': None, 'quantum': None,
-            'guarantee': None, 'correction': None,
+            'disk_limit': None, 'guarantee': None, 'correction': None,
             'last_recap': None}
 
     def test_one_that_comes_is_reported_by_two_hosts(self):

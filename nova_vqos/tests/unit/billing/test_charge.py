@@ -223,7 +223,7 @@ class TestHonestBursts:
 
     def test_each_has_all_of_it_back_soon_after_the_last(self):
         server = Server(lambda now_s: on_off(1.0, 2, 2)(now_s)
-                        if now_s < 200 else 0.0).run(300)
+                        if now_s < 200 else 0.0, floor_share=0.1).run(300)
         assert server.limits[100] < 0.6
         assert server.limits[round(235 / INTERVAL_S)] == 1.0
 
@@ -236,7 +236,7 @@ class TestSteadyState:
         *((on_off(*burst), 0.97, 0.05)
           for burst in ((0.2, 5, 5), (1.0, 1, 9), (0.5, 0.4, 1.6)))])
     def test_steady_io(self, pattern, mean, spread):
-        server = Server(pattern).run(600)
+        server = Server(pattern, floor_share=0.1).run(600)
         limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= mean
@@ -257,7 +257,7 @@ class TestSteadyState:
     def test_they_do_not_take_the_floor_from_vcpus(self):
         server = Server(constant(0.5), threads=3.0,
                         limits_threads=False).run(300)
-        assert server.settled()[0][-1] == 0.1
+        assert server.settled()[0][-1] == 0.5
 
     @pytest.mark.parametrize('pattern, worst', [
         (on_off(0.2, 20, 20), 0.027), (on_off(0.2, 60, 60), 0.027),
@@ -418,7 +418,7 @@ class TestLeftAlone:
 class TestTooMuch:
     def test_the_floor_keeps_it_alive(self):
         server = Server(constant(1.5)).run(300)
-        assert min(server.limits) == 0.1
+        assert min(server.limits) == 0.5
         assert server.control.overdrawn
 
     def test_debt_has_a_ceiling_above_which_it_is_written_off(self):
@@ -429,7 +429,7 @@ class TestTooMuch:
             pytest.approx(used, rel=0.02))
 
     def test_it_is_paid_off_gradually(self):
-        server = Server(lambda now_s: 0.0).run(10)
+        server = Server(lambda now_s: 0.0, floor_share=0.1).run(10)
         server.control.add_debt(20 * ENTITLEMENT_CU)
         server.run(200)
         assert server.control.debt_cu_s <= 0.5 * ENTITLEMENT_CU
@@ -469,7 +469,7 @@ class Steps:
     """
 
     def __init__(self, **control):
-        self.terms = charge.Terms(64.0)
+        self.terms = charge.Terms(64.0, floor_share=0.1)
         if 'debt_s' in control:
             control['debt_cu_s'] = control.pop('debt_s') * 64
         self.control = charge.Charge(**control)

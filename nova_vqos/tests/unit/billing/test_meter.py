@@ -166,6 +166,7 @@ class TestCost:
                     'net_rx': 2 * 3000 + 300, 'net_tx': 3 * 1000 + 200,
                     'disk': 7000 + 2867.2 + 2 * 9000 + 460.8})
         assert found.length_s == 2.0
+        assert (found.disk_requests, found.disk_bytes) == (3, 4608)
         assert found.throttled_ns == 60
         assert found.unmodelled == frozenset()
 

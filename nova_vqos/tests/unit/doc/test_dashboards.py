@@ -96,6 +96,7 @@ def test_the_guide_counts_series_as_they_are(tmp_path, server, count):
     agent.servers = []
     others = len(agent.scrape())
     agent.servers = [metrics.make_server(
-        guarantee=None, correction=None, clock=None, **server)]
+        guarantee=None, correction=None, clock=None, disk_limit=None,
+        **server)]
     assert len(agent.scrape()) - others == count
     assert f' {count} series' in (project.TOP / GUIDE).read_text()

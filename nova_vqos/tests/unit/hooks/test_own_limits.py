@@ -6,6 +6,7 @@ import pytest
 from nova_vqos import domain_xml
 from nova_vqos.tests.unit.hooks import test_own_pins
 from nova_vqos.tests.unit.hooks import test_rewrite
+from nova_vqos.tests.unit.hypervisor.libvirt import test_disk_limits
 
 XML = test_rewrite.XML
 LIMITS = b''.join(
@@ -59,3 +60,12 @@ class TestHook:
                                               b'</quota>' + LIMITS)
         host.profile_path.unlink()
         assert host.run(pinned) == (0, XML)
+
+    def test_together_with_a_limit_on_disks(self, host, logged):
+        limited = LIMITED.replace(b'</domain>', b'<devices>%s</devices>'
+                                  b'</domain>' % test_disk_limits.disk(
+                                      test_disk_limits.OWN).encode())
+        host.profile_path.unlink()
+        assert host.run(limited) == (0, XML.replace(
+            b'</domain>', b'<devices>%s</devices></domain>'
+            % test_disk_limits.disk().encode()))

@@ -194,7 +194,7 @@ class TestReceived:
         host = charged(charge_received=True)
         for _ in range(60):
             billed = self.receive(host, 600_000)
-        assert billed.limit_share == 0.1
+        assert billed.limit_share == 0.5
         assert billed.report.overdrawn is True
 
     @pytest.mark.parametrize('flood_s', [2, 8, 30, 120])
@@ -203,8 +203,8 @@ class TestReceived:
         host = charged(charge_received=True)
         for _ in range(flood_s // 2):
             billed = self.receive(host, 600_000)
-            assert billed.limit_share >= 0.1
-        assert billed.limit_share == 0.1
+            assert billed.limit_share >= 0.5
+        assert billed.limit_share == 0.5
         for _ in range(10 // 2):
             billed = self.receive(host, 0)
         assert billed.limit_share == 1.0

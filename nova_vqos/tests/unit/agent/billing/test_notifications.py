@@ -128,7 +128,7 @@ class TestPayload:
         payload, = host.sent.events
         assert payload['overdrawn'] is True
         assert payload['payload_version'] == notifications.VERSION
-        assert payload['limit_cu'] == pytest.approx(6)
+        assert payload['limit_cu'] == pytest.approx(30)
 
 
 @pytest.fixture

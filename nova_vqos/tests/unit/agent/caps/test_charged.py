@@ -139,7 +139,7 @@ class TestUnheldVhost:
     def test_they_keep_their_floor_whatever_vhost_uses(self, world):
         self.use(world, 120, 10**9)
         assert share(vcpu_limit(world)) == pytest.approx(
-            0.1 * 0.3, rel=1e-3)
+            0.5 * 0.3, rel=1e-3)
         assert world.report()['bill']['overdrawn'] is True
 
     def test_they_get_it_back(self, world):

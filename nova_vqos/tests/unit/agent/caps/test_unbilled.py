@@ -14,7 +14,7 @@ class TestNoBiller:
 
     @staticmethod
     def limited(directory, **options):
-        world = billing.World(directory, **options)
+        world = billing.World(directory, floor_share=0.1, **options)
         world.run()
         world.use(90, vcpu_ns=6 * 10**8, emulator_ns=5 * 10**8)
         assert world.limits() != {agent.RIGHT}

@@ -204,3 +204,19 @@ def test_the_rolling_mean(known):
     assert plain(shown) == rolling
     assert ('42.25' in shown.human_readable()) is known
     assert ('1.5 h' in shown.human_readable()) is known
+
+
+@pytest.mark.parametrize(('found', 'text'), [
+    ({'requests_per_s': 900, 'bytes_per_s': 3_686_400,
+      'since': '2026-01-01T00:00:00+00:00', 'problem': ''},
+     '900 requests and 3686400 bytes per second, since '
+     '2026-01-01T00:00:00+00:00'),
+    ({'requests_per_s': 900, 'bytes_per_s': 3_686_400, 'since': None,
+      'problem': 'cannot'},
+     '900 requests and 3686400 bytes per second, not in force\ncannot'),
+    (None, '-')])
+def test_a_limit_on_disks(found, text):
+    shown = dict(servers.fields('compute-1', parse(
+        BRIEF | {'disk_limit': found})))['disk_limit']
+    assert shown.human_readable() == text
+    assert plain(shown) == found

@@ -11,6 +11,7 @@ from nova_vqos import units
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.unit.hypervisor.libvirt import test_disk_limits
 
 LIVE = libvirt.VIR_DOMAIN_AFFECT_LIVE
 CONFIG = libvirt.VIR_DOMAIN_AFFECT_CONFIG
@@ -37,6 +38,7 @@ class KeptDomain:
         self.kept = {**SOURCE, **kept}
         self.marks = set()
         self.pins = {LIVE: [{0, 1, 2, 3}] * 2, CONFIG: [{0, 1, 2, 3}] * 2}
+        self.devices = ''
         self.persistent = 1
         self.job = libvirt.VIR_DOMAIN_JOB_NONE
         self.calls = []
@@ -82,7 +84,7 @@ class KeptDomain:
                        f'{",".join(map(str, pcpus))}"/>' for vcpu, pcpus
                        in enumerate(self.pins[CONFIG]))
         return (f'<domain type="kvm"><metadata>{MARK}</metadata><vcpu>2</vcpu>'
-                f'<cputune>{pins}</cputune><devices><graphics '
+                f'<cputune>{pins}</cputune><devices>{self.devices}<graphics '
                 'passwd="secret"/></devices></domain>')
 
     def defineXML(self, xml):
@@ -174,5 +176,23 @@ class TestPins:
 
     def test_those_of_nova_stay(self, persist, domain):
         domain.pins[CONFIG] = [{2, 3}] * 2
+        assert not persist()
+        assert domain.calls == []
+
+
+class TestDisks:
+    @pytest.fixture(autouse=True)
+    def right(self, domain):
+        domain.kept = dict(RIGHT)
+
+    def test_a_limit_of_another_host_is_removed(self, persist, domain):
+        domain.devices = test_disk_limits.disk(test_disk_limits.OWN)
+        assert persist()
+        (xml,) = domain.calls
+        assert 'iotune' not in xml
+        assert 'secret' in xml
+
+    def test_that_of_nova_stays(self, persist, domain):
+        domain.devices = test_disk_limits.disk(test_disk_limits.FOREIGN)
         assert not persist()
         assert domain.calls == []

@@ -71,6 +71,9 @@ def request(**fields):
       for cap, shares in (([1], 1), ([1, 2, 3], 1), ('ab', 1), (7, 1),
                           ([1, None], 1), ([-1, 1], 1), (None, None),
                           (None, -1), (None, '1'))),
+    *({'method': 'limit_disks', 'uuid': UUID, 'disk_limit': limit}
+      for limit in ([1], [1, 2, 3], 'ab', 7, {}, [0, 1], [1, 0], [-1, 1],
+                    [1, None], [1.5, 2], [True, 1], [1, 2 ** 60])),
     *({'method': 'place', 'uuid': UUID, 'pins': pins} for pins in (
         [], None, {'a': '0'}, {'-1': '0'}, {'4097': '0'}, {'²': '0'},
         {'0': ''}, {'0': 1})),
