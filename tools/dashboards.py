@@ -253,7 +253,7 @@ SERVER = (
     stat('Debt', f'sum(nova_vqos_server_debt_cpu_unit_seconds{_S})',
          'What it owes for its I/O', CU_S),
     stat('Overdrawn', f'max(nova_vqos_server_overdrawn{_S})',
-         '1: its I/O alone is more than its units'),
+         '1: its I/O is more than its units can pay for'),
     Panel('Promised against delivered',
           'What it was promised, what it is left of that while it pays for '
           'its I/O, and what its vCPUs use', CU, (

@@ -310,7 +310,7 @@ class Bill:
     :ivar written_off_cu_s: what it need not pay, on all hosts
     :ivar entitlement_cu: None: without units
     :ivar limit_cu: what it may use now; None: it does not pay
-    :ivar overdrawn: whether its I/O costs more than its entitlement
+    :ivar overdrawn: whether its I/O costs more than it can pay for
     :ivar not_modelled: kinds of I/O that the profile has no costs of
     :ivar inherited: whether the statement of the host that had the account is
         included

@@ -169,7 +169,9 @@ class Charge:
     """The control of one server.
 
     :ivar limit_share: the limit wanted, as a part of the entitlement
-    :ivar overdrawn: whether its I/O alone is more than its entitlement
+    :ivar overdrawn: whether its I/O is more than it can pay for: than its
+        entitlement, or, with its limit at the floor and its debt growing, than
+        the floor leaves
     """
 
     def __init__(self, *, debt_cu_s: float = 0.0,
@@ -209,7 +211,10 @@ class Charge:
         self._since_write_s += interval.length_s
         self._soon_left = min(_SOON_AT_ONCE, self._soon_left
                               + interval.length_s / WINDOW_S)
-        self.overdrawn = self._mean('io_s', WINDOW_S) > 1
+        self.overdrawn = self._mean('io_s', WINDOW_S) > 1 or (
+            self.limit_share <= terms.floor_share
+            and self._mean('excess_s', WINDOW_S) > 0
+            and self._mean('rest_s', WINDOW_S) > 1 - terms.floor_share)
         # When the limit can be lowered and raised at once, as I/O is unknown.
         if (self._lost_s > _MOST_LOST_S and self._soon_left >= _SOON_AT_ONCE
                 and self._sum('rest_s', _QUIET_S) <= _MORE_S):

@@ -287,7 +287,7 @@ LIMIT = Family(
     'Units that it may use while it pays for its I/O', SERVER_LABELS)
 OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
-    'Whether its I/O alone costs more than its units', SERVER_LABELS)
+    'Whether its I/O costs more than its units can pay for', SERVER_LABELS)
 DISK_REQUESTS_LIMIT = Family(
     'nova_vqos_server_disk_limit_requests_per_second', GAUGE,
     'Requests to which all its disks together are held back while it is '

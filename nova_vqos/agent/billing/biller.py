@@ -395,8 +395,8 @@ class Biller:
             limits_threads=subject.limits_threads,
             disk_requests=bill.disk_requests, disk_bytes=bill.disk_bytes)
         if book.is_overdrawn and not before:
-            LOG.warning('I/O of server %s (%s) exceeds its %d CU; capped at '
-                        'the floor of %.0f %%', subject.uuid,
+            LOG.warning('I/O of server %s (%s) exceeds what its %d CU can pay '
+                        'for; capped at the floor of %.0f %%', subject.uuid,
                         subject.name, subject.entitlement_cu,
                         100 * control.limit_share)
             self._outbox.notify(

@@ -59,7 +59,7 @@ class Book:
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether its I/O alone is more than its entitlement."""
+        """Whether its I/O is more than it can pay for."""
         return self.control is not None and self.control.overdrawn
 
     def record_stored(self, stored: accounts.Account | None) -> None:

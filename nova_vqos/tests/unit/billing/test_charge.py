@@ -499,6 +499,16 @@ class TestSteps:
         steps.step(1.5, vcpu=0.0)
         assert steps.control.overdrawn is True
 
+    @pytest.mark.parametrize('modelled, vcpu, overdrawn', [
+        (0.8, 0.2, False), (0.95, 0.05, False), (0.95, 0.1, True)])
+    def test_what_the_floor_leaves_can_be_too_little(self, modelled, vcpu,
+                                                     overdrawn):
+        steps = Steps()
+        steps.step(modelled, times=10)
+        steps.step(modelled, vcpu=vcpu, times=20)
+        assert steps.control.limit_share == pytest.approx(0.1, abs=0.1)
+        assert steps.control.overdrawn is overdrawn
+
     def test_no_time_is_no_step(self):
         steps = Steps()
         assert steps.step(1.0, length_s=0.0) == 1.0

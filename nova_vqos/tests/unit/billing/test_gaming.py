@@ -30,6 +30,7 @@ class TestModelledIo:
     def test_it_gets_that_and_the_floor(self, modelled):
         server = test_charge.Server(test_charge.constant(modelled)).run(600)
         assert server.mean_share() == pytest.approx(modelled + 0.5, abs=0.005)
+        assert server.control.overdrawn
         assert server.limits[-1] == 0.5
 
     def test_all_above_the_ceiling_is_written_off(self):

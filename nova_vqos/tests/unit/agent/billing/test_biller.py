@@ -128,7 +128,7 @@ class TestCharge:
         host.use(times=40, emulator_ns=2 * 10**9)
         assert len(host.sent.events) == 1
         assert host.sent.events[0]['overdrawn'] is True
-        assert caplog.text.count('exceeds its 60 CU') == 1
+        assert caplog.text.count('exceeds what its 60 CU can pay for') == 1
 
     def test_a_server_that_pays_nothing_is_not_overdrawn(self, host):
         host.begin(billing='charge', limit_share=1.0)
