@@ -39,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 from nova_vqos.profile import document  # noqa: E402
 from nova_vqos.profile import fingerprint  # noqa: E402
 from nova_vqos.tests.fixtures import make_profiles  # noqa: E402
+from nova_vqos_lab import cgroups  # noqa: E402
 from nova_vqos_lab import host as hosts  # noqa: E402
 from nova_vqos_lab import netns  # noqa: E402
 from nova_vqos_lab import process  # noqa: E402
@@ -138,11 +139,8 @@ class BenchHost:
 
     def vcpu_thread(self, domain: str) -> int:
         """The id of the thread of a guest's first vCPU."""
-        hierarchy = self.host.hierarchy
-        name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
-        return int(pathlib.Path(hierarchy.directory(
-            'cpu', f'{self.host.vcpu_cgroup(domain)}/{name}'
-        )).read_text().split()[0])
+        return cgroups.threads(self.host.hierarchy,
+                               self.host.vcpu_cgroup(domain))[0]
 
     def stop_agent(self) -> None:
         """Stop it, if it was started.

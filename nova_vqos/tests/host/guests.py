@@ -166,12 +166,8 @@ class Guest:
 
     def thread(self, vcpu, host=None):
         """:returns: the id of a vCPU's thread, as the machine sees it."""
-        hierarchy = (host or self.host).hierarchy
-        name = 'tasks' if hierarchy.version == 1 else 'cgroup.threads'
-        with open(hierarchy.directory(
-                'cpu', f'{self.group(host, vcpu)}/{name}'),
-                encoding='ascii') as threads:
-            return int(threads.read().split()[0])
+        return cgroups.threads((host or self.host).hierarchy,
+                               self.group(host, vcpu))[0]
 
     @property
     def emulator(self):
