@@ -115,7 +115,7 @@ def unused_pcpus(share: Fraction, vcpus: int, has_share: Fraction,
     """
     if used_share > _BUSY_ABOVE * has_share:
         return Fraction(0)
-    left = share - _fraction(used_share) * _VCPU_HEADROOM
+    left = share - fraction(used_share) * _VCPU_HEADROOM
     return min(max(Fraction(0), left), share * _MOST_LEFT) * vcpus
 
 
@@ -139,13 +139,13 @@ def followed_io_share(least_share: Fraction, has_share: Fraction,
     wanted = has_share
     if (is_io_short(has_share, used_share)
             or used_share < _LOWERED_BELOW * has_share):
-        wanted = _fraction(used_share * _IO_HEADROOM)
+        wanted = fraction(used_share * _IO_HEADROOM)
     return max(least_share, min(wanted, _MOST_FOLLOWED_IO_SHARE,
                                 least_share + unused / IO_THREADS))
 
 
-def _fraction(share: float) -> Fraction:
-    """To the next 1/1000: fractions grow with each sum otherwise."""
+def fraction(share: float) -> Fraction:
+    """The next 1/1000: fractions grow with each sum otherwise."""
     return Fraction(round(share * 1000), 1000)
 
 

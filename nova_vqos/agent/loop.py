@@ -176,7 +176,7 @@ class Loop:
             hypervisor, guarantees_speed, guaranteed_share,
             least_frequency_scale, known, self._jobs,
             job('Measuring what can be reserved', '_guarantees'), self._caps,
-            clock, lambda: self._stale.add(self._guarantees))
+            self._executor, clock, lambda: self._stale.add(self._guarantees))
         self._quantum = quantum.QuantumController(
             enforcer, known, job('Enforcement of slices', '_quantum'),
             self._caps, self._guarantees)
@@ -213,6 +213,7 @@ class Loop:
             self._settle()
             self._close(self._caps)
             self._close(self._disk_limits)
+            self._close(self._guarantees)
         self._executor.shutdown(wait=False, cancel_futures=True)
         for each in (self._billing, self._quantum, self._corrections):
             self._close(each)

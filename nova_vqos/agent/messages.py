@@ -398,7 +398,8 @@ class Guarantee:
     :ivar since: since when all of it is; None: it is not
     :ivar vcpus: how many vCPUs have a reservation
     :ivar runtime_us: of the vCPU that has the least, in each period
-    :ivar reserved_pcpus: for all its threads, those of its I/O included
+    :ivar reserved_pcpus: for all its threads, those of its I/O included, with
+        what is kept for it while it pays for its I/O
     :ivar problem: why its speed is not guaranteed; '': it is
     :ivar ends: whether it is kept until the server stops, and no longer: its
         flavor asks for none any more

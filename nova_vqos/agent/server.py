@@ -106,14 +106,10 @@ class Server:
                 and self.policy.dd_billing == 'charge'
                 and self.policy.cap == 'hard')
 
-    def is_limited_whole(self, terms: controller.HostTerms) -> bool:
-        """Whether a limit on its I/O is one on all its threads together.
-
-        Where the kernel does not hold a worker of vhost to it, the worker's
-        time would be taken from it all the same, and its vCPUs would pay, down
-        to nothing. There its vCPUs alone are limited.
-        """
-        return terms.limits_vhost or self.domain is None or not any(
+    @property
+    def has_vhost(self) -> bool:
+        """Whether a worker of vhost moves its packets."""
+        return self.domain is not None and any(
             interface.backend == 'vhost'
             for interface in self.domain.interfaces.values())
 
@@ -143,6 +139,15 @@ class Server:
         """Whether it has units, and any time is reserved for it."""
         return (self.policy is not None and self.reserved is not None
                 and bool(self.reserved.pcpus))
+
+    @property
+    def has_reserved_vcpus(self) -> bool:
+        """Whether time is reserved for all vCPUs of its flavor.
+
+        No quota binds a thread that has a reservation.
+        """
+        return (self.policy is not None and self.reserved is not None
+                and len(self.reserved.vcpus) >= self.policy.vcpus)
 
     @property
     def keeps_reservation(self) -> bool:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a server pays for its I/O out of its entitlement: pure control.
 
+This one is for limits by a quota, :mod:`nova_vqos.billing.runtime_charge` for
+those by what is reserved for a server.
+
 The limit on a server is to be such that all it uses, its I/O included, stays
 within its entitlement. What the limit itself bounds (vCPUs, emulator, I/O
 threads and vhost together), the kernel does exactly. The rest, which is
@@ -27,9 +30,11 @@ Few writes: in steady state none within ten seconds of another, nor any for
 less than the dead band.
 """
 
+import abc
 import collections
 from collections.abc import Iterator
 import dataclasses
+import typing as ty
 
 #: In which the entitlement may be exceeded by ALLOWED_EXCESS at most.
 WINDOW_S = 30.0
@@ -51,12 +56,12 @@ _MORE_S = 0.01
 _LOSS_SHARE = 0.02
 _MOST_LOST_S = 4.0
 _QUIET_S = 15.0
-# Of the entitlement: a change of the limit by less is none.
-_DEAD_BAND = 0.01
-# A limit above this is none: no I/O that is worth a write.
-_WHOLE = 0.995
-# In which a debt would be paid, were there no other.
-_PAY_S = 30.0
+#: Of the entitlement: a change of the limit by less is none.
+DEAD_BAND = 0.01
+#: A limit above this is none: no I/O that is worth a write.
+WHOLE = 0.995
+#: In which a debt would be paid, were there no other.
+PAY_S = 30.0
 # In which an excess is paid of which a window is about to hold too much.
 _PAY_SOON_S = 10.0
 # Seconds of the entitlement: what was not used is kept for later up to this,
@@ -165,14 +170,31 @@ class _Seen:
     window_rest_s: float = 0.0
 
 
-class Charge:
-    """The control of one server.
+class Settled(ty.NamedTuple):
+    """What an interval changed, in CU seconds.
+
+    :ivar excess_cu_s: used above the entitlement for I/O; negative: unused
+    :ivar lost_cu_s: unused, and not kept for later
+    :ivar written_off_cu_s: of the debt
+    """
+
+    excess_cu_s: float
+    lost_cu_s: float
+    written_off_cu_s: float
+
+
+class Control(abc.ABC):
+    """What decides the limit of one server, and holds its debt.
 
     :ivar limit_share: the limit wanted, as a part of the entitlement
     :ivar overdrawn: whether its I/O is more than it can pay for: than its
         entitlement, or, with its limit at the floor and its debt growing, than
         the floor leaves
+    :cvar credit_s: seconds of the entitlement up to which what was not used is
+        kept for later
     """
+
+    credit_s: ty.ClassVar[float]
 
     def __init__(self, *, debt_cu_s: float = 0.0,
                  limit_share: float = 1.0) -> None:
@@ -183,6 +205,50 @@ class Charge:
         self.overdrawn = False
         # Debt, or, below zero, what is kept for later.
         self._balance_cu_s = debt_cu_s
+
+    @property
+    def debt_cu_s(self) -> float:
+        """Used above the entitlement for I/O, and not yet paid."""
+        return max(0.0, self._balance_cu_s)
+
+    @abc.abstractmethod
+    def step(self, terms: Terms, interval: Interval) -> float:
+        """Take in what was used, and set the limit wanted.
+
+        :returns: what of the debt was written off, in CU seconds
+        """
+
+    def add_debt(self, debt_cu_s: float) -> None:
+        """Add what another host says is owed, or take it back.
+
+        What is kept for later stays, and taking back adds nothing to it.
+        """
+        self._balance_cu_s = max(min(0.0, self._balance_cu_s),
+                                 self._balance_cu_s + debt_cu_s)
+
+    def _settle(self, terms: Terms, interval: Interval) -> Settled:
+        """Add what was used to the debt, or what was not to what is kept."""
+        excess_cu_s = (interval.used_cu_s
+                       - terms.entitlement_cu * interval.length_s)
+        # Above it by its vCPUs alone is nothing that it has to pay for.
+        excess_cu_s = min(excess_cu_s, interval.io_cu_s)
+        paid_cu_s = self._balance_cu_s + excess_cu_s
+        balance_cu_s = max(-self.credit_s * terms.entitlement_cu, paid_cu_s)
+        self._balance_cu_s = min(
+            balance_cu_s, terms.ceiling_s * terms.entitlement_cu)
+        return Settled(excess_cu_s, balance_cu_s - paid_cu_s,
+                       balance_cu_s - self._balance_cu_s)
+
+
+class Charge(Control):
+    """The control of one server that is limited by a quota."""
+
+    credit_s = _CREDIT_S
+
+    def __init__(self, *, debt_cu_s: float = 0.0,
+                 limit_share: float = 1.0) -> None:
+        """See :class:`Control`."""
+        super().__init__(debt_cu_s=debt_cu_s, limit_share=limit_share)
         self._seen: collections.deque[_Seen] = collections.deque()
         self._seen_s = 0.0
         self._since_write_s = WRITE_INTERVAL_S
@@ -195,16 +261,8 @@ class Charge:
         # What of the limit is left out for what others send.
         self._received_share = 0.0
 
-    @property
-    def debt_cu_s(self) -> float:
-        """Used above the entitlement for I/O, and not yet paid."""
-        return max(0.0, self._balance_cu_s)
-
     def step(self, terms: Terms, interval: Interval) -> float:
-        """Take in what was used, and set the limit wanted.
-
-        :returns: what of the debt was written off, in CU seconds
-        """
+        """See :meth:`Control.step`."""
         if interval.length_s <= 0:
             return 0.0
         written_off_cu_s = self._take(terms, interval)
@@ -222,18 +280,18 @@ class Charge:
         wanted, has_more = 1.0, False
         alarm = self._is_about_to_exceed()
         received_share = self._forecast_received()
-        if (alarm or received_share >= _DEAD_BAND
+        if (alarm or received_share >= DEAD_BAND
                 or not self._keeps_within_by_itself()):
             has_more = self._has_more_io()
             wanted = self._wanted(terms, received_share, alarm=alarm,
                                   has_more=has_more)
         change = wanted - self.limit_share
-        if (abs(change) < _DEAD_BAND
+        if (abs(change) < DEAD_BAND
                 and (wanted == 1.0) == (self.limit_share == 1.0)):
             return written_off_cu_s
         if self._since_write_s < WRITE_INTERVAL_S:
-            lower = alarm and change <= -2 * _DEAD_BAND
-            ended = change >= 2 * _DEAD_BAND and (
+            lower = alarm and change <= -2 * DEAD_BAND
+            ended = change >= 2 * DEAD_BAND and (
                 self._expects_more and not has_more
                 or received_share == 0 < self._received_share)
             if self._soon_left < 1 or not (lower or ended):
@@ -245,31 +303,17 @@ class Charge:
         self._since_write_s = 0.0
         return written_off_cu_s
 
-    def add_debt(self, debt_cu_s: float) -> None:
-        """Add what another host says is owed, or take it back.
-
-        What is kept for later stays, and taking back adds nothing to it.
-        """
-        self._balance_cu_s = max(min(0.0, self._balance_cu_s),
-                                 self._balance_cu_s + debt_cu_s)
-
     def _take(self, terms: Terms, interval: Interval) -> float:
-        excess_cu_s = (interval.used_cu_s
-                       - terms.entitlement_cu * interval.length_s)
-        # Above it by its vCPUs alone is nothing that it has to pay for.
-        excess_cu_s = min(excess_cu_s, interval.io_cu_s)
-        ceiling_cu_s = terms.ceiling_s * terms.entitlement_cu
-        paid_cu_s = self._balance_cu_s + excess_cu_s
-        balance_cu_s = max(-_CREDIT_S * terms.entitlement_cu, paid_cu_s)
-        self._balance_cu_s = min(balance_cu_s, ceiling_cu_s)
-        self._count_lost(terms, interval, balance_cu_s - paid_cu_s)
+        settled = self._settle(terms, interval)
+        self._count_lost(terms, interval, settled.lost_cu_s)
         rest_cu_s = interval.rest_cu_s + self._overrun_cu_s(terms, interval)
         self._share_before = self.limit_share
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
                 interval.used_cu_s,
                 interval.io_cu_s + interval.received_cu_s, rest_cu_s,
-                excess_cu_s, self._balance_cu_s, interval.received_cu_s))))
+                settled.excess_cu_s, self._balance_cu_s,
+                interval.received_cu_s))))
         # Their sums include it.
         self._seen[-1] = dataclasses.replace(
             self._seen[-1], recent_rest_s=self._sum('rest_s', _RECENT_S),
@@ -277,7 +321,7 @@ class Charge:
         self._seen_s += interval.length_s
         while self._seen_s - self._seen[0].length_s >= _MEMORY_S:
             self._seen_s -= self._seen.popleft().length_s
-        return balance_cu_s - self._balance_cu_s
+        return settled.written_off_cu_s
 
     def _overrun_cu_s(self, terms: Terms, interval: Interval) -> float:
         """What its threads used in spite of the limit: it did not hold them.
@@ -325,7 +369,7 @@ class Charge:
     def _forecast_received(self) -> float:
         """What of the entitlement others use; 0: they have ended."""
         last = self._seen[-1]
-        if last.received_s < _DEAD_BAND * last.length_s:
+        if last.received_s < DEAD_BAND * last.length_s:
             return 0.0
         return max(last.received_s / last.length_s,
                    self._mean('received_s', _RECENT_S))
@@ -339,14 +383,14 @@ class Charge:
             rest_share = max(rest_share, self._mean('rest_s', _RECENT_S))
         # What was paid within the window had only come and gone.
         lasting_s = max(0.0, min(one.balance_s for one in self._window()))
-        wanted = 1 - rest_share - lasting_s / _PAY_S
+        wanted = 1 - rest_share - lasting_s / PAY_S
         if alarm and has_more:
             last = self._seen[-1]
             wanted = min(wanted, 1 - max(
                 rest_share, last.rest_s / last.length_s)
                 - max(0.0, self._most_excess_s()) / _PAY_SOON_S)
         wanted -= received_share
-        return 1.0 if wanted >= _WHOLE else max(terms.floor_share, wanted)
+        return 1.0 if wanted >= WHOLE else max(terms.floor_share, wanted)
 
     def _keeps_within_by_itself(self) -> bool:
         last = self._seen[-1]

@@ -312,7 +312,8 @@ GUARANTEED = Family(
     SERVER_LABELS)
 RESERVED_PCPUS = Family(
     'nova_vqos_server_reserved_pcpus', GAUGE,
-    'pCPUs whose time is reserved for it, its I/O included', SERVER_LABELS)
+    'pCPUs whose time is reserved for it, its I/O included, or kept for it '
+    'while it pays for its I/O', SERVER_LABELS)
 COUNTED = Family(
     'nova_vqos_server_guarantee_counted_ratio', GAUGE,
     'What of a reserved second of its vCPUs the kernel counts at that clock',

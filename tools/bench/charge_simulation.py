@@ -9,9 +9,10 @@ entitlement on the average and in its worst minute, and the most writes per
 minute, of whatever start of the I/O between two rounds of the control is the
 worst. The second searches for the worst window: for each amount of modelled
 I/O, over many lengths of I/O and pauses. Needs nothing but this checkout; the
-second takes some minutes:
+second takes some minutes. With --reserved a server has a reservation in place
+of a quota:
 
-    python tools/bench/charge_simulation.py [--search]
+    python tools/bench/charge_simulation.py [--search] [--reserved]
 """
 
 import argparse
@@ -23,6 +24,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from nova_vqos.tests.unit.billing import test_charge
+from nova_vqos.tests.unit.billing import test_runtime_charge
 
 _LENGTH_S = 600
 _SEARCH_SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0)
@@ -55,12 +57,12 @@ def patterns() -> dict[str, test_charge.Pattern]:
     return found
 
 
-def by_pattern() -> None:
+def by_pattern(kind: type[test_charge.Server]) -> None:
     """Print what the control does, for each pattern."""
     print(f'{"modelled I/O":42} {"worst %":>8} {"used %":>7} '
           f'{"worst minute":>12} {"writes/min":>10}')
     for name, pattern in patterns().items():
-        servers = [test_charge.Server(test_charge.later(
+        servers = [kind(test_charge.later(
             pattern, phase_s)).run(_LENGTH_S)
             for phase_s in test_charge.PHASES_S]
         print(f'{name:42} '
@@ -70,7 +72,7 @@ def by_pattern() -> None:
               f'{max(one.settled()[1] for one in servers):10.1f}', flush=True)
 
 
-def search() -> None:
+def search(kind: type[test_charge.Server]) -> None:
     """Print the worst of all lengths, for each amount of I/O."""
     print(f'{"modelled I/O":>12} {"worst %":>8} {"s on":>5} {"s off":>5} '
           f'{"phase s":>8} {"worst % after 60 s off or more":>31}')
@@ -78,7 +80,7 @@ def search() -> None:
         found = []
         for on_s, off_s, phase_s in itertools.product(
                 _SEARCH_ON_S, _SEARCH_OFF_S, test_charge.PHASES_S):
-            server = test_charge.Server(test_charge.later(
+            server = kind(test_charge.later(
                 test_charge.on_off(share, on_s, off_s), phase_s))
             found.append((100 * server.run(_LENGTH_S).worst_excess(), on_s,
                           off_s, phase_s))
@@ -96,10 +98,15 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--search', action='store_true',
                         help='search for the worst window')
-    if parser.parse_args().search:
-        search()
+    parser.add_argument('--reserved', action='store_true',
+                        help='servers whose speed is guaranteed')
+    options = parser.parse_args()
+    kind = (test_runtime_charge.ReservedServer if options.reserved
+            else test_charge.Server)
+    if options.search:
+        search(kind)
     else:
-        by_pattern()
+        by_pattern(kind)
 
 
 if __name__ == '__main__':

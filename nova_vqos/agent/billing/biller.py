@@ -13,6 +13,7 @@ import types
 import typing as ty
 
 from nova_vqos import units
+from nova_vqos.agent import charging
 from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books
@@ -72,7 +73,7 @@ class Billable:
     :ivar host_coefficient: the same by the mean of all kinds
     :ivar entitlement_cu: None: it has none
     :ivar limit_share: in effect; None: the server is not charged
-    :ivar limits_threads: see :class:`charge.Interval`
+    :ivar backend: what holds it to that
     :ivar disk_limit: that is in force; None: none is
     :ivar private_ram_bytes: see :class:`nova_vqos.hypervisor.base.Domain`
     """
@@ -89,7 +90,7 @@ class Billable:
     limit_share: float | None
     devices: meter.Devices
     billed_since_s: float | None = None
-    limits_threads: bool = True
+    backend: charging.Backend = charging.DOMAIN_QUOTA
     private_ram_bytes: int | None = None
     is_default: bool = False
     disk_limit: throttle.DiskLimit | None = None
@@ -317,7 +318,7 @@ class Biller:
             book.is_claimed = True
             self.transfer.begin(subject.uuid, accounts.cu_us(
                 self.options.ceiling_s * (subject.entitlement_cu or 0)))
-        book.set_control(subject.limit_share,
+        book.set_control(subject.limit_share, subject.backend.control,
                          throttles=self.options.throttles,
                          disk_limit=subject.disk_limit)
         last = _last(book.account.baseline, reading, subject)
@@ -392,7 +393,7 @@ class Biller:
                          ceiling_s=self.options.ceiling_s),
             used_cu_us, bill.length_s, charged_s,
             received=self.options.charge_received,
-            limits_threads=subject.limits_threads,
+            limits_threads=subject.backend.limits_threads,
             disk_requests=bill.disk_requests, disk_bytes=bill.disk_bytes)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds what its %d CU can pay '

@@ -49,7 +49,7 @@ class Book:
         self.is_claimed = False
         self.is_read = False
         self.stored: accounts.Account | None = None
-        self.control: charge.Charge | None = None
+        self.control: charge.Control | None = None
         self.throttle: throttle.Throttle | None = None
         self.lately: dict[str, float] = {}
         self.rolling: rolling.Mean | None = None
@@ -67,19 +67,21 @@ class Book:
         self.is_read = True
         self.stored = stored
 
-    def set_control(self, limit_share: float | None, *,
+    def set_control(self, limit_share: float | None,
+                    kind: type[charge.Control] = charge.Charge, *,
                     throttles: bool = False,
                     disk_limit: throttle.DiskLimit | None = None) -> None:
         """Begin or end to charge the server, as its flavor wants.
 
         :param limit_share: in effect; None: the server is not charged
+        :param kind: what decides its limit
         :param throttles: whether its disks are held back when overdrawn
         :param disk_limit: that an agent before this one left in force
         """
         if limit_share is None:
             self.control = self.throttle = None
-        elif self.control is None:
-            self.control = charge.Charge(
+        elif type(self.control) is not kind:
+            self.control = kind(
                 debt_cu_s=accounts.cu_s(self.account.debt_cu_us),
                 limit_share=limit_share)
             if throttles:

@@ -10,6 +10,7 @@ import logging
 
 from nova_vqos import files
 from nova_vqos import units
+from nova_vqos.agent import charging
 from nova_vqos.agent import controller
 from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
@@ -266,7 +267,9 @@ class BillingController(controller.Controller):
         """
         state = self._states[server]
         limit_share, is_known = None, True
+        backend: charging.Backend = charging.DOMAIN_QUOTA
         if server.is_charged(terms):
+            backend = charging.backend(server, terms)
             limit_share = self._limits.limit_share(server)
             is_known = (limit_share is not None
                         or self._limits.is_waived(server))
@@ -275,17 +278,16 @@ class BillingController(controller.Controller):
             return None
         billable_of = (
             server.revision, server.origin, server.runs_since_s, terms.profile,
-            state.since_s, state.is_default, limit_share)
+            state.since_s, state.is_default, limit_share, backend)
         if billable_of != state.billable_of:
             state.billable = self._make_billable(
-                server, terms.profile, limit_share,
-                limits_threads=server.is_limited_whole(terms))
+                server, terms.profile, limit_share, backend)
             state.billable_of = billable_of
         return state.billable
 
     def _make_billable(self, server: servers.Server,
                        profile: model.Profile | None,
-                       limit_share: float | None, *, limits_threads: bool
+                       limit_share: float | None, backend: charging.Backend
                        ) -> billers.Billable | None:
         domain = server.domain
         if domain is None or profile is None:
@@ -306,7 +308,7 @@ class BillingController(controller.Controller):
             limit_share=limit_share,
             devices=meter.Devices(domain.interfaces, domain.disks),
             billed_since_s=state.since_s,
-            limits_threads=limits_threads,
+            backend=backend,
             disk_limit=disk_limits.in_force(domain),
             private_ram_bytes=domain.private_ram_bytes)
 

@@ -10,6 +10,7 @@ from nova_vqos import cputune
 from nova_vqos import files
 from nova_vqos import policy as policies
 from nova_vqos import units
+from nova_vqos.agent import charging
 from nova_vqos.agent import controller
 from nova_vqos.agent import server as servers
 from nova_vqos.hypervisor import base
@@ -70,9 +71,16 @@ class Desired(ty.NamedTuple):
     inputs: Inputs
 
     @property
+    def limit_share(self) -> float:
+        """The part of its entitlement that its I/O leaves it."""
+        debt = self.inputs.debt
+        return 1.0 if self.inputs.lifted or debt is None else debt
+
+    @property
     def without_limit(self) -> 'Desired':
         """The same, with the whole entitlement."""
-        return self._replace(tune=self.entitled)
+        return self._replace(tune=self.entitled,
+                             inputs=self.inputs._replace(debt=None))
 
 
 def desire(server: servers.Server, in_force: base.InForce,
@@ -82,7 +90,7 @@ def desire(server: servers.Server, in_force: base.InForce,
 
     :param server: that was described, and has a policy
     :param limit_share: what its I/O leaves it, see
-        :class:`nova_vqos.billing.charge.Charge`; None: not yet known, so what
+        :class:`nova_vqos.billing.charge.Control`; None: not yet known, so what
         is in force stays, where an agent before this one has set it
     :param lifted: whether there is no limit on its I/O for now
     :param before: what was wanted last
@@ -101,14 +109,14 @@ def desire(server: servers.Server, in_force: base.InForce,
                                terms, server.correction)
     if not server.is_charged(terms):
         return Desired(entitled, entitled, inputs)
-    # None: they alone are limited.
-    vcpus = (max(policy.vcpus, len(in_force.vcpus))
-             if server.is_limited_whole(terms) else None)
+    backend = charging.backend(server, terms)
+    vcpus = max(policy.vcpus, len(in_force.vcpus))
     if limit_share is None:
         # Whoever was charged before this agent started still is.
-        limit_share = limit_in_force(entitled, vcpus, in_force, terms)
+        limit_share = backend.limit_in_force(entitled, vcpus, in_force, terms)
     return Desired(
-        entitled if lifted else limited(entitled, vcpus, limit_share, terms),
+        entitled if lifted
+        else backend.quotas(entitled, vcpus, limit_share, terms),
         entitled, inputs._replace(debt=limit_share))
 
 
@@ -138,63 +146,6 @@ def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
     if found is None:
         raise Unenforceable('the server has no units')
     return found
-
-
-def limited(tune: cputune.CpuTune, vcpus: int | None, limit_share: float,
-            terms: controller.HostTerms) -> cputune.CpuTune:
-    """The tuning of a server that pays for its I/O out of its units.
-
-    :param tune: that of its units
-    :param vcpus: that share them; None: they alone are limited, each by
-        itself, see :meth:`nova_vqos.agent.server.Server.is_limited_whole`
-    :param limit_share: see :class:`nova_vqos.billing.charge.Charge`
-    """
-    cap = tune.cap
-    if cap is None or not terms.charges or terms.profile is None:
-        return tune
-    if vcpus is None:
-        return tune if limit_share >= 1 else tune._replace(
-            cap=_share_of(cap, limit_share, terms.profile.tick_us))
-    domain = _share_of(
-        units.CpuCap(cap.quota_us * vcpus, cap.period_us), limit_share,
-        terms.profile.tick_us)
-    if terms.cgroup_version == 1 and domain.share < cap.share:
-        # NOTE: a child must not be given more than its parent.
-        cap = domain
-    return tune._replace(cap=cap, domain=domain)
-
-
-def limit_in_force(tune: cputune.CpuTune, vcpus: int | None,
-                   in_force: base.InForce, terms: controller.HostTerms
-                   ) -> float:
-    """The limit_share by which :func:`limited` gives what is in force.
-
-    1.0 where no limit is, or one that is not ours.
-
-    :param tune: that of its units
-    :param vcpus: see :func:`limited`
-    """
-    cap, limit = tune.cap, in_force.domain
-    if vcpus is None and len(set(in_force.vcpus.values())) == 1:
-        limit, vcpus = next(iter(in_force.vcpus.values())), 1
-    if (cap is None or limit.quota_us is None or terms.profile is None
-            or vcpus is None):
-        return 1.0
-    whole = units.CpuCap(cap.quota_us * vcpus, cap.period_us)
-    found = units.CpuCap(limit.quota_us, limit.period_us)
-    limit_share = float(found.share / whole.share)
-    if limit_share > 1.0 or found != _share_of(whole, limit_share,
-                                               terms.profile.tick_us):
-        return 1.0
-    return limit_share
-
-
-def _share_of(cap: units.CpuCap, limit_share: float,
-              tick_us: int) -> units.CpuCap:
-    # NOTE: not the quota alone: below two ticks it is overrun (TRAPS, Linux
-    # 6 and 7).
-    return units.cap_of_share(cap.share * Fraction(limit_share),
-                              tick_us=tick_us, period_us=cap.period_us)
 
 
 def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,

@@ -5,9 +5,13 @@ A server keeps its reservation to the end of its run, also where a push takes
 its guarantee away: the kernel loses the bandwidth of a thread that gives it
 up. Until then the reservation follows the server's cap, since no quota binds a
 thread that has one.
+
+So it also follows what a server is left that pays for its I/O. What such a
+server lacks for a while is kept for it: no other server gets it.
 """
 
 from collections.abc import Callable
+from concurrent import futures
 from fractions import Fraction
 import functools
 import logging
@@ -40,6 +44,8 @@ _RETRY_INTERVAL_S = 30.0
 # For how long the first is put off for servers that have a reservation by an
 # earlier agent: what they have is not left.
 _FIND_TIMEOUT_S = 60.0
+# How long the end of the agent is put off to give vCPUs what they lack.
+_GIVE_BACK_TIMEOUT_S = 2.0
 # Of what the kernel reserved once: less than that is lost, or is another's.
 _LOST_PART = Fraction(2, 100)
 # Within which two measurements are equal: each ends at 1/1024 of a pCPU.
@@ -62,6 +68,9 @@ class _Wanted(ty.NamedTuple):
     :ivar vcpus: numbers of those that are online
     :ivar reclaims: whether they may use what others leave unused
     :ivar split: what that follows from
+    :ivar whole_vcpu: the same where it owes nothing for I/O, and its threads
+        of I/O have the least, of a pCPU's time
+    :ivar least_io: likewise
     """
 
     vcpu: units.CpuCap
@@ -69,6 +78,8 @@ class _Wanted(ty.NamedTuple):
     vcpus: frozenset[int]
     reclaims: bool
     split: io_share.Split
+    whole_vcpu: Fraction
+    least_io: Fraction
 
 
 class _Seen(ty.NamedTuple):
@@ -91,8 +102,10 @@ class GuaranteeState:
 
     :ivar seen: at the last try; None: there was none
     :ivar wanted: likewise
-    :ivar taken_pcpus: what its reservation takes of the pCPUs' time, or will
-        take while the first try is under way
+    :ivar taken_pcpus: what its reservation takes of the pCPUs' time, with what
+        is kept for it; or will take while the first try is under way
+    :ivar counted_pcpus: the same as the kernel counts it
+    :ivar is_kept_some: whether anything is kept for it
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
@@ -108,7 +121,8 @@ class GuaranteeState:
     def __init__(self, _server: servers.Server) -> None:
         self.seen: _Seen | None = None
         self.wanted: _Wanted | None = None
-        self.taken_pcpus = 0.0
+        self.taken_pcpus = self.counted_pcpus = 0.0
+        self.is_kept_some = False
         self.since_s: float | None = None
         self.problem = ''
         self.said_kept = False
@@ -157,7 +171,7 @@ class GuaranteeController(controller.Controller):
                  guaranteed_share: float | None, least_frequency_scale: float,
                  known: servers.Servers, jobs: worker.ServerJobs,
                  probe: worker.PeriodicJob, server_caps: caps.CapsController,
-                 clock: Callable[[], float],
+                 executor: futures.Executor, clock: Callable[[], float],
                  on_change: Callable[[], None]) -> None:
         """
         :param is_on: whether this host guarantees speed; where it does not,
@@ -166,6 +180,7 @@ class GuaranteeController(controller.Controller):
             reserves
         :param least_frequency_scale: see the option; 0: not known
         :param probe: measures what can still be reserved
+        :param executor: runs the last writes, at the end of the agent
         :param clock: monotonic, in seconds
         :param on_change: called when more or less is reserved
         """
@@ -179,9 +194,11 @@ class GuaranteeController(controller.Controller):
         self._jobs = jobs
         self._probe = probe
         self._caps = server_caps
+        self._executor = executor
         self._clock = clock
         self._on_change = on_change
         self._states = known.states(GuaranteeState)
+        self._terms: controller.HostTerms | None = None
         self._probe_at_s = self._scale_at_s = float('-inf')
         self._io_at_s = float('-inf')
         # What the kernel counts of a second; None: not known.
@@ -236,6 +253,7 @@ class GuaranteeController(controller.Controller):
                   terms: controller.HostTerms) -> None:
         """Begin to reserve what is promised to a server, where it is not."""
         state, cap = self._states[server], self._caps.state(server)
+        self._terms = terms
         if server.reserved is None and not self._find(server):
             return
         state.pending = False
@@ -268,20 +286,20 @@ class GuaranteeController(controller.Controller):
         # NOTE: the kernel would not notice. One that has a reservation keeps
         # it, whatever the bound was when it came.
         if not state.taken_pcpus:
-            needed_pcpus = self._time_pcpus(
-                wanted.vcpu.share * len(wanted.vcpus),
-                wanted.io.share * guarantee.IO_THREADS, wanted.reclaims)
-            problem = self._above_bound(needed_pcpus)
+            vcpus = wanted.whole_vcpu * len(wanted.vcpus)
+            io = wanted.io.share * guarantee.IO_THREADS
+            needed_pcpus = self._time_pcpus(vcpus, io, wanted.reclaims)
+            problem = (self._above_bound(needed_pcpus)
+                       or self._above_kept(float(vcpus + io)))
             if problem:
                 self._record(server, problem)
                 return
             state.taken_pcpus = needed_pcpus
+            state.counted_pcpus = float(vcpus + io)
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
-            server, functools.partial(
-                self._hypervisor.reserve, server.uuid, wanted.vcpu, wanted.io,
-                reclaims=wanted.reclaims, anew=self._reserves(server)),
+            server, functools.partial(self._reserve, server, wanted),
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
 
@@ -316,7 +334,28 @@ class GuaranteeController(controller.Controller):
             errors=self._probe.errors)
 
     def close(self) -> None:
-        """Nothing: what is reserved stays, see above."""
+        """Give vCPUs all that they are to have.
+
+        That is what their server pays for its I/O, and what its threads of I/O
+        have of theirs: nothing gives it back once this agent is gone. What is
+        reserved stays.
+        """
+        if self._terms is None:
+            return
+        writes = {}
+        for server, state in self._states.items():
+            if not state.is_kept_some and state.io.share is None:
+                continue
+            wanted = self._wanted(server, self._terms, is_whole=True)
+            if not isinstance(wanted, str):
+                writes[self._executor.submit(
+                    self._reserve, server, wanted)] = server
+        futures.wait(writes, timeout=_GIVE_BACK_TIMEOUT_S)
+        for write, server in writes.items():
+            if (not write.done() or write.exception() is not None
+                    or write.result().refusal):
+                LOG.warning('The vCPUs of server %s (%s) keep less than '
+                            'they are to have', server.uuid, server.name)
 
     @property
     def _is_busy(self) -> bool:
@@ -376,41 +415,53 @@ class GuaranteeController(controller.Controller):
             if one.share != before:
                 self._servers.mark(self._servers[uuid])
 
-    def _wanted(self, server: servers.Server,
-                terms: controller.HostTerms) -> _Wanted | str:
-        """What is to be reserved; or why nothing is."""
+    def _reserve(self, server: servers.Server,
+                 wanted: _Wanted) -> base.Reserved:
+        """Reserve it, on a worker: it may block."""
+        return self._hypervisor.reserve(
+            server.uuid, wanted.vcpu, wanted.io, reclaims=wanted.reclaims,
+            anew=self._reserves(server))
+
+    def _wanted(self, server: servers.Server, terms: controller.HostTerms,
+                *, is_whole: bool = False) -> _Wanted | str:
+        """What is to be reserved; or why nothing is.
+
+        :param is_whole: whether its vCPUs are to have all, whatever its I/O
+            needs or owes
+        """
         if self._scale is None:
             return self._problem if self._is_on else _NO_SCALE
         cap = self._caps.state(server)
         if (cap.desired is None or cap.in_force is None
                 or terms.profile is None):
             return 'its cap is not known'
-        flavor, tune = cap.desired.inputs.flavor, cap.desired.tune
+        flavor, tune = cap.desired.inputs.flavor, cap.desired.entitled
+        limit_share, io = (
+            (1.0, None) if is_whole
+            else (cap.desired.limit_share, self._states[server].io.share))
         if flavor.units is None:
             return 'it has no units'
         vcpus = max(flavor.vcpus, len(cap.in_force.vcpus))
         # One that may use more has no cap.
-        share = entitled = units.share(flavor.units, vcpus,
-                                       server.coefficient(terms.profile))
+        entitled = units.share(flavor.units, vcpus,
+                               server.coefficient(terms.profile))
         if tune.cap is not None:
-            share = min(share, tune.cap.share)
-        if tune.domain is not None:
-            # What its I/O leaves it.
-            share = min(share, tune.domain.share / vcpus)
-        if share > guarantee.MOST_SHARE:
-            return (f'a vCPU needs {float(share):.0%} of a pCPU, more than '
+            entitled = min(entitled, tune.cap.share)
+        if entitled > guarantee.MOST_SHARE:
+            return (f'a vCPU needs {float(entitled):.0%} of a pCPU, more than '
                     'can be guaranteed')
         reclaims = _reclaims(server)
-        split = io_share.Split.make(entitled, share, vcpus,
-                                    self._states[server].io.share)
+        reservation = functools.partial(
+            guarantee.vcpu_reservation, quantum_class=server.quantum_class,
+            tick_us=terms.profile.tick_us,
+            scale=Fraction(1) if reclaims else self._scale)
+        limited = entitled * guarantee.fraction(limit_share)
+        split = io_share.Split.make(entitled, limited, vcpus, io)
         return _Wanted(
-            guarantee.vcpu_reservation(share, server.quantum_class,
-                                       tick_us=terms.profile.tick_us,
-                                       scale=(Fraction(1) if reclaims
-                                              else self._scale),
-                                       kept=split.kept),
+            reservation(limited, kept=split.kept),
             guarantee.io_reservation(split.io),
-            frozenset(cap.in_force.vcpus), reclaims, split)
+            frozenset(cap.in_force.vcpus), reclaims, split,
+            reservation(entitled).share, guarantee.io_share(entitled, vcpus))
 
     def _time_pcpus(self, vcpus: Fraction, io: Fraction,
                     reclaims: bool) -> float:
@@ -440,6 +491,25 @@ class GuaranteeController(controller.Controller):
                 f'which leaves {max(0.0, free_pcpus):.3f} pCPUs to reserve, '
                 f'and it needs {needed_pcpus:.3f}')
 
+    def _above_kept(self, needed_pcpus: float) -> str:
+        """Why no more is to be reserved, though the kernel would; '': it is.
+
+        NOTE: the kernel does not know what is kept for servers that pay for
+        their I/O, and would give it to any other.
+
+        :param needed_pcpus: as the kernel counts it
+        """
+        if self._total_pcpus is None or not any(
+                state.is_kept_some for state in self._states.values()):
+            return ''
+        free_pcpus = float(self._total_pcpus) - sum(
+            state.counted_pcpus for state in self._states.values())
+        if needed_pcpus <= free_pcpus + float(_RESOLUTION_PCPUS):
+            return ''
+        return ('the rest is kept for servers that pay for their I/O, and '
+                f'{max(0.0, free_pcpus):.3f} pCPUs are left to reserve, of '
+                f'which it needs {needed_pcpus:.3f}')
+
     def _has_found_all(self, now_s: float) -> bool:
         """Whether it is known what each server has, or it takes too long."""
         if self._find_until_s is None:
@@ -461,15 +531,30 @@ class GuaranteeController(controller.Controller):
 
     def _record_reserved(self, server: servers.Server,
                          reserved: base.Reserved) -> None:
+        was_held = server.has_reserved_vcpus
         server.record_reserved(reserved)
+        if server.has_reserved_vcpus != was_held:
+            # What holds it to a limit is another one.
+            self._servers.mark(server)
+        state = self._states[server]
         vcpus = sum((one.share for one in reserved.vcpus.values()),
                     start=Fraction(0))
-        self._states[server].taken_pcpus = self._time_pcpus(
-            vcpus, reserved.pcpus - vcpus, _reclaims(server))
+        io = reserved.pcpus - vcpus
+        kept = Fraction(0)
+        if state.wanted is not None:
+            # What its threads of I/O have above the least, vCPUs will have.
+            kept = max(kept, state.wanted.whole_vcpu * len(reserved.vcpus)
+                       - vcpus - io * (1 - state.wanted.least_io
+                                       / state.wanted.io.share))
+        state.is_kept_some = kept > _RESOLUTION_PCPUS
+        state.taken_pcpus = self._time_pcpus(vcpus + kept, io,
+                                             _reclaims(server))
+        state.counted_pcpus = float(vcpus + kept + io)
 
     def _fail(self, server: servers.Server, error: Exception) -> None:
         if not server.has_reservation:
             self._states[server].taken_pcpus = 0.0
+            self._states[server].counted_pcpus = 0.0
         if isinstance(error, base.HypervisorError) and not isinstance(
                 error, base.DomainGone | base.Unavailable):
             self._record(server, str(error))

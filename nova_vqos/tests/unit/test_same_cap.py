@@ -6,6 +6,7 @@ import itertools
 import pathlib
 
 from nova_vqos import policy
+from nova_vqos.agent import charging
 from nova_vqos.agent import controller
 from nova_vqos.agent.caps import desired
 from nova_vqos.conf import vqos
@@ -47,7 +48,8 @@ class SameCapTestCase(driver_case.DriverTestCase):
         tune = desired.entitlement(policy.parse(extra_specs, VCPUS), VCPUS,
                                    PCPUS, terms)
         if limit_share is not None:
-            tune = desired.limited(tune, VCPUS, limit_share, terms)
+            tune = charging.DOMAIN_QUOTA.quotas(tune, VCPUS, limit_share,
+                                                terms)
         return tuple(tune.cap)
 
     def cap_of_hook(self, extra_specs, options):

@@ -38,7 +38,10 @@ class Server:
     :ivar used_cu_s: in each period, all of it
     :ivar limits: the limit after each interval
     :ivar writes: when a limit was written
+    :cvar kind: of its control
     """
+
+    kind = charge.Charge
 
     def __init__(self, pattern, *, threads=0.5, vcpu=lambda _now_s: 1e9,
                  refilled_each_s=None, limits_threads=True, **terms):
@@ -48,7 +51,7 @@ class Server:
         :param refilled_each_s: how often another writer writes the quota
         :param limits_threads: whether the limit holds them, too
         """
-        self.control = charge.Charge()
+        self.control = self.kind()
         self.terms = charge.Terms(ENTITLEMENT_CU, **terms)
         self.used_cu_s = []
         self.limits = []

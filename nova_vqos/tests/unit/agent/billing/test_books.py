@@ -3,10 +3,26 @@
 
 import sqlite3
 
+from nova_vqos.agent.billing import books
+from nova_vqos.billing import account
+from nova_vqos.billing import charge
 from nova_vqos.billing import ledger
+from nova_vqos.billing import runtime_charge
 from nova_vqos.tests.fixtures import billing_host
 
 UUID = billing_host.UUID
+
+
+def test_a_debt_stays_where_another_control_decides():
+    """A server is held by a reservation from now on, or not any more."""
+    book = books.Book(account.Account(UUID, debt_cu_us=5_000_000), 'booted')
+    for kind in (charge.Charge, runtime_charge.RuntimeCharge, charge.Charge):
+        book.set_control(0.5, kind)
+        before = book.control
+        assert type(before) is kind
+        assert (before.debt_cu_s, before.limit_share) == (5.0, 0.5)
+        book.set_control(0.5, kind)
+        assert book.control is before
 
 
 class TestLedger:

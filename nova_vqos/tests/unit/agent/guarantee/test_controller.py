@@ -137,19 +137,144 @@ def test_a_vcpu_that_is_plugged_in_has_its_part(world):
     assert world.guarantee()['vcpus'] == 3
 
 
-def test_one_that_pays_for_its_io_has_less_reserved(tmp_path):
-    world = billing.World(tmp_path, guarantees_speed=True)
-    world.boot(specs=fakes.make_specs(guarantee='required',
-                                      dd_billing='charge'))
-    world.start()
-    world.busy(60)
-    vcpu, io = world.host.reservations[fakes.UUID]
-    limit = world.domain()
-    assert vcpu.share < VCPU.share
-    assert float(vcpu.share) == pytest.approx(
-        limit.quota_us / limit.period_us / 2, rel=0.01)
-    # What serves its I/O keeps its part.
-    assert io == IO
+class TestOneThatPaysForItsIo:
+    """Its vCPUs use all that they may, of 60 CU."""
+
+    @pytest.fixture(params=[1, 2], ids=['v1', 'v2'])
+    def world(self, request, tmp_path):
+        world = billing.World(
+            tmp_path, hypervisor=fakes.FakeHypervisor(request.param),
+            guarantees_speed=True)
+        world.boot(specs=fakes.make_specs(guarantee='required',
+                                          dd_billing='charge'))
+        world.start()
+        return world
+
+    def serve(self, world, seconds, io_share):
+        """:param io_share: of a pCPU, that its emulator uses"""
+        for _ in range(seconds):
+            vcpu, _io = world.host.reservations[fakes.UUID]
+            world.use(vcpu_ns=round(2 * vcpu.share * 10**9),
+                      emulator_ns=round(io_share * 10**9))
+
+    def vcpu(self, world):
+        return float(world.host.reservations[fakes.UUID][0].share)
+
+    def reserved_pcpus(self, world):
+        """:returns: of the host, and of the server, as they are told"""
+        return (world.host_report()['guarantee']['reserved_pcpus'],
+                world.report()['guarantee']['reserved_pcpus'])
+
+    def test_pays_from_what_is_reserved(self, world):
+        assert world.domain() == billing.WHOLE
+        before = world.host_report()['writes']
+        self.serve(world, 20, 0.15)
+        assert self.vcpu(world) == pytest.approx(0.3 - 0.15 / 2, abs=0.002)
+        # What serves its I/O keeps its part.
+        assert world.host.reservations[fakes.UUID][1] == IO
+        # No quota binds it, and each write of one gives time away.
+        assert world.domain() == billing.WHOLE
+        assert world.limits() == {agent.RIGHT}
+        assert world.host_report()['writes'] == before
+        assert world.report()['bill']['debt_cu_s'] == pytest.approx(0, abs=0.1)
+
+    def test_has_all_again_as_soon_as_it_ends(self, world):
+        self.serve(world, 20, 0.15)
+        self.serve(world, 6, 0)
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
+        assert world.report()['guarantee']['problem'] == ''
+
+    def test_keeps_its_floor(self, world):
+        self.serve(world, 30, 2.0)
+        assert self.vcpu(world) == pytest.approx(0.03, abs=0.0001)
+        assert world.report()['bill']['overdrawn']
+
+    def test_what_it_lacks_is_not_sold(self, world):
+        self.serve(world, 20, 0.3)
+        assert self.vcpu(world) == pytest.approx(0.15, abs=0.002)
+        assert self.reserved_pcpus(world) == pytest.approx((0.65, 0.65))
+        world.tick(1)
+        assert world.host_report()['guarantee'][
+            'free_pcpus'] == pytest.approx(1.746 - 0.65)
+
+    def test_what_it_lacks_is_not_reserved_for_another(self, world):
+        """That boots at the same time as others, so that it does not fit."""
+        self.serve(world, 20, 0.3)
+        other = '22222222-2222-4333-8444-555555555555'
+        world.boot(other, specs=fakes.make_specs('120', guarantee='required'))
+        # The kernel would reserve it: 1.3 of 1.45 pCPUs. All are 1.8.
+        world.host.free_pcpus = Fraction(145, 100)
+        self.serve(world, 4, 0.3)
+        assert other not in world.host.reservations
+        assert 'pay for their I/O' in world.report(other)['guarantee'][
+            'problem']
+        self.serve(world, 6, 0)
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
+
+    def test_has_all_of_it_when_the_agent_ends(self, world):
+        self.serve(world, 20, 0.15)
+        world.executor.use_threads(1)
+        world.loop.stop()
+        world.loop.run()
+        assert world.host.reservations[fakes.UUID][0] == VCPU
+
+    def test_has_all_of_it_when_it_is_charged_no_more(self, world):
+        self.serve(world, 20, 0.15)
+        world.change(extra_specs=fakes.make_specs(guarantee='required'))
+        world.settle()
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
+
+    def test_a_new_agent_goes_on(self, world, tmp_path):
+        """After one that was killed."""
+        self.serve(world, 20, 0.15)
+        (tmp_path / 'again').mkdir()
+        again = billing.World(tmp_path / 'again', hypervisor=world.host,
+                              guarantees_speed=True)
+        again.now_s = world.now_s
+        again.start()
+        assert again.host.reservations[fakes.UUID] == (VCPU, IO)
+        self.serve(again, 10, 0.15)
+        assert self.vcpu(again) == pytest.approx(0.3 - 0.15 / 2, abs=0.002)
+        assert self.reserved_pcpus(again) == pytest.approx((0.65, 0.65))
+
+    def test_another_cap_stays_another_cap(self, world):
+        """A re-cap, here by a new calibration, is not undone by a charge."""
+        self.serve(world, 20, 0.15)
+        document.store(fakes.make_profile(coefficient=1.5),
+                       str(world.profile_path))
+        world.tick(12)
+        self.serve(world, 20, 0.15)
+        # 60 CU are 0.2 of each such pCPU, and the I/O is 22.5 CU.
+        assert self.vcpu(world) == pytest.approx(0.2 - 0.15 / 2, abs=0.002)
+
+    def test_has_all_of_it_while_that_is_lifted(self, world):
+        self.serve(world, 20, 0.15)
+        world.loop.lift(fakes.UUID, 10)
+        world.settle()
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
+
+    def test_one_that_gets_a_reservation_late_has_no_quota_any_more(
+            self, world):
+        del world.host.reservations[fakes.UUID]
+        free_pcpus, world.host.free_pcpus = world.host.free_pcpus, Fraction(0)
+        world.busy(60)
+        assert world.domain().quota_us < billing.WHOLE.quota_us
+        world.host.free_pcpus = free_pcpus
+        world.tick()
+        assert world.host.reservations[fakes.UUID][0].share < VCPU.share
+        assert world.domain() == billing.WHOLE
+        # What it owes by now is paid over a while. The rest is at once.
+        self.serve(world, 120, 0)
+        self.serve(world, 4, 0.15)
+        assert self.vcpu(world) == pytest.approx(0.3 - 0.15 / 2, abs=0.002)
+
+    def test_one_without_a_reservation_has_a_quota(self, world):
+        self.serve(world, 20, 0.15)
+        del world.host.reservations[fakes.UUID]
+        world.host.free_pcpus = Fraction(0)
+        world.busy(60)
+        assert world.domain().quota_us < billing.WHOLE.quota_us
+        assert world.report()['guarantee']['since'] is None
 
 
 class TestIoThatNeedsMore:
@@ -176,7 +301,20 @@ class TestIoThatNeedsMore:
         # The server as a whole has what it had.
         assert float(2 * (vcpu.share + io.share)) == pytest.approx(0.7,
                                                                    rel=0.01)
+        # So has its host, though it has one such thread and not two.
+        assert world.host_report()['guarantee'][
+            'reserved_pcpus'] == pytest.approx(0.65, abs=0.001)
         assert self.busy(world, io=0.03, vcpu=float(vcpu.share)) == (VCPU, IO)
+
+    def test_gives_it_back_when_the_agent_ends(self, world):
+        """Nothing would do so as soon as its vCPUs need it."""
+        world.run()
+        world.tick()
+        assert self.busy(world, io=0.03, vcpu=0.05) != (VCPU, IO)
+        world.executor.use_threads(1)
+        world.loop.stop()
+        world.loop.run()
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
 
     def test_has_the_least_where_use_is_not_known(self, world, monkeypatch):
         world.run()
@@ -642,12 +780,24 @@ class TestPush:
                                           dd_billing='charge'))
         world.start()
         push(world, overrides, 'off', dd_billing='charge')
-        world.busy(60)
+        world.busy(10)
         vcpu, _io = world.host.reservations[fakes.UUID]
-        limit = world.domain()
-        assert limit.quota_us < billing.WHOLE.quota_us
-        assert float(vcpu.share) == pytest.approx(
-            limit.quota_us / limit.period_us / 2, rel=0.01)
+        assert vcpu.share < VCPU.share
+        assert world.domain() == billing.WHOLE
+
+    def test_it_has_another_period_and_pays_on(self, tmp_path, overrides):
+        world = billing.World(tmp_path, overrides, guarantees_speed=True)
+        world.boot(specs=fakes.make_specs(guarantee='required',
+                                          dd_billing='charge'))
+        world.start()
+        world.use(4, vcpu_ns=6 * 10**8, emulator_ns=10**8)
+        before, _io = world.host.reservations[fakes.UUID]
+        push(world, overrides, 'required', 'io', 'charge')
+        after, _io = world.host.reservations[fakes.UUID]
+        assert before.share < VCPU.share
+        assert after.period_us < before.period_us
+        assert float(after.share) == pytest.approx(float(before.share),
+                                                   rel=0.001)
 
     def test_a_new_agent_finds_what_is_kept(self, kept, overrides, tmp_path):
         (tmp_path / 'again').mkdir()
