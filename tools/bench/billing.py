@@ -15,6 +15,11 @@ b: requests a second of a server of 60 CU, alone, beside one of 30 CU that only
 computes, beside one that is flooded and reads its disk, and alone once more,
 which shows what is noise; by mode.
 c: the ledger against CPU time counted otherwise.
+d: requests a second of two like servers of 40 CU, each alone and both at once;
+by mode.
+
+With mode `guaranteed` the host has all pCPUs, in all modes of that run: choose
+a and d then, and that mode last or alone.
 
 A pCPU has 100 CU. Guests run on the first one, the load on the last one. CPU
 time is read from the kernel, not from the agent; what the kernel did for a
@@ -136,7 +141,7 @@ def print_use(rows: Sequence[Row]) -> bool:
             row['most_off_by'] for row in rows
             if all(row[key] == merged[key] for key in ('scenario', 'mode')))
         print(line_of_use(merged))
-        if merged['mode'] == 'charge':
+        if merged['mode'] in ('charge', billing_host.GUARANTEED):
             met &= abs(merged['off_by']) <= AIM_ENTITLEMENT
     return met
 
@@ -245,6 +250,81 @@ def with_ratios(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+# Proof d.
+
+_LIKE_UNITS = 40
+# Which of the two servers do something; the last is what is noise.
+_WHO = {'first': (0,), 'second': (1,), 'both': (0, 1), 'first again': (0,)}
+
+
+def prove_like(bench: Bench) -> list[Row]:
+    """d: requests a second of two like servers, alone and together."""
+    rows = []
+    for mode, again in bench.options.turns:
+        # What was reserved in another mode would be kept.
+        with (bench.server(_LIKE_UNITS) as first,
+              bench.server(_LIKE_UNITS, number=1) as second):
+            servers = (first, second)
+            bench.apply(mode, servers)
+            for who, numbers in _WHO.items():
+                say(f'd: {mode.name}, {who}{again}')
+                found = measure_like(bench, servers, numbers)
+                rows += [{'turn': again, 'mode': mode.name, 'who': who,
+                          'server': number, **row}
+                         for number, row in found.items()]
+                say('   ' + ', '.join(
+                    f'{row["requests"]:.1f} requests/s, {row["total"]:.1%}'
+                    for row in found.values()))
+    return rows
+
+
+def measure_like(bench: Bench, servers: Sequence[Server],
+                 numbers: Sequence[int]) -> dict[int, Row]:
+    """:returns: of the servers that do something, by number"""
+    for number, server in enumerate(servers):
+        if number in numbers:
+            server.guest.resume()
+        else:
+            server.guest.pause()
+    with contextlib.ExitStack() as stack:
+        loads = {number: stack.enter_context(bench.load(
+            'http', servers[number].guest.address, '--clients',
+            str(bench.options.clients))) for number in numbers}
+        settle(bench)
+        samples = iomeasure.watch(
+            [servers[number].guest for number in numbers],
+            bench.options.seconds)
+        return {number: {
+            'requests': loads[number].rate(found[0].at_s, found[-1].at_s),
+            'failed': loads[number].failed(),
+            'total': iomeasure.use(found, bench.costs_ns).total}
+            for number, found in zip(numbers, samples, strict=True)}
+
+
+def print_like(rows: Sequence[Row]) -> bool:
+    """:returns: whether the aim is met"""
+    print(f'\nd: requests a second of two servers of {_LIKE_UNITS} CU with '
+          'as many clients each, medians of all rounds')
+    print('                  alone    used    both    used to alone')
+    found = {(row['mode'], row['server'], row['who']): row
+             for row in merge(rows, 'mode', 'server', 'who')}
+    met = True
+    for mode, server in sorted({key[:2] for key in found}):
+        alone = found[mode, server, ('first', 'second')[server]]
+        both = found[mode, server, 'both']
+        ratio = both['requests'] / alone['requests']
+        print(f'{mode:12}{server}{alone["requests"]:10.1f}'
+              f'{alone["total"]:8.1%}{both["requests"]:8.1f}'
+              f'{both["total"]:8.1%}{ratio:9.3f}')
+        if mode in ('charge', billing_host.GUARANTEED):
+            met &= abs(ratio - 1) <= AIM_UNDISTURBED
+    for mode in sorted({row['mode'] for row in rows}):
+        first, again = (found[mode, 0, who]['requests']
+                        for who in ('first', 'first again'))
+        print(f'{mode:12}noise: alone again is {again / first:.3f} of alone')
+    return met
+
+
 # Proof c.
 
 def prove_ledger(bench: Bench) -> Row:
@@ -312,7 +392,8 @@ def merge(rows: Sequence[Row], *keys: str) -> list[Row]:
 
 PROOFS = {'a': (prove_entitlement, print_use),
           'b': (prove_undisturbed, print_company),
-          'c': (prove_ledger, print_ledger)}
+          'c': (prove_ledger, print_ledger),
+          'd': (prove_like, print_like)}
 
 
 def main() -> int:
@@ -341,8 +422,10 @@ def parse() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', default='a,b,c', metavar='LIST',
                         help='proofs to run (default %(default)s)')
-    parser.add_argument('--modes', default=','.join(MODES), metavar='LIST',
-                        help='of a and b (default %(default)s)')
+    parser.add_argument('--modes', metavar='LIST',
+                        default='stock,off,account,charge',
+                        help='of a, b and d, of these and guaranteed (default '
+                             '%(default)s)')
     parser.add_argument('--scenarios', default='http,flood,disk',
                         metavar='LIST', help='of a (default %(default)s)')
     parser.add_argument('--company', default=','.join(COMPANY),
@@ -355,6 +438,8 @@ def parse() -> argparse.Namespace:
                         help='through all modes (default %(default)s)')
     parser.add_argument('--packets', type=int, default=10_000,
                         help='of a flood, a second (default %(default)s)')
+    parser.add_argument('--clients', type=int, default=16,
+                        help='of each server in d (default %(default)s)')
     parser.add_argument('--profile', metavar='FILE',
                         help='host profile to take the costs of I/O from')
     parser.add_argument('--json', metavar='FILE')

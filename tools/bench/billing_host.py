@@ -17,6 +17,7 @@ import lab_host
 from nova_vqos import policy
 from nova_vqos.billing import meter
 from nova_vqos.billing import usage
+from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.profile import document
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
@@ -37,15 +38,19 @@ class Mode:
     :ivar name: for people
     :ivar billing: value of vqos:dd_billing; None: no agent, and of a server's
         tuning only the quota that Nova itself can set
+    :ivar guarantee: value of vqos:guarantee; a server keeps what is reserved
+        for it until it stops
     """
 
     name: str
     billing: str | None
+    guarantee: str = 'off'
 
 
+GUARANTEED = 'guaranteed'
 MODES = {mode.name: mode for mode in (
     Mode('stock', None), Mode('off', 'off'), Mode('account', 'account'),
-    Mode('charge', 'charge'))}
+    Mode('charge', 'charge'), Mode(GUARANTEED, 'charge', 'required'))}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +79,9 @@ class Bench:
         pcpus = sorted(os.sched_getaffinity(0))
         self.load_pcpu = pcpus[-1]
         self.options = options
-        self._bench = lab_host.BenchHost({pcpus[0]})
+        # NOTE: time is reserved only for threads that may run on all pCPUs.
+        self._bench = lab_host.BenchHost(set(
+            pcpus if GUARANTEED in options.modes else pcpus[:1]))
         self.host = self._bench.host
         self.net = ionet.ClientNetwork(self.host, self._bench.network)
         self._io_costs = None
@@ -171,10 +178,18 @@ class Bench:
                     server.guest.set_cpu(**{name: value})
             return
         for server in servers:
-            server.guest.set_specs(vqos_dd_billing=mode.billing)
+            server.guest.set_specs(vqos_dd_billing=mode.billing,
+                                   vqos_guarantee=mode.guarantee)
         if self._bench.agent is None:
-            self._bench.start_agent(vqos=f'period_us = {_PERIOD_US}')
+            self._bench.start_agent(
+                vqos=f'period_us = {_PERIOD_US}',
+                agent=f'guarantees_speed = {mode.guarantee != "off"}')
         for server in servers:
             process.wait_until(
                 lambda guest=server.guest: guest.limits()[1][0] > 0,
                 LIMIT_S, f'a cap for {server.guest.name}')
+            if mode.guarantee != 'off':
+                thread = self._bench.vcpu_thread(server.guest.name)
+                process.wait_until(
+                    lambda thread=thread: deadline.reservation(thread),
+                    LIMIT_S, f'a reservation for {server.guest.name}')
