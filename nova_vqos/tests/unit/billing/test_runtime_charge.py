@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The control of servers whose reservation follows, on a simulated one."""
 
+import dataclasses
+
 import hypothesis
 from hypothesis import strategies as st
 import pytest
@@ -11,7 +13,7 @@ from nova_vqos.tests.unit.billing import test_charge
 
 ENTITLEMENT_CU = 60.0
 INTERVAL_S = 2.0
-TERMS = charge.Terms(ENTITLEMENT_CU)
+TERMS = charge.Terms(ENTITLEMENT_CU, floor_share=0.1)
 # Of what is left of it, the floor keeps a tenth.
 SHARES = st.floats(0.0, 0.9)
 
@@ -141,7 +143,7 @@ def test_what_the_floor_leaves_unpaid_is_a_debt():
 
 
 def test_no_debt_is_above_its_ceiling():
-    server = Server(charge.Terms(ENTITLEMENT_CU, ceiling_s=10.0)).run(2.0, 30)
+    server = Server(dataclasses.replace(TERMS, ceiling_s=10.0)).run(2.0, 30)
     assert server.control.debt_cu_s <= 10 * ENTITLEMENT_CU
 
 

@@ -186,7 +186,7 @@ class TestOneThatPaysForItsIo:
 
     def test_keeps_its_floor(self, world):
         self.serve(world, 30, 2.0)
-        assert self.vcpu(world) == pytest.approx(0.03, abs=0.0001)
+        assert self.vcpu(world) == pytest.approx(0.15, abs=0.0001)
         assert world.report()['bill']['overdrawn']
 
     def test_what_it_lacks_is_not_sold(self, world):
