@@ -166,8 +166,12 @@ class Bench:
 
     # Modes.
 
-    def apply(self, mode: Mode, servers: Sequence[Server]) -> None:
-        """Treat servers as a mode says."""
+    def apply(self, mode: Mode, servers: Sequence[Server],
+              agent: str = '') -> None:
+        """Treat servers as a mode says.
+
+        :param agent: lines of the section vqos_agent, where the agent starts
+        """
         if mode.billing is None:
             self._bench.stop_agent()
             for server in servers:
@@ -183,7 +187,8 @@ class Bench:
         if self._bench.agent is None:
             self._bench.start_agent(
                 vqos=f'period_us = {_PERIOD_US}',
-                agent=f'guarantees_speed = {mode.guarantee != "off"}')
+                agent=f'guarantees_speed = {mode.guarantee != "off"}\n'
+                      + agent)
         for server in servers:
             process.wait_until(
                 lambda guest=server.guest: guest.limits()[1][0] > 0,
