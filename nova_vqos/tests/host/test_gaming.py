@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tenant can try to get more CPU than it pays for: on real hosts.
 
-The table of doc/source/admin/billing.rst names these tests.
+The table of doc/source/admin/charging.rst names these tests.
 """
 
 import contextlib

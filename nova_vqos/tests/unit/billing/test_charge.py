@@ -267,7 +267,7 @@ class TestSteadyState:
         (on_off(0.3, 30, 30), 0.034), (on_off(0.4, 30, 30), 0.034),
     ], ids=['20/20', '60/60', '30/30', '30/30, more'])
     def test_slower_patterns_are_followed(self, pattern, worst):
-        """Within what doc/source/admin/billing.rst states, or less.
+        """Within what doc/source/admin/charging.rst states, or less.
 
         Whenever they begin: the last bit of a sum can decide on which side of
         a threshold the control is, and Python 3.12 has other ones.
@@ -283,7 +283,7 @@ class TestSteadyState:
     @pytest.mark.parametrize('share, worst', [
         (0.1, 0.021), (0.2, 0.027), (0.3, 0.034), (0.5, 0.043)])
     def test_a_sudden_burst_is_seen_late(self, share, worst):
-        """The bounds that doc/source/admin/billing.rst states."""
+        """The bounds that doc/source/admin/charging.rst states."""
         most = max(
             Server(later(on_off(share, 10, 120), phase_s)).run(
                 600).worst_excess() for phase_s in PHASES_S)

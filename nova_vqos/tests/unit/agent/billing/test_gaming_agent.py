@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a tenant can try to get more CPU than it pays for: against the agent.
 
-The table of doc/source/admin/billing.rst has the figures. Each test states
+The table of doc/source/admin/charging.rst has the figures. Each test states
 what bounds a trick, or that nothing does.
 """
 
