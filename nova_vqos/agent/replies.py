@@ -19,7 +19,7 @@ from nova_vqos.agent import usage_history
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state
-from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.guarantee import state as guarantees
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
