@@ -67,36 +67,23 @@ without_services() {
     return "$status"
 }
 
-# What building libvirt-python and a virtual environment takes, and procps:
-# Nova runs its uptime.
-PYTHON_PACKAGES=(
-    gcc libc6-dev libvirt-dev pkg-config procps python3-dev python3-venv
-)
-# What a host of the lab, and a guest on it, is made of.
-HOST_PACKAGES=(
-    busybox-static cpio iproute2 kmod libvirt-clients
-    libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system
-    qemu-system-x86 qemu-utils sysbench util-linux
-)
-# What the tests of these hosts need besides: a message bus, systemd to run the
-# agent under its unit in one of them, polkit for libvirt's access control,
-# what translates addresses while the cost of I/O is measured, and a way to show
-# a newer kernel this machine's files. Debian 12 has virtiofsd within QEMU.
-HOST_TEST_PACKAGES=(
-    dbus debian-archive-keyring nftables polkitd prometheus rabbitmq-server
-    systemd
-)
-if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
-    HOST_TEST_PACKAGES+=(virtiofsd)
-fi
-# What is put into the guests of tests, lab and calibration.
-GUEST_PACKAGES=(busybox-static cpio openssl sysbench)
-# What draws the diagrams of the documentation.
-DOC_PACKAGES=(graphviz)
-# What the lab's controller runs, and what guests of its command kinds run.
-CLOUD_PACKAGES=(
-    mariadb-server openssh-client openssh-server perl-base rabbitmq-server sqlite3
-)
+# packages_of PROFILE: those of bindep.txt, on this distribution.
+packages_of() {
+    local here
+    # shellcheck source=/dev/null
+    here=$(. /etc/os-release && echo "$ID-${VERSION_CODENAME:-}")
+    awk -v profile="$1" -v not="!platform:$here" \
+        '/^[^#]/ && $0 ~ "[[( ]" profile "[] )]" && !index($0, not) {
+             print $1
+         }' "$TOP/bindep.txt"
+}
+
+mapfile -t PYTHON_PACKAGES < <(packages_of python)
+mapfile -t HOST_PACKAGES < <(packages_of host)
+mapfile -t HOST_TEST_PACKAGES < <(packages_of host-test)
+mapfile -t GUEST_PACKAGES < <(packages_of guest)
+mapfile -t DOC_PACKAGES < <(packages_of docs)
+mapfile -t CLOUD_PACKAGES < <(packages_of cloud)
 
 # placement_of NOVA-VERSION: the Placement of the same release.
 placement_of() {
