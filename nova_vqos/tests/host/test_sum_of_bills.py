@@ -29,7 +29,7 @@ from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
-AIM = test_tap_servers.AIM
+TOLERANCE = test_tap_servers.TOLERANCE
 ROUNDS = 5
 WINDOW_S = 3
 CALIBRATED_S = 20
@@ -240,6 +240,6 @@ def test_bills_of_guests(bench):
     billed = {way: test_tap_servers.median(way, ratios)
               for way, ratios in found.items()}
     # Waking QEMU is not billed.
-    assert 0.7 < billed['from outside, singly'] < 1 + AIM
+    assert 0.7 < billed['from outside, singly'] < 1 + TOLERANCE
     for way in ('from outside, bursts', 'local', 'to outside'):
-        assert billed[way] == pytest.approx(1, abs=AIM)
+        assert billed[way] == pytest.approx(1, abs=TOLERANCE)

@@ -13,7 +13,8 @@ import sys
 import pytest
 
 ROUNDS = 5
-AIM = 0.05
+# On a quiet machine it is within 0.05; billed twice, it is above by 0.11.
+TOLERANCE = 0.08
 LIMIT_S = 400
 
 pytestmark = [pytest.mark.timeout(LIMIT_S + 60), pytest.mark.quiet]
@@ -40,10 +41,10 @@ def median(way, ratios):
 
 @pytest.mark.parametrize('way', ['from outside', 'to outside', 'local'])
 def test_each_cpu_second_is_billed_once(ratios, way):
-    assert median(way, ratios[way]) == pytest.approx(1, abs=AIM)
+    assert median(way, ratios[way]) == pytest.approx(1, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize('way', ['from outside, bursts',
                                  'from outside, singly'])
 def test_waking_who_reads_packets_is_not_billed(ratios, way):
-    assert 0.7 < median(way, ratios[way]) < 1 + AIM
+    assert 0.7 < median(way, ratios[way]) < 1 + TOLERANCE
