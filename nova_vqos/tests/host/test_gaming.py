@@ -53,7 +53,7 @@ def restored_after_s(guest):
 
 def test_monitors_that_hang_stop_neither_bills_nor_caps_of_others(
         lab, server_on, agent_of, client):
-    agent_of(lab.fast)
+    agent = agent_of(lab.fast)
     stopped = [server_on(lab.fast, vqos_dd_billing='account')
                for _ in range(4)]
     other = server_on(lab.fast, vqos_dd_billing='account')
@@ -64,7 +64,9 @@ def test_monitors_that_hang_stop_neither_bills_nor_caps_of_others(
         # Three calls for the counters of disks meet another one each, and are
         # waited for; then there are no more such calls. The first one comes
         # half a minute later where they were just asked.
-        time.sleep(4 * (bulk.LIMIT_S + INTERVAL_S))
+        process.wait_until(
+            lambda: 'not yet answered' in agent.log(), 2 * LIMIT_S,
+            'the last call that meets one')
         used_ns = other.cpu_time_ns()
         billed_cu_s = test_billing.vcpu_cu_s(lab.fast, other)
         assert restored_after_s(other) < RESTORED_S

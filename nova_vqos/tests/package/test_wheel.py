@@ -52,6 +52,7 @@ def test_it_has_every_file_but_the_tests(source):
     assert {name.lstrip('./') for name in data} == {
         'etc/nova-vqos/hook.conf', 'etc/nova-vqos/nova-vqos.conf.sample',
         *(f'share/nova-vqos/{name}' for name in (
+            'metadefs/compute-vqos.json',
             'nova-vqos-agent.service', 'nova-vqos-cloud.json',
             'nova-vqos-cloudkitty.yml',
             'nova-vqos-host.json', 'nova-vqos-server.json',
