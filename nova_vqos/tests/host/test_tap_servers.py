@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-ROUNDS = 5
+ROUNDS = 3
 # On a quiet machine it is within 0.05; billed twice, it is above by 0.11.
 TOLERANCE = 0.08
 LIMIT_S = 400
