@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits on the disks of servers that are overdrawn.
 
-What is wanted follows from the bills, see :mod:`nova_vqos.billing.throttle`;
-what is in force is part of a server's description.
+The limit wanted follows from the bills, see :mod:`nova_vqos.billing.throttle`.
+A server's description has the limit in force.
 """
 
 from collections.abc import Callable

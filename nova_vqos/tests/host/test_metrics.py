@@ -19,8 +19,8 @@ from nova_vqos_lab import process
 # reading on.
 LIMIT_S = 150
 
-# CPUs here do not tell their clock, QEMU does not count instructions, and
-# there is no other guest that is sent packets.
+# CPUs here do not report their clock, QEMU does not count instructions, and no
+# second guest receives packets.
 NOT_HERE = {'nova_vqos_host_io_jain',
             'nova_vqos_server_clock_hertz',
             'nova_vqos_server_clock_coefficient',

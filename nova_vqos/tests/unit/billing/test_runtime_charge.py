@@ -142,6 +142,17 @@ def test_what_the_floor_leaves_unpaid_is_a_debt():
         1.1 * 60 * ENTITLEMENT_CU, rel=0.05)
 
 
+@pytest.mark.parametrize('io_share, is_overdrawn', [
+    (0.4, False), (0.6, True), (0.75, True)])
+def test_io_above_what_the_floor_leaves_is_overdrawn(io_share, is_overdrawn):
+    """Also where it is less than the entitlement, until it ends."""
+    server = Server(dataclasses.replace(TERMS, floor_share=0.5))
+    server.run(io_share, 30)
+    assert server.control.overdrawn is is_overdrawn
+    server.run(0, 100)
+    assert not server.control.overdrawn
+
+
 def test_no_debt_is_above_its_ceiling():
     server = Server(dataclasses.replace(TERMS, ceiling_s=10.0)).run(2.0, 30)
     assert server.control.debt_cu_s <= 10 * ENTITLEMENT_CU

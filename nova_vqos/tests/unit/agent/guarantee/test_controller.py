@@ -161,7 +161,7 @@ class TestOneThatPaysForItsIo:
         return float(world.host.reservations[fakes.UUID][0].share)
 
     def reserved_pcpus(self, world):
-        """:returns: of the host, and of the server, as they are told"""
+        """:returns: of the host, and of the server, in their reports"""
         return (world.host_report()['guarantee']['reserved_pcpus'],
                 world.report()['guarantee']['reserved_pcpus'])
 
