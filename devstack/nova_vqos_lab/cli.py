@@ -190,7 +190,7 @@ def _up(options: argparse.Namespace, _rest: list[str]) -> int:
 
 def _make(lab: cloud.Lab) -> None:
     """Make what is missing of a cloud with nova_vqos."""
-    lab.up(profiles.BENCHMARKS)
+    lab.up()
     if not lab.is_deployed:
         lab.profiles.calibrate()
         lab.deploy()

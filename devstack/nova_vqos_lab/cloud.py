@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two-host cloud: make it, deploy nova_vqos on it, remove it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import fcntl
 import math
@@ -80,11 +80,9 @@ class Lab:
         """Whether nova_vqos was deployed on it."""
         return os.path.exists(self._deployed_mark)
 
-    def up(self, to_calibrate: Sequence[str] = ()) -> None:
+    def up(self) -> None:
         """Make the cloud, with stock Nova; a half-made one is removed first.
 
-        :param to_calibrate: the benchmarks that the hosts are calibrated by
-            next: the yardstick for that is made beside the services
         :raises process.LabError: when a step fails
         """
         if self.is_up:
@@ -108,9 +106,7 @@ class Lab:
                 self._step_inside(services.start_rabbitmq),
                 self._make_guest)
             config.write_controller()
-        openstack.together(self._start_services, *(
-            [lambda: self.profiles.make_yardstick(to_calibrate)]
-            if to_calibrate else []))
+        self._start_services()
         _touch(self._up_mark)
         process.say(f'the lab is up after {time.monotonic() - began:.0f} s')
 
@@ -124,25 +120,26 @@ class Lab:
             process.say('nova_vqos is deployed already')
             return
         config.write_ini(paths.MANAGE_CONF, config.manage())
-        with process.stage("libvirt's hook, and the agent, on each host"):
-            for name, host in self.hosts.items():
-                config.write_ini(host.path('etc/nova-vqos/hook.conf'),
-                                 config.hook())
-                host.run([f'{services.BIN}/nova-vqos-libvirt-hook',
-                          '--install', '--trust', paths.OWNER])
-                # libvirt looks for hooks when it starts.
-                host.stop_libvirtd()
-                host.start_libvirtd()
-                self.start_agent(name)
-        with process.stage('the filter in nova-scheduler, the driver in each '
-                   'nova-compute'):
+        with process.stage(
+                "libvirt's hook, the agent and the driver on each host, the "
+                'filter in nova-scheduler'):
             openstack.together(
                 lambda: self._restart_scheduler(servers_without_units),
-                *(lambda name=name: self.sell_units(
-                    name, servers_without_units=servers_without_units)
-                  for name in self.hosts))
+                *(lambda name=name: self._deploy_on(
+                    name, servers_without_units) for name in self.hosts))
             self.wait_for_units()
         _touch(self._deployed_mark)
+
+    def _deploy_on(self, name: str, servers_without_units: str) -> None:
+        host = self.hosts[name]
+        config.write_ini(host.path('etc/nova-vqos/hook.conf'), config.hook())
+        host.run([f'{services.BIN}/nova-vqos-libvirt-hook', '--install',
+                  '--trust', paths.OWNER])
+        # libvirt looks for hooks when it starts.
+        host.stop_libvirtd()
+        host.start_libvirtd()
+        self.start_agent(name)
+        self.sell_units(name, servers_without_units=servers_without_units)
 
     def down(self) -> None:
         """Remove every trace of the lab, also of a half-made one.
@@ -175,29 +172,25 @@ class Lab:
     def _start_services(self) -> None:
         with self._controller_network():
             with process.stage(
-                    'schemas of Keystone, Placement, Glance and Nova'):
-                openstack.together(openstack.make_keystone,
-                                   openstack.make_placement,
-                                   openstack.make_glance, openstack.make_nova)
-            with process.stage('Keystone, its accounts and endpoints'):
-                services.start_api('keystone')
-                openstack.make_accounts()
-            with process.stage('Placement, Glance and Nova'):
+                    'schemas and APIs of Keystone, Placement, Glance and '
+                    'Nova'):
                 openstack.together(
-                    self._start_placement_and_computes,
-                    *(lambda name=name: services.start_api(name)
-                      for name in ('glance', 'nova', 'neutron')),
-                    services.start_conductor, services.start_scheduler)
+                    _in_turn(openstack.make_keystone, _api('keystone'),
+                             openstack.make_accounts),
+                    _in_turn(openstack.make_placement, _api('placement')),
+                    _in_turn(openstack.make_glance, _api('glance')),
+                    _in_turn(openstack.make_nova, _api('nova')),
+                    _api('neutron'))
+            with process.stage('nova-conductor and nova-scheduler'):
+                # nova-compute asks for the conductor, and then after 10 s.
+                openstack.together(services.start_conductor,
+                                   services.start_scheduler)
         with process.stage(
                 "nova-compute on each host, with Nova's own driver"):
+            for name in self.hosts:
+                self.write_compute(name)
+                self.start_compute(name)
             self._wait_for_hosts()
-
-    def _start_placement_and_computes(self) -> None:
-        """nova-compute looks for Placement once, and then every 15 s."""
-        services.start_api('placement')
-        for name in self.hosts:
-            self.write_compute(name)
-            self.start_compute(name)
 
     def write_compute(self, name: str,
                       more: config.Settings | None = None) -> None:
@@ -311,8 +304,10 @@ class Lab:
         host = self.hosts[name]
         cgroups.divide(host.hierarchy, host.cgroup, host.pcpus)
         self.stop_on(name, 'nova-vqos-agent')
-        self.start_agent(name, for_agent)
-        self.sell_units(name, allocation_ratio)
+        openstack.together(
+            lambda: self.start_agent(name, for_agent),
+            # It is there later than the agent, and reads what that wrote.
+            lambda: self.sell_units(name, allocation_ratio))
 
     @contextlib.contextmanager
     def lost(self, name: str, cloud: client.Cloud) -> Iterator[None]:
@@ -493,6 +488,18 @@ def only_one() -> Iterator[None]:
             yield
         finally:
             os.unlink(path)
+
+
+def _in_turn(*steps: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def _api(service: str) -> Callable[[], None]:
+    return lambda: services.start_api(service)
 
 
 def initramfs() -> str:

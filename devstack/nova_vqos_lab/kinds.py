@@ -189,7 +189,7 @@ def run(lab: clouds.Lab) -> Comparison:
     :raises LabError: when something of it fails
     """
     lab.down()
-    lab.up(profiles.BENCHMARKS)
+    lab.up()
     lab.profiles.calibrate(max_s=_CALIBRATION_S)
     with lab.profiles.paces() as paces:
         profiles.start_paces(paces)

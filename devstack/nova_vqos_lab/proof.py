@@ -220,7 +220,7 @@ def run(lab: clouds.Lab, cycles: int = CYCLES) -> Proof:
     """
     lab.down()
     benchmarks = (pace.BENCHMARK,)
-    lab.up(benchmarks)
+    lab.up()
     lab.profiles.calibrate(benchmarks, _CALIBRATION_S)
     with lab.profiles.paces() as paces:
         profiles.start_paces(paces)

@@ -15,6 +15,7 @@ import typing as ty
 import urllib.error
 import urllib.request
 
+import kombu
 import pymysql
 
 from nova_vqos_lab import config
@@ -189,9 +190,23 @@ def _answers(service: str) -> bool:
 
 
 def start_conductor() -> None:
-    """Start nova-conductor."""
+    """Start nova-conductor, and wait until it reads its queue."""
     CONDUCTOR.start([f'{BIN}/nova-conductor', '--config-file',
                      f'{paths.etc("nova-conductor")}/nova.conf'])
+    process.wait_until(lambda: _has_reader('conductor'), 90, 'nova-conductor',
+                       log=CONDUCTOR.log, alive=CONDUCTOR.alive)
+
+
+def _has_reader(queue: str) -> bool:
+    with kombu.Connection(
+            config.CONTROLLER, 'nova', config.PASSWORD,
+            port=config.AMQP_PORT) as connection:
+        try:
+            found = connection.default_channel.queue_declare(
+                queue, passive=True)
+        except connection.channel_errors:
+            return False
+        return found.consumer_count > 0
 
 
 def start_scheduler() -> None:

@@ -39,13 +39,14 @@ _FIRST_WORK_LIMIT_S = 180
 
 
 def run(host: hosts.Host, cloud: client.Cloud, images: Mapping[str, str],
-        pcpu_cu: float, found: results.Results) -> None:
+        pcpu_cu: float, found: results.Results, *, stays: bool) -> None:
     """Sell a host out, and see what servers on it get.
 
     :param host: which guarantees speed
     :param images: ``work`` and ``idle``
     :param pcpu_cu: the speed of its pCPUs
     :param found: where measurements and checks are noted
+    :param stays: whether the cloud is used afterwards
     """
     sure = {'vqos:guarantee': 'required',
             f'trait:{host_stats.TRAIT_GUARANTEE}': 'required'}
@@ -71,7 +72,8 @@ def run(host: hosts.Host, cloud: client.Cloud, images: Mapping[str, str],
         measured['sold out'] = _cpu_time_cu(host, compared, pcpu_cu)
         with spinning():
             measured['noise'] = _cpu_time_cu(host, compared, pcpu_cu)
-    client.delete_all((*servers.values(), one_more))
+    if stays:
+        client.delete_all((*servers.values(), one_more))
     for moment, each_cu in measured.items():
         for story, cu in each_cu.items():
             found.measurements.append(results.Measurement(

@@ -51,8 +51,8 @@ _TOO_FAST_CU = 150
 _STOCK_TOLERANCE = 0.1
 # At that tolerance few will do.
 _STOCK_ROUNDS = 4
-# Of the calibrated work, one spans ten periods of the cap or more.
-_ROUNDS = 12
+# Of the calibrated work, one spans five periods of the cap or more.
+_ROUNDS = 14
 # Of the hosts' paces, as each changes by itself.
 _CALIBRATION_TOLERANCE = 0.05
 
@@ -101,7 +101,7 @@ def run(lab: clouds.Lab, *, whole: bool = True,
     found = results.Results()
     problem = ''
     try:
-        lab.up(benchmarks)
+        lab.up()
         lab.profiles.calibrate(benchmarks)
         with lab.profiles.paces() as paces:
             story = Story(lab, paces, found)
@@ -241,7 +241,7 @@ class Story:
                 self._lab.guarantee('fast')
             cloud = stack.enter_context(self._lab.cloud())
             sold_out.run(self._lab.hosts['fast'], cloud, self._images,
-                         self._pcpu_cu['fast'], self._found)
+                         self._pcpu_cu['fast'], self._found, stays=stays)
 
     def _same_speed(self, cloud: client.Cloud) -> None:
         with contextlib.ExitStack() as stack:

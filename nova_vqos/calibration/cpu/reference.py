@@ -132,15 +132,24 @@ def export(profile: model.Profile, signed_off_by: str) -> str:
         raise CalibrationError(
             f'the profile of {profile.host} is not that of the reference, '
             f'{profile.reference.name}: export it from there')
+    return dumps(of_profile(profile), signed_off_by, {
+        'from_host': profile.host, 'from_profile': profile.id,
+        **{key: profile.fingerprint[key] for key in _EXPORTED
+           if key in profile.fingerprint}})
+
+
+def dumps(yardstick: Yardstick, signed_off_by: str,
+          made_from: Mapping[str, str]) -> str:
+    """The text of the document of a reference.
+
+    :param signed_off_by: who vouches for it
+    :param made_from: what people may want to know of its origin later
+    """
     content: dict[str, ty.Any] = {
         'kind': KIND, 'schema': SCHEMA,
-        **cpu.reference_document(profile.reference),
-        'measured_in': profile.measured_in,
-        'exported': {
-            'from_host': profile.host, 'from_profile': profile.id,
-            'nova_vqos': version.version(),
-            **{key: profile.fingerprint[key] for key in _EXPORTED
-               if key in profile.fingerprint}},
+        **cpu.reference_document(yardstick.reference),
+        'measured_in': yardstick.measured_in,
+        'exported': {**made_from, 'nova_vqos': version.version()},
         'signed_off_by': signed_off_by,
         'signed_off_at': utc.text(),
     }

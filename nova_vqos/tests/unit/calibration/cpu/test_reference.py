@@ -62,6 +62,13 @@ class TestDocument:
         path.write_text(references.export(held, 'Jane Doe'))
         assert references.load(str(path)) == references.of_profile(held)
 
+    def test_of_a_reference_without_a_profile(self, path):
+        made_up = references.Yardstick(make_profiles.make_reference(
+            'gold', make_profiles.make_benchmark('integer', half_width=0.0),
+        ), 'guest')
+        path.write_text(references.dumps(made_up, 'me', {}))
+        assert references.load(str(path)) == made_up
+
     def test_it_names_its_origin(self):
         found = document()
         assert found['signed_off_by'] == 'me'
