@@ -51,8 +51,8 @@ _TOO_FAST_CU = 150
 _STOCK_TOLERANCE = 0.1
 # At that tolerance few will do.
 _STOCK_ROUNDS = 4
-# Of the calibrated work, one spans five periods of the cap or more.
-_ROUNDS = 14
+# Of the calibrated work, one spans ten periods of the cap or more.
+_ROUNDS = 10
 # Of the hosts' paces, as each changes by itself.
 _CALIBRATION_TOLERANCE = 0.05
 
