@@ -460,7 +460,8 @@ recognise the kinds of work that only this source shows.
         'quantum_limits',
         default={},
         help="""
-Rates per second at which a vCPU counts fully as one kind, as NAME:RATE.
+Rates per second of CPU time at which a vCPU counts fully as one kind, as
+NAME:RATE.
 
 ``io`` counts requests, ``spin`` waits for another vCPU. ``references`` and
 ``misses`` are those of the last-level cache: a vCPU below ``references`` is

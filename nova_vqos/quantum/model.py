@@ -69,8 +69,8 @@ class Vcpu:
     :ivar number: of the vCPU in its server
     :ivar kind: its main work
     :ivar pollutes: whether it pollutes the last-level cache although it is IO
-        or SPIN (thesis 3.3.3: IOInt+, ConSpin+, LLCO cursor over 50); has no
-        meaning for other kinds
+        or SPIN (thesis 3.3.3: IOInt+, ConSpin+, LLCO cursor over 50) or has
+        the kernel's own slice; has no meaning for other kinds
     :ivar share: the guaranteed part of one pCPU's time, 0 to 1
     """
 
@@ -89,7 +89,8 @@ class Vcpu:
     def is_polluter(self) -> bool:
         """Whether the first level of clustering treats it as a polluter."""
         return self.kind is Kind.POLLUTER or (
-            self.pollutes and self.kind in (Kind.IO, Kind.SPIN))
+            self.pollutes
+            and self.kind in (Kind.IO, Kind.SPIN, Kind.DEFAULT))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,16 +3,24 @@
 
 Each sample of a vCPU gives five cursors from 0 to 100, one of each kind. The
 kind of a vCPU is the one with the highest mean over the last four samples.
-Four things are ours:
+Six things are ours:
 
 * The research counts in periods of 30 ms. Here samples and limits are rates
-  per second, so that a sample may cover any time.
+  per second, so that a sample may cover any time; and per second of CPU time,
+  since a cap changes how much work a vCPU does, and not its kind. One that
+  hardly runs shows none.
 * A source may be missing. The cursors that need it are then unknown, and never
   guessed; the highest of the others counts only above 50, since an unknown one
   may be as high.
 * A vCPU changes its kind only after another was ahead by ten points in four
   samples in a row, so that kinds do not flap.
+* One that changed its kind twice within ten samples has none: a kind that is
+  recognised later than it changes would be that of the time before.
 * ORDER decides between equal cursors.
+* NEUTRAL and POLLUTER vCPUs suit any slice in the research, whose hypervisor
+  lets what wakes up go first. Linux may let it wait for the slices of others.
+  So one that rests, or does some I/O or waits for another now and then, is
+  sensitive: it suits no long slice.
 
 Pure.
 """
@@ -43,6 +51,19 @@ _HALF = 50.0
 _MARGIN = 10.0
 _CONFIRMATIONS = 4
 
+# A vCPU that ran for less of the time shows no kind of work: the rates of its
+# few moments are those of waking up.
+_LEAST_RAN = 0.01
+
+# Of the last two changes of kind, and since then: a vCPU that changes so often
+# has none.
+_RESTLESS_SAMPLES = 10
+
+# Above these it is sensitive: a cursor of IO or SPIN, and the part of the time
+# in which it did not want to run.
+_SOME_CURSOR = 5.0
+_SOME_REST = 0.1
+
 #: The order between equal cursors. Kinds that suffer from long slices are
 #: first: both cursors of a server that does I/O and leaves the cache alone are
 #: 100.
@@ -68,17 +89,21 @@ class Activity:
         whose count is unknown
     :ivar waits: how often each vCPU waited for another, by its number; empty
         where the hypervisor does not count it
+    :ivar ran_ns: how long each vCPU ran, by its number, as ``runs``
+    :ivar ready_ns: likewise, how long it ran or wanted to
     """
 
     run: int
     requests: Mapping[str, int] | None
     runs: Mapping[int, int]
     waits: Mapping[int, int]
+    ran_ns: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    ready_ns: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """The work of a vCPU since the sample before, per second.
+    """The work of a vCPU since the sample before, per second of time.
 
     None: no source provides it.
 
@@ -86,25 +111,30 @@ class Sample:
     :ivar spin_events: how often it waited for another vCPU
     :ivar references: of the last-level cache
     :ivar misses: of the last-level cache
+    :ivar ran: in which part of the time it ran, 0 to 1; None: its rates count
+        as if it had run all the time
+    :ivar ready: likewise, ran or wanted to
     """
 
     io_requests: float | None = None
     spin_events: float | None = None
     references: float | None = None
     misses: float | None = None
+    ran: float | None = None
+    ready: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limits:
-    """The ends of the cursors, per second, for each rate of a :class:`Sample`.
+    """The ends of the cursors, per second of CPU time, for each rate of a
+    :class:`Sample`.
 
-    The research prints no values. These are, per period of 30 ms: 30 requests,
-    10 waits, 100 000 references, 150 000 misses. The last two lie between two
-    programs that walk a list. One that fits into the last-level cache, at some
-    10 ns a step, makes 3 000 000 references, and 65 000 misses even if each
-    period begins with half of 8 MB cold. One that does not fit, at some 80 ns
-    a step, makes 375 000 references and as many misses. Where four vCPUs share
-    a pCPU both have a quarter on average.
+    The research prints no values. These are, per 30 ms: 30 requests, 10 waits,
+    100 000 references, 150 000 misses. The last two lie between two programs
+    that walk a list. One that fits into the last-level cache, at some 10 ns a
+    step, makes 3 000 000 references, and 65 000 misses even if each period
+    begins with half of 8 MB cold. One that does not fit, at some 80 ns a step,
+    makes 375 000 references and as many misses.
     """
 
     io_requests: int = _per_second(30)
@@ -156,20 +186,24 @@ def cursors(sample: Sample, limits: Limits) -> Cursors:
 
     The cursors of the three kinds of cache use add up to 100.
     """
+    ran = 1.0 if sample.ran is None else min(1.0, sample.ran)
+    if ran < _LEAST_RAN:
+        return dict.fromkeys(ORDER)
     neutral = cache = polluter = None
     if sample.references is not None and sample.misses is not None:
-        neutral = _below(sample.references, limits.references)
-        cache = min(100 - neutral, _below(sample.misses, limits.misses))
+        neutral = _below(sample.references / ran, limits.references)
+        cache = min(100 - neutral, _below(sample.misses / ran, limits.misses))
         polluter = 100 - neutral - cache
     return {
-        model.Kind.IO: _towards(sample.io_requests, limits.io_requests),
-        model.Kind.SPIN: _towards(sample.spin_events, limits.spin_events),
+        model.Kind.IO: _towards(sample.io_requests, ran * limits.io_requests),
+        model.Kind.SPIN: _towards(sample.spin_events,
+                                  ran * limits.spin_events),
         model.Kind.CACHE: cache,
         model.Kind.NEUTRAL: neutral,
         model.Kind.POLLUTER: polluter}
 
 
-def _towards(level: float | None, limit: int) -> float | None:
+def _towards(level: float | None, limit: float) -> float | None:
     return None if level is None else min(100.0, level * 100 / limit)
 
 
@@ -239,55 +273,91 @@ class _Steady(ty.Generic[_T]):
 
 
 class _Vcpu:
-    """One vCPU: its last samples, and its kind so far."""
+    """One vCPU: its last samples, and its kind so far.
+
+    :ivar is_restless: whether it changes its kind too often to have one
+    """
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
+        self.is_restless = False
         self._kind: _Steady[model.Kind | None] = _Steady(None)
         # Whether it uses the cache as a polluter does, whatever its kind.
         self._evicts = _Steady(False)
+        self._sensitive = _Steady(True)
         self._window: collections.deque[Cursors] = collections.deque(
             maxlen=WINDOW)
+        self._rests: collections.deque[float | None] = collections.deque(
+            maxlen=WINDOW)
+        # How many samples ago the last changes of kind were, the last first.
+        self._changes: collections.deque[int] = collections.deque(maxlen=2)
 
     @property
     def kind(self) -> model.Kind | None:
-        return self._kind.value
+        return None if self.is_restless else self._kind.value
 
     @property
     def pollutes(self) -> bool:
-        return self.kind is model.Kind.POLLUTER or (
-            self.kind in (model.Kind.IO, model.Kind.SPIN)
-            and self._evicts.value)
+        kind = self._kind.value
+        return kind is model.Kind.POLLUTER or (
+            kind in (model.Kind.IO, model.Kind.SPIN) and self._evicts.value)
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self._sensitive.value
 
     def means(self) -> Cursors:
         return {kind: _mean([sampled[kind] for sampled in self._window])
                 for kind in ORDER}
 
-    def add(self, sampled: Cursors) -> None:
+    def add(self, sampled: Cursors, rest: float | None) -> None:
+        """:param rest: the part of the time in which it did not want to run
+        """
         self._window.append(sampled)
+        self._rests.append(rest)
         if len(self._window) < WINDOW:
             return
         means = self.means()
+        self._sensitive.propose(
+            any(_level(means, kind) > _SOME_CURSOR
+                for kind in (model.Kind.IO, model.Kind.SPIN))
+            or (_mean(self._rests) or 0.0) > _SOME_REST)
+        before = self._kind.value
+        self._propose(means)
+        self._note_change(before is not None
+                          and self._kind.value is not before)
+
+    def _propose(self, means: Cursors) -> None:
         evident = _evident_kind(means)
         evicts = _level(means, model.Kind.POLLUTER) > _HALF
-        if self.kind is None and evident is not None:
+        if self._kind.value is None and evident is not None:
             # The window has confirmed it already.
             self._kind, self._evicts = _Steady(evident), _Steady(evicts)
             return
         self._kind.propose(
-            self.kind if self._is_close(means, evident) else evident)
+            self._kind.value if self._is_close(means, evident) else evident)
         self._evicts.propose(evicts or (
             self._evicts.value
             and _level(means, model.Kind.POLLUTER) > _HALF - _MARGIN))
 
+    def _note_change(self, changed: bool) -> None:
+        self._changes = collections.deque(
+            (ago + 1 for ago in self._changes), maxlen=2)
+        if changed:
+            self._changes.appendleft(0)
+        self.is_restless = (
+            len(self._changes) == 2
+            and self._changes[0] < _RESTLESS_SAMPLES
+            and self._changes[1] - self._changes[0] <= _RESTLESS_SAMPLES)
+
     def _is_close(self, means: Cursors, evident: model.Kind | None) -> bool:
         """Whether the present kind is less than the margin behind."""
-        present_level = _level(means, self.kind)
+        present_level = _level(means, self._kind.value)
         if evident is not None:
             return _level(means, evident) < present_level + _MARGIN
         # The other known cursors are behind, and it is just below the half.
         return (present_level > _HALF - _MARGIN
-                and highest_kind(means) is self.kind)
+                and highest_kind(means) is self._kind.value)
 
 
 def _mean(levels: Collection[float | None]) -> float | None:
@@ -315,7 +385,8 @@ class Recognizer:
             if sample == Sample():
                 return
             vcpu = self._vcpus[key] = _Vcpu(thread)
-        vcpu.add(cursors(sample, self._limits))
+        vcpu.add(cursors(sample, self._limits), None if sample.ready is None
+                 else max(0.0, 1 - sample.ready))
 
     def kind(self, key: Hashable) -> model.Kind | None:
         """The kind of a vCPU; None: not recognised."""
@@ -326,6 +397,13 @@ class Recognizer:
         """Whether a vCPU evicts the cache lines of others."""
         vcpu = self._vcpus.get(key)
         return vcpu is not None and vcpu.pollutes
+
+    def is_sensitive(self, key: Hashable) -> bool:
+        """Whether long slices of others would hurt a vCPU, whatever its kind:
+        it rests, or does some I/O or waits for another now and then.
+        """
+        vcpu = self._vcpus.get(key)
+        return vcpu is None or vcpu.is_sensitive
 
     def means(self, key: Hashable) -> Cursors:
         """The mean cursors of a vCPU over the window."""

@@ -4,12 +4,14 @@
 A trace is JSON lines. The first is a header; each other one is one sample of
 one vCPU::
 
-    {"nova_vqos_trace": 1}
+    {"nova_vqos_trace": 2}
     {"at_s": 12.5, "server": "UUID", "vcpu": 0, "thread": 4711,
      "io_requests": 80.0, "spin_events": null, "references": null,
-     "misses": null}
+     "misses": null, "ran": 0.25, "ready": 0.5}
 
-(each on one line). Rates are per second, null: no source provided it. All
+(each on one line). Rates are per second of time, null: no source provided it.
+``ran`` is the part of the time in which it ran, ``ready`` the part in which it
+did or wanted to. All
 vCPUs of one reading stand together, and have the same time. Pure, but for
 :class:`Recorder`.
 """
@@ -33,7 +35,7 @@ from nova_vqos.quantum import recognition
 
 LOG = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 _HEADER = 'nova_vqos_trace'
 _BEGINNING = f'{{"{_HEADER}":'.encode()
 
@@ -44,7 +46,8 @@ _MAX_LINE = 1024
 _MAX_TEXT = 64
 _MAX_NUMBER = 2**31 - 1
 _MAX_RATE = 1e15
-_RATES = ('io_requests', 'spin_events', 'references', 'misses')
+_RATES = ('io_requests', 'spin_events', 'references', 'misses', 'ran',
+          'ready')
 _FIELDS = ('at_s', 'server', 'vcpu', 'thread', *_RATES)
 
 

@@ -256,12 +256,24 @@ class Enforcer:
                     or model.Kind.DEFAULT for number in numbers}
         return dict.fromkeys(numbers, model.Kind(target.quantum_class))
 
+    def _planned(self, target: Target, kinds: Mapping[int, model.Kind]
+                 ) -> Mapping[int, model.Kind]:
+        """Recognised vCPUs suit a long slice of others only if they are busy.
+        """
+        if target.quantum_class != classes.AUTO:
+            return kinds
+        return {number: model.Kind.DEFAULT
+                if kind in model.AGNOSTIC
+                and self._watcher.is_sensitive(target.uuid, number) else kind
+                for number, kind in kinds.items()}
+
     def _make_plan(self, targets: Sequence[Target],
                    kinds: Mapping[str, Mapping[int, model.Kind]],
                    slices_us: Mapping[str, int]) -> host.HostPlan:
         servers = [
             host.Server(
-                target.uuid, kinds[target.uuid], target.share, target.pcpus,
+                target.uuid, self._planned(target, kinds[target.uuid]),
+                target.share, target.pcpus,
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.pollutes(target.uuid, number)))
             for target in targets

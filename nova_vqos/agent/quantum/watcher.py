@@ -47,6 +47,7 @@ class Watcher:
         self._recorder = recorder
         self._min_interval_s = min_interval_s
         self._recognizer = recognition.Recognizer(limits)
+        self._times = source_base.Rates()
         self._observed_at_s: float | None = None
         self._failures: dict[str, str] = {}
 
@@ -69,7 +70,7 @@ class Watcher:
         threads = {(uuid, number): thread
                    for uuid, vcpus in servers.items()
                    for number, thread in vcpus.items()}
-        samples = dict.fromkeys(threads, recognition.Sample())
+        samples = self._time_shares(observed, threads)
         for name, source in self._sources.items():
             for key, sample in self._read(name, source, observed).items():
                 if key in samples:
@@ -87,6 +88,10 @@ class Watcher:
     def pollutes(self, uuid: str, vcpu: int) -> bool:
         """Whether a vCPU evicts the cache lines of others."""
         return self._recognizer.pollutes((uuid, vcpu))
+
+    def is_sensitive(self, uuid: str, vcpu: int) -> bool:
+        """Whether long slices of others would hurt a vCPU."""
+        return self._recognizer.is_sensitive((uuid, vcpu))
 
     def status(self) -> Mapping[str, str]:
         """Why each source is unavailable, by its name; '': it is available."""
@@ -108,6 +113,31 @@ class Watcher:
             LOG.warning('Activity of servers cannot be read, trying again at '
                         'the next observation: %s', error)
             return {}
+
+    def _time_shares(self, observed: source_base.Observation,
+                     keys: Collection[model.Key]
+                     ) -> dict[model.Key, recognition.Sample]:
+        """How much of the time each vCPU ran, and wanted to."""
+        shares: dict[model.Key, recognition.Sample] = {}
+        counters = set()
+        for uuid, number in keys:
+            found = observed.activities.get(uuid)
+            if found is None:
+                shares[uuid, number] = recognition.Sample()
+                continue
+            rates = []
+            for name, times_ns in (('ran', found.ran_ns),
+                                   ('ready', found.ready_ns)):
+                # The run is part of the key: those of another one start over.
+                counter = uuid, number, found.run, name
+                counters.add(counter)
+                rates.append(
+                    None if number not in times_ns else self._times.update(
+                        counter, times_ns[number], observed.now_s))
+            shares[uuid, number] = recognition.Sample(
+                ran=_share(rates[0]), ready=_share(rates[1]))
+        self._times.retain(counters)
+        return shares
 
     def _read(self, name: str, source: source_base.Source,
               observed: source_base.Observation
@@ -144,6 +174,10 @@ def make_watcher(options: ty.Any, hypervisor: base.UsageDriver) -> Watcher:
     return Watcher(loading.load(options.quantum_sources), limits,
                    hypervisor.activity, recorder=recorder,
                    min_interval_s=_EARLY * options.quantum_interval_s)
+
+
+def _share(ns_per_s: float | None) -> float | None:
+    return None if ns_per_s is None else min(1.0, ns_per_s / 1e9)
 
 
 def _merged(first: recognition.Sample, second: recognition.Sample

@@ -79,11 +79,16 @@ class ActivityReader:
         running = {domain.UUIDString(): (domain.ID(), found)
                    for domain, found in records if domain.ID() >= 0}
         runs = self._read_runs(running)
-        return {uuid: recognition.Activity(
-            run=run, requests=requests(found), waits=waits(found),
-            runs={number: counted.runs
-                  for number, counted in runs.get(uuid, {}).items()})
-            for uuid, (run, found) in running.items()}
+        activities = {}
+        for uuid, (run, found) in running.items():
+            vcpus = runs.get(uuid, {})
+            activities[uuid] = recognition.Activity(
+                run=run, requests=requests(found), waits=waits(found),
+                runs={number: one.runs for number, one in vcpus.items()},
+                ran_ns={number: one.run_ns for number, one in vcpus.items()},
+                ready_ns={number: one.run_ns + one.waited_ns
+                          for number, one in vcpus.items()})
+        return activities
 
     def _find(self, uuids: Collection[str]) -> list[ty.Any]:
         """libvirt's domains, each looked up once in each connection."""

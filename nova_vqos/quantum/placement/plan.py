@@ -11,8 +11,8 @@ them:
   vCPUs, nothing is separated: the kernel then has all pCPUs for them.
 * A server that spins on locks is never confined to fewer pCPUs than it has
   vCPUs there; it stays with the default pool, which becomes wide enough, if
-  need be as wide as the socket. Where a socket is too narrow, nothing is
-  separated.
+  need be as wide as the socket. For one that is wider, a few sockets become
+  one: see wide. Where the host is too narrow, nothing is separated.
 * SMT siblings stay in one pool where the numbers allow it: see cpus.
 * Stability: one vCPU more, less, or of another kind moves at most thrice
   ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
@@ -24,6 +24,7 @@ Pure: the result depends on nothing but the vCPUs, the pCPUs and the previous
 plan.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 
 from nova_vqos.quantum import classes
@@ -32,6 +33,7 @@ from nova_vqos.quantum.placement import cpus
 from nova_vqos.quantum.placement import guarantees
 from nova_vqos.quantum.placement import pools
 from nova_vqos.quantum.placement import sockets
+from nova_vqos.quantum.placement import wide
 
 
 def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
@@ -58,15 +60,15 @@ def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
                 name, length_us, f'from {classes.MIN_SLICE_US} to '
                 f'{classes.MAX_SLICE_US} microseconds')
     slices = tuple(sorted(slices_us.items()))
+    host = wide.join([socket for socket in host if socket.pcpus], vcpus)
     if previous is not None and _is_current(previous, vcpus, host, slices):
         return previous
     if not vcpus:
         return model.Plan((), separates=False, slices_us=slices)
-    host = [socket for socket in host if socket.pcpus]
     widths = [len(socket.pcpus) for socket in host]
     before = _Previous(previous, host)
-    members = guarantees.exchange(
-        sockets.assign(vcpus, widths, before.sockets), widths)
+    members = guarantees.exchange(wide.exchange(
+        sockets.assign(vcpus, widths, before.sockets), widths), widths)
     separated = _separate(vcpus, host, members, slices_us, before)
     if separated is not None:
         return model.Plan(separated, separates=True, slices_us=slices)
@@ -113,8 +115,7 @@ def _is_current(plan: model.Plan, vcpus: Sequence[model.Vcpu],
         pcpus[pool.socket] = pcpus.get(pool.socket, frozenset()) | pool.pcpus
     return (plan.slices_us == slices and len(placed) == len(vcpus)
             and all(placed.get(vcpu.key) == vcpu for vcpu in vcpus)
-            and pcpus == {socket.number: socket.pcpus
-                          for socket in host if socket.pcpus})
+            and pcpus == {socket.number: socket.pcpus for socket in host})
 
 
 def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
@@ -171,10 +172,12 @@ def _clusters(socket: model.Socket, vcpus: Sequence[model.Vcpu],
             {slice_us: len(pcpus) for slice_us, pcpus
              in previous.pcpus[socket.number].items()},
             at_default, max(map(spinning.__getitem__, at_default), default=0))
+        # Also where those that spin are in another cluster.
         cramped = {
             server for cluster in clusters for server, count
-            in guarantees.spinning_servers(cluster.vcpus).items()
-            if count > cluster.pcpus}
+            in collections.Counter(
+                vcpu.server for vcpu in cluster.vcpus).items()
+            if server in spinning and count > cluster.pcpus}
         if not cramped:
             return clusters
         at_default = set(spinning) if at_default else cramped

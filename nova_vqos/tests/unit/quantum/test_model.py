@@ -10,11 +10,11 @@ Kind = model.Kind
 SOCKETS = quantum_vcpus.sockets(2, 2, 2)
 
 
-def test_io_and_spin_may_pollute_but_cache_and_neutral_do_not():
+def test_cache_and_neutral_do_not_pollute():
     assert {
         (kind, pollutes) for kind in Kind for pollutes in (False, True)
         if model.Vcpu('a', 0, kind, pollutes).is_polluter} == {
-            (Kind.IO, True), (Kind.SPIN, True),
+            (Kind.IO, True), (Kind.SPIN, True), (Kind.DEFAULT, True),
             (Kind.POLLUTER, False), (Kind.POLLUTER, True)}
 
 

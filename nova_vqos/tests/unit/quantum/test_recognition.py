@@ -201,6 +201,80 @@ class TestHysteresis:
         assert kinds([above] * 4 + [gone] * 8)[-1] is None
 
 
+class TestCpuTime:
+    """What a cap leaves of a vCPU is of the same kind."""
+
+    @hypothesis.given(known_samples, st.floats(0.02, 1))
+    def test_cursors_do_not_depend_on_it(self, given, ran):
+        capped = recognition.Sample(*(
+            getattr(given, field.name) * ran
+            for field in dataclasses.fields(given)[:4]), ran=ran)
+        whole = recognition.cursors(given, LIMITS)
+        for kind, cursor in recognition.cursors(capped, LIMITS).items():
+            assert cursor == pytest.approx(whole[kind], rel=1e-6, abs=1e-6)
+
+    def test_one_that_hardly_runs_has_no_kind(self):
+        idle = dataclasses.replace(POLLUTER, ran=0.005)
+        assert set(kinds([idle] * 9)) == {None}
+        assert kinds([CACHE] * 4 + [idle] * 8)[-1] is None
+
+    def test_more_than_all_of_the_time_is_all(self):
+        assert recognition.cursors(
+            dataclasses.replace(IO, ran=1.2), LIMITS) == recognition.cursors(
+                IO, LIMITS)
+
+
+class TestSensitive:
+    @pytest.mark.parametrize('given, sensitive', [
+        (sample(), False), (sample(io=5), False), (sample(io=6), True),
+        (sample(spin=10), False), (sample(spin=12), True),
+        (dataclasses.replace(NEUTRAL, ready=0.95), False),
+        (dataclasses.replace(NEUTRAL, ready=0.85), True),
+        # Also where it never waits.
+        (dataclasses.replace(NEUTRAL, ran=0.2, ready=0.2), True),
+        (dataclasses.replace(NEUTRAL, ran=0.2, ready=1.0), False)])
+    def test_what_rests_or_waits(self, given, sensitive):
+        recognizer = fed(*[given] * 7)
+        assert recognizer.kind(KEY) is Kind.NEUTRAL
+        assert recognizer.is_sensitive(KEY) is sensitive
+
+    def test_nobody_is_known_to_be_busy_at_first(self):
+        assert recognition.Recognizer(LIMITS).is_sensitive(KEY)
+        assert fed(*[NEUTRAL] * 6).is_sensitive(KEY)
+
+    def test_it_comes_and_goes_as_slowly_as_kinds(self):
+        light = sample(io=20)
+        recognizer = fed(*[NEUTRAL] * 7)
+        # The mean of four is above 5 after two of them.
+        assert not fed(*[light] * 4, recognizer=recognizer).is_sensitive(KEY)
+        assert fed(light, recognizer=recognizer).is_sensitive(KEY)
+
+
+class TestRestless:
+    @pytest.mark.parametrize('turn', [5, 6, 8, 10])
+    def test_one_that_changes_all_the_time_has_no_kind(self, turn):
+        found = kinds(([CACHE] * turn + [NEUTRAL] * turn) * 20)
+        assert set(found[3 * turn:]) == {None}
+
+    @pytest.mark.parametrize('turn', [12, 20])
+    def test_one_that_seldom_does_has_one(self, turn):
+        found = kinds(([CACHE] * turn + [NEUTRAL] * turn) * 10)
+        assert set(found[3:]) == {Kind.CACHE, Kind.NEUTRAL}
+
+    def test_one_that_keeps_a_kind_has_it_again(self):
+        found = kinds(([CACHE] * 6 + [NEUTRAL] * 6) * 4 + [CACHE] * 20)
+        assert found[-21] is None and found[-1] is Kind.CACHE
+
+    def test_it_evicts_all_the_same(self):
+        recognizer = fed(*([CACHE] * 6 + [POLLUTER] * 6) * 4)
+        assert recognizer.kind(KEY) is None
+        polluting = set()
+        for one in [CACHE] * 6 + [POLLUTER] * 6:
+            recognizer.add(KEY, one)
+            polluting.add(recognizer.pollutes(KEY))
+        assert polluting == {True, False}
+
+
 class TestPollutes:
     @pytest.mark.parametrize('given, pollutes', [
         (POLLUTER, True), (CACHE, False), (NEUTRAL, False),

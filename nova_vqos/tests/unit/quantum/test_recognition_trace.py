@@ -21,13 +21,13 @@ Recorder = recognition_trace.Recorder
 TraceInvalid = recognition_trace.TraceInvalid
 LIMITS = recognition.Limits(io_requests=100, spin_events=200,
                             references=1000, misses=500)
-HEADER = {'nova_vqos_trace': 1}
+HEADER = {'nova_vqos_trace': 2}
 FIRST = {'at_s': 12.5, 'server': 'a', 'vcpu': 0, 'thread': 7,
          'io_requests': 80.0, 'spin_events': None, 'references': None,
-         'misses': None}
+         'misses': None, 'ran': 0.25, 'ready': None}
 
 rates = st.none() | st.floats(0, 1e15)
-samples = st.builds(recognition.Sample, rates, rates, rates, rates)
+samples = st.builds(recognition.Sample, *[rates] * 6)
 readings = st.dictionaries(
     st.tuples(st.text('abc-é', min_size=1, max_size=8), st.integers(0, 300)),
     st.tuples(st.integers(0, 2**31 - 1), samples), min_size=1, max_size=4)
@@ -169,7 +169,7 @@ class TestDamaged:
             list(recognition_trace.read([*lines(HEADER), line]))
 
     @pytest.mark.parametrize('header', [
-        FIRST, {}, {'nova_vqos_trace': 2}, {'nova_vqos_trace': True},
+        FIRST, {}, {'nova_vqos_trace': 1}, {'nova_vqos_trace': True},
         HEADER | {'x': 1}])
     def test_header(self, header):
         with pytest.raises(TraceInvalid, match='^line 1, nova_vqos_trace: '):

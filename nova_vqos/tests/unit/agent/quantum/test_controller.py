@@ -372,6 +372,28 @@ class TestAuto:
         assert world.report()['quantum']['vcpus']['0']['kind'] == 'cache'
         assert world.report()['quantum']['recognised_class'] == 'cache'
 
+    @pytest.mark.parametrize('sensitive, slice_us', [
+        (True, None), (False, CACHE_US)])
+    @pytest.mark.parametrize('kind', [
+        model.Kind.NEUTRAL, model.Kind.POLLUTER])
+    def test_busy_ones_alone_fill_up_pools_of_long_slices(
+            self, world, kind, sensitive, slice_us):
+        world.boot(vcpus=3, units='60')
+        world.watcher.kinds[OTHER_UUID, 0] = kind
+        if sensitive:
+            world.watcher.sensitive.add((OTHER_UUID, 0))
+        world.run(OTHER_UUID, 'auto', run_id=2)
+        assert world.slice_us() == CACHE_US
+        assert world.slice_us(OTHER_UUID) == slice_us
+        vcpu = world.report(OTHER_UUID)['quantum']['vcpus']['0']
+        assert vcpu['kind'] == kind.value
+
+    def test_a_flavor_may_say_that_any_slice_suits(self, world):
+        world.boot(vcpus=3, units='60')
+        world.watcher.sensitive.add((OTHER_UUID, 0))
+        world.run(OTHER_UUID, 'neutral', run_id=2)
+        assert world.slice_us(OTHER_UUID) == CACHE_US
+
     def test_servers_of_other_classes_are_not_observed(self, world):
         world.run()
         assert world.watcher.observed[-1] == {}

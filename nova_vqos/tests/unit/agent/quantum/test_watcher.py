@@ -140,6 +140,17 @@ class TestKinds:
         case.observe(3)
         assert case.kinds() == expected
 
+    def test_rates_are_per_second_of_cpu_time(self, case):
+        # A tenth of the limit, in a tenth of the time.
+        case.per_second[UUID] = (
+            {'vda': 10}, {0: 50, 1: 0}, {0: 0, 1: 0},
+            {0: 10**8, 1: 10**8}, {0: 2 * 10**8, 1: 10**9})
+        case.cache.samples = dict.fromkeys([(UUID, 0), (UUID, 1)], NEUTRAL)
+        case.observe(8)
+        assert case.kinds() == [Kind.IO, Kind.NEUTRAL]
+        assert [case.watcher.is_sensitive(UUID, vcpu)
+                for vcpu in (0, 1)] == [True, False]
+
     def test_samples_of_other_servers_are_ignored(self, case):
         case.cache.samples = {(fakes.OTHER_UUID, 0): CACHE}
         case.observe(6)
@@ -194,7 +205,8 @@ class TestFailures:
 def test_observations_are_recorded(tmp_path):
     path = str(tmp_path / 'trace')
     made = Case(recorder=recognition_trace.Recorder(path))
-    made.per_second[UUID] = ({'vda': 100}, {0: 1, 1: 0}, {0: 5, 1: 5})
+    made.per_second[UUID] = ({'vda': 100}, {0: 1, 1: 0}, {0: 5, 1: 5},
+                             {0: 500_000_000}, {0: 750_000_000})
     made.cache.samples = {(UUID, 1): CACHE}
     made.observe(6)
     made.watcher.close()
@@ -204,10 +216,10 @@ def test_observations_are_recorded(tmp_path):
     assert [dataclasses.asdict(record) for record in last] == [
         {'at_s': 1030, 'server': UUID, 'vcpu': 0, 'thread': 100,
          'sample': {'io_requests': 100, 'spin_events': 5, 'references': None,
-                    'misses': None}},
+                    'misses': None, 'ran': 0.5, 'ready': 0.75}},
         {'at_s': 1030, 'server': UUID, 'vcpu': 1, 'thread': 101,
          'sample': {'io_requests': 0, 'spin_events': 5, 'references': 900,
-                    'misses': 0}}]
+                    'misses': 0, 'ran': None, 'ready': None}}]
 
 
 class TestMakeWatcher:

@@ -53,7 +53,8 @@ def test_one_call_returns_all(reader, daemon):
     daemon.run(fakes.OTHER_UUID, 'b', 8, VCPUS)
     assert reader.read([fakes.UUID, fakes.OTHER_UUID]) == {
         fakes.UUID: recognition.Activity(
-            7, {'interface tap0': 15, 'disk vda': 11}, {0: 70}, {}),
+            7, {'interface tap0': 15, 'disk vda': 11}, {0: 70}, {}, {0: 900},
+            {0: 908}),
         fakes.OTHER_UUID: recognition.Activity(8, {}, {}, {})}
     assert daemon.calls == [(GROUPS, {fakes.UUID, fakes.OTHER_UUID})]
 

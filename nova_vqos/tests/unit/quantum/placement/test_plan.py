@@ -13,6 +13,7 @@ from nova_vqos.quantum import model
 from nova_vqos.quantum.placement import guarantees
 from nova_vqos.quantum.placement import plan as planning
 from nova_vqos.quantum.placement import pools
+from nova_vqos.quantum.placement import wide
 from nova_vqos.tests.fixtures import quantum_vcpus
 
 Kind = model.Kind
@@ -139,10 +140,44 @@ class TestSpin:
         assert shown(make_plan(vcpus, sockets(1, 4))) == [
             (0, 1_000, 2, {'SPIN': 8}), (0, 90_000, 2, {'CACHE': 8})]
 
-    def test_wider_than_a_socket_nothing_is_separated(self):
-        vcpus = [*of_kind(Kind.SPIN, 5, per_server=5),
+    @pytest.mark.parametrize('width, sockets_of_it', [
+        (8, 1), (9, 2), (16, 2), (17, 3)])
+    def test_wider_than_a_socket_it_gets_several(self, width, sockets_of_it):
+        """One tenant does not switch pools off for all."""
+        vcpus = [*servers({Kind.IO: 60, Kind.CACHE: 60, Kind.POLLUTER: 60},
+                          per_server=2),
+                 *of_kind(Kind.SPIN, 1, name='wide'),
+                 *(model.Vcpu('wide0', number, Kind.DEFAULT)
+                   for number in range(1, width))]
+        plan = make_plan(vcpus, sockets(4, 8))
+        assert plan.separates
+        assert len({pool.socket for pool in plan.pools}) == (
+            4 - sockets_of_it + 1)
+        its_socket = set()
+        for pool in plan.pools:
+            here = sum(vcpu.server == 'wide0' for vcpu in pool.vcpus)
+            assert here <= len(pool.pcpus)
+            if here:
+                its_socket.add(pool.socket)
+        assert len(its_socket) == 1
+        assert any(pool.slice_us == SLICES_US['cache'] for pool in plan.pools
+                   if pool.socket not in its_socket)
+
+    def test_wider_than_the_host_nothing_is_separated(self):
+        vcpus = [*of_kind(Kind.SPIN, 9, per_server=9),
                  *of_kind(Kind.CACHE, 27)]
         assert not make_plan(vcpus, sockets(2, 4)).separates
+
+    def test_it_goes_where_it_fits(self):
+        """Pools stay, also where the first socket lost some pCPUs."""
+        narrow = model.Socket(0, ((0,), (1,)))
+        vcpus = [*of_kind(Kind.SPIN, 3, per_server=3),
+                 *of_kind(Kind.CACHE, 15), *of_kind(Kind.IO, 9)]
+        plan = make_plan(vcpus, [narrow, *sockets(2, 4)[1:]])
+        assert plan.separates
+        (pool,) = {pool for pool in plan.pools for vcpu in pool.vcpus
+                   if vcpu.kind is Kind.SPIN}
+        assert len(pool.pcpus) >= 3
 
     @hypothesis.given(
         quantum_vcpus.vcpus(kinds=(Kind.SPIN, Kind.SPIN, Kind.IO, Kind.CACHE,
@@ -153,6 +188,16 @@ class TestSpin:
         for pool in plan.pools if plan.separates else ():
             widths = guarantees.spinning_servers(pool.vcpus).values()
             assert max(widths, default=0) <= len(pool.pcpus)
+
+    def test_also_those_of_its_vcpus_that_do_not_spin(self):
+        vcpus = [*of_kind(Kind.SPIN, 1, name='wide'),
+                 *(model.Vcpu('wide0', number, Kind.DEFAULT)
+                   for number in range(1, 4)),
+                 *of_kind(Kind.CACHE, 24)]
+        plan = make_plan(vcpus, sockets(1, 4))
+        for pool in plan.pools:
+            assert sum(vcpu.server == 'wide0' for vcpu in pool.vcpus
+                       ) <= len(pool.pcpus)
 
 
 class TestGuarantees:
@@ -221,7 +266,7 @@ class TestProperties:
         assert collections.Counter(vcpu.key for vcpu in vcpus) == (
             collections.Counter(vcpu.key for pool in plan.pools
                                 for vcpu in pool.vcpus))
-        for socket in host:
+        for socket in wide.join(host, vcpus):
             made = [pool for pool in plan.pools
                     if pool.socket == socket.number]
             assert sorted(socket.pcpus) == sorted(
