@@ -12,8 +12,8 @@ We add, where the thesis leaves it open:
 * Sockets may differ (pCPUs may be offline, isolated or dedicated): "n vCPUs
   each" becomes "as many per pCPU, within one".
 * Algorithm 1 allows several orders of servers and sockets. Another order than
-  the given one is used where only that separates all polluters from all
-  cache-friendly vCPUs.
+  the given one is used where only that keeps as few cache-friendly vCPUs as
+  possible beside polluters. Figure 3.3 has eight of them there; one is enough.
 * vCPUs stay on their socket as far as that allows (see assignment).
 
 Pure. For a given number of sockets the work grows as vCPUs + pCPUs, but for
@@ -61,8 +61,8 @@ def assign(vcpus: Sequence[model.Vcpu], pcpus: Sequence[int],
     """The vCPUs of each socket (algorithm 1).
 
     Polluters fill the first sockets. NEUTRAL vCPUs follow, so that they rather
-    than CACHE ones are beside the last polluters; then all others in the given
-    order.
+    than CACHE ones are beside the last polluters, and what suits both; then
+    all others in the given order.
 
     :param vcpus: servers count in the order in which they first appear
     :param pcpus: of each socket; at least one in all
@@ -86,10 +86,10 @@ def assign(vcpus: Sequence[model.Vcpu], pcpus: Sequence[int],
                    if socket in polluted), None)
     place(groups.neutral)
     rest = groups.rest
-    if border is not None and groups.cache and (
-            0 < room[border] <= len(groups.indifferent)):
-        beside = _beside_polluters(groups.indifferent, border, room[border],
-                                   previous)
+    if border is not None and groups.cache:
+        beside = _beside_polluters(
+            groups.indifferent, border,
+            min(room[border], len(groups.indifferent)), previous)
         place(beside)
         placed = {vcpu.key for vcpu in beside}
         rest = [vcpu for vcpu in rest if vcpu.key not in placed]
@@ -154,7 +154,7 @@ def _room_and_order(groups: _Groups, pcpus: Sequence[int],
 
     The order that moves fewest vCPUs; but where it leaves polluters beside
     cache-friendly vCPUs, sockets come first that can be filled without the
-    latter, if there are any.
+    latter, or with as few of them as possible.
     """
     had = _count_previous(groups, len(pcpus), previous)
     least = len(groups.polluters)
@@ -164,16 +164,15 @@ def _room_and_order(groups: _Groups, pcpus: Sequence[int],
         order, slots = _order(room, had, least)
         if slots <= most or not least:
             return room, order
-        choices.append((room, order))
-    for room, order in choices:
         sizes = [room[socket] for socket in order]
-        slots_apart = assignment.smallest_sum(sizes, least, most)
-        if slots_apart is not None:
+        fewest = assignment.smallest_sum(sizes, least, sum(sizes)) or slots
+        if fewest < slots:
             first = [order[position] for position
-                     in assignment.subset_with_sum(sizes, slots_apart) or ()]
-            return room, first + [socket for socket in order
-                                  if socket not in first]
-    return choices[0]
+                     in assignment.subset_with_sum(sizes, fewest) or ()]
+            order = first + [socket for socket in order if socket not in first]
+        choices.append((max(most, fewest), room, order))
+    _, room, order = min(choices, key=lambda choice: choice[0])
+    return room, order
 
 
 def _rooms(vcpus: int, pcpus: Sequence[int],

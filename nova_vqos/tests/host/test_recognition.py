@@ -252,6 +252,8 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
         assert 0.9 * counted <= grown <= counted
         assert after.run == before.run
         assert after.runs[0] > before.runs[0]
+        ran_ns = after.ran_ns[0] - before.ran_ns[0]
+        assert 0 < ran_ns <= after.ready_ns[0] - before.ready_ns[0]
         assert made.status()['io'] == ''
         if after.waits == {}:
             # As without KVM.
