@@ -14,8 +14,9 @@ Six things are ours:
   may be as high.
 * A vCPU changes its kind only after another was ahead by ten points in four
   samples in a row, so that kinds do not flap.
-* One that changed its kind twice within ten samples has none: a kind that is
-  recognised later than it changes would be that of the time before.
+* One that changed its kind twice within ten samples has none, nor has one that
+  looked like another in many of these: a kind that is recognised later than it
+  changes would be that of the time before.
 * ORDER decides between equal cursors.
 * NEUTRAL and POLLUTER vCPUs suit any slice in the research, whose hypervisor
   lets what wakes up go first. Linux may let it wait for the slices of others.
@@ -55,9 +56,11 @@ _CONFIRMATIONS = 4
 # few moments are those of waking up.
 _LEAST_RAN = 0.01
 
-# Of the last two changes of kind, and since then: a vCPU that changes so often
-# has none.
+# A vCPU has no kind that changed it twice within so many samples, or that
+# looked like another one in many of them, until it does so in few.
 _RESTLESS_SAMPLES = 10
+_MANY_DOUBTS = 0.5
+_FEW_DOUBTS = 0.2
 
 # Above these it is sensitive: a cursor of IO or SPIN, and the part of the time
 # in which it did not want to run.
@@ -291,6 +294,10 @@ class _Vcpu:
             maxlen=WINDOW)
         # How many samples ago the last changes of kind were, the last first.
         self._changes: collections.deque[int] = collections.deque(maxlen=2)
+        # Whether it looked like another kind, in the last samples.
+        self._doubts: collections.deque[bool] = collections.deque(
+            maxlen=_RESTLESS_SAMPLES)
+        self._is_doubtful = False
 
     @property
     def kind(self) -> model.Kind | None:
@@ -334,8 +341,9 @@ class _Vcpu:
             # The window has confirmed it already.
             self._kind, self._evicts = _Steady(evident), _Steady(evicts)
             return
-        self._kind.propose(
-            self._kind.value if self._is_close(means, evident) else evident)
+        is_close = self._is_close(means, evident)
+        self._doubts.append(not is_close)
+        self._kind.propose(self._kind.value if is_close else evident)
         self._evicts.propose(evicts or (
             self._evicts.value
             and _level(means, model.Kind.POLLUTER) > _HALF - _MARGIN))
@@ -345,7 +353,11 @@ class _Vcpu:
             (ago + 1 for ago in self._changes), maxlen=2)
         if changed:
             self._changes.appendleft(0)
-        self.is_restless = (
+            if not self._is_doubtful:
+                self._doubts.clear()
+        self._is_doubtful = sum(self._doubts) > _RESTLESS_SAMPLES * (
+            _FEW_DOUBTS if self._is_doubtful else _MANY_DOUBTS)
+        self.is_restless = self._is_doubtful or (
             len(self._changes) == 2
             and self._changes[0] < _RESTLESS_SAMPLES
             and self._changes[1] - self._changes[0] <= _RESTLESS_SAMPLES)

@@ -265,6 +265,13 @@ class TestRestless:
         found = kinds(([CACHE] * 6 + [NEUTRAL] * 6) * 4 + [CACHE] * 20)
         assert found[-21] is None and found[-1] is Kind.CACHE
 
+    def test_one_that_looks_like_others_has_none(self):
+        """Also where no other kind is confirmed."""
+        turns = [CACHE] * 4 + [IO] * 4 + [NEUTRAL] * 4 + [SPIN] * 4
+        found = kinds([CACHE] * 20 + turns * 10)
+        assert found[19] is Kind.CACHE
+        assert set(found[60:]) == {None}
+
     def test_it_evicts_all_the_same(self):
         recognizer = fed(*([CACHE] * 6 + [POLLUTER] * 6) * 4)
         assert recognizer.kind(KEY) is None
