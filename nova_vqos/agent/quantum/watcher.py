@@ -47,7 +47,8 @@ class Watcher:
         self._recorder = recorder
         self._min_interval_s = min_interval_s
         self._recognizer = recognition.Recognizer(limits)
-        self._times = source_base.Rates()
+        # By UUID.
+        self._times: dict[str, source_base.Rates] = {}
         self._observed_at_s: float | None = None
         self._failures: dict[str, str] = {}
 
@@ -118,25 +119,19 @@ class Watcher:
                      keys: Collection[model.Key]
                      ) -> dict[model.Key, recognition.Sample]:
         """How much of the time each vCPU ran, and wanted to."""
-        shares: dict[model.Key, recognition.Sample] = {}
-        counters = set()
+        for uuid in self._times.keys() - observed.servers.keys():
+            del self._times[uuid]
+        shares = dict.fromkeys(keys, recognition.Sample())
         for uuid, number in keys:
             found = observed.activities.get(uuid)
             if found is None:
-                shares[uuid, number] = recognition.Sample()
                 continue
-            rates = []
-            for name, times_ns in (('ran', found.ran_ns),
-                                   ('ready', found.ready_ns)):
-                # The run is part of the key: those of another one start over.
-                counter = uuid, number, found.run, name
-                counters.add(counter)
-                rates.append(
-                    None if number not in times_ns else self._times.update(
-                        counter, times_ns[number], observed.now_s))
+            rates = self._times.setdefault(uuid, source_base.Rates())
             shares[uuid, number] = recognition.Sample(
-                ran=_share(rates[0]), ready=_share(rates[1]))
-        self._times.retain(counters)
+                ran=_share(rates, 'ran', found.ran_ns, found.run, number,
+                           observed.now_s),
+                ready=_share(rates, 'ready', found.ready_ns, found.run,
+                             number, observed.now_s))
         return shares
 
     def _read(self, name: str, source: source_base.Source,
@@ -176,8 +171,14 @@ def make_watcher(options: ty.Any, hypervisor: base.UsageDriver) -> Watcher:
                    min_interval_s=_EARLY * options.quantum_interval_s)
 
 
-def _share(ns_per_s: float | None) -> float | None:
-    return None if ns_per_s is None else min(1.0, ns_per_s / 1e9)
+def _share(rates: source_base.Rates, name: str, times_ns: Mapping[int, int],
+           run: int, vcpu: int, now_s: float) -> float | None:
+    """The part of the time since the last reading; None: unknown."""
+    if vcpu not in times_ns:
+        return None
+    # The run is part of the key: those of another one start over.
+    rate = rates.update((name, run, vcpu), times_ns[vcpu], now_s)
+    return None if rate is None else min(1.0, rate / 1e9)
 
 
 def _merged(first: recognition.Sample, second: recognition.Sample

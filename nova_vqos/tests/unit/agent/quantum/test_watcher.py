@@ -151,6 +151,18 @@ class TestKinds:
         assert [case.watcher.is_sensitive(UUID, vcpu)
                 for vcpu in (0, 1)] == [True, False]
 
+    def test_a_look_without_counters_is_no_work_of_another_kind(self, case):
+        case.per_second[UUID] = (
+            {'vda': 20}, {0: 50}, {0: 0}, {0: 10**8}, {0: 2 * 10**8})
+        case.cache.samples = {(UUID, 0): recognition.Sample(
+            references=100, misses=0)}
+        seen = []
+        for number in range(40):
+            case.error = base.Unavailable('it hangs') if number % 2 else None
+            case.observe()
+            seen.append(case.watcher.kind(UUID, 0))
+        assert set(seen[10:]) <= {Kind.IO, None}
+
     def test_samples_of_other_servers_are_ignored(self, case):
         case.cache.samples = {(fakes.OTHER_UUID, 0): CACHE}
         case.observe(6)
