@@ -32,7 +32,7 @@ _CALIBRATION_LIMIT_S = 600
 # A quiet machine needs eight rounds; one among others has its moods, and the
 # mean of many is wanted.
 _CALIBRATION_ROUNDS = 200
-_CALIBRATION_S = 65
+_CALIBRATION_S = 60
 # By default, nova_vqos has no use for a profile that is less certain.
 WIDEST_INTERVAL = 0.05
 # On a machine whose speed drifts the lab makes do with what can be measured.

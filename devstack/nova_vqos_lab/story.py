@@ -50,7 +50,7 @@ _PROMISED_CU = gauge.PROMISED_CU
 _TOO_FAST_CU = 150
 _STOCK_TOLERANCE = 0.1
 # At that tolerance few will do.
-_STOCK_ROUNDS = 4
+_STOCK_ROUNDS = 3
 # Of the calibrated work, one spans ten periods of the cap or more.
 _ROUNDS = 10
 # Of the hosts' paces, as each changes by itself.
