@@ -7,7 +7,10 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream host-v2)
+ON_REQUEST=(fuzz versions upstream rating host-v2)
+# What level rating runs.
+CLOUDKITTY_VERSION=25.0.0
+CEILOMETER_VERSION=27.0.0
 
 usage() {
     cat <<EOT
@@ -37,13 +40,15 @@ for changes of what Nova sees of nova_vqos:
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
               own compute tests on the lab's cloud (root): with stock Nova and
               with nova_vqos, side by side; logs go to build/upstream
+  rating      a real CloudKitty and a real Ceilometer, each in an environment of
+              its own below build/rating, get what the agents bill (root)
   host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
               under QEMU (root). It takes hours: it goes on where it was, and
               takes names of files and options of its own (-- --help); what
               came out is in build/host-v2
 
-unit, fuzz, functional, host, host-v2 and cloud take arguments of pytest. A level
-that this machine cannot run is skipped, and the reason printed; with CI=true it
+unit, fuzz, functional, host, rating, host-v2 and cloud take arguments of
+pytest. A level that this machine cannot run is skipped, and the reason printed; with CI=true it
 fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
@@ -73,7 +78,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-v2 | cloud) ;;
+            unit | fuzz | functional | host | host-v2 | cloud | rating) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -90,7 +95,10 @@ run_pytest() {
     local level=$1 as=()
     shift
     case $level in
-        host | cloud) [ "$(id -u)" = 0 ] || as=(sudo --preserve-env=CI) ;;
+        host | cloud)
+            [ "$(id -u)" = 0 ] ||
+                as=(sudo --preserve-env=CI,CLOUDKITTY_PYTHON,CEILOMETER_PYTHON)
+            ;;
     esac
     # shellcheck disable=SC2046  # none, or several words
     PYTHONDONTWRITEBYTECODE=1 "${as[@]}" "$VENV/bin/python" -m pytest \
@@ -155,6 +163,27 @@ run_upstream() {
         lab upstream --output "$results" || status=$?
     fi
     return "$status"
+}
+
+run_rating() {
+    may_run_hosts rating || return 0
+    install_rating cloudkitty "cloudkitty==$CLOUDKITTY_VERSION" 'SQLAlchemy<2.1'
+    install_rating ceilometer "ceilometer==$CEILOMETER_VERSION"
+    CLOUDKITTY_PYTHON=$TOP/build/rating/cloudkitty/bin/python \
+        CEILOMETER_PYTHON=$TOP/build/rating/ceilometer/bin/python \
+        run_pytest host -k 'test_rating or test_ceilometer' "$@"
+}
+
+# install_rating NAME REQUIREMENT...: an environment of its own, since what it
+# needs contradicts Nova's.
+install_rating() {
+    local venv=$TOP/build/rating/$1
+    shift
+    [ ! -e "$venv/.complete" ] || return 0
+    say "filling the environment $venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q "$@"
+    touch "$venv/.complete"
 }
 
 run_host() {

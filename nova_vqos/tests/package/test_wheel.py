@@ -53,7 +53,8 @@ def test_it_has_every_file_but_the_tests(source):
         'etc/nova-vqos/hook.conf', 'etc/nova-vqos/nova-vqos.conf.sample',
         *(f'share/nova-vqos/{name}' for name in (
             'metadefs/compute-vqos.json',
-            'nova-vqos-agent.service', 'nova-vqos-cloud.json',
+            'nova-vqos-agent.service', 'nova-vqos-ceilometer.yaml',
+            'nova-vqos-cloud.json',
             'nova-vqos-cloudkitty.yml',
             'nova-vqos-host.json', 'nova-vqos-server.json',
             'nova-vqos-helper.service', 'nova-vqos-helper.socket',
