@@ -48,8 +48,8 @@ for changes of what Nova sees of nova_vqos:
               came out is in build/host-v2
 
 unit, fuzz, functional, host, rating, host-v2 and cloud take arguments of
-pytest. A level that this machine cannot run is skipped, and the reason printed; with CI=true it
-fails; host-v2 always does.
+pytest. A level that this machine cannot run is skipped, and the reason
+printed; with CI=true it fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
