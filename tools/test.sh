@@ -179,11 +179,11 @@ run_rating() {
 install_rating() {
     local venv=$TOP/build/rating/$1
     shift
-    [ ! -e "$venv/.complete" ] || return 0
+    [ "$(cat "$venv/.complete" 2>/dev/null)" != "$*" ] || return 0
     say "filling the environment $venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -q "$@"
-    touch "$venv/.complete"
+    echo "$*" >"$venv/.complete"
 }
 
 run_host() {

@@ -246,10 +246,12 @@ class Lab:
         os.chmod(path, 0o640)
         agent = self._start_on(name, 'nova-vqos-agent', [
             '--config-file', '/etc/nova-vqos/nova-vqos.conf'])
-        state = host.path('run/nova-vqos/agent.json')
-        process.wait_until(lambda: os.path.exists(state), 60,
-                           f'the agent of host {name}', log=agent.log,
+        process.wait_until(lambda: os.path.exists(self._agent_state(name)),
+                           60, f'the agent of host {name}', log=agent.log,
                            alive=agent.alive)
+
+    def _agent_state(self, name: str) -> str:
+        return self.hosts[name].path('run/nova-vqos/agent.json')
 
     def _reserve(self) -> config.Settings:
         return {'vqos': {
@@ -304,9 +306,11 @@ class Lab:
         host = self.hosts[name]
         cgroups.divide(host.hierarchy, host.cgroup, host.pcpus)
         self.stop_on(name, 'nova-vqos-agent')
+        # nova-compute is not to read what the last agent wrote.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._agent_state(name))
         openstack.together(
             lambda: self.start_agent(name, for_agent),
-            # It is there later than the agent, and reads what that wrote.
             lambda: self.sell_units(name, allocation_ratio))
 
     @contextlib.contextmanager

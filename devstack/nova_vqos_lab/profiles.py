@@ -83,9 +83,10 @@ class Profiles:
             files.write(_yardstick(benchmarks), yardstick)
             try:
                 self._calibrate_hosts(max_s, yardstick, measured)
-            except process.LabError:
+            except process.LabError as error:
                 # As the refusal of rounds with two speeds advises.
-                process.say('   it failed, and is tried once more')
+                *_, reason = str(error).strip().splitlines()
+                process.say(f'   tried once more, since it failed: {reason}')
                 self._calibrate_hosts(max_s, yardstick, measured)
             openstack.together(*(
                 lambda name=name, host=host: self._run_calibrate(name, [

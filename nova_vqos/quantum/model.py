@@ -72,6 +72,8 @@ class Vcpu:
         or SPIN (thesis 3.3.3: IOInt+, ConSpin+, LLCO cursor over 50) or has
         the kernel's own slice; has no meaning for other kinds
     :ivar share: the guaranteed part of one pCPU's time, 0 to 1
+    :ivar rests: whether it was seen to hardly want to run, so that others need
+        not be kept from it
     """
 
     server: str
@@ -79,6 +81,7 @@ class Vcpu:
     kind: Kind
     pollutes: bool = False
     share: Fraction | int = 0
+    rests: bool = False
 
     @property
     def key(self) -> Key:

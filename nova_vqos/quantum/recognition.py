@@ -55,6 +55,9 @@ _CONFIRMATIONS = 4
 # A vCPU that ran for less of the time shows no kind of work: the rates of its
 # few moments are those of waking up.
 _LEAST_RAN = 0.01
+# Nor does what comes from outside make a server busy that hardly runs: packets
+# to all, and waits for an answer, count as if it ran this part at least.
+_LEAST_RAN_OF_EVENTS = 0.1
 
 # A vCPU has no kind that changed it twice within so many samples, or that
 # looked like another one in many of them, until it does so in few.
@@ -63,9 +66,14 @@ _MANY_DOUBTS = 0.5
 _FEW_DOUBTS = 0.2
 
 # Above these it is sensitive: a cursor of IO or SPIN, and the part of the time
-# in which it did not want to run.
+# in which it did not want to run. It ceases to be below a half of these.
 _SOME_CURSOR = 5.0
 _SOME_REST = 0.1
+_CEASES = 0.5
+
+# It rests where it wants to run for less of the time, until it does for more.
+_RESTS_BELOW = 0.1
+_RESTS_UNTIL = 0.2
 
 #: The order between equal cursors. Kinds that suffer from long slices are
 #: first: both cursors of a server that does I/O and leaves the cache alone are
@@ -189,18 +197,20 @@ def cursors(sample: Sample, limits: Limits) -> Cursors:
 
     The cursors of the three kinds of cache use add up to 100.
     """
-    ran = 1.0 if sample.ran is None else min(1.0, sample.ran)
+    ran = 1.0 if sample.ran is None else sample.ran
     if ran < _LEAST_RAN:
         return dict.fromkeys(ORDER)
+    of_events = max(ran, _LEAST_RAN_OF_EVENTS)
     neutral = cache = polluter = None
     if sample.references is not None and sample.misses is not None:
         neutral = _below(sample.references / ran, limits.references)
         cache = min(100 - neutral, _below(sample.misses / ran, limits.misses))
         polluter = 100 - neutral - cache
     return {
-        model.Kind.IO: _towards(sample.io_requests, ran * limits.io_requests),
+        model.Kind.IO: _towards(sample.io_requests,
+                                of_events * limits.io_requests),
         model.Kind.SPIN: _towards(sample.spin_events,
-                                  ran * limits.spin_events),
+                                  of_events * limits.spin_events),
         model.Kind.CACHE: cache,
         model.Kind.NEUTRAL: neutral,
         model.Kind.POLLUTER: polluter}
@@ -287,10 +297,13 @@ class _Vcpu:
         self._kind: _Steady[model.Kind | None] = _Steady(None)
         # Whether it uses the cache as a polluter does, whatever its kind.
         self._evicts = _Steady(False)
+        # Until the opposite is known.
         self._sensitive = _Steady(True)
+        self._rests = _Steady(False)
+        self._polluted_ago = _RESTLESS_SAMPLES
         self._window: collections.deque[Cursors] = collections.deque(
             maxlen=WINDOW)
-        self._rests: collections.deque[float | None] = collections.deque(
+        self._rest: collections.deque[float | None] = collections.deque(
             maxlen=WINDOW)
         # How many samples ago the last changes of kind were, the last first.
         self._changes: collections.deque[int] = collections.deque(maxlen=2)
@@ -305,13 +318,17 @@ class _Vcpu:
 
     @property
     def pollutes(self) -> bool:
-        kind = self._kind.value
-        return kind is model.Kind.POLLUTER or (
-            kind in (model.Kind.IO, model.Kind.SPIN) and self._evicts.value)
+        # One that is restless does so time and again.
+        return self._polluted_ago == 0 or (
+            self.is_restless and self._polluted_ago < _RESTLESS_SAMPLES)
 
     @property
     def is_sensitive(self) -> bool:
         return self._sensitive.value
+
+    @property
+    def rests(self) -> bool:
+        return self._rests.value
 
     def means(self) -> Cursors:
         return {kind: _mean([sampled[kind] for sampled in self._window])
@@ -321,18 +338,30 @@ class _Vcpu:
         """:param rest: the part of the time in which it did not want to run
         """
         self._window.append(sampled)
-        self._rests.append(rest)
+        self._rest.append(rest)
         if len(self._window) < WINDOW:
             return
         means = self.means()
-        self._sensitive.propose(
-            any(_level(means, kind) > _SOME_CURSOR
-                for kind in (model.Kind.IO, model.Kind.SPIN))
-            or (_mean(self._rests) or 0.0) > _SOME_REST)
+        self._propose_rest(means, _mean(self._rest))
         before = self._kind.value
         self._propose(means)
         self._note_change(before is not None
                           and self._kind.value is not before)
+        kind = self._kind.value
+        self._polluted_ago = 0 if kind is model.Kind.POLLUTER or (
+            kind in (model.Kind.IO, model.Kind.SPIN) and self._evicts.value
+        ) else self._polluted_ago + 1
+
+    def _propose_rest(self, means: Cursors, rest: float | None) -> None:
+        """:param rest: None: unknown, and so is what long slices do to it"""
+        part = _CEASES if self.is_sensitive else 1.0
+        self._sensitive.propose(
+            rest is None or rest > part * _SOME_REST
+            or means[model.Kind.IO] is None
+            or any(_level(means, kind) > part * _SOME_CURSOR
+                   for kind in (model.Kind.IO, model.Kind.SPIN)))
+        self._rests.propose(rest is not None and 1 - rest < (
+            _RESTS_UNTIL if self.rests else _RESTS_BELOW))
 
     def _propose(self, means: Cursors) -> None:
         evident = _evident_kind(means)
@@ -340,9 +369,10 @@ class _Vcpu:
         if self._kind.value is None and evident is not None:
             # The window has confirmed it already.
             self._kind, self._evicts = _Steady(evident), _Steady(evicts)
+            self._doubts.clear()
             return
         is_close = self._is_close(means, evident)
-        self._doubts.append(not is_close)
+        self._doubts.append(evident is not None and not is_close)
         self._kind.propose(self._kind.value if is_close else evident)
         self._evicts.propose(evicts or (
             self._evicts.value
@@ -416,6 +446,11 @@ class Recognizer:
         """
         vcpu = self._vcpus.get(key)
         return vcpu is None or vcpu.is_sensitive
+
+    def rests(self, key: Hashable) -> bool:
+        """Whether a vCPU hardly wants to run."""
+        vcpu = self._vcpus.get(key)
+        return vcpu is not None and vcpu.rests
 
     def means(self, key: Hashable) -> Cursors:
         """The mean cursors of a vCPU over the window."""

@@ -11,9 +11,8 @@ one vCPU::
 
 (each on one line). Rates are per second of time, null: no source provided it.
 ``ran`` is the part of the time in which it ran, ``ready`` the part in which it
-did or wanted to. All
-vCPUs of one reading stand together, and have the same time. Pure, but for
-:class:`Recorder`.
+did or wanted to. All vCPUs of one reading stand together, and have the same
+time. Pure, but for :class:`Recorder`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

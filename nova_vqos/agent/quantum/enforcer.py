@@ -275,7 +275,9 @@ class Enforcer:
                 target.uuid, self._planned(target, kinds[target.uuid]),
                 target.share, target.pcpus,
                 frozenset(number for number in kinds[target.uuid]
-                          if self._watcher.pollutes(target.uuid, number)))
+                          if self._watcher.pollutes(target.uuid, number)),
+                frozenset(number for number in kinds[target.uuid]
+                          if self._watcher.rests(target.uuid, number)))
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:

@@ -48,7 +48,7 @@ class Watcher:
         self._min_interval_s = min_interval_s
         self._recognizer = recognition.Recognizer(limits)
         # By UUID.
-        self._times: dict[str, source_base.Rates] = {}
+        self._times: dict[str, _Times] = {}
         self._observed_at_s: float | None = None
         self._failures: dict[str, str] = {}
 
@@ -94,6 +94,10 @@ class Watcher:
         """Whether long slices of others would hurt a vCPU."""
         return self._recognizer.is_sensitive((uuid, vcpu))
 
+    def rests(self, uuid: str, vcpu: int) -> bool:
+        """Whether a vCPU hardly wants to run."""
+        return self._recognizer.rests((uuid, vcpu))
+
     def status(self) -> Mapping[str, str]:
         """Why each source is unavailable, by its name; '': it is available."""
         return {name: self._failures.get(name) or source.available()
@@ -118,20 +122,21 @@ class Watcher:
     def _time_shares(self, observed: source_base.Observation,
                      keys: Collection[model.Key]
                      ) -> dict[model.Key, recognition.Sample]:
-        """How much of the time each vCPU ran, and wanted to."""
+        """How much of the time each vCPU ran, and wanted to.
+
+        Where that is unknown this time, it runs as much as before.
+        """
         for uuid in self._times.keys() - observed.servers.keys():
             del self._times[uuid]
         shares = dict.fromkeys(keys, recognition.Sample())
-        for uuid, number in keys:
+        for key in keys:
+            uuid, number = key
             found = observed.activities.get(uuid)
-            if found is None:
-                continue
-            rates = self._times.setdefault(uuid, source_base.Rates())
-            shares[uuid, number] = recognition.Sample(
-                ran=_share(rates, 'ran', found.ran_ns, found.run, number,
-                           observed.now_s),
-                ready=_share(rates, 'ready', found.ready_ns, found.run,
-                             number, observed.now_s))
+            times = self._times.get(uuid)
+            if found is not None and (times is None or times.run != found.run):
+                times = self._times[uuid] = _Times(found.run)
+            if times is not None:
+                shares[key] = times.update(number, found, observed.now_s)
         return shares
 
     def _read(self, name: str, source: source_base.Source,
@@ -171,14 +176,32 @@ def make_watcher(options: ty.Any, hypervisor: base.UsageDriver) -> Watcher:
                    min_interval_s=_EARLY * options.quantum_interval_s)
 
 
-def _share(rates: source_base.Rates, name: str, times_ns: Mapping[int, int],
-           run: int, vcpu: int, now_s: float) -> float | None:
-    """The part of the time since the last reading; None: unknown."""
-    if vcpu not in times_ns:
-        return None
-    # The run is part of the key: those of another one start over.
-    rate = rates.update((name, run, vcpu), times_ns[vcpu], now_s)
-    return None if rate is None else min(1.0, rate / 1e9)
+class _Times:
+    """How much of the time the vCPUs of a server ran, in one run of it."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self._rates = source_base.Rates()
+        self._ran: dict[int, float] = {}
+
+    def update(self, vcpu: int, found: recognition.Activity | None,
+               now_s: float) -> recognition.Sample:
+        """:param found: None: the counters are unknown this time"""
+        ready = None
+        if found is not None:
+            ran = self._share(('ran', vcpu), found.ran_ns.get(vcpu), now_s)
+            if ran is not None:
+                self._ran[vcpu] = ran
+            ready = self._share(('ready', vcpu), found.ready_ns.get(vcpu),
+                                now_s)
+        return recognition.Sample(ran=self._ran.get(vcpu), ready=ready)
+
+    def _share(self, key: tuple[str, int], time_ns: int | None,
+               now_s: float) -> float | None:
+        if time_ns is None:
+            return None
+        rate = self._rates.update(key, time_ns, now_s)
+        return None if rate is None else rate / 1e9
 
 
 def _merged(first: recognition.Sample, second: recognition.Sample

@@ -30,6 +30,7 @@ class Server:
     :ivar polluters: numbers of vCPUs that pollute caches beside their kind
     :ivar share: the guaranteed part of a pCPU's time of each vCPU, 0 to 1
     :ivar pcpus: all that its vCPUs may run on
+    :ivar resting: numbers of vCPUs that were seen to hardly want to run
     """
 
     uuid: str
@@ -37,6 +38,7 @@ class Server:
     share: Fraction
     pcpus: frozenset[int]
     polluters: Set[int] = frozenset()
+    resting: Set[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def _narrowed(sockets: Iterable[model.Socket],
 def _vcpus(server: Server) -> Iterable[model.Vcpu]:
     return (model.Vcpu(server.uuid, number, kind,
                        pollutes=number in server.polluters,
-                       share=server.share)
+                       share=server.share, rests=number in server.resting)
             for number, kind in sorted(server.kinds.items()))
 
 

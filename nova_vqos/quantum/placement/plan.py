@@ -5,8 +5,8 @@ Both levels of clustering (thesis 3.3.3), and what a stock cloud needs beyond
 them:
 
 * Nothing is separated without need: not where one quantum suits all, nor
-  where each vCPU can have a pCPU to itself, unless polluters have to be parted
-  from cache-friendly vCPUs.
+  where each vCPU that does not rest can have a pCPU to itself, unless
+  polluters have to be parted from cache-friendly vCPUs.
 * Guarantees: see guarantees. Where a socket cannot hold the shares of its
   vCPUs, nothing is separated: the kernel then has all pCPUs for them.
 * A server that spins on locks is never confined to fewer pCPUs than it has
@@ -17,7 +17,8 @@ them:
 * Stability: one vCPU more, less, or of another kind moves at most thrice
   ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
   as long as the same pools are needed, polluters are on the same sockets, and
-  no wide server that spins begins, or ceases, to fit into its pool. That is
+  no wide server that spins begins, or ceases, to fit into its pool, or to need
+  sockets that are joined. That is
   what tests found, not a proof; in the other cases more have to move.
 
 Pure: the result depends on nothing but the vCPUs, the pCPUs and the previous
@@ -129,7 +130,8 @@ def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
     parts_polluters = (
         len(host) > 1 and any(vcpu.is_polluter for vcpu in vcpus)
         and any(vcpu.kind is model.Kind.CACHE for vcpu in vcpus))
-    contended = len(vcpus) > sum(len(socket.pcpus) for socket in host)
+    contended = sum(not vcpu.rests for vcpu in vcpus) > sum(
+        len(socket.pcpus) for socket in host)
     parts_quanta = contended and len(_quanta(vcpus, slices_us)) > 1
     if not (parts_polluters or parts_quanta) or any(
             guarantees.needed_pcpus(group) > len(socket.pcpus)

@@ -165,13 +165,15 @@ def _room_and_order(groups: _Groups, pcpus: Sequence[int],
         if slots <= most or not least:
             return room, order
         sizes = [room[socket] for socket in order]
-        fewest = assignment.smallest_sum(sizes, least, sum(sizes)) or slots
-        if fewest < slots:
+        fewest = assignment.smallest_sum(sizes, least, sum(sizes))
+        reorders = fewest is not None and fewest < slots
+        if fewest is not None and reorders:
             first = [order[position] for position
                      in assignment.subset_with_sum(sizes, fewest) or ()]
             order = first + [socket for socket in order if socket not in first]
-        choices.append((max(most, fewest), room, order))
-    _, room, order = min(choices, key=lambda choice: choice[0])
+            slots = fewest
+        choices.append((max(most, slots), reorders, room, order))
+    _, _, room, order = min(choices, key=lambda choice: choice[:2])
     return room, order
 
 

@@ -7,6 +7,7 @@ would keep the whole host from having pools; so a few sockets become one for
 it, and all others have theirs. Pure.
 """
 
+import collections
 from collections.abc import Sequence, Set
 
 from nova_vqos.quantum import model
@@ -44,48 +45,55 @@ def exchange(sockets: Sequence[Sequence[model.Vcpu]],
     """Move servers that spin to sockets that are wide enough.
 
     As many vCPUs of others take their places, rather of those that use the
-    cache alike, and whole servers where that is possible.
+    cache alike, and whole servers where that is possible. A server stays that
+    finds no such socket.
 
     :param sockets: the vCPUs of each
     :param pcpus: how many each socket has
     :returns: the vCPUs of each socket
     """
-    places = {vcpu.key: socket for socket, members in enumerate(sockets)
-              for vcpu in members}
+    result = [list(members) for members in sockets]
     everything = [vcpu for members in sockets for vcpu in members]
-    spinning = guarantees.spinning_servers(everything)
-    widest = max(range(len(pcpus)), key=pcpus.__getitem__)
+    spinning = guarantees.spinning_servers(everything).keys()
+    by_width = sorted(range(len(pcpus)), key=pcpus.__getitem__, reverse=True)
     for socket, members in enumerate(sockets):
         for server, count in guarantees.spinning_servers(members).items():
-            if count <= pcpus[socket]:
-                continue
-            there = [vcpu for vcpu in sockets[widest]
-                     if places[vcpu.key] == widest]
-            coming = [vcpu for vcpu in members if vcpu.server == server]
-            leaving = _leaving(there, coming, spinning.keys())
-            # With a part of it that is there.
-            wanted = count + sum(vcpu.server == server for vcpu in there)
-            if wanted <= pcpus[widest] and len(leaving) == count:
-                places.update((vcpu.key, widest) for vcpu in coming)
-                places.update((vcpu.key, socket) for vcpu in leaving)
-    result: list[list[model.Vcpu]] = [[] for _ in sockets]
-    for vcpu in everything:
-        result[places[vcpu.key]].append(vcpu)
+            # The first that is possible.
+            any(_swap(result[socket], pcpus[socket], result[other],
+                      pcpus[other], server, spinning)
+                for other in by_width
+                if count > pcpus[socket] and pcpus[other] > pcpus[socket])
     return result
 
 
-def _leaving(members: Sequence[model.Vcpu], coming: Sequence[model.Vcpu],
-             staying: Set[str]) -> list[model.Vcpu]:
-    """As many vCPUs of a socket as come to it; fewer: it has no more.
+def _swap(here: list[model.Vcpu], width: int, there: list[model.Vcpu],
+          width_there: int, server: str, spinning: Set[str]) -> bool:
+    """Exchange the vCPUs of a server for others of another socket.
 
-    :param staying: servers of which none leaves
+    :param here: the vCPUs of its socket, which is ``width`` pCPUs wide
+    :param there: of the other one
+    :param spinning: all servers that spin
+    :returns: whether that was possible
     """
-    groups: dict[str, list[int]] = {}
-    for index, vcpu in enumerate(members):
-        if vcpu.server not in staying:
-            groups.setdefault(vcpu.server, []).append(index)
+    coming = [vcpu for vcpu in here if vcpu.server == server]
     alike = {vcpu.is_polluter for vcpu in coming}
-    ordered = sorted(groups.values(), key=lambda group: sum(
-        members[index].is_polluter not in alike for index in group))
-    return [members[index] for index in assignment.choose(
-        ordered, min(len(coming), sum(map(len, ordered))))]
+    counts = collections.Counter(vcpu.server for vcpu in (*here, *there))
+    if counts[server] > width_there:
+        return False
+    groups: dict[str, list[int]] = {}
+    for index, vcpu in enumerate(there):
+        # Those that would be too many here themselves stay there.
+        if vcpu.server != server and (
+                vcpu.server not in spinning or counts[vcpu.server] <= width):
+            groups.setdefault(vcpu.server, []).append(index)
+    if sum(map(len, groups.values())) < len(coming):
+        return False
+    leaving = set(assignment.choose(
+        sorted(groups.values(), key=lambda group: sum(
+            there[index].is_polluter not in alike for index in group)),
+        len(coming)))
+    here[:] = [vcpu for vcpu in here if vcpu.server != server] + [
+        there[index] for index in sorted(leaving)]
+    there[:] = [vcpu for index, vcpu in enumerate(there)
+                if index not in leaving] + coming
+    return True

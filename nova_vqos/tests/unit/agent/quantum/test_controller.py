@@ -388,6 +388,14 @@ class TestAuto:
         vcpu = world.report(OTHER_UUID)['quantum']['vcpus']['0']
         assert vcpu['kind'] == kind.value
 
+    @pytest.mark.parametrize('rests', [False, True])
+    def test_idle_ones_confine_nobody(self, world, rests):
+        world.boot(vcpus=2, units='60')
+        if rests:
+            world.watcher.resting |= {(OTHER_UUID, 0), (OTHER_UUID, 1)}
+        world.run(OTHER_UUID, 'auto', run_id=2, vcpus=2)
+        assert bool(world.host.pins) is not rests
+
     def test_a_flavor_may_say_that_any_slice_suits(self, world):
         world.boot(vcpus=3, units='60')
         world.watcher.sensitive.add((OTHER_UUID, 0))

@@ -71,7 +71,22 @@ def test_others_make_room_rather_of_its_kind():
     cache, polluters = (of_kind(kind, 3) for kind in (
         Kind.CACHE, Kind.POLLUTER))
     assert wide.exchange([spinning, [*cache, *polluters]], [2, 4]) == [
-        polluters, [*spinning, *cache]]
+        polluters, [*cache, *spinning]]
+
+
+@pytest.mark.parametrize('members, widths', [
+    # Servers that spin and fit anywhere make room, too.
+    ([of_kind(Kind.SPIN, 3, per_server=3), of_kind(Kind.SPIN, 8, name='small',
+                                                   per_server=2)], [2, 4]),
+    # Another socket than the widest has room.
+    ([of_kind(Kind.SPIN, 3, per_server=3),
+      of_kind(Kind.SPIN, 4, name='one', per_server=4),
+      of_kind(Kind.CACHE, 8)], [2, 4, 4])])
+def test_it_goes_where_there_is_room(members, widths):
+    assert cramped(members, widths) == {'spin-0'}
+    after = wide.exchange(members, widths)
+    assert not cramped(after, widths)
+    assert list(map(len, after)) == list(map(len, members))
 
 
 def test_nothing_moves_without_need():
