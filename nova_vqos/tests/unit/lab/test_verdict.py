@@ -55,3 +55,10 @@ def test_cpu_time(error, is_first, wanted):
     ((False, True), False)])
 def test_all_of_them(verdicts, wanted):
     assert verdict.of_all(*verdicts) is wanted
+
+
+@pytest.mark.parametrize(('verdicts', 'wanted'), [
+    ([True, False], [True, None]), ([None, False], [None, None]),
+    ([False, False], [False, False]), ([True, None], [True, None])])
+def test_what_holds_for_most(verdicts, wanted):
+    assert verdict.of_most(verdicts) == wanted
