@@ -35,13 +35,15 @@ KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY)
 _UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
 _MAX_DIGITS = len(str(units.MAX_UNITS))
 
-# Other extra specs that contradict units, and their allowed values.
-_QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
+#: Other extra specs that contradict units, of any value.
+QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
+DEDICATED_KEYS = ('resources:PCPU', 'hw:cpu_dedicated_mask')
+# Allowed values of others.
 _SHARED_CPU_ONLY = {
     'hw:cpu_policy': ('shared',),
 }
-_DEDICATED_KEYS = ('resources:PCPU', 'hw:cpu_dedicated_mask')
-_DEDICATED_POLICIES = ('dedicated', 'mixed')
+#: Values of hw:cpu_policy that contradict units.
+DEDICATED_POLICIES = ('dedicated', 'mixed')
 
 
 class PolicyError(ValueError):
@@ -230,7 +232,7 @@ def _check_with_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             UNITS_KEY, policy.units,
             f'at least 1 for each of the {policy.vcpus} vCPUs')
-    for key in _QUOTA_KEYS:
+    for key in QUOTA_KEYS:
         if key in extra_specs:
             raise PolicyError(key, extra_specs[key], 'left out of a flavor '
                               f'with {UNITS_KEY}, which sets it')
@@ -241,7 +243,7 @@ def _check_with_units(extra_specs: Mapping[str, str],
                 f'{" or ".join(allowed)} in a flavor with {UNITS_KEY}: '
                 'dedicated CPUs are not sold in units')
     for key in extra_specs:
-        if key in _DEDICATED_KEYS or _is_suffixed(key, 'PCPU'):
+        if key in DEDICATED_KEYS or _is_suffixed(key, 'PCPU'):
             raise PolicyError(
                 key, extra_specs[key], f'left out of a flavor with '
                 f'{UNITS_KEY}: dedicated CPUs are not sold in units')
@@ -249,7 +251,7 @@ def _check_with_units(extra_specs: Mapping[str, str],
 
 def _check_image(numa_topology: 'ty.Any') -> None:
     for cell in numa_topology.cells if numa_topology is not None else ():
-        if cell.cpu_policy in _DEDICATED_POLICIES:
+        if cell.cpu_policy in DEDICATED_POLICIES:
             # The flavor alone was checked already.
             raise PolicyError(
                 'hw_cpu_policy', cell.cpu_policy, 'shared or left out of an '

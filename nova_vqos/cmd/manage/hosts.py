@@ -14,12 +14,15 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
 from nova_vqos.billing import host_load
 from nova_vqos.billing import io_fairness
+from nova_vqos.cmd.manage import capabilities
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import output
 
 COLUMNS = ('host', 'cell', 'agent', 'capacity_cu', 'reserved_cu', 'used_cu',
            'coefficient', 'profile', 'profile_age_s', 'classes', 'servers',
            'wrong', 'alarms')
+
+_CAPABILITIES = 'capabilities'
 
 #: States of an agent.
 NO_ANSWER = 'no answer'
@@ -42,7 +45,12 @@ class ListHosts(command.ManageCommand, lister.Lister):
 
 
 class ShowHost(command.ManageCommand, show.ShowOne):
-    """Show one host: its units, profile, classes, servers and alarms."""
+    """Show one host: its units, profile, classes, servers and alarms.
+
+    The column capabilities says what the host makes of each extra spec:
+    enforced, approximated, refused, or ignored, and why. A table has it with
+    -c capabilities alone.
+    """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('host', metavar='HOST', type=command.host_name,
@@ -50,7 +58,15 @@ class ShowHost(command.ManageCommand, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         host = self.ask_one(parsed_args.host, rpcapi.GET_HOST)
-        return zip(*fields(host), strict=True)
+        shown = fields(host)
+        # As long as all others together.
+        if (parsed_args.formatter != 'table'
+                or _CAPABILITIES in parsed_args.columns):
+            capable = capabilities.of_host(host)
+            shown.append((_CAPABILITIES, output.Shown(
+                [one._asdict() for one in capable],
+                '\n'.join(map(str, capable)))))
+        return zip(*shown, strict=True)
 
 
 def silence(error: str) -> str:

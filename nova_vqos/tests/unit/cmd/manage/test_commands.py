@@ -156,8 +156,13 @@ def test_a_host_is_shown(agents, run):
     assert ran.json['capacity_cu'] == 200
     assert ran.json['profile_reference'] == 'gold'
     assert ran.json['servers'] == [fakes.UUID]
+    assert {'key': 'vqos:cap', 'value': 'hard', 'state': 'enforced',
+            'why': ''} in ran.json['capabilities']
     table = run('host', 'show', 'a')
     assert '| alarms              | none' in table.out
+    assert 'vqos:cap=hard' not in table.out
+    table = run('host', 'show', 'a', '-c', 'capabilities')
+    assert 'vqos:cap=hard: enforced' in table.out
 
 
 def test_a_host_that_serves_servers_unlike(agents, run):

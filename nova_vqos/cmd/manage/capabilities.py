@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host makes of each extra spec of a flavor."""
+
+from collections.abc import Iterator
+import typing as ty
+
+from nova_vqos import policy
+from nova_vqos.agent import messages
+from nova_vqos.quantum import classes
+
+ENFORCED = 'enforced'
+#: By a weight, or in part by a model.
+APPROXIMATED = 'approximated'
+#: The server gets no place on this host.
+REFUSED = 'refused'
+#: The server runs here as if its flavor did not have it.
+IGNORED = 'ignored'
+
+
+class Capability(ty.NamedTuple):
+    """What a host makes of a value of an extra spec.
+
+    :ivar value: '': any that is valid
+    :ivar state: one of the four above
+    :ivar why: '' where it is enforced without more
+    """
+
+    key: str
+    value: str
+    state: str
+    why: str = ''
+
+    def __str__(self) -> str:
+        name = f'{self.key}={self.value}' if self.value else self.key
+        return ': '.join(filter(None, (name, self.state, self.why)))
+
+
+def of_host(host: messages.Host) -> list[Capability]:
+    """:returns: of each key that a flavor may have, and of keys of Nova that
+        contradict units
+    """
+    return [*_units(host), *_quantum(host), *_billing(host),
+            *_guarantee(host), *_others(host)]
+
+
+def _units(host: messages.Host) -> Iterator[Capability]:
+    if host.units is None:
+        why = f'the host sells no units: {host.problem or "it has no profile"}'
+        for key in (policy.UNITS_KEY, policy.CAP_KEY, policy.WORK_KEY):
+            yield Capability(key, '', REFUSED, why)
+        return
+    yield Capability(policy.UNITS_KEY, '', ENFORCED)
+    yield Capability(policy.CAP_KEY, 'hard', ENFORCED)
+    yield Capability(policy.CAP_KEY, 'floor', APPROXIMATED,
+                     'a weight among all servers of the host')
+    yield Capability(policy.WORK_KEY, '', ENFORCED,
+                     'kinds that the profile lacks are refused')
+
+
+def _quantum(host: messages.Host) -> Iterator[Capability]:
+    measured = {} if host.proof is None else host.proof.classes
+    for name in policy.CHOICES[policy.QUANTUM_CLASS_KEY]:
+        if name == classes.AUTO and name in host.quantum_classes:
+            missing = sorted(
+                source for source, why in (
+                    {} if host.quantum is None else host.quantum.sources
+                ).items() if why)
+            yield Capability(
+                policy.QUANTUM_CLASS_KEY, name, APPROXIMATED,
+                'it is recognised half a minute late' + (
+                    f', without the sources {", ".join(missing)}'
+                    if missing else ''))
+        elif name in host.quantum_classes:
+            yield Capability(policy.QUANTUM_CLASS_KEY, name, ENFORCED)
+        else:
+            outcome = measured.get(name)
+            yield Capability(
+                policy.QUANTUM_CLASS_KEY, name, IGNORED,
+                'the kernel\'s own slice: ' + (
+                    'slices were not measured since the host booted'
+                    if outcome is None or not outcome.reason
+                    else outcome.reason))
+
+
+def _billing(host: messages.Host) -> Iterator[Capability]:
+    for name in ('account', 'charge'):
+        if name in host.dd_billing:
+            yield Capability(
+                policy.DD_BILLING_KEY, name, APPROXIMATED,
+                'threads are measured; packets and disk requests cost what '
+                'the calibration of I/O found')
+        else:
+            yield Capability(policy.DD_BILLING_KEY, name, REFUSED,
+                             'the agent cannot measure or store their use')
+
+
+def _guarantee(host: messages.Host) -> Iterator[Capability]:
+    if host.guarantee is not None:
+        free = f'{host.guarantee.free_pcpus:.2f} pCPUs are free'
+        yield Capability(policy.GUARANTEE_KEY, 'required', ENFORCED, free)
+        yield Capability(policy.GUARANTEE_KEY, 'preferred', ENFORCED, free)
+        return
+    why = 'the host reserves no CPU time, see [vqos_agent] guarantees_speed'
+    yield Capability(policy.GUARANTEE_KEY, 'required', REFUSED, why)
+    yield Capability(policy.GUARANTEE_KEY, 'preferred', IGNORED,
+                     f'a cap alone: {why}')
+
+
+def _others(host: messages.Host) -> Iterator[Capability]:
+    """Extra specs of Nova, beside units."""
+    for key in policy.QUOTA_KEYS:
+        yield Capability(key, '', REFUSED, 'beside units, which set the same')
+    for key in policy.DEDICATED_KEYS:
+        yield Capability(key, '', REFUSED,
+                         'beside units, which are of shared pCPUs')
+    for value in policy.DEDICATED_POLICIES:
+        yield Capability('hw:cpu_policy', value, REFUSED,
+                         'beside units, which are of shared pCPUs')
