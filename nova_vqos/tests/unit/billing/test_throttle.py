@@ -14,6 +14,7 @@ import pytest
 
 from nova_vqos.billing import charge
 from nova_vqos.billing import costs
+from nova_vqos.billing import runtime_charge
 from nova_vqos.billing import throttle
 
 UNITS = 60.0
@@ -47,12 +48,13 @@ class Server:
     """
 
     def __init__(self, asked, *, floor_share=0.5, sent=0.0, busy=True,
-                 throttles=True, **control):
+                 throttles=True, kind=charge.Charge, **control):
         """:param asked: what it asks for at a time
         :param sent: the kernel's work for what it sends, likewise
         :param busy: whether its vCPUs want all that they can get
+        :param kind: of its charging
         """
-        self.charge = charge.Charge(**control)
+        self.charge = kind(**control)
         self.terms = charge.Terms(UNITS, floor_share)
         self.throttle = throttle.Throttle()
         self.limits, self.costs, self.used = [], [], []
@@ -118,12 +120,15 @@ def on_off(share, on_s, off_s):
 
 
 class TestOverdrawn:
+    # Charge: by a quota. RuntimeCharge: by what is reserved for it.
+    @pytest.mark.parametrize('kind', [
+        charge.Charge, runtime_charge.RuntimeCharge])
     @pytest.mark.parametrize('share, before', [
         (0.7, 1.2), (1.0, 1.5), (2.0, 2.5), (20.0, 20.5)])
-    def test_it_gets_its_units_and_no_more(self, share, before):
-        free = Server(constant(share), throttles=False).run(600)
+    def test_it_gets_its_units_and_no_more(self, share, before, kind):
+        free = Server(constant(share), throttles=False, kind=kind).run(600)
         assert mean(free.used, 300) == pytest.approx(before, rel=0.01)
-        server = Server(constant(share)).run(3600)
+        server = Server(constant(share), kind=kind).run(3600)
         assert mean(server.used, 600) <= 1.005
         # From the first second on, its debt included.
         assert sum(server.used) * INTERVAL_S - (
