@@ -17,7 +17,6 @@ from nova_vqos_lab import equivalence
 from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
-from nova_vqos_lab import profiles
 from nova_vqos_lab import proof
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu

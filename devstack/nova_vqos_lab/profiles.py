@@ -39,8 +39,8 @@ WIDEST_INTERVAL = 0.05
 _ANY_INTERVAL = 10
 _PROFILE = 'etc/nova-vqos/profile.yaml'
 _MEASURED = 'run/measured/profile.yaml'
-#: How much of each benchmark a round is: some tenths of a second in an emulated
-#: guest, where this was written.
+#: How much of each benchmark a round is: some tenths of a second in an
+#: emulated guest, where this was written.
 ROUND_EVENTS = {
     'integer': 190, 'float': 31, 'hash': 60, 'compression': 5,
     'decompression': 19, 'interpreter': 3, 'parsing': 34, 'image': 25,
