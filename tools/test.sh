@@ -97,7 +97,7 @@ run_pytest() {
     case $level in
         host | cloud)
             [ "$(id -u)" = 0 ] ||
-                as=(sudo --preserve-env=CI,CLOUDKITTY_PYTHON,CEILOMETER_PYTHON)
+                as=(sudo "--preserve-env=CI,CLOUDKITTY_PYTHON,CEILOMETER_PYTHON")
             ;;
     esac
     # shellcheck disable=SC2046  # none, or several words
