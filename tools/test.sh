@@ -8,9 +8,10 @@ set -euo pipefail
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
 ON_REQUEST=(fuzz versions upstream rating host-v2)
-# What level rating runs.
+# What level rating runs, and what names it to tests.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
+RATING_PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON
 
 usage() {
     cat <<EOT
@@ -97,7 +98,7 @@ run_pytest() {
     case $level in
         host | cloud)
             [ "$(id -u)" = 0 ] ||
-                as=(sudo "--preserve-env=CI,CLOUDKITTY_PYTHON,CEILOMETER_PYTHON")
+                as=(sudo "--preserve-env=CI,${RATING_PYTHONS}")
             ;;
     esac
     # shellcheck disable=SC2046  # none, or several words

@@ -309,9 +309,8 @@ class Lab:
         # nova-compute is not to read what the last agent wrote.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._agent_state(name))
-        openstack.together(
-            lambda: self.start_agent(name, for_agent),
-            lambda: self.sell_units(name, allocation_ratio))
+        self.start_agent(name, for_agent)
+        self.sell_units(name, allocation_ratio)
 
     @contextlib.contextmanager
     def lost(self, name: str, cloud: client.Cloud) -> Iterator[None]:

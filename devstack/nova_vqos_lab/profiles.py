@@ -85,7 +85,7 @@ class Profiles:
                 self._calibrate_hosts(max_s, yardstick, measured)
             except process.LabError as error:
                 # As the refusal of rounds with two speeds advises.
-                *_, reason = str(error).strip().splitlines()
+                reason = (str(error).splitlines() or [''])[-1]
                 process.say(f'   tried once more, since it failed: {reason}')
                 self._calibrate_hosts(max_s, yardstick, measured)
             openstack.together(*(

@@ -72,8 +72,8 @@ class Vcpu:
         or SPIN (thesis 3.3.3: IOInt+, ConSpin+, LLCO cursor over 50) or has
         the kernel's own slice; has no meaning for other kinds
     :ivar share: the guaranteed part of one pCPU's time, 0 to 1
-    :ivar rests: whether it was seen to hardly want to run, so that others need
-        not be kept from it
+    :ivar rests: whether it was seen to hardly want to run: alone, such ones
+        need no pools
     """
 
     server: str

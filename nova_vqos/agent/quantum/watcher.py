@@ -136,7 +136,9 @@ class Watcher:
             if found is not None and (times is None or times.run != found.run):
                 times = self._times[uuid] = _Times(found.run)
             if times is not None:
-                shares[key] = times.update(number, found, observed.now_s)
+                shares[key] = times.update(
+                    number, observed.servers[uuid][number], found,
+                    observed.now_s)
         return shares
 
     def _read(self, name: str, source: source_base.Source,
@@ -182,19 +184,24 @@ class _Times:
     def __init__(self, run: int) -> None:
         self.run = run
         self._rates = source_base.Rates()
-        self._ran: dict[int, float] = {}
+        # With its thread: another one starts over.
+        self._ran: dict[int, tuple[int, float | None]] = {}
 
-    def update(self, vcpu: int, found: recognition.Activity | None,
+    def update(self, vcpu: int, thread: int,
+               found: recognition.Activity | None,
                now_s: float) -> recognition.Sample:
         """:param found: None: the counters are unknown this time"""
         ready = None
+        before, last_ran = self._ran.get(vcpu, (thread, None))
+        if before != thread:
+            last_ran = None
         if found is not None:
             ran = self._share(('ran', vcpu), found.ran_ns.get(vcpu), now_s)
-            if ran is not None:
-                self._ran[vcpu] = ran
+            last_ran = last_ran if ran is None else ran
             ready = self._share(('ready', vcpu), found.ready_ns.get(vcpu),
                                 now_s)
-        return recognition.Sample(ran=self._ran.get(vcpu), ready=ready)
+        self._ran[vcpu] = thread, last_ran
+        return recognition.Sample(ran=last_ran, ready=ready)
 
     def _share(self, key: tuple[str, int], time_ns: int | None,
                now_s: float) -> float | None:

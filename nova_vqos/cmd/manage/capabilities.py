@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import typing as ty
 
 from nova_vqos import policy
+from nova_vqos import work
 from nova_vqos.agent import messages
 from nova_vqos.quantum import classes
 
@@ -39,22 +40,28 @@ def of_host(host: messages.Host) -> list[Capability]:
     """:returns: of each key that a flavor may have, and of keys of Nova that
         contradict units
     """
-    return [*_units(host), *_quantum(host), *_billing(host),
-            *_guarantee(host), *_others(host)]
+    no_units = '' if host.units is not None and not host.problem else (
+        'the host sells no units: ' + (host.problem or 'it has no profile'))
+    return [*_units(no_units), *_quantum(host), *_billing(host, no_units),
+            *_guarantee(host, no_units), *_others()]
 
 
-def _units(host: messages.Host) -> Iterator[Capability]:
-    if host.units is None:
-        why = f'the host sells no units: {host.problem or "it has no profile"}'
+def _units(no_units: str) -> Iterator[Capability]:
+    """:param no_units: why the host sells none; '': it does"""
+    if no_units:
         for key in (policy.UNITS_KEY, policy.CAP_KEY, policy.WORK_KEY):
-            yield Capability(key, '', REFUSED, why)
+            yield Capability(key, '', REFUSED, no_units)
         return
     yield Capability(policy.UNITS_KEY, '', ENFORCED)
     yield Capability(policy.CAP_KEY, 'hard', ENFORCED)
     yield Capability(policy.CAP_KEY, 'floor', APPROXIMATED,
                      'a weight among all servers of the host')
     yield Capability(policy.WORK_KEY, '', ENFORCED,
-                     'kinds that the profile lacks are refused')
+                     'refused are kinds that the profile lacks, or does not '
+                     'know well enough')
+    yield Capability(policy.WORK_KEY, work.AUTO, APPROXIMATED,
+                     'by what the agent measures, where it can count '
+                     'instructions')
 
 
 def _quantum(host: messages.Host) -> Iterator[Capability]:
@@ -72,41 +79,50 @@ def _quantum(host: messages.Host) -> Iterator[Capability]:
                     if missing else ''))
         elif name in host.quantum_classes:
             yield Capability(policy.QUANTUM_CLASS_KEY, name, ENFORCED)
+        elif name in (classes.AUTO, classes.NEUTRAL):
+            yield Capability(policy.QUANTUM_CLASS_KEY, name, REFUSED,
+                             'the agent sets no slices now')
         else:
             outcome = measured.get(name)
             yield Capability(
-                policy.QUANTUM_CLASS_KEY, name, IGNORED,
-                'the kernel\'s own slice: ' + (
-                    'slices were not measured since the host booted'
-                    if outcome is None or not outcome.reason
-                    else outcome.reason))
+                policy.QUANTUM_CLASS_KEY, name, REFUSED,
+                'its slice was not measured since the host booted'
+                if outcome is None or not outcome.reason else outcome.reason)
 
 
-def _billing(host: messages.Host) -> Iterator[Capability]:
+def _billing(host: messages.Host, no_units: str) -> Iterator[Capability]:
     for name in ('account', 'charge'):
-        if name in host.dd_billing:
+        if name not in host.dd_billing:
+            yield Capability(policy.DD_BILLING_KEY, name, REFUSED,
+                             'the agent cannot store what servers used')
+        elif name == 'charge' and no_units:
+            yield Capability(policy.DD_BILLING_KEY, name, REFUSED, no_units)
+        else:
             yield Capability(
                 policy.DD_BILLING_KEY, name, APPROXIMATED,
-                'threads are measured; packets and disk requests cost what '
-                'the calibration of I/O found')
-        else:
-            yield Capability(policy.DD_BILLING_KEY, name, REFUSED,
-                             'the agent cannot measure or store their use')
+                'threads are measured; packets and disk requests by the '
+                "profile's costs of I/O, if it has any")
 
 
-def _guarantee(host: messages.Host) -> Iterator[Capability]:
-    if host.guarantee is not None:
-        free = f'{host.guarantee.free_pcpus:.2f} pCPUs are free'
-        yield Capability(policy.GUARANTEE_KEY, 'required', ENFORCED, free)
-        yield Capability(policy.GUARANTEE_KEY, 'preferred', ENFORCED, free)
-        return
-    why = 'the host reserves no CPU time, see [vqos_agent] guarantees_speed'
-    yield Capability(policy.GUARANTEE_KEY, 'required', REFUSED, why)
-    yield Capability(policy.GUARANTEE_KEY, 'preferred', IGNORED,
-                     f'a cap alone: {why}')
+def _guarantee(host: messages.Host, no_units: str) -> Iterator[Capability]:
+    found = host.guarantee
+    if no_units:
+        for name in ('required', 'preferred'):
+            yield Capability(policy.GUARANTEE_KEY, name, REFUSED, no_units)
+    elif found is not None and found.free_pcpus > 0:
+        for name in ('required', 'preferred'):
+            yield Capability(policy.GUARANTEE_KEY, name, ENFORCED,
+                             f'{found.free_pcpus:.2f} pCPUs are free')
+    else:
+        why = ('no CPU time is left to reserve' if found is not None else
+               'the host reserves no CPU time now: see its alarms, and '
+               '[vqos_agent] guarantees_speed')
+        yield Capability(policy.GUARANTEE_KEY, 'required', REFUSED, why)
+        yield Capability(policy.GUARANTEE_KEY, 'preferred', IGNORED,
+                         f'a cap alone: {why}')
 
 
-def _others(host: messages.Host) -> Iterator[Capability]:
+def _others() -> Iterator[Capability]:
     """Extra specs of Nova, beside units."""
     for key in policy.QUOTA_KEYS:
         yield Capability(key, '', REFUSED, 'beside units, which set the same')

@@ -48,8 +48,8 @@ class ShowHost(command.ManageCommand, show.ShowOne):
     """Show one host: its units, profile, classes, servers and alarms.
 
     The column capabilities says what the host makes of each extra spec:
-    enforced, approximated, refused, or ignored, and why. A table has it with
-    -c capabilities alone.
+    enforced, approximated, refused, or ignored, and why. A table has it only
+    with -c capabilities.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,9 @@ them:
 * SMT siblings stay in one pool where the numbers allow it: see cpus.
 * Stability: one vCPU more, less, or of another kind moves at most thrice
   ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
-  as long as the same pools are needed, polluters are on the same sockets, and
-  no wide server that spins begins, or ceases, to fit into its pool, or to need
-  sockets that are joined. That is
+  as long as the same pools are needed, polluters are on the same sockets, as
+  many vCPUs rest, and no wide server that spins begins, or ceases, to fit into
+  its pool, or to need sockets that are joined. That is
   what tests found, not a proof; in the other cases more have to move.
 
 Pure: the result depends on nothing but the vCPUs, the pCPUs and the previous
@@ -87,10 +87,12 @@ class _Previous:
     :ivar sockets: by a vCPU's key the index of its socket
     :ivar quanta: by socket, and by a vCPU's key there, the quantum
     :ivar pcpus: by socket, and by quantum, the pCPUs of that pool
+    :ivar separates: whether vCPUs are confined to pools
     """
 
     def __init__(self, plan: model.Plan | None,
                  host: Sequence[model.Socket]) -> None:
+        self.separates = plan is not None and plan.separates
         indexes = {socket.number: index for index, socket in enumerate(host)}
         self.sockets: dict[model.Key, int] = {}
         self.quanta: dict[int, dict[model.Key, model.Quantum]] = {
@@ -130,8 +132,8 @@ def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
     parts_polluters = (
         len(host) > 1 and any(vcpu.is_polluter for vcpu in vcpus)
         and any(vcpu.kind is model.Kind.CACHE for vcpu in vcpus))
-    contended = sum(not vcpu.rests for vcpu in vcpus) > sum(
-        len(socket.pcpus) for socket in host)
+    contended = _is_contended(
+        vcpus, sum(len(socket.pcpus) for socket in host), previous.separates)
     parts_quanta = contended and len(_quanta(vcpus, slices_us)) > 1
     if not (parts_polluters or parts_quanta) or any(
             guarantees.needed_pcpus(group) > len(socket.pcpus)
@@ -155,6 +157,19 @@ def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
     if not parts_polluters and len(made) == len(host) and len(slices) == 1:
         return None
     return tuple(made)
+
+
+def _is_contended(vcpus: Sequence[model.Vcpu], pcpus: int,
+                  separates: bool) -> bool:
+    """Whether vCPUs want more pCPUs than there are, by one at least.
+
+    :param separates: whether they are separated now: then they stay so until
+        they want a tenth less than there are
+    """
+    # One that rests wants a tenth of a pCPU at most.
+    tenths = sum(1 if vcpu.rests else 10 for vcpu in vcpus)
+    return len(vcpus) > pcpus and (
+        tenths > 9 * pcpus if separates else tenths >= 10 * (pcpus + 1))
 
 
 def _clusters(socket: model.Socket, vcpus: Sequence[model.Vcpu],

@@ -27,9 +27,11 @@ def test_every_key_is_there():
 
 
 @pytest.mark.parametrize('key, values', policy.CHOICES.items())
-def test_every_value_but_off_is_there(key, values):
-    assert {name for name in states() if name.startswith(f'{key}=')} == {
-        f'{key}={value}' for value in values if value != 'off'}
+@pytest.mark.parametrize('fields', [{}, {'units': None}])
+def test_every_value_but_off_is_there(key, values, fields):
+    found = {name for name in states(**fields) if name.startswith(key)}
+    assert found in ({key}, {
+        f'{key}={value}' for value in values if value != 'off'})
 
 
 def test_a_host_that_can_all():
@@ -41,11 +43,18 @@ def test_a_host_that_can_all():
         capabilities.ENFORCED, '1.25 pCPUs are free')
 
 
-def test_a_host_without_a_profile():
-    found = states(units=None, profile=None, problem='it is stale')
-    for name in (policy.UNITS_KEY, policy.CAP_KEY, policy.WORK_KEY):
+@pytest.mark.parametrize('fields, why', [
+    ({'units': None, 'profile': None}, 'it has no profile'),
+    # One that is there, and cannot be used.
+    ({'problem': 'it is stale'}, 'it is stale')])
+def test_a_host_without_units(fields, why):
+    found = states(**fields)
+    for name in (policy.UNITS_KEY, policy.CAP_KEY, policy.WORK_KEY,
+                 'vqos:dd_billing=charge', 'vqos:guarantee=required',
+                 'vqos:guarantee=preferred'):
         assert found[name] == (capabilities.REFUSED,
-                               'the host sells no units: it is stale')
+                               f'the host sells no units: {why}')
+    assert found['vqos:dd_billing=account'][0] == capabilities.APPROXIMATED
 
 
 def test_slices_that_the_kernel_does_not_have():
@@ -54,9 +63,9 @@ def test_slices_that_the_kernel_does_not_have():
         'classes': {'io': {'slice_us': 1000, 'mean_run_us': 3700.0,
                            'enforced': False, 'reason': 'the tick is 4 ms'}}})
     assert found['vqos:quantum_class=io'] == (
-        capabilities.IGNORED, "the kernel's own slice: the tick is 4 ms")
+        capabilities.REFUSED, 'the tick is 4 ms')
     state, why = found['vqos:quantum_class=spin']
-    assert state == capabilities.IGNORED
+    assert state == capabilities.REFUSED
     assert 'not measured' in why
     assert found['vqos:quantum_class=cache'] == (capabilities.ENFORCED, '')
 
@@ -70,8 +79,18 @@ def test_sources_that_recognition_lacks():
 
 def test_what_is_never_ignored():
     """A guarantee, and billing: servers find no place instead."""
-    found = states(guarantee=None, dd_billing=['off'])
+    found = states(guarantee=None, dd_billing=['off'],
+                   quantum_classes=['default'])
     assert {found[name][0] for name in (
         'vqos:guarantee=required', 'vqos:dd_billing=account',
-        'vqos:dd_billing=charge')} == {capabilities.REFUSED}
+        'vqos:dd_billing=charge', 'vqos:quantum_class=auto',
+        'vqos:quantum_class=neutral', 'vqos:quantum_class=cache')} == {
+            capabilities.REFUSED}
+    assert found['vqos:guarantee=preferred'][0] == capabilities.IGNORED
+
+
+def test_a_host_whose_time_is_all_reserved():
+    found = states(guarantee={'total_pcpus': 1.5, 'reserved_pcpus': 1.5,
+                              'free_pcpus': 0.0})
+    assert found['vqos:guarantee=required'][0] == capabilities.REFUSED
     assert found['vqos:guarantee=preferred'][0] == capabilities.IGNORED

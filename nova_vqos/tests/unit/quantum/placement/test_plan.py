@@ -118,6 +118,32 @@ class TestSeparated:
         assert {pool.socket for pool in plan.pools} == {0}
 
 
+class TestRest:
+    @staticmethod
+    def vcpus(busy, resting):
+        return [*of_kind(Kind.CACHE, busy),
+                *(dataclasses.replace(vcpu, rests=True)
+                  for vcpu in of_kind(Kind.DEFAULT, resting))]
+
+    @pytest.mark.parametrize('busy, resting, separates', [
+        (8, 9, False), (8, 10, True), (7, 19, False), (7, 20, True),
+        (9, 1, True)])
+    def test_one_that_rests_counts_as_a_tenth(self, busy, resting, separates):
+        plan = make_plan(self.vcpus(busy, resting), sockets(1, 8))
+        assert plan.separates is separates
+
+    def test_pools_stay_until_a_tenth_less_is_wanted(self):
+        host = sockets(1, 10)
+        before = make_plan(self.vcpus(10, 10), host)
+        assert before.separates
+        for busy, separates in ((9, True), (8, True), (7, False)):
+            vcpus = self.vcpus(10, 10)
+            vcpus[busy:10] = [dataclasses.replace(vcpu, rests=True)
+                              for vcpu in vcpus[busy:10]]
+            assert make_plan(vcpus, host, before).separates is separates
+            assert not make_plan(vcpus, host).separates
+
+
 class TestSpin:
     @pytest.mark.parametrize('width, others, cores, separates, expected', [
         # By count the pool of the wide server would have one pCPU.
