@@ -175,11 +175,12 @@ class Lab:
                     'schemas and APIs of Keystone, Placement, Glance and '
                     'Nova'):
                 openstack.together(
-                    _in_turn(openstack.make_keystone, _api('keystone'),
-                             openstack.make_accounts),
-                    _in_turn(openstack.make_placement, _api('placement')),
-                    _in_turn(openstack.make_glance, _api('glance')),
-                    _in_turn(openstack.make_nova, _api('nova')),
+                    openstack.in_turn(
+                        openstack.make_keystone, _api('keystone'),
+                        openstack.make_accounts),
+                    openstack.in_turn(openstack.make_placement, _api('placement')),
+                    openstack.in_turn(openstack.make_glance, _api('glance')),
+                    openstack.in_turn(openstack.make_nova, _api('nova')),
                     _api('neutron'))
             with process.stage('nova-conductor and nova-scheduler'):
                 # nova-compute asks for the conductor, and then after 10 s.
@@ -491,14 +492,6 @@ def only_one() -> Iterator[None]:
             yield
         finally:
             os.unlink(path)
-
-
-def _in_turn(*steps: Callable[[], object]) -> Callable[[], None]:
-    def run() -> None:
-        for step in steps:
-            step()
-
-    return run
 
 
 def _api(service: str) -> Callable[[], None]:

@@ -35,6 +35,15 @@ def together(*steps: Callable[[], object]) -> None:
         future.result()
 
 
+def in_turn(*steps: Callable[[], object]) -> Callable[[], None]:
+    """:returns: a step that does these steps, one after the other"""
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
 def _manage(program: str, etc: str, *commands: Sequence[str]) -> None:
     """Run commands of a service's own management program, in turn."""
     for command in commands:

@@ -58,12 +58,13 @@ def of_cpu_time(error: float, tolerance: float, quota: float, *,
 
 
 def of_most(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Judge what is claimed of nine out of ten, by a few.
+    """Judge a claim that holds for nine of ten programs, by a few programs.
 
-    One of two that is off shows nothing: it happens in a fifth of all cases.
-    That all are does.
+    One of two programs fails it by chance in a fifth of all runs. So a failure
+    counts only where all of them fail.
 
-    :param verdicts: of each by itself
+    :param verdicts: of each program by itself
+    :returns: likewise, with a failure that does not count as undecided
     """
     if all(verdict is False for verdict in verdicts):
         return list(verdicts)

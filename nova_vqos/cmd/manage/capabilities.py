@@ -57,8 +57,8 @@ def _units(no_units: str) -> Iterator[Capability]:
     yield Capability(policy.CAP_KEY, 'floor', APPROXIMATED,
                      'a weight among all servers of the host')
     yield Capability(policy.WORK_KEY, '', ENFORCED,
-                     'refused are kinds that the profile lacks, or does not '
-                     'know well enough')
+                     'the host refuses kinds that its profile lacks, or does '
+                     'not know well enough')
     yield Capability(policy.WORK_KEY, work.AUTO, APPROXIMATED,
                      'by what the agent measures, where it can count '
                      'instructions')
