@@ -178,7 +178,8 @@ class Lab:
                     openstack.in_turn(
                         openstack.make_keystone, _api('keystone'),
                         openstack.make_accounts),
-                    openstack.in_turn(openstack.make_placement, _api('placement')),
+                    openstack.in_turn(
+                        openstack.make_placement, _api('placement')),
                     openstack.in_turn(openstack.make_glance, _api('glance')),
                     openstack.in_turn(openstack.make_nova, _api('nova')),
                     _api('neutron'))
