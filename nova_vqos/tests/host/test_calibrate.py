@@ -37,7 +37,9 @@ IN_GUEST = ('--in-guest', '--virt-type', 'qemu', '--pcpus', '0')
 # As short as it can be: each measurement has its least rounds.
 SHORT = ('--rounds', '4')
 # So few of a machine with neighbours may leave anything open.
-CPU = ('cpu', '--widest-interval', '10')
+WIDEST_INTERVAL = 10.0
+WIDEST = ('--widest-interval', str(WIDEST_INTERVAL))
+CPU = ('cpu', *WIDEST)
 # One benchmark is as good as all, where it is not about them.
 GOLD = ('--reference', 'gold', '--benchmark', 'integer', *SHORT)
 
@@ -156,7 +158,7 @@ def test_reference(native):
     assert {made.coefficient(pcpu) for pcpu in made.pcpus
             if pcpu in made.cpu_classes[0].pcpus} == {1.0}
     assert validity.staleness(made, fingerprint.of_host(),
-                              max_interval=1.0) == []
+                              max_interval=WIDEST_INTERVAL) == []
     assert os.stat(native).st_mode & 0o777 == 0o644
 
 
@@ -210,7 +212,7 @@ def test_in_a_guest(in_guest, native, scratch):
     assert made.fingerprint['emulator'] == QEMU
     assert made.provenance['virt_type'] == 'qemu'
     assert validity.staleness(made, fingerprint.of_host(emulator=QEMU),
-                              max_interval=1.0) == []
+                              max_interval=WIDEST_INTERVAL) == []
     # Emulation is several times slower than the host: it was in a guest.
     (here,) = made.reference.benchmarks
     there = document.load(native).reference.benchmark('integer')
@@ -281,7 +283,7 @@ def test_a_kind_is_added(integer, tmp_path):
 
     On a machine with any noise.
     """
-    noise = ('--tolerance', '0.9', '--widest-interval', '10')
+    noise = ('--tolerance', '0.9', *WIDEST)
     gold, other = (str(tmp_path / name) for name in ('gold', 'other'))
     shutil.copy(integer, gold)
     calibrate(*CPU, '--against', integer, *SHORT, '--output', other)
@@ -304,7 +306,7 @@ def test_a_kind_is_added_to_guests(in_guest, tmp_path):
     path = str(tmp_path / 'profile.yaml')
     shutil.copy(in_guest, path)
     calibrate('add-kind', 'own', path, '--command', OWN, *SHORT,
-              '--tolerance', '0.9', '--widest-interval', '10')
+              '--tolerance', '0.9', *WIDEST)
     assert document.load(path).reference.benchmark('own').round_events >= 1
 
 
