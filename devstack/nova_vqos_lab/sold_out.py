@@ -31,7 +31,7 @@ _PROMISED_CU = gauge.PROMISED_CU
 _COMPARED = {'stock': 'stock-quota', 'units': 'units', 'guarantee': 'sure'}
 # Instead of a kind of work.
 _CPU_TIME = 'CPU time'
-_CPU_TIME_S = 8.0
+_CPU_TIME_S = 6.0
 _TOLERANCE = 0.03
 _SPINNERS = 8
 # At a quarter of a pCPU, and with all others that begin.
