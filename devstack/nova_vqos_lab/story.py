@@ -51,8 +51,8 @@ _TOO_FAST_CU = 150
 _STOCK_TOLERANCE = 0.1
 # At that tolerance few will do.
 _STOCK_ROUNDS = 3
-# Of the calibrated work, one spans ten periods of the cap or more. A guest boots
-# for half of the time in which its CPU time is looked at.
+# Of the calibrated work, one spans ten periods of the cap or more. At the boot
+# more would end after the windows of CPU time.
 _ROUNDS = {'boot': 6, 'migrated': 10}
 # Of the hosts' paces, as each changes by itself.
 _CALIBRATION_TOLERANCE = 0.05

@@ -16,6 +16,7 @@ from nova_vqos.calibration.probe import vhost
 from nova_vqos.cmd import arguments
 from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
+from nova_vqos.profile import kernel
 from nova_vqos.quantum import probe_result
 
 PROGRAM = 'nova-vqos-probe'
@@ -28,7 +29,7 @@ _OPTS = [
         'record', metavar='FILE',
         help='Write the result to this file, for the agent. Results of an '
              'earlier probe on this boot stay where this one could not '
-             'measure.'),
+             'measure, unless the kernel was set to schedule otherwise.'),
     cfg.StrOpt(
         'format', short='f', default='table', choices=['table', 'json'],
         help='Form of the output.'),
@@ -88,6 +89,9 @@ def _print(form: str, result: probe_result.ProbeResult) -> None:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for line in table:
         print('  '.join(map(str.ljust, line, widths)).rstrip())
+    booted = kernel.preemption_at_boot(kernel.build_options())
+    print(f'This kernel booted with preemption {booted}; now '
+          f'{kernel.Scheduling(result.preemption, result.hrtick)}')
     if result.vhost is not None:
         print('CPU limits hold workers of vhost: '
               + ', '.join(filter(None, (_text(result.vhost.limited),

@@ -6,13 +6,13 @@ profile is stale (:mod:`nova_vqos.profile.validity`).
 """
 
 import functools
-import gzip
 import hashlib
 import os
 import pathlib
 import platform
-import re
 import time
+
+from nova_vqos.profile import kernel
 
 # NOTE: Python names no constant for it. Its resolution is the length of a
 # tick (kernel/time/posix-timers.c), which sysconf(_SC_CLK_TCK) is not.
@@ -46,14 +46,15 @@ def of_host(emulator: str | None = None,
     :returns: texts by name, ``unknown`` where one cannot be read
     """
     root = pathlib.Path(sysroot)
-    kernel = platform.release()
+    options = kernel.build_options(sysroot)
     fingerprint = {
         **_cpuinfo(root / 'proc/cpuinfo'),
         **{name: _first_line(root / path) for name, path in _FILES.items()},
-        'kernel': kernel,
+        'kernel': platform.release(),
         'tick_us': str(tick_us()),
-        'irq_time_accounting': _kernel_option(
-            root, kernel, 'CONFIG_IRQ_TIME_ACCOUNTING'),
+        'preemption': kernel.preemption_at_boot(options, sysroot),
+        'irq_time_accounting': kernel.value(
+            options, 'CONFIG_IRQ_TIME_ACCOUNTING'),
     }
     if emulator is not None:
         fingerprint['emulator'] = emulator
@@ -85,20 +86,6 @@ def _first_line(path: pathlib.Path) -> str:
         return path.read_text().split('\n', 1)[0].strip() or 'unknown'
     except (OSError, ValueError):
         return 'unknown'
-
-
-def _kernel_option(root: pathlib.Path, kernel: str, option: str) -> str:
-    """The value of a build option of the kernel: y, m, or n."""
-    for path, read in ((root / 'proc/config.gz', gzip.open),
-                       (root / f'boot/config-{kernel}', open),
-                       (root / f'lib/modules/{kernel}/config', open)):
-        try:
-            with read(path, 'rt') as file:
-                match = re.search(rf'^{option}=(\w+)$', file.read(), re.M)
-        except (OSError, ValueError, EOFError):
-            continue
-        return match.group(1) if match else 'n'
-    return 'unknown'
 
 
 def _file_hash(path: str) -> str:

@@ -78,6 +78,9 @@ class ProbeResult:
     :ivar measured_at: ISO 8601, UTC
     :ivar outcomes: by quantum class
     :ivar vhost: None: of a probe that did not look
+    :ivar preemption: see :class:`nova_vqos.profile.kernel.Scheduling`; '': of
+        a probe that did not look
+    :ivar hrtick: likewise
     """
 
     kernel: str
@@ -86,6 +89,8 @@ class ProbeResult:
     measured_at: str
     outcomes: Mapping[str, Outcome]
     vhost: Vhost | None = None
+    preemption: str = ''
+    hrtick: str = ''
 
 
 def judge(slice_us: int, mean_run_us: float, turn_us: float,
@@ -143,12 +148,15 @@ def limits_vhost(result: ProbeResult | None) -> bool:
 def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     """A new result, with old outcomes for slices that it could not measure.
 
-    The kernel of a boot does not change: on a host with busy pCPUs earlier
-    measurements still hold.
+    On a host with busy pCPUs earlier measurements still hold, unless the
+    kernel was set to schedule otherwise meanwhile.
 
     :param old: of the same boot
     """
-    if old is None:
+    if old is None or any(
+            was != now and {'', 'unknown'}.isdisjoint((was, now))
+            for was, now in ((old.preemption, new.preemption),
+                             (old.hrtick, new.hrtick))):
         return new
     return dataclasses.replace(
         new, vhost=old.vhost if new.vhost is None or (
@@ -170,6 +178,8 @@ def store(result: ProbeResult, path: str) -> None:
                      for name, outcome in result.outcomes.items()},
         **({} if result.vhost is None
            else {'vhost': document(result.vhost)}),
+        **{name: value for name in ('preemption', 'hrtick')
+           if (value := getattr(result, name))},
     }, indent=2) + '\n', path)
 
 
@@ -232,7 +242,10 @@ def _from_fields(fields: files.Fields) -> ProbeResult:
         outcomes={name: _outcome(files.Fields(value, f'outcomes.{name}'))
                   for name, value in outcomes.items()},
         vhost=_vhost(files.Fields(fields.mapping('vhost'), 'vhost'))
-        if fields.has('vhost') else None)
+        if fields.has('vhost') else None,
+        preemption=(fields.text('preemption')
+                    if fields.has('preemption') else ''),
+        hrtick=fields.text('hrtick') if fields.has('hrtick') else '')
 
 
 def _vhost(fields: files.Fields) -> Vhost:

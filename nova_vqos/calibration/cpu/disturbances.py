@@ -26,7 +26,7 @@ _STEADY_GOVERNORS = ('performance', 'unknown')
 _SPREAD_WARNING = 0.03
 # Of the fingerprint: where to look when speeds are odd.
 _LOGGED = ('cpu_model', 'governor', 'intel_no_turbo', 'boost', 'smt',
-           'irq_time_accounting', 'halt_poll_ns')
+           'preemption', 'irq_time_accounting', 'halt_poll_ns')
 
 
 def observe_before(setting: steps.Setting, fingerprint: Mapping[str, str],

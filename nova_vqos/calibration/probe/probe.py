@@ -16,6 +16,7 @@ from nova_vqos.calibration.probe import spinners
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import topology
 from nova_vqos.profile import fingerprint
+from nova_vqos.profile import kernel
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import probe_result
 
@@ -60,13 +61,15 @@ def measure(slices_us: Mapping[str, int],
             slice_us, None, enforced=False, reason=str(error))
             for slice_us in wanted}
         found[None] = probe_result.Outcome(None, None, enforced=True)
+    scheduling = kernel.scheduling(root)
     return probe_result.ProbeResult(
         kernel=os.uname().release, boot_id=probe_result.boot_id(root),
         tick_us=tick_us,
         measured_at=utc.text(),
         outcomes={classes.DEFAULT: found[None],
                   **{name: found[slice_us]
-                     for name, slice_us in slices_us.items()}})
+                     for name, slice_us in slices_us.items()}},
+        preemption=scheduling.preemption, hrtick=scheduling.hrtick)
 
 
 def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:

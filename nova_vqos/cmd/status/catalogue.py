@@ -65,6 +65,7 @@ CHECKS = (
     Check('Message bus', _COMPUTE, agent.check_bus),
     Check("Agent's answer", _COMPUTE, agent.check_answer),
     Check('Quantum classes', _COMPUTE, profile.check_classes),
+    Check('Preemption', _COMPUTE, profile.check_scheduling),
     Check('vhost', _COMPUTE, profile.check_vhost),
     Check('Permissions', _COMPUTE, host.check_permissions),
     Check('libvirt', _COMPUTE, host.check_libvirt),

@@ -16,7 +16,7 @@ from nova_vqos.cmd.status import machine as machines
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import cgroup
-from nova_vqos.profile import fingerprint
+from nova_vqos.profile import kernel
 
 LEAST_LIBVIRT = (8, 0)
 LEAST_KERNEL = (5, 15)
@@ -229,8 +229,9 @@ def check_halt_polling(machine: machines.Machine
 
 def check_irq_time(machine: machines.Machine) -> Iterator[findings.Finding]:
     """Whether servers pay for interrupts of others."""
-    accounting = fingerprint.of_host(
-        sysroot=machine.root)['irq_time_accounting']
+    accounting = kernel.value(
+        kernel.build_options(machine.root, machine.kernel),
+        'CONFIG_IRQ_TIME_ACCOUNTING')
     if accounting == 'n':
         yield findings.warning(
             'this kernel has no CONFIG_IRQ_TIME_ACCOUNTING: servers pay for '

@@ -10,6 +10,7 @@ from nova_vqos.cmd.status import findings
 from nova_vqos.cmd.status import machine as machines
 from nova_vqos.profile import document
 from nova_vqos.profile import fingerprint
+from nova_vqos.profile import kernel
 from nova_vqos.profile import model
 from nova_vqos.profile import validity
 from nova_vqos.quantum import classes
@@ -112,6 +113,24 @@ def check_classes(machine: machines.Machine) -> Iterator[findings.Finding]:
         if name not in offered:
             yield _why_not(name, slice_us, proof.outcomes.get(name), path)
     yield findings.fact(f'this host offers {", ".join(offered)}')
+
+
+def check_scheduling(machine: machines.Machine
+                     ) -> Iterator[findings.Finding]:
+    """How the kernel schedules, and whether it did so when probed."""
+    now = kernel.scheduling(machine.root, machine.kernel)
+    path = machine.own.get('vqos_agent', 'quantum_proof_path')
+    proof = probe_result.load(machine.path(path), machine.root)
+    if proof is not None and proof.preemption:
+        then = kernel.Scheduling(proof.preemption, proof.hrtick)
+        if any(before != after and kernel.UNKNOWN not in (before, after)
+               for before, after in zip(then, now, strict=True)):
+            yield findings.warning(
+                f'{now} now; when the slices of quantum classes were tried, '
+                f'{then}', 'restart nova-vqos-agent, which tries them again')
+    booted = kernel.preemption_at_boot(kernel.build_options(
+        machine.root, machine.kernel), machine.root, machine.kernel)
+    yield findings.fact(f'{now}; the kernel booted with preemption {booted}')
 
 
 def check_vhost(machine: machines.Machine) -> Iterator[findings.Finding]:

@@ -32,6 +32,7 @@ LEFT_OUT = {
     'test_napi.py': _NESTED,
     'test_partition.py': _NESTED,
     'test_partition_unit.py': _NESTED,
+    'test_scheduling.py': _NESTED,
     'test_vhost.py': _NESTED,
     'test_kvm.py': 'there is no KVM in an emulated machine',
 }

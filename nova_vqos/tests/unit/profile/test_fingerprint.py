@@ -29,7 +29,8 @@ def root(tmp_path):
             'sys/devices/system/cpu/cpufreq/policy0/scaling_governor':
                 'performance\n',
             f'boot/config-{platform.release()}':
-                'CONFIG_HZ=250\nCONFIG_IRQ_TIME_ACCOUNTING=y\n'}.items():
+                'CONFIG_HZ=250\nCONFIG_IRQ_TIME_ACCOUNTING=y\n'
+                'CONFIG_PREEMPT_LAZY=y\n'}.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -42,20 +43,22 @@ def test_of_host(root):
         'cpu_model': 'AMD EPYC 7763', 'cpu_vendor': 'AuthenticAMD',
         'cpu_model_number': '1', 'microcode': '0xa0011d1', 'smt': '1',
         'online_pcpus': '0-7', 'governor': 'performance', 'boost': 'unknown',
-        'irq_time_accounting': 'y'}.items()
+        'irq_time_accounting': 'y', 'preemption': 'lazy'}.items()
     assert found['tick_us'] in ('1000', '2500', '3333', '4000', '10000')
     assert 'emulator' not in found
 
 
 def test_a_host_without_any_facts(tmp_path):
     found = fingerprint.of_host(sysroot=str(tmp_path))
-    assert found['cpu_model'] == found['irq_time_accounting'] == 'unknown'
+    assert {found[name] for name in (
+        'cpu_model', 'irq_time_accounting', 'preemption')} == {'unknown'}
     assert all(isinstance(value, str) for value in found.values())
 
 
 def test_the_running_kernels_own_options_win(root):
     with gzip.open(root / 'proc/config.gz', 'wt') as file:
-        file.write('# CONFIG_IRQ_TIME_ACCOUNTING is not set\n')
+        file.write('CONFIG_HZ=250\n'
+                   '# CONFIG_IRQ_TIME_ACCOUNTING is not set\n')
     assert fingerprint.of_host(sysroot=str(root))['irq_time_accounting'] == 'n'
 
 

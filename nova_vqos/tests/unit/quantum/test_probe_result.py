@@ -155,12 +155,28 @@ class TestMerged:
     def test_the_new_result_counts(self, new, old):
         assert probe_result.merged(new, old) == new
 
+    @pytest.mark.parametrize('was, now, holds', [
+        (('none', 'n'), ('none', 'n'), True),
+        (('none', 'n'), ('none', 'y'), False),
+        (('none', 'n'), ('full', 'n'), False),
+        (('none', 'unknown'), ('none', 'y'), True),
+        (('', ''), ('lazy', 'y'), True)])
+    def test_a_kernel_that_was_set_otherwise(self, was, now, holds):
+        old, new = (dataclasses.replace(
+            self.OLD, preemption=preemption, hrtick=hrtick)
+            for preemption, hrtick in (was, now))
+        new = dataclasses.replace(new, outcomes={'cache': self.UNKNOWN})
+        merged = probe_result.merged(new, old)
+        assert (merged.outcomes['cache'] != self.UNKNOWN) is holds
+        assert (merged.preemption, merged.hrtick) == now
+
 
 class TestFile:
     def test_roundtrip(self, path, root):
         result = make_result(io=3990.0, cache=70_100.0)
         result = dataclasses.replace(result, outcomes={
-            **result.outcomes, 'spin': Outcome(1000, None, None, 'why')})
+            **result.outcomes, 'spin': Outcome(1000, None, None, 'why')},
+            preemption='lazy', hrtick='n')
         probe_result.store(result, path)
         assert probe_result.load(path, root) == result
         assert os.stat(path).st_mode & 0o777 == 0o644

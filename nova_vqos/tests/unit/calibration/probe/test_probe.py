@@ -56,6 +56,8 @@ def host(tmp_path, monkeypatch):
     """A host of four pCPUs; the test says how busy they are."""
     for path, text in {
             'proc/sys/kernel/random/boot_id': 'boot-1\n',
+            'sys/kernel/debug/sched/preempt': 'none full (lazy)\n',
+            'sys/kernel/debug/sched/features': 'LAG HRTICK\n',
             'sys/devices/system/cpu/online': '0-3\n'}.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +121,7 @@ def test_what_is_seen(host):
     assert 'the same as the default' in proof.outcomes['io'].reason
     assert proof.outcomes['cache'].slice_us == LONG_US
     assert proof.outcomes['cache'].mean_run_us == pytest.approx(75_000)
+    assert (proof.preemption, proof.hrtick) == ('lazy', 'y')
 
 
 def test_the_idlest_pcpu_is_tried(host):
@@ -248,7 +251,7 @@ class TestCommand:
 
     def test_a_table(self, run, capsys):
         assert run() == 0
-        head, _default, io, _spin, cache, workers = (
+        head, _default, io, _spin, cache, scheduling, workers = (
             capsys.readouterr().out.splitlines())
         assert head.split() == ['class', 'slice_us', 'mean_run_us',
                                 'enforced', 'reason']
@@ -256,6 +259,8 @@ class TestCommand:
         assert io.split()[3] == 'no'
         assert cache.split()[:2] == ['cache', '80000']
         assert cache.split()[3:] == ['yes', '-']
+        assert scheduling.split()[-1] == 'on'
+        assert 'lazy' in scheduling
         assert 'vhost: -, not measured' in workers
 
     @pytest.mark.parametrize('found', [

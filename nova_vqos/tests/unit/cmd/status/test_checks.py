@@ -85,6 +85,14 @@ def load_vhost(found):
                 lambda host: host.probe(vhost=found))
 
 
+def schedule(now, then):
+    """The kernel schedules otherwise than when it was probed."""
+    return both(
+        write('sys/kernel/debug/sched/preempt', f'none ({now[0]})\n'),
+        write('sys/kernel/debug/sched/features', f'LAG {now[1]}\n'),
+        lambda host: host.probe(scheduling=then))
+
+
 def partition(pcpus, state='root'):
     """With a partition of servers."""
     return both(
@@ -297,6 +305,10 @@ WRONG = [
      'hold workers of vhost: not measured: busy'),
 
     ('Permissions', mode(at.OWN_CONF, 0o644), 2, 'the password of'),
+    ('Preemption', schedule(('full', 'HRTICK'), ('lazy', 'y')), 1,
+     'preemption is full, .* tried, preemption is lazy'),
+    ('Preemption', schedule(('full', 'HRTICK'), ('full', 'n')), 1,
+     'HRTICK is on now; .* HRTICK is off'),
     ('Permissions', mode(at.STATE, 0o666), 2, 'chmod go-w /run/nova-vqos'),
     ('Permissions', mode(at.HOOK_CONF, 0o664), 2,
      'chmod go-w /etc/nova-vqos/hook.conf'),
@@ -424,6 +436,16 @@ def test_a_weight_that_is_enough(host, weight):
     host.write(f'{at.NET}/dev_weight', f'{weight}\n')
     host.write(f'{at.NET}/netdev_budget', '1000\n')
     assert run('NAPI', host).code == at.Code.SUCCESS
+
+
+@pytest.mark.parametrize('then', [
+    ('', ''), ('unknown', 'unknown'), ('lazy', 'unknown')])
+def test_what_only_root_sees_is_no_change(host, then):
+    """Neither does a probe of an earlier version say that it changed."""
+    schedule(('lazy', 'HRTICK'), then)(host)
+    found = run('Preemption', host)
+    assert found.code == at.Code.SUCCESS
+    assert 'lazy, HRTICK is on' in found.details
 
 
 def test_what_the_kernel_does_not_say_stays_unknown(host):
