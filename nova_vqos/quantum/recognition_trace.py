@@ -82,11 +82,14 @@ class Record:
 
 @dataclasses.dataclass(slots=True)
 class Phase:
-    """A vCPU from one change of its kind to the next.
+    """A vCPU from one change of what is recognised to the next.
 
     :ivar from_s: its first sample, since the trace began
     :ivar to_s: its last sample before the next change
     :ivar kind: None: not recognised
+    :ivar pollutes: whether it evicts the cache lines of others
+    :ivar is_sensitive: whether long slices of others would hurt it
+    :ivar rests: whether it hardly wants to run
     :ivar cursors: their means at the first sample
     """
 
@@ -96,6 +99,8 @@ class Phase:
     to_s: float
     kind: model.Kind | None
     pollutes: bool
+    is_sensitive: bool
+    rests: bool
     cursors: recognition.Cursors
 
 
@@ -117,12 +122,13 @@ def replay(records: Iterable[Record],
         for record in reading:
             key = record.key
             recognizer.add(key, record.sample, record.thread)
-            kind, pollutes = recognizer.kind(key), recognizer.pollutes(key)
+            found = (recognizer.kind(key), recognizer.pollutes(key),
+                     recognizer.is_sensitive(key), recognizer.rests(key))
             phase = latest.get(key)
-            if phase is None or (phase.kind, phase.pollutes) != (kind,
-                                                                 pollutes):
+            if phase is None or found != (phase.kind, phase.pollutes,
+                                          phase.is_sensitive, phase.rests):
                 phase = latest[key] = Phase(
-                    *key, now_s, now_s, kind, pollutes, recognizer.means(key))
+                    *key, now_s, now_s, *found, recognizer.means(key))
                 phases.append(phase)
             phase.to_s = now_s
     return sorted(phases, key=lambda phase: (phase.server, phase.vcpu,

@@ -234,6 +234,19 @@ class TestReplay:
             (0, 9, 9, Kind.NEUTRAL)]
 
 
+    @pytest.mark.parametrize('ready, found', [
+        (None, [(True, False)]), (1.0, [(True, False), (False, False)]),
+        (0.05, [(True, False), (True, True)])])
+    def test_what_keeps_a_vcpu_out_of_pools(self, ready, found):
+        records = [recognition_trace.Record(
+            float(number), 'a', 0, 7, recognition.Sample(
+                0.0, 0.0, 1.0, 0.0, ready=ready)) for number in range(20)]
+        phases = [phase for phase in recognition_trace.replay(records, LIMITS)
+                  if phase.kind is Kind.NEUTRAL]
+        assert [(phase.is_sensitive, phase.rests)
+                for phase in phases][-len(found):] == found
+
+
 class TestCommand:
     @pytest.fixture
     def path(self, tmp_path):
@@ -255,8 +268,10 @@ class TestCommand:
         columns, rows = self.run(path)
         found = [dict(zip(columns, row, strict=True)) for row in rows]
         assert [(row['server'], row['vcpu'], row['from_s'], row['to_s'],
-                 row['kind'], row['pollutes']) for row in found] == [
-            ('a', 0, 0, 10, None, False), ('a', 0, 15, 25, 'io', False)]
+                 row['kind'], row['pollutes'], row['sensitive'], row['rests'])
+                for row in found] == [
+            ('a', 0, 0, 10, None, False, True, False),
+            ('a', 0, 15, 25, 'io', False, True, False)]
         assert found[1]['io_cursor'] == 90
         assert found[1]['cache_cursor'] is None
 
