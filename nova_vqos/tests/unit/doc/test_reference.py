@@ -20,11 +20,11 @@ from nova_vqos.tests.fixtures import project
 
 pytestmark = project.needs_checkout
 
-REFERENCE = 'doc/source/reference'
+SOURCE = 'doc/source'
 
 
 def read(page):
-    return (project.TOP / REFERENCE / page).read_text()
+    return (project.TOP / SOURCE / page).read_text()
 
 
 def section(page, title):
@@ -52,7 +52,7 @@ def shape(value):
 
 class TestNotifications:
     def test_the_example_equals_the_message(self, host):
-        page = section('notifications.rst', outbox.USAGE)
+        page = section('reference/notifications.rst', outbox.USAGE)
         found = re.search(r'code-block:: json\n\n((?: +.*\n|\n)+)', page)
         example = json.loads(textwrap.dedent(found[1]))
         sent = host.sent.usages[0]
@@ -60,14 +60,14 @@ class TestNotifications:
         assert example['payload_version'] == sent['payload_version']
 
     def test_the_other_has_what_is_said_of_it(self, host):
-        page = section('notifications.rst', outbox.OVERDRAWN)
+        page = section('reference/notifications.rst', outbox.OVERDRAWN)
         left_out = set(re.findall('``(.+?)``', page.partition('without')[2]))
         event, = host.sent.events
         assert set(event) == set(host.sent.usages[0]) - left_out
 
 
 def test_the_example_of_a_profile_is_one():
-    text = read('profile.yaml')
+    text = read('reference/profile.yaml')
     found = document.loads(text)
     assert found.io_profile is not None
     assert found.quantum_profile is not None
@@ -75,14 +75,14 @@ def test_the_example_of_a_profile_is_one():
 
 
 def test_all_groups_of_options_are_explained():
-    page = read('options.rst')
+    page = read('configuration/options.rst')
     for group, _options in opts.list_opts():
         if group is not None:
             assert f'``[{group.name}]``' in page
 
 
 def test_all_files_are_explained():
-    page = read('files.rst')
+    page = read('configuration/files.rst')
     paths = [option.default for _group, options in opts.list_opts()
              for option in options if str(option.default).startswith('/')]
     for path in (*paths, default_path.HOOK_CONFIG, default_path.CONFIG):
