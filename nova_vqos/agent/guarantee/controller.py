@@ -195,6 +195,9 @@ class GuaranteeController(controller.Controller):
                 return
             state.taken_pcpus = needed_pcpus
             state.counted_pcpus = float(vcpus + io)
+        elif problem := self._above_kept(self._growth_pcpus(server, wanted)):
+            self._record(server, problem)
+            return
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
@@ -390,16 +393,29 @@ class GuaranteeController(controller.Controller):
                 f'which leaves {max(0.0, free_pcpus):.3f} pCPUs to reserve, '
                 f'and it needs {needed_pcpus:.3f}')
 
+    def _growth_pcpus(self, server: servers.Server,
+                      wanted: states.Wanted) -> float:
+        """What a server is to have beyond what it has, as the kernel counts
+        it: it has more units, or its host is slower than it was.
+        """
+        if server.reserved is None:
+            return 0.0
+        io = server.reserved.pcpus - sum(
+            one.share for one in server.reserved.vcpus.values())
+        return (float(wanted.whole_pcpus(io))
+                - self._states[server].counted_pcpus)
+
     def _above_kept(self, needed_pcpus: float) -> str:
         """Why no more is to be reserved, though the kernel would; '': it is.
 
         NOTE: the kernel does not know what is kept for servers that pay for
         their I/O, and would give it to any other.
 
-        :param needed_pcpus: as the kernel counts it
+        :param needed_pcpus: beyond what it has, as the kernel counts it
         """
-        if self._total_pcpus is None or not any(
-                state.is_kept_some for state in self._states.values()):
+        if (needed_pcpus <= float(_RESOLUTION_PCPUS)
+                or self._total_pcpus is None or not any(
+                    state.is_kept_some for state in self._states.values())):
             return ''
         free_pcpus = float(self._total_pcpus) - sum(
             state.counted_pcpus for state in self._states.values())

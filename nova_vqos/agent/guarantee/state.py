@@ -2,6 +2,7 @@
 """What is known of the guarantee of one server."""
 
 from fractions import Fraction
+import math
 import typing as ty
 
 from nova_vqos import guarantee
@@ -34,6 +35,17 @@ class Wanted(ty.NamedTuple):
     split: io_share.Split
     whole_vcpu: Fraction
     least_io: Fraction
+
+    def whole_pcpus(self, reserved_io: Fraction) -> Fraction:
+        """What the server is to have where it owes nothing for I/O.
+
+        :param reserved_io: what all of its threads of I/O have now
+        :returns: of a pCPU's time, of all its threads
+        """
+        # Their part is rounded, and may be one of fewer units.
+        threads = min(guarantee.IO_THREADS, math.ceil(
+            reserved_io / self.least_io - Fraction(1, 10)))
+        return self.whole_vcpu * len(self.vcpus) + self.least_io * threads
 
 
 class Seen(ty.NamedTuple):

@@ -211,6 +211,36 @@ class TestOneThatPaysForItsIo:
         self.serve(world, 6, 0)
         assert world.host.reservations[fakes.UUID] == (VCPU, IO)
 
+    def test_what_it_lacks_is_not_taken_by_one_that_grows(self, world):
+        other = '22222222-2222-4333-8444-555555555555'
+        world.boot(other, specs=fakes.make_specs(guarantee='required'))
+        world.tick(2)
+        before = world.host.reservations[other]
+        self.serve(world, 20, 0.3)
+        # The kernel would reserve it: 0.65 of 0.8 pCPUs more.
+        world.change(uuid=other, extra_specs=fakes.make_specs(
+            '120', guarantee='required'))
+        self.serve(world, 4, 0.3)
+        assert world.host.reservations[other] == before
+        assert 'pay for their I/O' in world.report(other)['guarantee'][
+            'problem']
+        self.serve(world, 6, 0)
+        assert world.host.reservations[fakes.UUID] == (VCPU, IO)
+        # It has less than it is to have, and says so.
+        assert world.report(other)['guarantee']['since'] is None
+        assert world.report()['guarantee']['problem'] == ''
+
+    def test_one_that_grows_gets_what_nobody_needs(self, world):
+        other = '22222222-2222-4333-8444-555555555555'
+        world.boot(other, specs=fakes.make_specs(guarantee='required'))
+        world.tick(2)
+        self.serve(world, 20, 0.15)
+        world.change(uuid=other, extra_specs=fakes.make_specs(
+            '90', guarantee='required'))
+        self.serve(world, 4, 0.15)
+        assert world.host.reservations[other][0].share == Fraction(45, 100)
+        assert world.report(other)['guarantee']['problem'] == ''
+
     def test_has_all_of_it_when_the_agent_ends(self, world):
         self.serve(world, 20, 0.15)
         world.executor.use_threads(1)
