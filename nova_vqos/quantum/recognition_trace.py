@@ -103,6 +103,11 @@ class Phase:
     rests: bool
     cursors: recognition.Cursors
 
+    @property
+    def recognised(self) -> tuple[model.Kind | None, bool, bool, bool]:
+        """What is the same in all of it."""
+        return self.kind, self.pollutes, self.is_sensitive, self.rests
+
 
 def replay(records: Iterable[Record],
            limits: recognition.Limits) -> list[Phase]:
@@ -122,13 +127,13 @@ def replay(records: Iterable[Record],
         for record in reading:
             key = record.key
             recognizer.add(key, record.sample, record.thread)
-            found = (recognizer.kind(key), recognizer.pollutes(key),
-                     recognizer.is_sensitive(key), recognizer.rests(key))
+            now = Phase(
+                *key, now_s, now_s, recognizer.kind(key),
+                recognizer.pollutes(key), recognizer.is_sensitive(key),
+                recognizer.rests(key), recognizer.means(key))
             phase = latest.get(key)
-            if phase is None or found != (phase.kind, phase.pollutes,
-                                          phase.is_sensitive, phase.rests):
-                phase = latest[key] = Phase(
-                    *key, now_s, now_s, *found, recognizer.means(key))
+            if phase is None or phase.recognised != now.recognised:
+                phase = latest[key] = now
                 phases.append(phase)
             phase.to_s = now_s
     return sorted(phases, key=lambda phase: (phase.server, phase.vcpu,
