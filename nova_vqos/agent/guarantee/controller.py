@@ -195,15 +195,32 @@ class GuaranteeController(controller.Controller):
                 return
             state.taken_pcpus = needed_pcpus
             state.counted_pcpus = float(vcpus + io)
-        elif problem := self._above_kept(self._growth_pcpus(server, wanted)):
-            self._record(server, problem)
-            return
+            state.held_share = None
+        wanted, state.withheld = self._withheld(server, terms, wanted)
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
             server, functools.partial(self._reserve, server, wanted),
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
+
+    def _withheld(self, server: servers.Server, terms: controller.HostTerms,
+                  wanted: states.Wanted) -> tuple[states.Wanted, str]:
+        """What a server that grows is to have, and why that is not all.
+
+        With what it had it goes on to pay for its I/O, and to have back what
+        it paid.
+        """
+        held_share = self._states[server].held_share
+        if held_share is None or wanted.split.entitled <= held_share:
+            return wanted, ''
+        held = self._wanted(server, terms, most_share=held_share)
+        if isinstance(held, str):
+            return wanted, ''
+        problem = self._above_kept(
+            float(wanted.whole_pcpus - held.whole_pcpus),
+            keeps=wanted.vcpu.share < wanted.whole_vcpu)
+        return (held, problem) if problem else (wanted, '')
 
     def is_settled(self, server: servers.Server) -> bool:
         """Whether nothing is left to be done before something changes."""
@@ -248,7 +265,9 @@ class GuaranteeController(controller.Controller):
         for server, state in self._states.items():
             if not state.is_kept_some and state.io.share is None:
                 continue
-            wanted = self._wanted(server, self._terms, is_whole=True)
+            wanted = self._wanted(
+                server, self._terms, is_whole=True,
+                most_share=state.held_share if state.withheld else None)
             if not isinstance(wanted, str):
                 writes[self._executor.submit(
                     self._reserve, server, wanted)] = server
@@ -325,11 +344,13 @@ class GuaranteeController(controller.Controller):
             anew=self._reserves(server))
 
     def _wanted(self, server: servers.Server, terms: controller.HostTerms,
-                *, is_whole: bool = False) -> states.Wanted | str:
+                *, is_whole: bool = False,
+                most_share: Fraction | None = None) -> states.Wanted | str:
         """What is to be reserved; or why nothing is.
 
         :param is_whole: whether its vCPUs are to have all, whatever its I/O
             needs or owes
+        :param most_share: of a pCPU, for each vCPU; None: all of its units
         """
         if self._scale is None:
             return self._problem if self._is_on else _NO_SCALE
@@ -349,6 +370,8 @@ class GuaranteeController(controller.Controller):
                                server.coefficient(terms.profile))
         if tune.cap is not None:
             entitled = min(entitled, tune.cap.share)
+        if most_share is not None:
+            entitled = min(entitled, most_share)
         if entitled > guarantee.MOST_SHARE:
             return (f'a vCPU needs {float(entitled):.0%} of a pCPU, more than '
                     'can be guaranteed')
@@ -393,29 +416,18 @@ class GuaranteeController(controller.Controller):
                 f'which leaves {max(0.0, free_pcpus):.3f} pCPUs to reserve, '
                 f'and it needs {needed_pcpus:.3f}')
 
-    def _growth_pcpus(self, server: servers.Server,
-                      wanted: states.Wanted) -> float:
-        """What a server is to have beyond what it has, as the kernel counts
-        it: it has more units, or its host is slower than it was.
-        """
-        if server.reserved is None:
-            return 0.0
-        io = server.reserved.pcpus - sum(
-            one.share for one in server.reserved.vcpus.values())
-        return (float(wanted.whole_pcpus(io))
-                - self._states[server].counted_pcpus)
-
-    def _above_kept(self, needed_pcpus: float) -> str:
+    def _above_kept(self, needed_pcpus: float, *, keeps: bool = False) -> str:
         """Why no more is to be reserved, though the kernel would; '': it is.
 
         NOTE: the kernel does not know what is kept for servers that pay for
         their I/O, and would give it to any other.
 
         :param needed_pcpus: beyond what it has, as the kernel counts it
+        :param keeps: whether some of it will be kept: the kernel, which is
+            asked for the rest, would refuse it when the debt is paid
         """
-        if (needed_pcpus <= float(_RESOLUTION_PCPUS)
-                or self._total_pcpus is None or not any(
-                    state.is_kept_some for state in self._states.values())):
+        if self._total_pcpus is None or not (keeps or any(
+                state.is_kept_some for state in self._states.values())):
             return ''
         free_pcpus = float(self._total_pcpus) - sum(
             state.counted_pcpus for state in self._states.values())
@@ -441,7 +453,9 @@ class GuaranteeController(controller.Controller):
         self._record_reserved(server, reserved)
         missing = (state.wanted is not None and self._reserves(server)
                    and state.wanted.vcpus - reserved.vcpus.keys())
-        self._record(server, reserved.refusal or (
+        if state.wanted is not None and not reserved.refusal:
+            state.held_share = state.wanted.split.entitled
+        self._record(server, reserved.refusal or state.withheld or (
             'not all of its vCPUs have a thread yet' if missing else ''))
 
     def _record_reserved(self, server: servers.Server,
@@ -457,10 +471,15 @@ class GuaranteeController(controller.Controller):
         io = reserved.pcpus - vcpus
         kept = Fraction(0)
         if state.wanted is not None:
+            whole = state.wanted.whole_vcpu
+            if reserved.refusal and state.held_share is not None:
+                # Nothing is kept for a growth that the kernel refused.
+                whole *= min(Fraction(1), state.held_share
+                             / state.wanted.split.entitled)
             # What its threads of I/O have above the least, vCPUs will have.
-            kept = max(kept, state.wanted.whole_vcpu * len(reserved.vcpus)
-                       - vcpus - io * (1 - state.wanted.least_io
-                                       / state.wanted.io.share))
+            kept = max(kept, whole * len(reserved.vcpus) - vcpus
+                       - io * (1 - state.wanted.least_io
+                               / state.wanted.io.share))
         state.is_kept_some = kept > _RESOLUTION_PCPUS
         state.taken_pcpus = self._time_pcpus(vcpus + kept, io,
                                              _reclaims(server))

@@ -2,7 +2,6 @@
 """What is known of the guarantee of one server."""
 
 from fractions import Fraction
-import math
 import typing as ty
 
 from nova_vqos import guarantee
@@ -36,16 +35,11 @@ class Wanted(ty.NamedTuple):
     whole_vcpu: Fraction
     least_io: Fraction
 
-    def whole_pcpus(self, reserved_io: Fraction) -> Fraction:
-        """What the server is to have where it owes nothing for I/O.
-
-        :param reserved_io: what all of its threads of I/O have now
-        :returns: of a pCPU's time, of all its threads
-        """
-        # Their part is rounded, and may be one of fewer units.
-        threads = min(guarantee.IO_THREADS, math.ceil(
-            reserved_io / self.least_io - Fraction(1, 10)))
-        return self.whole_vcpu * len(self.vcpus) + self.least_io * threads
+    @property
+    def whole_pcpus(self) -> Fraction:
+        """What the server is to have where it owes nothing for I/O."""
+        return (self.whole_vcpu * len(self.vcpus)
+                + self.least_io * guarantee.IO_THREADS)
 
 
 class Seen(ty.NamedTuple):
@@ -72,6 +66,9 @@ class GuaranteeState:
         is kept for it; or will take while the first try is under way
     :ivar counted_pcpus: the same as the kernel counts it
     :ivar is_kept_some: whether anything is kept for it
+    :ivar held_share: of a pCPU, what each vCPU was to have when all of it was
+        reserved last; None: not known
+    :ivar withheld: why it is not reserved more than that; '': it may be
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
@@ -89,6 +86,8 @@ class GuaranteeState:
         self.wanted: Wanted | None = None
         self.taken_pcpus = self.counted_pcpus = 0.0
         self.is_kept_some = False
+        self.held_share: Fraction | None = None
+        self.withheld = ''
         self.since_s: float | None = None
         self.problem = ''
         self.said_kept = False

@@ -230,6 +230,27 @@ class TestOneThatPaysForItsIo:
         assert world.report(other)['guarantee']['since'] is None
         assert world.report()['guarantee']['problem'] == ''
 
+    def test_one_that_pays_and_grows_has_back_what_it_had(self, world):
+        """By a new calibration; there is no time for more."""
+        world.host.free_pcpus = Fraction(1, 20)
+        world.tick(1000)
+        self.serve(world, 20, 0.15)
+        document.store(fakes.make_profile(coefficient=0.8),
+                       str(world.profile_path))
+        world.tick(12)
+        # 60 CU are 0.75 of such a pCPU.
+        self.serve(world, 20, 0.3)
+        owes = self.vcpu(world)
+        assert owes < 0.28
+        assert 'pay for their I/O' in world.report()['guarantee']['problem']
+        self.serve(world, 20, 0.4)
+        assert self.vcpu(world) < owes - 0.02
+        self.serve(world, 20, 0)
+        assert world.host.reservations[fakes.UUID][0] == VCPU
+        # The kernel was asked for more, and has no more.
+        assert 'not enough' in world.report()['guarantee']['problem']
+        assert self.reserved_pcpus(world) == pytest.approx((0.65, 0.65))
+
     def test_one_that_grows_gets_what_nobody_needs(self, world):
         other = '22222222-2222-4333-8444-555555555555'
         world.boot(other, specs=fakes.make_specs(guarantee='required'))
