@@ -43,7 +43,7 @@ class Scheduling(ty.NamedTuple):
 
     def __str__(self) -> str:
         hrtick = {'y': 'on', 'n': 'off'}.get(self.hrtick, self.hrtick)
-        return f'preemption is {self.preemption}, HRTICK is {hrtick}'
+        return f'preemption {self.preemption}, HRTICK {hrtick}'
 
 
 def scheduling(root: str = '/', release: str | None = None) -> Scheduling:

@@ -27,6 +27,9 @@ LIKE_DEFAULT = 0.25
 # shorter than a tick is enforced exactly, by timers, or not at all.
 _LEAST, _MOST = 0.5, 1.5
 
+# Of preemption and HRTICK; '' is of a probe that did not look.
+_UNKNOWN = frozenset(('', 'unknown'))
+
 _MOST_OUTCOMES = 64
 _MAX_US = 1e9
 
@@ -145,25 +148,37 @@ def limits_vhost(result: ProbeResult | None) -> bool:
             or result.vhost.limited is not False)
 
 
+def is_changed(before: tuple[str, str], now: tuple[str, str]) -> bool:
+    """Whether the kernel was set to schedule otherwise, as far as is known.
+
+    :param before: preemption and HRTICK, see :class:`ProbeResult`
+    :param now: likewise
+    """
+    return any(was != now and _UNKNOWN.isdisjoint((was, now))
+               for was, now in zip(before, now, strict=True))
+
+
 def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     """A new result, with old outcomes for slices that it could not measure.
 
-    On a host with busy pCPUs earlier measurements still hold, unless the
-    kernel was set to schedule otherwise meanwhile.
+    On a host with busy pCPUs earlier measurements still hold, those of slices
+    unless the kernel was set to schedule otherwise meanwhile.
 
     :param old: of the same boot
     """
-    if old is None or any(
-            was != now and {'', 'unknown'}.isdisjoint((was, now))
-            for was, now in ((old.preemption, new.preemption),
-                             (old.hrtick, new.hrtick))):
+    if old is None:
         return new
-    return dataclasses.replace(
+    new = dataclasses.replace(
         new, vhost=old.vhost if new.vhost is None or (
             new.vhost.limited is None and old.vhost is not None
-            and old.vhost.limited is not None) else new.vhost,
-        outcomes={name: _latest(outcome, old.outcomes.get(name))
-                  for name, outcome in new.outcomes.items()})
+            and old.vhost.limited is not None) else new.vhost)
+    if is_changed((old.preemption, old.hrtick), (new.preemption, new.hrtick)):
+        return new
+    return dataclasses.replace(
+        new, outcomes={name: _latest(outcome, old.outcomes.get(name))
+                       for name, outcome in new.outcomes.items()},
+        preemption=_known(new.preemption, old.preemption),
+        hrtick=_known(new.hrtick, old.hrtick))
 
 
 def store(result: ProbeResult, path: str) -> None:
@@ -218,6 +233,11 @@ def boot_id(root: str = '/') -> str:
     path = os.path.join(root, 'proc/sys/kernel/random/boot_id')
     with open(path, encoding='ascii') as file:
         return file.read().strip()
+
+
+def _known(new: str, old: str) -> str:
+    """What outcomes were measured with, of which some may be the old ones."""
+    return old if new in _UNKNOWN and old not in _UNKNOWN else new
 
 
 def _latest(new: Outcome, old: Outcome | None) -> Outcome:

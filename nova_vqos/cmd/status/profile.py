@@ -123,14 +123,15 @@ def check_scheduling(machine: machines.Machine
     proof = probe_result.load(machine.path(path), machine.root)
     if proof is not None and proof.preemption:
         then = kernel.Scheduling(proof.preemption, proof.hrtick)
-        if any(before != after and kernel.UNKNOWN not in (before, after)
-               for before, after in zip(then, now, strict=True)):
+        if probe_result.is_changed(then, now):
             yield findings.warning(
-                f'{now} now; when the slices of quantum classes were tried, '
-                f'{then}', 'restart nova-vqos-agent, which tries them again')
+                'the kernel was set to schedule otherwise since the slices of '
+                f'quantum classes were tried: then {then}; now {now}',
+                'restart nova-vqos-agent, which tries them again')
     booted = kernel.preemption_at_boot(kernel.build_options(
         machine.root, machine.kernel), machine.root, machine.kernel)
-    yield findings.fact(f'{now}; the kernel booted with preemption {booted}')
+    yield findings.fact(
+        f'the kernel booted with preemption {booted}; now {now}')
 
 
 def check_vhost(machine: machines.Machine) -> Iterator[findings.Finding]:

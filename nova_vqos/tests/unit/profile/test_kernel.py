@@ -109,7 +109,7 @@ def test_hrtick(root, features, built, hrtick):
 def test_nothing_can_be_read(tmp_path):
     found = kernel.scheduling(str(tmp_path), RELEASE)
     assert found == ('unknown', 'unknown')
-    assert str(found) == 'preemption is unknown, HRTICK is unknown'
+    assert str(found) == 'preemption unknown, HRTICK unknown'
 
 
 def test_the_running_kernels_own_options_win(root, tmp_path):

@@ -160,15 +160,27 @@ class TestMerged:
         (('none', 'n'), ('none', 'y'), False),
         (('none', 'n'), ('full', 'n'), False),
         (('none', 'unknown'), ('none', 'y'), True),
-        (('', ''), ('lazy', 'y'), True)])
+        (('', ''), ('lazy', 'y'), True), (('', 'y'), ('lazy', 'n'), False)])
     def test_a_kernel_that_was_set_otherwise(self, was, now, holds):
+        vhost = probe_result.Vhost(0.99, limited=False)
         old, new = (dataclasses.replace(
             self.OLD, preemption=preemption, hrtick=hrtick)
             for preemption, hrtick in (was, now))
-        new = dataclasses.replace(new, outcomes={'cache': self.UNKNOWN})
-        merged = probe_result.merged(new, old)
+        merged = probe_result.merged(
+            dataclasses.replace(new, outcomes={'cache': self.UNKNOWN}),
+            dataclasses.replace(old, vhost=vhost))
         assert (merged.outcomes['cache'] != self.UNKNOWN) is holds
         assert (merged.preemption, merged.hrtick) == now
+        # That does not depend on it.
+        assert merged.vhost == vhost
+
+    def test_a_change_is_seen_over_a_probe_that_could_not_look(self):
+        result = dataclasses.replace(self.OLD, preemption='none', hrtick='n')
+        for preemption, hrtick in (('unknown', 'unknown'), ('none', 'y')):
+            result = probe_result.merged(dataclasses.replace(
+                self.OLD, preemption=preemption, hrtick=hrtick,
+                outcomes={'cache': self.UNKNOWN}), result)
+        assert result.outcomes['cache'] == self.UNKNOWN
 
 
 class TestFile:

@@ -237,7 +237,7 @@ class TestReplay:
     @pytest.mark.parametrize('ready, found', [
         (None, [(True, False)]), (1.0, [(True, False), (False, False)]),
         (0.05, [(True, False), (True, True)])])
-    def test_what_keeps_a_vcpu_out_of_pools(self, ready, found):
+    def test_what_else_decides_about_pools(self, ready, found):
         records = [recognition_trace.Record(
             float(number), 'a', 0, 7, recognition.Sample(
                 0.0, 0.0, 1.0, 0.0, ready=ready)) for number in range(20)]
