@@ -196,7 +196,7 @@ class GuaranteeController(controller.Controller):
             state.taken_pcpus = needed_pcpus
             state.counted_pcpus = float(vcpus + io)
             state.held_share = None
-        wanted, state.withheld = self._withheld(server, terms, wanted)
+        wanted = self._grown(server, terms, wanted)
         state.seen, state.wanted = seen, wanted
         state.reserving = True
         self._jobs.begin(
@@ -204,23 +204,46 @@ class GuaranteeController(controller.Controller):
             functools.partial(self._finish, server),
             functools.partial(self._fail, server))
 
-    def _withheld(self, server: servers.Server, terms: controller.HostTerms,
-                  wanted: states.Wanted) -> tuple[states.Wanted, str]:
-        """What a server that grows is to have, and why that is not all.
+    def _grown(self, server: servers.Server, terms: controller.HostTerms,
+               wanted: states.Wanted) -> states.Wanted:
+        """What a server is to have now: less where it has no time to grow.
 
         With what it had it goes on to pay for its I/O, and to have back what
         it paid.
         """
-        held_share = self._states[server].held_share
-        if held_share is None or wanted.split.entitled <= held_share:
-            return wanted, ''
-        held = self._wanted(server, terms, most_share=held_share)
+        state = self._states[server]
+        state.held, state.withheld = None, ''
+        if (state.held_share is None
+                or self._counted_share(wanted) <= state.held_share):
+            return wanted
+        held = self._held(server, terms, state.held_share)
         if isinstance(held, str):
-            return wanted, ''
-        problem = self._above_kept(
-            float(wanted.whole_pcpus - held.whole_pcpus),
-            keeps=wanted.vcpu.share < wanted.whole_vcpu)
-        return (held, problem) if problem else (wanted, '')
+            return wanted
+        state.held = held
+        whole_pcpus = float(wanted.whole_pcpus)
+        state.withheld = self._above_kept(
+            min(whole_pcpus - float(held.whole_pcpus),
+                whole_pcpus - state.counted_pcpus),
+            keeps=wanted.split.limited < wanted.split.entitled)
+        if state.withheld:
+            return held
+        # Others that grow meanwhile are not to count on the same time.
+        state.counted_pcpus = max(state.counted_pcpus, whole_pcpus)
+        return wanted
+
+    def _held(self, server: servers.Server, terms: controller.HostTerms,
+              held_share: Fraction, *, is_whole: bool = False
+              ) -> states.Wanted | str:
+        """What a server is to have where it does not grow; see _wanted."""
+        scale = Fraction(1) if _reclaims(server) else self._scale
+        return self._wanted(
+            server, terms, is_whole=is_whole,
+            most_share=held_share / (scale or Fraction(1)))
+
+    def _counted_share(self, wanted: states.Wanted) -> Fraction:
+        """What each vCPU is to have, of a pCPU, as the kernel counts it."""
+        scale = Fraction(1) if wanted.reclaims else self._scale
+        return wanted.split.entitled * (scale or Fraction(1))
 
     def is_settled(self, server: servers.Server) -> bool:
         """Whether nothing is left to be done before something changes."""
@@ -265,9 +288,12 @@ class GuaranteeController(controller.Controller):
         for server, state in self._states.items():
             if not state.is_kept_some and state.io.share is None:
                 continue
-            wanted = self._wanted(
-                server, self._terms, is_whole=True,
-                most_share=state.held_share if state.withheld else None)
+            # Where it could not grow, it cannot now.
+            wanted = (
+                self._held(server, self._terms, state.held_share,
+                           is_whole=True)
+                if state.problem and state.held_share is not None
+                else self._wanted(server, self._terms, is_whole=True))
             if not isinstance(wanted, str):
                 writes[self._executor.submit(
                     self._reserve, server, wanted)] = server
@@ -450,11 +476,14 @@ class GuaranteeController(controller.Controller):
     def _finish(self, server: servers.Server,
                 reserved: base.Reserved) -> None:
         state = self._states[server]
+        if reserved.refusal:
+            # What it goes on to have, and is divided.
+            state.wanted = state.held or state.wanted
+        elif state.wanted is not None:
+            state.held_share = self._counted_share(state.wanted)
         self._record_reserved(server, reserved)
         missing = (state.wanted is not None and self._reserves(server)
                    and state.wanted.vcpus - reserved.vcpus.keys())
-        if state.wanted is not None and not reserved.refusal:
-            state.held_share = state.wanted.split.entitled
         self._record(server, reserved.refusal or state.withheld or (
             'not all of its vCPUs have a thread yet' if missing else ''))
 
@@ -471,15 +500,10 @@ class GuaranteeController(controller.Controller):
         io = reserved.pcpus - vcpus
         kept = Fraction(0)
         if state.wanted is not None:
-            whole = state.wanted.whole_vcpu
-            if reserved.refusal and state.held_share is not None:
-                # Nothing is kept for a growth that the kernel refused.
-                whole *= min(Fraction(1), state.held_share
-                             / state.wanted.split.entitled)
             # What its threads of I/O have above the least, vCPUs will have.
-            kept = max(kept, whole * len(reserved.vcpus) - vcpus
-                       - io * (1 - state.wanted.least_io
-                               / state.wanted.io.share))
+            kept = max(kept, state.wanted.whole_vcpu * len(reserved.vcpus)
+                       - vcpus - io * (1 - state.wanted.least_io
+                                       / state.wanted.io.share))
         state.is_kept_some = kept > _RESOLUTION_PCPUS
         state.taken_pcpus = self._time_pcpus(vcpus + kept, io,
                                              _reclaims(server))

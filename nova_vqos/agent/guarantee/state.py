@@ -66,9 +66,11 @@ class GuaranteeState:
         is kept for it; or will take while the first try is under way
     :ivar counted_pcpus: the same as the kernel counts it
     :ivar is_kept_some: whether anything is kept for it
-    :ivar held_share: of a pCPU, what each vCPU was to have when all of it was
-        reserved last; None: not known
-    :ivar withheld: why it is not reserved more than that; '': it may be
+    :ivar held_share: of a pCPU, as the kernel counts it: what each vCPU was to
+        have when all of it was reserved last; None: not known
+    :ivar held: what follows from that, while it is to have more; None: it is
+        not
+    :ivar withheld: why it is not asked for more than that; '': it is
     :ivar since_s: since when all is reserved, in seconds since 1970; None: it
         is not
     :ivar problem: why not all is reserved; '': it is
@@ -87,6 +89,7 @@ class GuaranteeState:
         self.taken_pcpus = self.counted_pcpus = 0.0
         self.is_kept_some = False
         self.held_share: Fraction | None = None
+        self.held: Wanted | None = None
         self.withheld = ''
         self.since_s: float | None = None
         self.problem = ''

@@ -251,6 +251,36 @@ class TestOneThatPaysForItsIo:
         assert 'not enough' in world.report()['guarantee']['problem']
         assert self.reserved_pcpus(world) == pytest.approx((0.65, 0.65))
 
+    def test_two_that_grow_at_once_do_not_share_the_same_time(self, world):
+        """Each would fit: 0.35 of 0.5. The kernel has 0.8."""
+        other = '22222222-2222-4333-8444-555555555555'
+        world.boot(other, specs=fakes.make_specs(guarantee='required'))
+        world.tick(2)
+        self.serve(world, 20, 0.5)
+        assert self.vcpu(world) == pytest.approx(0.15, abs=0.002)
+        document.store(fakes.make_profile(coefficient=0.667),
+                       str(world.profile_path))
+        self.serve(world, 14, 0.7)
+        # With what is kept.
+        assert self.reserved_pcpus(world)[0] <= 1.8
+        self.serve(world, 60, 0)
+        assert world.host.reservations[fakes.UUID][0].share >= VCPU.share
+        assert world.host.reservations[other][0].share >= VCPU.share
+
+    def test_at_the_end_it_has_what_it_had(self, world):
+        """The kernel would refuse all of a growth."""
+        world.host.free_pcpus = Fraction(1, 20)
+        world.tick(1000)
+        self.serve(world, 20, 0.3)
+        document.store(fakes.make_profile(coefficient=0.8),
+                       str(world.profile_path))
+        self.serve(world, 20, 0.4)
+        assert self.vcpu(world) < 0.28
+        world.executor.use_threads(1)
+        world.loop.stop()
+        world.loop.run()
+        assert world.host.reservations[fakes.UUID][0] == VCPU
+
     def test_one_that_grows_gets_what_nobody_needs(self, world):
         other = '22222222-2222-4333-8444-555555555555'
         world.boot(other, specs=fakes.make_specs(guarantee='required'))
