@@ -49,12 +49,13 @@ def test_a_long_slice_makes_runs_long_always(seen):
 
 
 def test_hrtick_shortens_runs_below_the_tick(seen):
-    """In the mean. Not nine of ten turns, so the probe offers no class."""
+    """In the mean."""
     runs_us = {'n': [], 'y': []}
     for one in seen['tried']:
         found = one['outcomes']['spin']
         assert found['slice_us'] == one['tick_us'] / 2
-        assert found['enforced'] is False
+        # With it, so far: no try has found nine of ten turns that short.
+        assert found['enforced'] is False or one['hrtick'] == 'y'
         runs_us[one['hrtick']].append(found['mean_run_us'])
     # One of the short windows may have had other work in it.
     assert statistics.fmean(runs_us['y']) < 0.85 * statistics.fmean(
