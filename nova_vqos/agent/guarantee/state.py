@@ -5,41 +5,13 @@ from fractions import Fraction
 import typing as ty
 
 from nova_vqos import guarantee
-from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.guarantee import io_share
+from nova_vqos.agent.guarantee import wanted as wants
 from nova_vqos.hypervisor import base
-
-
-class Wanted(ty.NamedTuple):
-    """What is to be reserved for a server, and for which of its threads.
-
-    :ivar vcpu: for each vCPU
-    :ivar io: for each thread that serves its I/O
-    :ivar vcpus: numbers of those that are online
-    :ivar reclaims: whether they may use what others leave unused
-    :ivar split: what that follows from
-    :ivar whole_vcpu: the same where it owes nothing for I/O, and its threads
-        of I/O have the least, of a pCPU's time
-    :ivar least_io: likewise
-    """
-
-    vcpu: units.CpuCap
-    io: units.CpuCap
-    vcpus: frozenset[int]
-    reclaims: bool
-    split: io_share.Split
-    whole_vcpu: Fraction
-    least_io: Fraction
-
-    @property
-    def whole_pcpus(self) -> Fraction:
-        """What the server is to have where it owes nothing for I/O."""
-        return (self.whole_vcpu * len(self.vcpus)
-                + self.least_io * guarantee.IO_THREADS)
 
 
 class Seen(ty.NamedTuple):
@@ -85,11 +57,11 @@ class GuaranteeState:
 
     def __init__(self, _server: servers.Server) -> None:
         self.seen: Seen | None = None
-        self.wanted: Wanted | None = None
+        self.wanted: wants.Wanted | None = None
         self.taken_pcpus = self.counted_pcpus = 0.0
         self.is_kept_some = False
         self.held_share: Fraction | None = None
-        self.held: Wanted | None = None
+        self.held: wants.Wanted | None = None
         self.withheld = ''
         self.since_s: float | None = None
         self.problem = ''
