@@ -8,6 +8,8 @@ set -euo pipefail
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
 ON_REQUEST=(fuzz versions upstream rating host-v2)
+# Level host waits for guests most of the time, and leaves the CPU to these.
+BESIDE_HOST=(functional package)
 # What level rating runs, and what names it to tests.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
@@ -23,10 +25,12 @@ a virtual environment in .venv), then runs the named levels. The default is:
   lint        ruff, hacking, codespell, doc8, bandit, mypy, shellcheck
   docs        the documentation, with warnings as errors, and its links
   unit        tests that touch nothing of the host, in two processes
-  functional  real Nova and Placement with a fake libvirt, in two processes
+  functional  real Nova and Placement with a fake libvirt, in two processes;
+              runs beside level host, at the lowest priority, where both are
+              named
   package     sdist and wheel in clean environments beside Nova 33 and 34: tests
               of the wheel, unit tests, and with 33 some functional ones; runs
-              beside level host, at the lowest priority, where both are named
+              beside level host, as functional
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
@@ -130,27 +134,38 @@ run_functional() { run_pytest functional "$@"; }
 
 run_package() { "$TOP/tools/package.sh"; }
 
-# begin_package: in the background. Level host waits for guests most of the
-# time, and leaves the CPU to it. join_package prints its output.
-begin_package() {
+# begin LEVEL ARGUMENT...: in the background. join_levels prints its output.
+begin() {
+    local level=$1
+    shift
     mkdir -p "$TOP/build"
     # In a session of its own, so that all of it can be ended. Where the kernel
     # groups tasks by session, such a group has a nice value too, and without
     # it the one of its tasks counts among themselves alone.
     # shellcheck disable=SC2016  # the inner shell's
     setsid bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
-        exec nice -n 19 "$0"' "$TOP/tools/package.sh" \
-        >"$TOP/build/package.log" 2>&1 &
-    package_pid=$!
-    trap '[ -z "$package_pid" ] || kill -- "-$package_pid" 2>/dev/null' EXIT
+        exec nice -n 19 "$@"' bash "$TOP/tools/test.sh" "$level" -- "$@" \
+        >"$TOP/build/$level.log" 2>&1 &
+    begun[$level]=$!
 }
 
-join_package() {
-    local status=0
-    wait "$package_pid" || status=$?
-    package_pid=
-    cat "$TOP/build/package.log"
+# join_levels: waits for those that were begun; fails where one of them does.
+join_levels() {
+    local level status=0
+    for level in "${!begun[@]}"; do
+        wait "${begun[$level]}" || status=$?
+        unset "begun[$level]"
+        cat "$TOP/build/$level.log"
+    done
     return "$status"
+}
+
+# end_levels: those that were begun.
+end_levels() {
+    local pid
+    for pid in "${begun[@]}"; do
+        kill -- "-$pid" 2>/dev/null || :
+    done
 }
 
 run_versions() { "$TOP/tools/package.sh" --whole; }
@@ -189,9 +204,9 @@ install_rating() {
 
 run_host() {
     may_run_hosts host || return 0
-    if [ -n "$package_pid" ]; then
+    if [ ${#begun[@]} -gt 0 ]; then
         run_pytest host -m 'not quiet'
-        run package join_package
+        join_levels
         run_pytest host -m quiet
     else
         run_pytest host "$@"
@@ -243,17 +258,19 @@ run() {
 }
 
 skipped=()
-package_pid=
+declare -A begun=()
+trap end_levels EXIT
 install_packages "${PYTHON_PACKAGES[@]}"
 install_venv
 for level in "${levels[@]}"; do
-    if [[ $level = package && " ${levels[*]} " == *' package '*'host '* ]]; then
-        say 'level package starts, and runs beside level host'
-        begin_package
+    if [[ " ${BESIDE_HOST[*]} " == *" $level "* &&
+            " ${levels[*]} " == *" $level "*'host '* ]]; then
+        say "level $level starts, and runs beside level host"
+        begin "$level" "$@"
         continue
     fi
     run "$level" "run_$level" "$@"
 done
-# Without hosts, level host did not wait for it.
-[ -z "$package_pid" ] || run package join_package
+# Without hosts, level host did not wait for them.
+join_levels
 say "done${skipped[*]:+, skipped: ${skipped[*]}}"
