@@ -10,7 +10,7 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.guarantee import io_share
-from nova_vqos.agent.guarantee import wanted as wants
+from nova_vqos.agent.guarantee import wanted
 from nova_vqos.hypervisor import base
 
 
@@ -57,11 +57,11 @@ class GuaranteeState:
 
     def __init__(self, _server: servers.Server) -> None:
         self.seen: Seen | None = None
-        self.wanted: wants.Wanted | None = None
+        self.wanted: wanted.Wanted | None = None
         self.taken_pcpus = self.counted_pcpus = 0.0
         self.is_kept_some = False
         self.held_share: Fraction | None = None
-        self.held: wants.Wanted | None = None
+        self.held: wanted.Wanted | None = None
         self.withheld = ''
         self.since_s: float | None = None
         self.problem = ''

@@ -9,7 +9,7 @@ from nova_vqos import guarantee
 from nova_vqos import units
 from nova_vqos.agent import controller
 from nova_vqos.agent import server as servers
-from nova_vqos.agent.caps import state as caps
+from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import io_share
 
 
@@ -44,7 +44,7 @@ class Wanted(ty.NamedTuple):
                 + self.least_io * guarantee.IO_THREADS)
 
 
-def make(server: servers.Server, cap: caps.CapState,
+def make(server: servers.Server, cap: state.CapState,
          terms: controller.HostTerms, scale: Fraction,
          io: Fraction | None, *, limit_share: float | None = None,
          most_counted: Fraction | None = None) -> Wanted | str:
