@@ -34,8 +34,9 @@ from nova_vqos.agent import replies
 from nova_vqos.agent import sampler
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.billing import controller
+from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state as caps
-from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.guarantee import state as guarantees
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
@@ -97,6 +98,7 @@ class Host:
         return json.dumps(primitives.to_primitives([
             replies.of_server(replies.ServerView(
                 server, caps.CapState(server), controller.BillState(server),
+                disk_limits.DiskLimitState(server),
                 quantum.QuantumState(server),
                 guarantees.GuaranteeState(server), None, state.history,
                 base.NO_CLOCKS, self._profile, time.monotonic(), set()))
