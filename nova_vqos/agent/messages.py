@@ -91,6 +91,8 @@ class Pools:
         available, by name
     :ivar slices_written: how many slices of threads were set
     :ivar servers_placed: how often a server got other pCPUs
+    :ivar undone: how many pools were undone for a server that got on worse
+        there than before
     :ivar polluters: vCPUs whose last-level cache is too small for them; None:
         unknown
     """
@@ -101,6 +103,7 @@ class Pools:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     slices_written: int = 0
     servers_placed: int = 0
+    undone: int = 0
     polluters: int | None = dataclasses.field(
         default=None, metadata=primitives.OMIT)
 

@@ -102,6 +102,10 @@ SLICES_WRITTEN = Family(
 SERVERS_PLACED = Family(
     'nova_vqos_agent_servers_placed_total', COUNTER,
     'Times that a server got another set of pCPUs for its class')
+POOLS_UNDONE = Family(
+    'nova_vqos_agent_pools_undone_total', COUNTER,
+    'Times that a server of class auto left its pool, since it got on worse '
+    'there than before')
 
 # The host.
 

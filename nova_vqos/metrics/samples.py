@@ -71,6 +71,7 @@ def host_samples(report: messages.LoopReport,
     if report.quantum is not None:
         yield _one(families.SLICES_WRITTEN, report.quantum.slices_written)
         yield _one(families.SERVERS_PLACED, report.quantum.servers_placed)
+        yield _one(families.POOLS_UNDONE, report.quantum.undone)
         for name, (pcpus, vcpus) in report.quantum.pools.items():
             yield _one(families.POOL_PCPUS, pcpus, name)
             yield _one(families.POOL_VCPUS, vcpus, name)

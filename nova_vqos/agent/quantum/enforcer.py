@@ -6,7 +6,7 @@ Servers come in as :class:`Target`, and an :class:`Enforcement` comes back:
 nothing else is shared with the loop.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import dataclasses
 from fractions import Fraction
 import functools
@@ -22,6 +22,7 @@ from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum import occupancy
 from nova_vqos.quantum import probe_result
+from nova_vqos.quantum import progress
 from nova_vqos.quantum import recognition
 from nova_vqos.quantum.placement import host
 
@@ -103,6 +104,7 @@ class _State:
     :ivar problem: why its slices are not enforced; '': they are
     :ivar placed_at_s: when its affinity was last set or confirmed
     :ivar is_confined: whether its vCPUs are confined to some pCPUs
+    :ivar pcpus: that they were last confined to
     :ivar slices_us: that its vCPUs were last given
     :ivar checked_at_s: when they were last looked at
     :ivar runs: counters of its vCPUs
@@ -113,6 +115,8 @@ class _State:
     problem: str = ''
     placed_at_s: float = float('-inf')
     is_confined: bool = False
+    pcpus: Mapping[int, frozenset[int]] = dataclasses.field(
+        default_factory=dict)
     slices_us: Mapping[int, int | None] = dataclasses.field(
         default_factory=dict)
     checked_at_s: float = float('-inf')
@@ -131,6 +135,12 @@ class _State:
         return (bool(self.problem) or any(slices_us.values())
                 or slices_us != self.slices_us
                 or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
+
+    def placement(self) -> Hashable:
+        """Where vCPUs are, and with which slices; None: as without pools."""
+        found = (frozenset(self.slices_us.items()),
+                 frozenset(self.pcpus.items()))
+        return found if self.pcpus or any(self.slices_us.values()) else None
 
 
 class Enforcer:
@@ -158,6 +168,7 @@ class Enforcer:
         self._logged_problems: list[str] = []
         self._logged_sources: Mapping[str, str] = {}
         self._slices_written = self._servers_placed = 0
+        self._judge = progress.Judge()
 
     def enforce(self, targets: Sequence[Target]) -> Enforcement:
         """Enforce the slices and pools of all servers.
@@ -204,9 +215,12 @@ class Enforcer:
                 pools={name: (size.pcpus, size.vcpus)
                        for name, size in occupied.pools.items()},
                 polluters=occupied.polluters,
-                left_alone=len(self._plan.unplanned), sources=dict(sources),
+                left_alone=len(self._plan.unplanned) + sum(
+                    self._judge.undone(target.uuid) is not None
+                    for target in targets), sources=dict(sources),
                 slices_written=self._slices_written,
-                servers_placed=self._servers_placed), self._alarms())
+                servers_placed=self._servers_placed,
+                undone=self._judge.undone_count), self._alarms())
 
     def close(self) -> None:
         """Release the watcher. Slices and affinity stay as they are."""
@@ -234,7 +248,11 @@ class Enforcer:
         """Observe servers of class auto; log each change of a source once."""
         observed = {target.uuid: threads[target.uuid] for target in targets
                     if target.quantum_class == classes.AUTO}
-        self._watcher.observe(observed, now_s)
+        found = self._watcher.observe(observed, now_s)
+        self._judge.retain(observed)
+        for target in targets:
+            if target.uuid in found:
+                self._look(target, found[target.uuid], now_s)
         if not observed:
             return
         sources = self._watcher.status()
@@ -246,6 +264,19 @@ class Enforcer:
             elif logged and not reason:
                 LOG.info('Recognition source %s is available', name)
         self._logged_sources = sources
+
+    def _look(self, target: Target, found: float, now_s: float) -> None:
+        """Judge the pool of a server by its progress there; log a change."""
+        before = self._judge.undone(target.uuid)
+        self._judge.look(target.uuid, found, now_s)
+        undone = self._judge.undone(target.uuid)
+        if undone is not None and before is None:
+            LOG.warning('Server %s (%s) leaves its pool, and has the '
+                        "kernel's own slice: %s", target.uuid, target.name,
+                        _text(undone))
+        elif undone is None and before is not None:
+            LOG.info('Server %s (%s) may be in a pool again', target.uuid,
+                     target.name)
 
     def _kinds(self, target: Target,
                threads: Mapping[int, int]) -> dict[int, model.Kind]:
@@ -277,7 +308,8 @@ class Enforcer:
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.pollutes(target.uuid, number)),
                 frozenset(number for number in kinds[target.uuid]
-                          if self._watcher.rests(target.uuid, number)))
+                          if self._watcher.rests(target.uuid, number)),
+                self._judge.undone(target.uuid) is not None)
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
@@ -331,6 +363,8 @@ class Enforcer:
             self._set_problem(target, str(error))
         else:
             self._set_problem(target, '')
+            if target.quantum_class == classes.AUTO:
+                self._judge.place(target.uuid, state.placement())
 
     def _read_runs(self, now_s: float) -> None:
         """Read what vCPUs ran: of idle servers, not each time."""
@@ -363,13 +397,14 @@ class Enforcer:
         if not confined and not (target.pinned or state.is_confined):
             return
         if now_s < state.placed_at_s + interval_s and not (
-                target.is_guaranteed and state.is_confined):
+                state.is_confined and (target.is_guaranteed
+                                       or self._judge.undone(target.uuid))):
             return
         wanted = {number: confined.get(number, target.pcpus)
                   for number in vcpus}
         moved = self._hypervisor.place(target.uuid, wanted)
         state.placed_at_s = now_s
-        state.is_confined = bool(confined)
+        state.is_confined, state.pcpus = bool(confined), confined
         if moved:
             self._servers_placed += 1
             LOG.info('Server %s (%s) runs on pCPUs %s from now on',
@@ -412,8 +447,7 @@ class Enforcer:
                 recognition.server_class(kinds.values())
                 if target.quantum_class == classes.AUTO else None),
             problem=state.problem,
-            left_alone=(_PINNED if target.pcpus is None or target.is_guaranteed
-                        else self._plan.unplanned.get(target.uuid, '')),
+            left_alone=self._why_left_alone(target),
             vcpus={str(number): messages.Vcpu(
                 kind=kind.value, slice_us=slices_us.get(number),
                 obtainable_us=(
@@ -426,6 +460,19 @@ class Enforcer:
                 pcpus=(_format_pcpus(pcpus[number])
                        if number in pcpus else None))
                 for number, kind in kinds.items()})
+
+
+    def _why_left_alone(self, target: Target) -> str:
+        if target.pcpus is None or target.is_guaranteed:
+            return _PINNED
+        undone = self._judge.undone(target.uuid)
+        return (self._plan.unplanned.get(target.uuid, '') if undone is None
+                else _text(undone))
+
+
+def _text(undone: progress.Undone) -> str:
+    return (f'its vCPUs ran for {undone.there:.0%} of the time that they '
+            f'wanted there, and for {undone.before:.0%} before')
 
 
 def _longest(slices_us: Collection[int | None]) -> int | None:

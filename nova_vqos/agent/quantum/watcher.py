@@ -22,6 +22,8 @@ LOG = logging.getLogger(__name__)
 # on. An earlier one, for a server that just started, shows too little of the
 # other servers.
 _EARLY = 0.8
+# Of a pCPU: the progress of a server that wants less shows nothing.
+_LEAST_WANTED = 0.01
 
 
 class Watcher:
@@ -53,7 +55,7 @@ class Watcher:
         self._failures: dict[str, str] = {}
 
     def observe(self, servers: Mapping[str, Mapping[int, int]],
-                now_s: float) -> None:
+                now_s: float) -> Mapping[str, float]:
         """Observe servers; drops all that are not among them.
 
         May block for seconds where a QEMU hangs. Never raises for a server or
@@ -61,10 +63,13 @@ class Watcher:
 
         :param servers: by UUID, the thread id of each vCPU by its number
         :param now_s: on the monotonic clock
+        :returns: of the time that vCPUs wanted to run since the last
+            observation, the part that they ran, by UUID; without servers of
+            which that is not known, or that hardly wanted to
         """
         last_s = self._observed_at_s
         if last_s is not None and 0 <= now_s - last_s < self._min_interval_s:
-            return
+            return {}
         self._observed_at_s = now_s
         observed = source_base.Observation(now_s, servers,
                                            self._activities(servers))
@@ -81,6 +86,7 @@ class Watcher:
             self._recognizer.add(key, samples[key], thread)
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
+        return _progress(servers, samples)
 
     def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
         """The kind of a vCPU; None: not recognised."""
@@ -209,6 +215,21 @@ class _Times:
             return None
         rate = self._rates.update(key, time_ns, now_s)
         return None if rate is None else rate / 1e9
+
+
+def _progress(servers: Mapping[str, Mapping[int, int]],
+              samples: Mapping[model.Key, recognition.Sample]
+              ) -> dict[str, float]:
+    found = {}
+    for uuid, vcpus in servers.items():
+        times = [(sample.ran, sample.ready) for number in vcpus
+                 if (sample := samples[uuid, number]).ran is not None
+                 and sample.ready is not None]
+        ran, wanted = map(sum, zip(*times, strict=True)) if times else (0, 0)
+        if wanted >= _LEAST_WANTED:
+            # Both are read one after the other.
+            found[uuid] = min(1.0, ran / wanted)
+    return found
 
 
 def _merged(first: recognition.Sample, second: recognition.Sample

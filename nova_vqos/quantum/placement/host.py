@@ -31,6 +31,7 @@ class Server:
     :ivar share: the guaranteed part of a pCPU's time of each vCPU, 0 to 1
     :ivar pcpus: all that its vCPUs may run on
     :ivar resting: numbers of vCPUs that were seen to hardly want to run
+    :ivar floats: whether it is to be in no pool
     """
 
     uuid: str
@@ -39,6 +40,7 @@ class Server:
     pcpus: frozenset[int]
     polluters: Set[int] = frozenset()
     resting: Set[int] = frozenset()
+    floats: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +85,11 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
     plans: dict[frozenset[int], model.Plan] = {}
     placements: dict[str, Placement] = {}
     unplanned: dict[str, str] = {}
-    for pcpus, group in _groups(servers).items():
+    placements.update(
+        (server.uuid, Placement(dict.fromkeys(server.kinds), None))
+        for server in servers if server.floats)
+    for pcpus, group in _groups(
+            server for server in servers if not server.floats).items():
         usable = _narrowed(sockets, pcpus)
         reason = OVERLAP if group.overlaps else '' if usable else NO_PCPU
         if reason:

@@ -2,9 +2,11 @@
 """Real servers on a host of two pCPUs: slices and pools by a real agent."""
 
 import os
+import time
 
 import pytest
 
+from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
@@ -47,9 +49,9 @@ def kept(wide, bus):
 
 @pytest.fixture
 def guest_of(wide):
-    def start(quantum_class, **options):
+    def start(quantum_class, specs=None, **options):
         return guests.Guest(wide, specs=guests.server(
-            50, vqos_quantum_class=quantum_class), **options)
+            50, vqos_quantum_class=quantum_class, **(specs or {})), **options)
     yield start
     guests.destroy_all(wide)
 
@@ -136,6 +138,44 @@ def test_unlike_classes_are_kept_apart(kept, guest_of, client):
         'servers that are all alike to be kept from nothing')
     assert client.get_host(plain.host)['quantum']['pools'] == {
         'cache': [len(plain.host.pcpus), 2]}
+
+
+def test_a_pool_that_makes_a_server_slower_is_undone(kept, guest_of, client):
+    """What a flavor names counts as busy, also where it is idle."""
+    mine = [guest_of('auto', {'vqos_cap': 'floor'}) for _ in range(2)]
+    host = mine[0].host
+
+    def shares(guest):
+        """:returns: of the time that its vCPU wanted to run"""
+        before = procfs.read_run(guest.thread(0))
+        # Not a wait for anything: the length of the measurement.
+        time.sleep(4)
+        after = procfs.read_run(guest.thread(0))
+        ran_ns = after.run_ns - before.run_ns
+        return ran_ns / (ran_ns + after.waited_ns - before.waited_ns)
+
+    def out():
+        return [guest for guest in mine
+                if client.get_server(host, guest)['quantum']['left_alone']]
+    # The agent has to have seen them without a pool.
+    time.sleep(12)
+    undone = client.get_host(host)['quantum']['undone']
+    for _ in range(2):
+        guest_of('cache').domain().suspend()
+    process.wait_until(lambda: len(affinity(mine[0])[0]) == 1, LIMIT_S,
+                       'a pool of one pCPU for both')
+    in_pool = shares(mine[0])
+    one = process.wait_until(out, LIMIT_S, 'a pool that is undone')[0]
+    assert client.get_host(host)['quantum']['undone'] > undone
+    process.wait_until(lambda: affinity(one) == [set(host.pcpus)], LIMIT_S,
+                       'all pCPUs for it')
+    # It is tried for no more than 24 looks.
+    time.sleep(26)
+    assert one in out()
+    found = shares(one)
+    print(f'of the time that it wanted {in_pool:.2f} in its pool, then '
+          f'{found:.2f}')
+    assert found > 1.2 * in_pool
 
 
 def test_the_pins_of_a_pool_stay_behind_in_a_migration(lab, kept, guest_of):

@@ -350,6 +350,20 @@ class TestPools:
         assert after['servers_placed'] == before['servers_placed']
 
 
+def is_confined(world, uuid=UUID):
+    """Whether a server may not run on both pCPUs."""
+    return any(len(pcpus) < 2
+               for pcpus in world.host.pins.get(uuid, {}).values())
+
+
+def leave_pool(world, within_s):
+    """Wait until a server does."""
+    until_s = world.now_s + within_s
+    while is_confined(world):
+        assert world.now_s < until_s
+        world.tick()
+
+
 class TestAuto:
     def test_kinds_that_change_all_the_time_move_servers_rarely(self, world):
         world.run_unlike(quantum_class='auto')
@@ -418,6 +432,57 @@ class TestAuto:
         caplog.clear()
         world.tick(30)
         assert caplog.text.count('source cache') == 1
+
+    def test_one_that_gets_on_worse_leaves_its_pool(self, world, caplog):
+        caplog.set_level('INFO')
+        world.watcher.progress = {UUID: 0.9}
+        world.run_unlike(quantum_class='auto')
+        # As long as nothing is recognised it floats.
+        world.tick(50)
+        assert not is_confined(world)
+        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
+                                (UUID, 1): model.Kind.CACHE}
+        world.tick(31)
+        assert is_confined(world)
+        assert world.slice_us() == CACHE_US
+        world.watcher.progress = {UUID: 0.8}
+        leave_pool(world, within_s=60)
+        assert world.slice_us() is None
+        assert world.report()['quantum']['left_alone']
+        assert world.host_report()['quantum']['undone'] == 1
+        # What it does is recognised as before.
+        assert world.report()['quantum']['recognised_class'] == 'cache'
+        world.watcher.progress = {UUID: 0.9}
+        world.tick(1000)
+        assert not is_confined(world)
+        assert caplog.text.count('leaves its pool') == 1
+        world.tick(3600)
+        assert is_confined(world)
+        assert caplog.text.count('may be in a pool again') == 1
+        assert world.report()['quantum']['left_alone'] == ''
+
+    def test_one_that_others_hold_up_goes_back(self, world):
+        world.watcher.progress = {UUID: 0.9}
+        world.run_unlike(quantum_class='auto')
+        world.tick(50)
+        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
+                                (UUID, 1): model.Kind.CACHE}
+        world.tick(31)
+        world.watcher.progress = {UUID: 0.5}
+        leave_pool(world, within_s=60)
+        world.tick(150)
+        assert is_confined(world)
+        world.tick(1000)
+        assert is_confined(world)
+        assert world.host_report()['quantum']['undone'] == 1
+
+    def test_a_class_that_its_flavor_has_is_not_judged(self, world):
+        world.watcher.progress = {UUID: 0.9}
+        world.run_unlike()
+        world.tick(60)
+        world.watcher.progress = {UUID: 0.2}
+        world.tick(200)
+        assert is_confined(world)
 
     def test_polluters_are_counted(self, world):
         world.watcher.sources = {'cache': ''}

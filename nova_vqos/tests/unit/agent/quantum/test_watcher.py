@@ -72,9 +72,12 @@ class Case:
             for uuid in uuids if uuid in self.per_second}
 
     def observe(self, times=1, servers=SERVERS):
+        """:returns: what the last observation returns"""
+        found = None
         for _ in range(times):
             self.now_s += 5
-            self.watcher.observe(servers, self.now_s)
+            found = self.watcher.observe(servers, self.now_s)
+        return found
 
     def kinds(self):
         return [self.watcher.kind(UUID, vcpu) for vcpu in (0, 1)]
@@ -180,6 +183,35 @@ class TestKinds:
             made.observe(SERVERS, now_s)
         assert made.kind(UUID, 0) is Kind.CACHE
         assert made.kind(UUID, 1) is Kind.POLLUTER
+
+
+class TestProgress:
+    """What vCPUs ran, of the time that they wanted to."""
+
+    def look(self, case, ran_s, ready_s):
+        """:param ran_s: of each second, by vCPU"""
+        case.per_second[UUID] = (
+            {}, {}, {}, {number: round(share * 1e9)
+                         for number, share in ran_s.items()},
+            {number: round(share * 1e9) for number, share in ready_s.items()})
+        return case.observe(2)
+
+    @pytest.mark.parametrize('ran_s, ready_s, found', [
+        ({0: 0.5, 1: 0.1}, {0: 1.0, 1: 0.2}, {UUID: 0.5}),
+        # By time, not by vCPU.
+        ({0: 0.9, 1: 0.0}, {0: 0.9, 1: 0.1}, {UUID: 0.9}),
+        # Of one that is not counted nothing is known.
+        ({0: 0.4}, {0: 0.5}, {UUID: 0.8}),
+        ({0: 0.004, 1: 0.0}, {0: 0.008, 1: 0.0}, {}), ({}, {}, {})])
+    def test_of_a_server(self, case, ran_s, ready_s, found):
+        assert self.look(case, ran_s, ready_s) == pytest.approx(found)
+
+    def test_is_not_known_at_first_nor_while_it_cannot_be_read(self, case):
+        case.per_second[UUID] = {}, {}, {}, {0: 10**8}, {0: 10**8}
+        assert case.observe() == {}
+        assert case.observe() == {UUID: 1.0}
+        case.error = base.Unavailable('it hangs')
+        assert case.observe() == {}
 
 
 def test_an_observation_too_soon_is_skipped():
