@@ -123,7 +123,7 @@ def flood_once(limit, budget):
 
 @contextlib.contextmanager
 def unpreempted():
-    """Run before ksoftirqd, as packets from a wire come whether or not it runs.
+    """Run before ksoftirqd: packets from a wire come whether or not it runs.
 
     Else the scheduler decides how many packets wait: ksoftirqd, woken by one
     send, may preempt the next.
