@@ -96,7 +96,7 @@ run_tests() {
     # shellcheck disable=SC2046  # none, or several words
     (cd "$WORK" && NOVA_VQOS_SOURCE=$WORK/source NOVA_VQOS_SBOM=$sbom \
         PYTHONDONTWRITEBYTECODE=1 \
-        timeout "$LIMIT_S" "$environment/bin/python" -m \
+        timeout --foreground "$LIMIT_S" "$environment/bin/python" -m \
         pytest -q -p no:cacheprovider -W ignore -r fE \
         $(workers "${1%%/*}" "$version") "${@/#/$tests/}")
 }

@@ -134,17 +134,16 @@ run_functional() { run_pytest functional "$@"; }
 
 run_package() { "$TOP/tools/package.sh"; }
 
-# begin LEVEL ARGUMENT...: in the background. join_levels prints its output.
+# begin LEVEL: in the background. join_levels prints its output.
 begin() {
     local level=$1
-    shift
     mkdir -p "$TOP/build"
     # In a session of its own, so that all of it can be ended. Where the kernel
     # groups tasks by session, such a group has a nice value too, and without
     # it the one of its tasks counts among themselves alone.
     # shellcheck disable=SC2016  # the inner shell's
     setsid bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
-        exec nice -n 19 "$@"' bash "$TOP/tools/test.sh" "$level" -- "$@" \
+        exec nice -n 19 "$@"' bash "$TOP/tools/test.sh" "$level" \
         >"$TOP/build/$level.log" 2>&1 &
     begun[$level]=$!
 }
@@ -205,8 +204,10 @@ install_rating() {
 run_host() {
     may_run_hosts host || return 0
     if [ ${#begun[@]} -gt 0 ]; then
-        run_pytest host -m 'not quiet'
-        join_levels
+        local status=0
+        run_pytest host -m 'not quiet' || status=$?
+        join_levels || status=$?
+        [ "$status" = 0 ] || return "$status"
         run_pytest host -m quiet
     else
         run_pytest host "$@"
@@ -263,10 +264,11 @@ trap end_levels EXIT
 install_packages "${PYTHON_PACKAGES[@]}"
 install_venv
 for level in "${levels[@]}"; do
-    if [[ " ${BESIDE_HOST[*]} " == *" $level "* &&
+    # With arguments some tests are wanted, soon.
+    if [[ $# = 0 && " ${BESIDE_HOST[*]} " == *" $level "* &&
             " ${levels[*]} " == *" $level "*'host '* ]]; then
         say "level $level starts, and runs beside level host"
-        begin "$level" "$@"
+        begin "$level"
         continue
     fi
     run "$level" "run_$level" "$@"

@@ -91,8 +91,8 @@ class Pools:
         available, by name
     :ivar slices_written: how many slices of threads were set
     :ivar servers_placed: how often a server got other pCPUs
-    :ivar undone: how many pools were undone for a server that got on worse
-        there than before
+    :ivar undone: how often a server left its pool, since it got on better
+        without
     :ivar polluters: vCPUs whose last-level cache is too small for them; None:
         unknown
     """

@@ -104,8 +104,8 @@ SERVERS_PLACED = Family(
     'Times that a server got another set of pCPUs for its class')
 POOLS_UNDONE = Family(
     'nova_vqos_agent_pools_undone_total', COUNTER,
-    'Times that a server of class auto left its pool, since it got on worse '
-    'there than before')
+    'Times that a server of class auto left its pool, since it got on better '
+    'without')
 
 # The host.
 

@@ -1,87 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a server gets on in its pool as it did before.
+"""Whether servers get on as well in their pools as without.
 
-Its progress is what its vCPUs ran, of the time that they wanted to run. That
-is compared before and after each change of its pCPUs and slices. A server that
-gets on worse floats for a while, with the kernel's own slice, as where there
-are no pools. If it gets on better so, the pool was the cause, and it goes on
-to float; if not, others want more, and it goes back to its pool.
+A plan cannot know that: others may leave idle what it counts as busy. So each
+server whose vCPUs wait in their pool is tried without it, once in a while: it
+floats, with the kernel's own slice, as where there are no pools. One that gets
+on better so stays out of pools for a while.
 
-It is compared with what it had just before, so that slow changes of the load
-do not count. What caches do to the work of a CPU second does not show. Pure.
+The progress of a server is what its vCPUs ran, of the time that they wanted to
+run. What caches do to the work of a CPU second does not show in it, nor that a
+vCPU spins in vain. Pure.
 """
 
 import collections
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 import dataclasses
+import enum
 import math
 import statistics
 
-#: What a server may lose: less is no reason to undo anything.
+#: What a server may lose in its pool.
 TOLERANCE = 0.03
 
-# Looks that a judgement takes, and those after which there is none any more.
-_LEAST_LOOKS = 6
-_MOST_LOOKS = 24
+# Looks in a pool before a trial, at least and at most those that count.
+_LEAST_BEFORE, _MOST_BEFORE = 12, 24
+# Looks without it: before it is found worse, before it is found as good, and
+# at most; and those, with the ones at which the server hardly wanted to run.
+_LEAST_WORSE, _LEAST_AS_GOOD, _MOST = 6, 12, 24
+_MOST_OBSERVATIONS = 36
 # Of the difference of two means, that it has to be beyond the tolerance: each
 # look may be the one that decides, so more than the usual two.
 _DEVIATIONS = 3.0
-# For how long a judgement holds; doubled each time.
-_HOLD_S = 3600.0
-_LONGEST_HOLD_S = 86400.0
+# Of the servers that wait in their pools, that are tried at a time; one at
+# least.
+_TRIED_PART = 10
+# Until a server is tried again. Twice as long as the last time, if what was
+# found is the same.
+_HOLD_S, _LONGEST_HOLD_S = 3600.0, 86400.0
+
+
+class Phase(enum.Enum):
+    """Where a server is to be."""
+
+    POOL = 'pool'
+    TRIAL = 'trial'
+    OUT = 'out'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Undone:
-    """A pool that was undone for a server.
+class Verdict:
+    """What came of the last trial of a server.
 
-    :ivar before: its progress before it came there
-    :ivar there: its progress there
+    :ivar pool: its progress in its pool
+    :ivar without: its progress without it
+    :ivar is_worse: whether it got on worse in its pool
     """
 
-    before: float
-    there: float
+    pool: float
+    without: float
+    is_worse: bool
 
 
 @dataclasses.dataclass(slots=True)
 class _State:
     """One server.
 
-    :ivar placement: where it is, and with which slices; None: it floats
-    :ivar looks: its progress since then, at each look
-    :ivar count: of them
+    :ivar threads: of its vCPUs: others are another run of it
+    :ivar placement: where it is, and with which slices; None: not known, or
+        not as planned yet
+    :ivar is_pool: whether that is a pool, or a slice of its own
     :ivar is_new: whether the next look has some of the time before
-    :ivar before: its progress where it was before
-    :ivar undone: None: it may be in a pool
-    :ivar is_confirmed: whether it gets on better without that
-    :ivar until_s: until when that holds, or it is not judged
-    :ivar hold_s: for how long the next judgement holds
+    :ivar pool: its progress in its pool, at each look
+    :ivar without: its progress in the trial
+    :ivar observations: of the trial
+    :ivar verdict: None: it was not tried yet
+    :ivar until_s: until when that holds
+    :ivar hold_s: for how long it does
     """
 
+    threads: Hashable
     placement: Hashable = None
-    looks: collections.deque[float] = dataclasses.field(
-        default_factory=lambda: collections.deque(maxlen=_MOST_LOOKS))
-    count: int = 0
+    is_pool: bool = False
     is_new: bool = True
-    before: tuple[float, ...] = ()
-    undone: Undone | None = None
-    is_confirmed: bool = False
+    phase: Phase = Phase.POOL
+    pool: collections.deque[float] = dataclasses.field(
+        default_factory=lambda: collections.deque(maxlen=_MOST_BEFORE))
+    without: list[float] = dataclasses.field(default_factory=list)
+    observations: int = 0
+    verdict: Verdict | None = None
     until_s: float = float('-inf')
     hold_s: float = _HOLD_S
 
-    def hold(self, now_s: float) -> None:
+    def look(self, progress: float | None, now_s: float) -> None:
+        """One more look; None: it hardly wanted to run, or is not known."""
+        if self.phase is Phase.TRIAL:
+            self.observations += 1
+        if self.placement is not None and progress is not None:
+            if self.is_new:
+                self.is_new = False
+            elif self.phase is Phase.POOL:
+                self.pool.append(progress)
+            elif self.phase is Phase.TRIAL:
+                self.without.append(progress)
+        if self.phase is Phase.TRIAL:
+            self._judge(now_s)
+        elif self.phase is Phase.OUT and now_s >= self.until_s:
+            self._go(Phase.POOL)
+
+    def wants_trial(self, now_s: float) -> bool:
+        """Whether it waits in its pool, for all that is known of that."""
+        return (self.phase is Phase.POOL and now_s >= self.until_s
+                and self.placement is not None and self.is_pool
+                and len(self.pool) >= _LEAST_BEFORE
+                and statistics.fmean(self.pool) < 1 - TOLERANCE)
+
+    def begin_trial(self) -> None:
+        self.without, self.observations = [], 0
+        self._go(Phase.TRIAL)
+
+    def _go(self, phase: Phase) -> None:
+        self.phase = phase
+        # Until it is there.
+        self.placement = None
+        if phase is Phase.POOL:
+            self.pool.clear()
+
+    def _judge(self, now_s: float) -> None:
+        count = len(self.without)
+        is_worse = count >= _LEAST_WORSE and _is_worse(self.pool, self.without)
+        if not (is_worse or count >= _MOST
+                or self.observations >= _MOST_OBSERVATIONS
+                or count >= _LEAST_AS_GOOD and statistics.fmean(self.pool)
+                >= (1 - TOLERANCE) * statistics.fmean(self.without)):
+            return
+        last = self.verdict
+        self.hold_s = (min(2 * self.hold_s, _LONGEST_HOLD_S)
+                       if last is not None and last.is_worse == is_worse
+                       else _HOLD_S)
+        self.verdict = Verdict(
+            statistics.fmean(self.pool),
+            statistics.fmean(self.without or self.pool), is_worse)
         self.until_s = now_s + self.hold_s
-        self.hold_s = min(2 * self.hold_s, _LONGEST_HOLD_S)
+        self._go(Phase.OUT if is_worse else Phase.POOL)
 
 
 class Judge:
-    """Judges the pools of servers.
+    """Tries servers without their pools, and judges by what comes of it.
 
-    :ivar undone_count: how many pools were undone
+    :ivar undone: how many pools were found to make a server slower
     """
 
     def __init__(self) -> None:
-        self.undone_count = 0
+        self.undone = 0
         self._states: dict[str, _State] = {}
 
     def retain(self, uuids: Collection[str]) -> None:
@@ -89,69 +158,72 @@ class Judge:
         for uuid in self._states.keys() - set(uuids):
             del self._states[uuid]
 
-    def undone(self, uuid: str) -> Undone | None:
-        """Why a server is to float; None: it may be in a pool."""
-        state = self._states.get(uuid)
-        return None if state is None else state.undone
+    def forget(self, uuid: str) -> None:
+        """Forget a server: it may be in a pool."""
+        self._states.pop(uuid, None)
 
-    def place(self, uuid: str, placement: Hashable) -> None:
+    def phase(self, uuid: str) -> Phase:
+        """Where a server is to be."""
+        state = self._states.get(uuid)
+        return Phase.POOL if state is None else state.phase
+
+    def verdict(self, uuid: str) -> Verdict | None:
+        """What came of the last trial of a server; None: there was none."""
+        state = self._states.get(uuid)
+        return None if state is None else state.verdict
+
+    def hold_s(self, uuid: str) -> float:
+        """For how long the last verdict on a server holds."""
+        return self._states[uuid].hold_s
+
+    def place(self, uuid: str, threads: Hashable, placement: Hashable, *,
+              is_pool: bool) -> None:
         """Note where a server is, and with which slices, from now on.
 
-        :param placement: None: it floats, with the kernel's own slice
+        :param threads: of its vCPUs
+        :param placement: None: not where it is to be, or not known
+        :param is_pool: whether that is a pool, or a slice of its own
         """
-        state = self._states.setdefault(uuid, _State())
-        if placement == state.placement:
-            return
-        if len(state.looks) >= _LEAST_LOOKS:
-            state.before = tuple(state.looks)
-        state.placement = placement
-        state.looks.clear()
-        state.count, state.is_new = 0, True
+        state = self._states.get(uuid)
+        if state is None or state.threads != threads:
+            state = self._states[uuid] = _State(threads)
+        state.is_pool = is_pool
+        if placement != state.placement:
+            state.placement, state.is_new = placement, True
+            if state.phase is Phase.POOL:
+                state.pool.clear()
+            else:
+                state.without.clear()
 
-    def look(self, uuid: str, progress: float, now_s: float) -> None:
-        """Judge by one more look.
+    def look(self, progress: Mapping[str, float], now_s: float) -> list[str]:
+        """Judge by one more look at all servers.
 
-        :param progress: since the last one, 0 to 1
+        :param progress: since the last look, 0 to 1, by UUID, of those that
+            wanted to run
         :param now_s: on the monotonic clock
+        :returns: the servers that are to be elsewhere from now on
         """
-        state = self._states.setdefault(uuid, _State())
-        if state.is_new:
-            state.is_new = False
-            return
-        state.looks.append(progress)
-        state.count += 1
-        if state.undone is None:
-            self._judge_pool(state, now_s)
-        elif state.is_confirmed:
-            if now_s >= state.until_s:
-                # Others are there by now.
-                state.undone, state.is_confirmed = None, False
-        elif state.placement is None:
-            _judge_undoing(state, now_s)
-
-    def _judge_pool(self, state: _State, now_s: float) -> None:
-        if (state.placement is not None and now_s >= state.until_s
-                and state.count <= _MOST_LOOKS
-                and _is_worse(state.looks, state.before)):
-            state.undone = Undone(statistics.fmean(state.before),
-                                  statistics.fmean(state.looks))
-            self.undone_count += 1
+        before = {uuid: state.phase for uuid, state in self._states.items()}
+        for uuid, state in self._states.items():
+            state.look(progress.get(uuid), now_s)
+        # Those that wait most first.
+        waiting = sorted(
+            (state for state in self._states.values()
+             if state.wants_trial(now_s)),
+            key=lambda state: statistics.fmean(state.pool))
+        tried = sum(state.phase is Phase.TRIAL
+                    for state in self._states.values())
+        room = max(1, (len(waiting) + tried) // _TRIED_PART) - tried
+        for state in waiting[:max(0, room)]:
+            state.begin_trial()
+        changed = [uuid for uuid, state in self._states.items()
+                   if state.phase is not before[uuid]]
+        self.undone += sum(self.phase(uuid) is Phase.OUT for uuid in changed)
+        return changed
 
 
-def _judge_undoing(state: _State, now_s: float) -> None:
-    if _is_worse(state.before, state.looks):
-        state.is_confirmed = True
-        state.hold(now_s)
-    elif state.count >= _MOST_LOOKS:
-        state.undone = None
-        state.hold(now_s)
-
-
-def _is_worse(ones: Sequence[float] | collections.deque[float],
-              others: Sequence[float] | collections.deque[float]) -> bool:
+def _is_worse(ones: Collection[float], others: Sequence[float]) -> bool:
     """Whether the first progress is below the second, beyond the tolerance."""
-    if min(len(ones), len(others)) < _LEAST_LOOKS:
-        return False
     deviation = math.sqrt(sum(statistics.variance(looks) / len(looks)
                               for looks in (ones, others)))
     return (statistics.fmean(ones) + _DEVIATIONS * deviation

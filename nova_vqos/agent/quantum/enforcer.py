@@ -136,11 +136,12 @@ class _State:
                 or slices_us != self.slices_us
                 or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
 
-    def placement(self) -> Hashable:
-        """Where vCPUs are, and with which slices; None: as without pools."""
-        found = (frozenset(self.slices_us.items()),
-                 frozenset(self.pcpus.items()))
-        return found if self.pcpus or any(self.slices_us.values()) else None
+    def placement(self, wanted: host.Placement) -> Hashable:
+        """Where vCPUs are, and with which slices; None: not as wanted."""
+        if (self.problem or self.slices_us != wanted.slices_us
+                or self.pcpus != (wanted.pcpus or {})):
+            return None
+        return (tuple(self.slices_us.items()), tuple(self.pcpus.items()))
 
 
 class Enforcer:
@@ -187,6 +188,8 @@ class Enforcer:
         slices_us = {name: slice_us for name, slice_us
                      in self.options.slices_us.items() if name in enforced}
         threads = self._find_threads(targets)
+        self._judge.retain({target.uuid for target in targets
+                            if target.quantum_class == classes.AUTO})
         targets = [target for target in targets if target.uuid in threads]
         self._recognise(targets, threads, now_s)
         kinds = {target.uuid: self._kinds(target, threads[target.uuid])
@@ -196,6 +199,8 @@ class Enforcer:
                   for uuid in kinds}
         for target in targets:
             self._apply(target, wanted[target.uuid], now_s)
+            self._note_placement(target, threads[target.uuid],
+                                 kinds[target.uuid])
         self._read_runs(now_s)
         slices = {target.uuid: self._describe(
             target, kinds[target.uuid], wanted[target.uuid])
@@ -216,11 +221,13 @@ class Enforcer:
                        for name, size in occupied.pools.items()},
                 polluters=occupied.polluters,
                 left_alone=len(self._plan.unplanned) + sum(
-                    self._judge.undone(target.uuid) is not None
-                    for target in targets), sources=dict(sources),
+                    self._is_out(target)
+                    and target.uuid in self._plan.placements
+                    for target in targets),
+                sources=dict(sources),
                 slices_written=self._slices_written,
                 servers_placed=self._servers_placed,
-                undone=self._judge.undone_count), self._alarms())
+                undone=self._judge.undone), self._alarms())
 
     def close(self) -> None:
         """Release the watcher. Slices and affinity stay as they are."""
@@ -249,10 +256,8 @@ class Enforcer:
         observed = {target.uuid: threads[target.uuid] for target in targets
                     if target.quantum_class == classes.AUTO}
         found = self._watcher.observe(observed, now_s)
-        self._judge.retain(observed)
-        for target in targets:
-            if target.uuid in found:
-                self._look(target, found[target.uuid], now_s)
+        if found is not None:
+            self._judge_pools(targets, found, now_s)
         if not observed:
             return
         sources = self._watcher.status()
@@ -265,18 +270,41 @@ class Enforcer:
                 LOG.info('Recognition source %s is available', name)
         self._logged_sources = sources
 
-    def _look(self, target: Target, found: float, now_s: float) -> None:
-        """Judge the pool of a server by its progress there; log a change."""
-        before = self._judge.undone(target.uuid)
-        self._judge.look(target.uuid, found, now_s)
-        undone = self._judge.undone(target.uuid)
-        if undone is not None and before is None:
-            LOG.warning('Server %s (%s) leaves its pool, and has the '
-                        "kernel's own slice: %s", target.uuid, target.name,
-                        _text(undone))
-        elif undone is None and before is not None:
-            LOG.info('Server %s (%s) may be in a pool again', target.uuid,
-                     target.name)
+    def _judge_pools(self, targets: Sequence[Target],
+                     found: Mapping[str, float], now_s: float) -> None:
+        """Judge pools by the progress of servers there; log what is undone."""
+        changed = set(self._judge.look(found, now_s))
+        for target in targets:
+            verdict = self._judge.verdict(target.uuid)
+            if target.uuid in changed and self._is_out(target) and verdict:
+                LOG.info(
+                    'Server %s (%s) stays out of pools for %g h: %s',
+                    target.uuid, target.name,
+                    self._judge.hold_s(target.uuid) / 3600, _text(verdict))
+
+    def _note_placement(self, target: Target, threads: Mapping[int, int],
+                        kinds: Mapping[int, model.Kind]) -> None:
+        """Let the judge know where a server is, if that can be judged."""
+        if target.quantum_class != classes.AUTO:
+            return
+        if model.Kind.SPIN in kinds.values():
+            # It runs while it spins in vain.
+            self._judge.forget(target.uuid)
+            return
+        wanted = self._plan.placements.get(target.uuid)
+        state = self._states[target.uuid]
+        self._judge.place(
+            target.uuid, tuple(threads.items()),
+            None if wanted is None else state.placement(wanted),
+            is_pool=bool(state.pcpus or any(state.slices_us.values())))
+
+    def _floats(self, target: Target) -> bool:
+        """Whether a server is to be without its pool."""
+        return self._judge.phase(target.uuid) is not progress.Phase.POOL
+
+    def _is_out(self, target: Target) -> bool:
+        """Whether a server is out of pools, since it gets on better so."""
+        return self._judge.phase(target.uuid) is progress.Phase.OUT
 
     def _kinds(self, target: Target,
                threads: Mapping[int, int]) -> dict[int, model.Kind]:
@@ -309,7 +337,7 @@ class Enforcer:
                           if self._watcher.pollutes(target.uuid, number)),
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.rests(target.uuid, number)),
-                self._judge.undone(target.uuid) is not None)
+                self._floats(target))
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
@@ -363,8 +391,6 @@ class Enforcer:
             self._set_problem(target, str(error))
         else:
             self._set_problem(target, '')
-            if target.quantum_class == classes.AUTO:
-                self._judge.place(target.uuid, state.placement())
 
     def _read_runs(self, now_s: float) -> None:
         """Read what vCPUs ran: of idle servers, not each time."""
@@ -398,7 +424,7 @@ class Enforcer:
             return
         if now_s < state.placed_at_s + interval_s and not (
                 state.is_confined and (target.is_guaranteed
-                                       or self._judge.undone(target.uuid))):
+                                       or self._floats(target))):
             return
         wanted = {number: confined.get(number, target.pcpus)
                   for number in vcpus}
@@ -465,14 +491,14 @@ class Enforcer:
     def _why_left_alone(self, target: Target) -> str:
         if target.pcpus is None or target.is_guaranteed:
             return _PINNED
-        undone = self._judge.undone(target.uuid)
-        return (self._plan.unplanned.get(target.uuid, '') if undone is None
-                else _text(undone))
+        verdict = self._judge.verdict(target.uuid)
+        return self._plan.unplanned.get(target.uuid, '') or (
+            _text(verdict) if self._is_out(target) and verdict else '')
 
 
-def _text(undone: progress.Undone) -> str:
-    return (f'its vCPUs ran for {undone.there:.0%} of the time that they '
-            f'wanted there, and for {undone.before:.0%} before')
+def _text(verdict: progress.Verdict) -> str:
+    return (f'its vCPUs ran for {verdict.pool:.0%} of the time that they '
+            f'wanted to in its pool, and for {verdict.without:.0%} without')
 
 
 def _longest(slices_us: Collection[int | None]) -> int | None:

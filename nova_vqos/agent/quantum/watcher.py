@@ -55,7 +55,7 @@ class Watcher:
         self._failures: dict[str, str] = {}
 
     def observe(self, servers: Mapping[str, Mapping[int, int]],
-                now_s: float) -> Mapping[str, float]:
+                now_s: float) -> Mapping[str, float] | None:
         """Observe servers; drops all that are not among them.
 
         May block for seconds where a QEMU hangs. Never raises for a server or
@@ -65,11 +65,12 @@ class Watcher:
         :param now_s: on the monotonic clock
         :returns: of the time that vCPUs wanted to run since the last
             observation, the part that they ran, by UUID; without servers of
-            which that is not known, or that hardly wanted to
+            which that is not known, or that hardly wanted to; None: it was
+            skipped
         """
         last_s = self._observed_at_s
         if last_s is not None and 0 <= now_s - last_s < self._min_interval_s:
-            return {}
+            return None
         self._observed_at_s = now_s
         observed = source_base.Observation(now_s, servers,
                                            self._activities(servers))

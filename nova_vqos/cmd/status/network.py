@@ -15,7 +15,7 @@ _BUDGETS = ('netdev_budget', 'netdev_budget_usecs')
 _LEAST_BUDGET_US = 1000
 #: The largest one that was seen to lose packets (doc billing, What short polls
 #: cost).
-_LOSING_WEIGHT = 2
+_LOSING_WEIGHT = 4
 _INTERFACES = '/sys/class/net'
 
 

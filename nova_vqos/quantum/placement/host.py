@@ -31,7 +31,8 @@ class Server:
     :ivar share: the guaranteed part of a pCPU's time of each vCPU, 0 to 1
     :ivar pcpus: all that its vCPUs may run on
     :ivar resting: numbers of vCPUs that were seen to hardly want to run
-    :ivar floats: whether it is to be in no pool
+    :ivar floats: whether it may run anywhere, with the kernel's own slice,
+        and only counts in pools
     """
 
     uuid: str
@@ -85,11 +86,7 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
     plans: dict[frozenset[int], model.Plan] = {}
     placements: dict[str, Placement] = {}
     unplanned: dict[str, str] = {}
-    placements.update(
-        (server.uuid, Placement(dict.fromkeys(server.kinds), None))
-        for server in servers if server.floats)
-    for pcpus, group in _groups(
-            server for server in servers if not server.floats).items():
+    for pcpus, group in _groups(servers).items():
         usable = _narrowed(sockets, pcpus)
         reason = OVERLAP if group.overlaps else '' if usable else NO_PCPU
         if reason:
@@ -100,6 +97,9 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
             [vcpu for server in group.servers for vcpu in _vcpus(server)],
             usable, slices_us, previous.plans.get(pcpus))
         placements.update(_placements(plans[pcpus]))
+        placements.update(
+            (server.uuid, Placement(dict.fromkeys(server.kinds), None))
+            for server in group.servers if server.floats)
     return HostPlan(plans, placements, unplanned)
 
 

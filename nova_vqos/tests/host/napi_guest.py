@@ -15,7 +15,7 @@ import subprocess
 import time
 import traceback
 
-LIMITS = (1, 2, 64, 200)
+LIMITS = (1, 2, 4, 8, 64, 200)
 #: Ports of a bridge. A packet to all is one more for the bridge itself.
 PORTS = 99
 #: Packets to all ports in a row.

@@ -40,7 +40,7 @@ def test_a_poll_takes_as_many_packets_as_the_limit(seen, limit):
 
 @pytest.mark.parametrize('budget', ['default', 'one poll'])
 @pytest.mark.parametrize('limit, loses', [
-    (1, True), (2, True), (64, False), (200, False)])
+    (1, True), (2, True), (4, True), (8, False), (64, False), (200, False)])
 def test_polls_of_few_packets_lose_some(seen, budget, limit, loses):
     """That is an error to the check NAPI."""
     found = seen['floods'][budget][str(limit)]

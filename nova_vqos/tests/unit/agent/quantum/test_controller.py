@@ -356,14 +356,6 @@ def is_confined(world, uuid=UUID):
                for pcpus in world.host.pins.get(uuid, {}).values())
 
 
-def leave_pool(world, within_s):
-    """Wait until a server does."""
-    until_s = world.now_s + within_s
-    while is_confined(world):
-        assert world.now_s < until_s
-        world.tick()
-
-
 class TestAuto:
     def test_kinds_that_change_all_the_time_move_servers_rarely(self, world):
         world.run_unlike(quantum_class='auto')
@@ -433,62 +425,116 @@ class TestAuto:
         world.tick(30)
         assert caplog.text.count('source cache') == 1
 
-    def test_one_that_gets_on_worse_leaves_its_pool(self, world, caplog):
-        caplog.set_level('INFO')
-        world.watcher.progress = {UUID: 0.9}
-        world.run_unlike(quantum_class='auto')
-        # As long as nothing is recognised it floats.
-        world.tick(50)
-        assert not is_confined(world)
-        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
-                                (UUID, 1): model.Kind.CACHE}
-        world.tick(31)
-        assert is_confined(world)
-        assert world.slice_us() == CACHE_US
-        world.watcher.progress = {UUID: 0.8}
-        leave_pool(world, within_s=60)
-        assert world.slice_us() is None
-        assert world.report()['quantum']['left_alone']
-        assert world.host_report()['quantum']['undone'] == 1
-        # What it does is recognised as before.
-        assert world.report()['quantum']['recognised_class'] == 'cache'
-        world.watcher.progress = {UUID: 0.9}
-        world.tick(1000)
-        assert not is_confined(world)
-        assert caplog.text.count('leaves its pool') == 1
-        world.tick(3600)
-        assert is_confined(world)
-        assert caplog.text.count('may be in a pool again') == 1
-        assert world.report()['quantum']['left_alone'] == ''
-
-    def test_one_that_others_hold_up_goes_back(self, world):
-        world.watcher.progress = {UUID: 0.9}
-        world.run_unlike(quantum_class='auto')
-        world.tick(50)
-        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
-                                (UUID, 1): model.Kind.CACHE}
-        world.tick(31)
-        world.watcher.progress = {UUID: 0.5}
-        leave_pool(world, within_s=60)
-        world.tick(150)
-        assert is_confined(world)
-        world.tick(1000)
-        assert is_confined(world)
-        assert world.host_report()['quantum']['undone'] == 1
-
-    def test_a_class_that_its_flavor_has_is_not_judged(self, world):
-        world.watcher.progress = {UUID: 0.9}
-        world.run_unlike()
-        world.tick(60)
-        world.watcher.progress = {UUID: 0.2}
-        world.tick(200)
-        assert is_confined(world)
-
     def test_polluters_are_counted(self, world):
         world.watcher.sources = {'cache': ''}
         world.watcher.kinds[UUID, 0] = model.Kind.POLLUTER
         world.run(quantum_class='auto')
         assert world.state()['quantum']['polluters'] == 1
+
+
+class TestTrials:
+    """Of servers of class auto that wait in their pools."""
+
+    IN_POOL, WITHOUT = 0.5, 0.9
+
+    @pytest.fixture
+    def world(self, world):
+        # Progress follows from where it is.
+        observe = world.watcher.observe
+
+        def look(servers, now_s):
+            world.watcher.progress = {UUID: (
+                self.IN_POOL if is_confined(world) else self.WITHOUT)}
+            return observe(servers, now_s)
+        world.watcher.observe = look
+        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
+                                (UUID, 1): model.Kind.CACHE}
+        return world
+
+    def undone(self, world):
+        return world.host_report()['quantum']['undone']
+
+    def test_one_that_gets_on_better_without_stays_out(self, world, caplog):
+        caplog.set_level('INFO')
+        world.run_unlike(quantum_class='auto')
+        assert is_confined(world)
+        assert world.slice_us() == CACHE_US
+        world.tick(150)
+        assert not is_confined(world)
+        assert world.slice_us() is None
+        report = world.report()['quantum']
+        assert '50%' in report['left_alone']
+        assert '90%' in report['left_alone']
+        # What it does is recognised as before; it counts in the plan.
+        assert report['recognised_class'] == 'cache'
+        assert is_confined(world, OTHER_UUID)
+        found = world.host_report()['quantum']
+        assert (found['undone'], found['left_alone']) == (1, 1)
+        world.tick(1000)
+        assert not is_confined(world)
+        assert caplog.text.count('stays out of pools for 1 h') == 1
+        world.tick(2600)
+        assert is_confined(world)
+        assert world.report()['quantum']['left_alone'] == ''
+        world.tick(150)
+        assert caplog.text.count('stays out of pools for 2 h') == 1
+
+    def test_one_that_does_not_goes_back(self, world, monkeypatch):
+        monkeypatch.setattr(TestTrials, 'WITHOUT', 0.5)
+        world.run_unlike(quantum_class='auto')
+        world.tick(61)
+        seen = []
+        for _ in range(240):
+            world.tick()
+            seen.append(is_confined(world))
+        assert not all(seen)
+        assert all(seen[150:])
+        assert self.undone(world) == 0
+        assert world.slice_us() == CACHE_US
+
+    def test_a_class_that_its_flavor_has_is_not_tried(self, world):
+        world.run_unlike()
+        world.tick(300)
+        assert is_confined(world)
+        assert self.undone(world) == 0
+
+    def test_nor_is_one_that_spins(self, world):
+        world.enforce_classes('cache', 'spin')
+        world.watcher.kinds[UUID, 1] = model.Kind.SPIN
+        world.run_unlike(quantum_class='auto')
+        before = world.host_report()['quantum']['servers_placed']
+        world.tick(300)
+        assert world.host_report()['quantum']['servers_placed'] == before
+
+    def test_nor_without_pools(self, tmp_path, monkeypatch):
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           pool_interval_s=None)
+        world.watcher.progress = {UUID: 0.5}
+        world.watcher.kinds[UUID, 0] = model.Kind.CACHE
+        world.run(quantum_class='auto')
+        world.tick(300)
+        assert world.slice_us() == CACHE_US
+        assert world.report()['quantum']['left_alone'] == ''
+
+    def test_one_that_another_pinned_is_left_alone(self, world):
+        world.run_unlike(quantum_class='auto', pcpus=frozenset({1}),
+                         pinned=True, pinned_by_others=True)
+        world.tick(300)
+        assert self.undone(world) == 0
+        assert 'pinned' in world.report()['quantum']['left_alone']
+
+    def test_a_failure_forgets_nothing(self, world, monkeypatch):
+        world.run_unlike(quantum_class='auto')
+        world.tick(150)
+        assert self.undone(world) == 1
+        with monkeypatch.context() as patch:
+            def fail(_uuid):
+                raise base.HypervisorError('of this test')
+            patch.setattr(world.host, 'vcpu_threads', fail)
+            world.tick(12)
+        world.tick(300)
+        assert not is_confined(world)
+        assert self.undone(world) == 1
 
 
 class TestReport:

@@ -342,8 +342,8 @@ WRONG = [
     *(('NAPI', write(f'{at.NET}/{name}', f'{value}\n'), code, text)
       for name, value, code, text in [
           ('dev_weight', 1, 2, 'dev_weight is 1: .*drops'),
-          ('dev_weight', 2, 2, 'dev_weight is 2: .*drops'),
-          ('dev_weight', 3, 1, 'dev_weight is 3: .*to 64'),
+          ('dev_weight', 4, 2, 'dev_weight is 4: .*drops'),
+          ('dev_weight', 5, 1, 'dev_weight is 5: .*to 64'),
           ('dev_weight', 15, 1, 'dev_weight is 15: .*to 64'),
           ('netdev_budget', 63, 1, 'netdev_budget is 63, less than the 64'),
           ('netdev_budget_usecs', 999, 1, 'netdev_budget_usecs is 999')]),
