@@ -193,6 +193,10 @@ def _rooms(vcpus: int, pcpus: Sequence[int],
         by_polluters, key=above.__getitem__, reverse=True))
     yield vcpus_per_socket(vcpus, pcpus, by_polluters[::-1])
     yield vcpus_per_socket(vcpus, pcpus, by_polluters)
+    # Whatever they had: what is found next time is to be found this time.
+    by_width = sorted(range(len(pcpus)), key=pcpus.__getitem__)
+    yield vcpus_per_socket(vcpus, pcpus, by_width)
+    yield vcpus_per_socket(vcpus, pcpus, by_width[::-1])
 
 
 def _order(room: Sequence[int], had: _Previous,

@@ -159,6 +159,15 @@ class TestProperties:
         assert set(sockets_per_server(sockets.assign(
             vcpus, [per_socket] * count)).values()) == {1}
 
+    def test_a_narrow_socket_is_found_at_once(self):
+        """Not only by those that had been on others: they would move again."""
+        vcpus = [*of_kind(Kind.IO, 6, pollutes=True, per_server=6),
+                 *of_kind(Kind.CACHE, 1)]
+        previous = dict(zip((vcpu.key for vcpu in vcpus),
+                            (0, 0, 0, 1, 2, 0, 1), strict=True))
+        assert counted(vcpus, [3, 5, 1], previous) == [
+            {'IO+': 2}, {'IO+': 4}, {'CACHE': 1}]
+
     @hypothesis.given(quantum_vcpus.vcpus(), PCPUS, st.randoms())
     def test_its_own_result_is_a_fixed_point(self, vcpus, pcpus, chance):
         assigned = sockets.assign(vcpus, pcpus,
