@@ -35,6 +35,8 @@ _IDLE_CHECK_INTERVAL_S = 600.0
 
 # The source that recognises polluters.
 _CACHE_SOURCE = 'cache'
+# Of a pCPU: the progress of a server that wants less shows nothing.
+_LEAST_WANTED = 0.01
 _PINNED = 'its vCPUs are pinned by others, or its speed is guaranteed'
 # All vCPUs of a pool have the same pCPUs.
 _format_pcpus = functools.lru_cache(maxsize=256)(cpuset.format_pcpus)
@@ -105,6 +107,7 @@ class _State:
     :ivar placed_at_s: when its affinity was last set or confirmed
     :ivar is_confined: whether its vCPUs are confined to some pCPUs
     :ivar pcpus: that they were last confined to
+    :ivar floated: whether that was for a trial, or what came of it
     :ivar slices_us: that its vCPUs were last given
     :ivar checked_at_s: when they were last looked at
     :ivar runs: counters of its vCPUs
@@ -117,6 +120,7 @@ class _State:
     is_confined: bool = False
     pcpus: Mapping[int, frozenset[int]] = dataclasses.field(
         default_factory=dict)
+    floated: bool = False
     slices_us: Mapping[int, int | None] = dataclasses.field(
         default_factory=dict)
     checked_at_s: float = float('-inf')
@@ -136,12 +140,10 @@ class _State:
                 or slices_us != self.slices_us
                 or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
 
-    def placement(self, wanted: host.Placement) -> Hashable:
-        """Where vCPUs are, and with which slices; None: not as wanted."""
-        if (self.problem or self.slices_us != wanted.slices_us
-                or self.pcpus != (wanted.pcpus or {})):
-            return None
-        return (tuple(self.slices_us.items()), tuple(self.pcpus.items()))
+    def is_at(self, wanted: host.Placement) -> bool:
+        """Whether vCPUs are where they are to be, with such slices."""
+        return (not self.problem and self.slices_us == wanted.slices_us
+                and self.pcpus == (wanted.pcpus or {}))
 
 
 class Enforcer:
@@ -271,14 +273,29 @@ class Enforcer:
         self._logged_sources = sources
 
     def _judge_pools(self, targets: Sequence[Target],
-                     found: Mapping[str, float], now_s: float) -> None:
-        """Judge pools by the progress of servers there; log what is undone."""
-        changed = set(self._judge.look(found, now_s))
+                     found: Mapping[str, watchers.Progress],
+                     now_s: float) -> None:
+        """Judge pools by the progress of servers there; log the trials."""
+        shares = {}
         for target in targets:
+            one = found.get(target.uuid)
+            if one is not None and one.wanted >= _LEAST_WANTED:
+                # No pool gives it more than its cap.
+                most = (one.wanted if target.cap is None else min(
+                    one.wanted, one.vcpus * float(target.cap.share)))
+                shares[target.uuid] = min(1.0, one.ran / most)
+        changed = set(self._judge.look(shares, now_s))
+        for target in targets:
+            if target.uuid not in changed:
+                continue
+            phase = self._judge.phase(target.uuid)
             verdict = self._judge.verdict(target.uuid)
-            if target.uuid in changed and self._is_out(target) and verdict:
+            if phase is progress.Phase.TRIAL:
+                LOG.info('Server %s (%s) is tried without its pool',
+                         target.uuid, target.name)
+            elif phase is progress.Phase.OUT and verdict is not None:
                 LOG.info(
-                    'Server %s (%s) stays out of pools for %g h: %s',
+                    'Server %s (%s) stays out of its pool for %g h: %s',
                     target.uuid, target.name,
                     self._judge.hold_s(target.uuid) / 3600, _text(verdict))
 
@@ -289,18 +306,19 @@ class Enforcer:
             return
         if model.Kind.SPIN in kinds.values():
             # It runs while it spins in vain.
-            self._judge.forget(target.uuid)
+            self._judge.suspend(target.uuid)
             return
         wanted = self._plan.placements.get(target.uuid)
-        state = self._states[target.uuid]
+        planned = self._plan.suspended.get(target.uuid, wanted)
         self._judge.place(
-            target.uuid, tuple(threads.items()),
-            None if wanted is None else state.placement(wanted),
-            is_pool=bool(state.pcpus or any(state.slices_us.values())))
+            target.uuid, threads.values(),
+            None if planned is None else _pool(planned),
+            is_there=wanted is not None
+            and self._states[target.uuid].is_at(wanted))
 
     def _floats(self, target: Target) -> bool:
         """Whether a server is to be without its pool."""
-        return self._judge.phase(target.uuid) is not progress.Phase.POOL
+        return self._judge.phase(target.uuid).floats
 
     def _is_out(self, target: Target) -> bool:
         """Whether a server is out of pools, since it gets on better so."""
@@ -424,13 +442,16 @@ class Enforcer:
             return
         if now_s < state.placed_at_s + interval_s and not (
                 state.is_confined and (target.is_guaranteed
-                                       or self._floats(target))):
+                                       or self._floats(target))
+                # Back from a trial.
+                or state.floated and not self._floats(target)):
             return
         wanted = {number: confined.get(number, target.pcpus)
                   for number in vcpus}
         moved = self._hypervisor.place(target.uuid, wanted)
         state.placed_at_s = now_s
         state.is_confined, state.pcpus = bool(confined), confined
+        state.floated = self._floats(target)
         if moved:
             self._servers_placed += 1
             LOG.info('Server %s (%s) runs on pCPUs %s from now on',
@@ -494,6 +515,14 @@ class Enforcer:
         verdict = self._judge.verdict(target.uuid)
         return self._plan.unplanned.get(target.uuid, '') or (
             _text(verdict) if self._is_out(target) and verdict else '')
+
+
+def _pool(placement: host.Placement) -> Hashable:
+    """What is compared with none; None: it is as without pools."""
+    if not placement.pcpus and not any(placement.slices_us.values()):
+        return None
+    return (frozenset(placement.slices_us.items()),
+            frozenset((placement.pcpus or {}).items()))
 
 
 def _text(verdict: progress.Verdict) -> str:

@@ -22,8 +22,18 @@ LOG = logging.getLogger(__name__)
 # on. An earlier one, for a server that just started, shows too little of the
 # other servers.
 _EARLY = 0.8
-# Of a pCPU: the progress of a server that wants less shows nothing.
-_LEAST_WANTED = 0.01
+
+class Progress(ty.NamedTuple):
+    """How a server got on since the last observation.
+
+    :ivar ran: pCPUs that its vCPUs ran on, in the mean
+    :ivar wanted: likewise, that they ran on or wanted
+    :ivar vcpus: how many of them that is known of
+    """
+
+    ran: float
+    wanted: float
+    vcpus: int
 
 
 class Watcher:
@@ -55,7 +65,7 @@ class Watcher:
         self._failures: dict[str, str] = {}
 
     def observe(self, servers: Mapping[str, Mapping[int, int]],
-                now_s: float) -> Mapping[str, float] | None:
+                now_s: float) -> Mapping[str, Progress] | None:
         """Observe servers; drops all that are not among them.
 
         May block for seconds where a QEMU hangs. Never raises for a server or
@@ -63,10 +73,8 @@ class Watcher:
 
         :param servers: by UUID, the thread id of each vCPU by its number
         :param now_s: on the monotonic clock
-        :returns: of the time that vCPUs wanted to run since the last
-            observation, the part that they ran, by UUID; without servers of
-            which that is not known, or that hardly wanted to; None: it was
-            skipped
+        :returns: how servers got on, by UUID, without those of which that is
+            not known; None: it was skipped
         """
         last_s = self._observed_at_s
         if last_s is not None and 0 <= now_s - last_s < self._min_interval_s:
@@ -220,16 +228,16 @@ class _Times:
 
 def _progress(servers: Mapping[str, Mapping[int, int]],
               samples: Mapping[model.Key, recognition.Sample]
-              ) -> dict[str, float]:
+              ) -> dict[str, Progress]:
     found = {}
     for uuid, vcpus in servers.items():
         times = [(sample.ran, sample.ready) for number in vcpus
                  if (sample := samples[uuid, number]).ran is not None
                  and sample.ready is not None]
-        ran, wanted = map(sum, zip(*times, strict=True)) if times else (0, 0)
-        if wanted >= _LEAST_WANTED:
-            # Both are read one after the other.
-            found[uuid] = min(1.0, ran / wanted)
+        if times:
+            found[uuid] = Progress(
+                sum(ran for ran, _ in times), sum(ready for _, ready in times),
+                len(times))
     return found
 
 

@@ -64,14 +64,16 @@ class HostPlan:
     :ivar plans: by the pCPUs that they are made of
     :ivar placements: by UUID
     :ivar unplanned: by UUID, why a server is in no plan
+    :ivar suspended: by UUID, the placements of servers that float instead
     """
 
     plans: Mapping[frozenset[int], model.Plan]
     placements: Mapping[str, Placement]
     unplanned: Mapping[str, str]
+    suspended: Mapping[str, Placement]
 
 
-NOTHING = HostPlan({}, {}, {})
+NOTHING = HostPlan({}, {}, {}, {})
 
 
 def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
@@ -86,6 +88,7 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
     plans: dict[frozenset[int], model.Plan] = {}
     placements: dict[str, Placement] = {}
     unplanned: dict[str, str] = {}
+    suspended: dict[str, Placement] = {}
     for pcpus, group in _groups(servers).items():
         usable = _narrowed(sockets, pcpus)
         reason = OVERLAP if group.overlaps else '' if usable else NO_PCPU
@@ -97,10 +100,12 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
             [vcpu for server in group.servers for vcpu in _vcpus(server)],
             usable, slices_us, previous.plans.get(pcpus))
         placements.update(_placements(plans[pcpus]))
-        placements.update(
-            (server.uuid, Placement(dict.fromkeys(server.kinds), None))
-            for server in group.servers if server.floats)
-    return HostPlan(plans, placements, unplanned)
+        for server in group.servers:
+            if server.floats:
+                suspended[server.uuid] = placements[server.uuid]
+                placements[server.uuid] = Placement(
+                    dict.fromkeys(server.kinds), None)
+    return HostPlan(plans, placements, unplanned, suspended)
 
 
 def pool_sizes(made: HostPlan, slices_us: Mapping[str, int]

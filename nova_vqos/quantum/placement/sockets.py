@@ -29,6 +29,9 @@ import typing as ty
 from nova_vqos.quantum import model
 from nova_vqos.quantum.placement import assignment
 
+# Of dividing vCPUs among sockets: with equal sockets there are very many.
+_MOST_WAYS = 64
+
 
 def vcpus_per_socket(vcpus: int, pcpus: Sequence[int],
                      first: Sequence[int] = ()) -> list[int]:
@@ -182,7 +185,7 @@ def _rooms(vcpus: int, pcpus: Sequence[int],
     """The number of vCPUs of each socket, in several equally fair ways.
 
     Sockets that had one more than others get one more in the first way, those
-    that had most polluters in the second, those that had fewest in the last.
+    that had most polluters in the second, those that had fewest in the third.
     """
     least = vcpus // sum(pcpus)
     above = [(sum(counts) - least * width) / max(1, width)
@@ -194,9 +197,33 @@ def _rooms(vcpus: int, pcpus: Sequence[int],
     yield vcpus_per_socket(vcpus, pcpus, by_polluters[::-1])
     yield vcpus_per_socket(vcpus, pcpus, by_polluters)
     # Whatever they had: what is found next time is to be found this time.
-    by_width = sorted(range(len(pcpus)), key=pcpus.__getitem__)
-    yield vcpus_per_socket(vcpus, pcpus, by_width)
-    yield vcpus_per_socket(vcpus, pcpus, by_width[::-1])
+    for first in _first_of_equals(vcpus, pcpus):
+        yield vcpus_per_socket(vcpus, pcpus, first)
+
+
+def _first_of_equals(vcpus: int, pcpus: Sequence[int]
+                     ) -> Iterator[Sequence[int]]:
+    """Orders of sockets, one for each way to divide the last vCPUs.
+
+    Which of several equal sockets have one makes no difference here.
+    """
+    more = vcpus % sum(pcpus)
+    turns = sorted((turn / count, socket) for socket, count in enumerate(pcpus)
+                   for turn in range(1, count + 1))
+    if not more:
+        return
+    last, _ = turns[more - 1]
+    # Each has one turn at a time.
+    equal = [socket for turn, socket in turns if turn == last]
+    wanted = sum(turn == last for turn, _ in turns[:more])
+    seen = set()
+    for chosen in itertools.islice(
+            itertools.combinations(equal, wanted), _MOST_WAYS):
+        widths = tuple(sorted(pcpus[socket] for socket in chosen))
+        if widths not in seen:
+            seen.add(widths)
+            yield [*chosen, *(socket for socket in range(len(pcpus))
+                              if socket not in chosen)]
 
 
 def _order(room: Sequence[int], had: _Previous,

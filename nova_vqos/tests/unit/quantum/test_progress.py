@@ -25,28 +25,30 @@ class Host:
         self.uuids = [f'server-{number}' for number in range(len(found))]
         self.found = dict(zip(self.uuids, found, strict=True))
         self.pools = dict.fromkeys(self.uuids, POOL)
-        self.threads = dict.fromkeys(self.uuids, 1)
+        self.threads = {uuid: {number}
+                        for number, uuid in enumerate(self.uuids)}
         self.now_s = 0.0
         self._deviation = deviation
         self._random = random.Random(seed)
 
     def place_of(self, uuid):
-        return (self.pools[uuid] if self.judge.phase(uuid) is Phase.POOL
-                else None)
+        return None if self.judge.phase(uuid).floats else self.pools[uuid]
 
     def look(self, times=1):
         for _ in range(times):
             for uuid in self.uuids:
-                place = self.place_of(uuid)
-                self.judge.place(uuid, self.threads[uuid], ('at', place),
-                                 is_pool=place is not None)
+                self.judge.place(uuid, self.threads[uuid], self.pools[uuid],
+                                 is_there=True)
             self.now_s += INTERVAL_S
             self.judge.look({
                 uuid: min(1.0, max(0.0, found + self._random.gauss(
                     0, self._deviation)))
-                for uuid, by_place in self.found.items()
-                if (found := by_place[self.place_of(uuid)]) is not None},
-                self.now_s)
+                for uuid in self.uuids
+                if (found := self.progress_of(uuid)) is not None}, self.now_s)
+
+    def progress_of(self, uuid):
+        found = self.found[uuid][self.place_of(uuid)]
+        return found(self) if callable(found) else found
 
     def phases(self):
         return [self.judge.phase(uuid) for uuid in self.uuids]
@@ -58,7 +60,7 @@ def server(pool, without):
 
 def test_a_pool_that_is_worse_is_undone():
     host = Host(server(0.5, 0.9))
-    host.look(40)
+    host.look(60)
     assert host.phases() == [Phase.OUT]
     verdict = host.judge.verdict(host.uuids[0])
     assert (verdict.pool, verdict.without) == pytest.approx((0.5, 0.9))
@@ -121,11 +123,11 @@ def test_another_result_holds_for_an_hour_again():
 def test_few_are_tried_at_a_time():
     host = Host(*(server(0.5 + number / 200, 0.9) for number in range(30)))
     most = 0
-    for _ in range(600):
+    for _ in range(HOUR_LOOKS - 60):
         host.look()
         most = max(most, host.phases().count(Phase.TRIAL))
     assert most == 3
-    assert host.phases() == [Phase.OUT] * 30
+    assert Phase.POOL not in host.phases()
 
 
 def test_the_one_that_waits_most_is_first():
@@ -155,7 +157,7 @@ def test_one_that_ends_its_work_in_a_trial_goes_back(ends):
 
 def test_a_verdict_ends_while_a_server_is_idle():
     host = Host(server(0.5, 0.9))
-    host.look(40)
+    host.look(60)
     assert host.phases() == [Phase.OUT]
     host.found[host.uuids[0]] = server(None, None)
     host.look(HOUR_LOOKS)
@@ -164,11 +166,11 @@ def test_a_verdict_ends_while_a_server_is_idle():
 
 def test_another_run_begins_anew():
     host = Host(server(0.5, 0.9))
-    host.look(40)
-    host.threads[host.uuids[0]] = 2
+    host.look(60)
+    host.threads[host.uuids[0]] = {99}
     host.look()
     assert host.phases() == [Phase.POOL]
-    host.look(40)
+    host.look(60)
     assert host.phases() == [Phase.OUT]
 
 
@@ -176,15 +178,92 @@ def test_one_that_is_not_where_it_is_to_be_is_not_judged():
     host = Host(server(0.5, 0.9))
     while host.phases() != [Phase.TRIAL]:
         host.look()
-    for _ in range(20):
-        host.judge.place(host.uuids[0], 1, None, is_pool=True)
+    for _ in range(40):
+        host.judge.place(host.uuids[0], {0}, POOL, is_there=False)
         host.judge.look({host.uuids[0]: 0.9}, host.now_s)
-    assert host.phases() == [Phase.TRIAL]
+    # It was not seen anywhere, so nothing was found.
+    assert host.phases() == [Phase.POOL]
+    assert host.judge.verdict(host.uuids[0]) is None
+    host.now_s += 600
+    host.look(60)
+    assert host.phases() == [Phase.OUT]
+
+
+def test_a_vcpu_that_is_plugged_in_changes_nothing():
+    host = Host(server(0.5, 0.9))
+    host.look(60)
+    host.threads[host.uuids[0]] = {0, 99}
+    host.look(60)
+    assert host.phases() == [Phase.OUT]
+
+
+def test_another_pool_is_tried_anew():
+    host = Host({POOL: 0.5, OTHER_POOL: 0.5, None: 0.9})
+    host.look(60)
+    assert host.phases() == [Phase.OUT]
+    host.pools[host.uuids[0]] = OTHER_POOL
+    host.look()
+    assert host.phases() == [Phase.POOL]
+    host.look(60)
+    assert host.phases() == [Phase.OUT]
+
+
+def test_others_that_end_their_work_in_a_trial_are_not_the_pool():
+    host = Host(server(0.5, 0.5))
+    while host.phases() != [Phase.TRIAL]:
+        host.look()
+    host.found[host.uuids[0]] = server(1.0, 1.0)
+    host.look(60)
+    assert host.phases() == [Phase.POOL]
+    assert host.judge.undone == 0
+
+
+def test_of_two_in_a_narrow_pool_one_stays_there():
+    """As soon as the other one is out it has enough."""
+    def in_pool(host):
+        return 1 / max(1, sum(host.place_of(uuid) == POOL
+                              for uuid in host.uuids))
+    host = Host(server(in_pool, 0.9), server(in_pool, 0.9))
+    host.look(300)
+    assert sorted(phase.value for phase in host.phases()) == ['out', 'pool']
+    assert host.judge.undone == 1
+
+
+def test_one_that_gets_on_no_better_outside_any_more_goes_back():
+    host = Host(server(0.5, 0.9))
+    host.look(60)
+    assert host.phases() == [Phase.OUT]
+    host.found[host.uuids[0]] = server(0.5, 0.3)
+    for _ in range(30):
+        host.look()
+        if host.phases() == [Phase.POOL]:
+            break
+    assert host.phases() == [Phase.POOL]
+
+
+def test_one_whose_looks_are_of_long_ago_is_not_tried():
+    host = Host(server(0.5, 0.9))
+    host.look(10)
+    host.found[host.uuids[0]] = server(None, None)
+    host.look(20)
+    host.found[host.uuids[0]] = server(0.5, 0.9)
+    host.look(10)
+    assert host.phases() == [Phase.POOL]
+
+
+def test_what_was_found_holds_after_a_suspension():
+    host = Host(server(0.5, 0.5))
+    host.look(60)
+    verdict = host.judge.verdict(host.uuids[0])
+    assert verdict is not None
+    host.judge.suspend(host.uuids[0])
+    host.look(60)
+    assert host.judge.verdict(host.uuids[0]) is verdict
 
 
 def test_who_is_gone_is_forgotten():
     host = Host(server(0.5, 0.9))
-    host.look(40)
+    host.look(60)
     host.judge.retain(())
     assert host.phases() == [Phase.POOL]
     assert host.judge.verdict(host.uuids[0]) is None

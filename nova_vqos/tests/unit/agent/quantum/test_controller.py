@@ -10,6 +10,7 @@ from nova_vqos import policy_override
 from nova_vqos import policy_push
 from nova_vqos.agent.overrides import store
 from nova_vqos.agent.quantum import enforcer
+from nova_vqos.agent.quantum import watcher
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.quantum import model
@@ -435,7 +436,8 @@ class TestAuto:
 class TestTrials:
     """Of servers of class auto that wait in their pools."""
 
-    IN_POOL, WITHOUT = 0.5, 0.9
+    # Of 0.4 pCPUs: its cap.
+    IN_POOL, WITHOUT = 0.2, 0.36
 
     @pytest.fixture
     def world(self, world):
@@ -443,8 +445,8 @@ class TestTrials:
         observe = world.watcher.observe
 
         def look(servers, now_s):
-            world.watcher.progress = {UUID: (
-                self.IN_POOL if is_confined(world) else self.WITHOUT)}
+            world.watcher.progress = {UUID: watcher.Progress(
+                self.IN_POOL if is_confined(world) else self.WITHOUT, 1.0, 2)}
             return observe(servers, now_s)
         world.watcher.observe = look
         world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
@@ -459,7 +461,7 @@ class TestTrials:
         world.run_unlike(quantum_class='auto')
         assert is_confined(world)
         assert world.slice_us() == CACHE_US
-        world.tick(150)
+        world.tick(200)
         assert not is_confined(world)
         assert world.slice_us() is None
         report = world.report()['quantum']
@@ -470,17 +472,17 @@ class TestTrials:
         assert is_confined(world, OTHER_UUID)
         found = world.host_report()['quantum']
         assert (found['undone'], found['left_alone']) == (1, 1)
-        world.tick(1000)
+        world.tick(950)
         assert not is_confined(world)
-        assert caplog.text.count('stays out of pools for 1 h') == 1
+        assert caplog.text.count('stays out of its pool for 1 h') == 1
         world.tick(2600)
         assert is_confined(world)
         assert world.report()['quantum']['left_alone'] == ''
-        world.tick(150)
-        assert caplog.text.count('stays out of pools for 2 h') == 1
+        world.tick(200)
+        assert caplog.text.count('stays out of its pool for 2 h') == 1
 
     def test_one_that_does_not_goes_back(self, world, monkeypatch):
-        monkeypatch.setattr(TestTrials, 'WITHOUT', 0.5)
+        monkeypatch.setattr(TestTrials, 'WITHOUT', 0.2)
         world.run_unlike(quantum_class='auto')
         world.tick(61)
         seen = []
@@ -491,6 +493,29 @@ class TestTrials:
         assert all(seen[150:])
         assert self.undone(world) == 0
         assert world.slice_us() == CACHE_US
+
+    def test_one_that_its_cap_alone_holds_up_is_not_tried(
+            self, world, monkeypatch):
+        monkeypatch.setattr(TestTrials, 'IN_POOL', 0.4)
+        world.run_unlike(quantum_class='auto')
+        before = world.host_report()['quantum']['servers_placed']
+        world.tick(300)
+        assert world.host_report()['quantum']['servers_placed'] == before
+
+    def test_it_goes_back_at_once(self, tmp_path, monkeypatch):
+        """However seldom servers move otherwise."""
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           pool_interval_s=3600)
+        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
+                                (UUID, 1): model.Kind.CACHE}
+        world.watcher.progress = {UUID: watcher.Progress(0.2, 1.0, 2)}
+        world.run_unlike(quantum_class='auto')
+        seen = []
+        for _ in range(300):
+            world.tick()
+            seen.append(is_confined(world))
+        assert not all(seen)
+        assert seen[-1]
 
     def test_a_class_that_its_flavor_has_is_not_tried(self, world):
         world.run_unlike()
@@ -509,7 +534,7 @@ class TestTrials:
     def test_nor_without_pools(self, tmp_path, monkeypatch):
         world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
                                            pool_interval_s=None)
-        world.watcher.progress = {UUID: 0.5}
+        world.watcher.progress = {UUID: watcher.Progress(0.1, 1.0, 1)}
         world.watcher.kinds[UUID, 0] = model.Kind.CACHE
         world.run(quantum_class='auto')
         world.tick(300)
@@ -525,7 +550,7 @@ class TestTrials:
 
     def test_a_failure_forgets_nothing(self, world, monkeypatch):
         world.run_unlike(quantum_class='auto')
-        world.tick(150)
+        world.tick(200)
         assert self.undone(world) == 1
         with monkeypatch.context() as patch:
             def fail(_uuid):

@@ -197,19 +197,19 @@ class TestProgress:
         return case.observe(2)
 
     @pytest.mark.parametrize('ran_s, ready_s, found', [
-        ({0: 0.5, 1: 0.1}, {0: 1.0, 1: 0.2}, {UUID: 0.5}),
-        # By time, not by vCPU.
-        ({0: 0.9, 1: 0.0}, {0: 0.9, 1: 0.1}, {UUID: 0.9}),
+        ({0: 0.5, 1: 0.1}, {0: 1.0, 1: 0.2}, (0.6, 1.2, 2)),
         # Of one that is not counted nothing is known.
-        ({0: 0.4}, {0: 0.5}, {UUID: 0.8}),
-        ({0: 0.004, 1: 0.0}, {0: 0.008, 1: 0.0}, {}), ({}, {}, {})])
+        ({0: 0.4}, {0: 0.5}, (0.4, 0.5, 1))])
     def test_of_a_server(self, case, ran_s, ready_s, found):
-        assert self.look(case, ran_s, ready_s) == pytest.approx(found)
+        assert self.look(case, ran_s, ready_s)[UUID] == pytest.approx(found)
+
+    def test_of_one_that_is_not_counted(self, case):
+        assert self.look(case, {}, {}) == {}
 
     def test_is_not_known_at_first_nor_while_it_cannot_be_read(self, case):
         case.per_second[UUID] = {}, {}, {}, {0: 10**8}, {0: 10**8}
         assert case.observe() == {}
-        assert case.observe() == {UUID: 1.0}
+        assert case.observe() == {UUID: (0.1, 0.1, 1)}
         case.error = base.Unavailable('it hangs')
         assert case.observe() == {}
 

@@ -168,6 +168,11 @@ class TestProperties:
         assert counted(vcpus, [3, 5, 1], previous) == [
             {'IO+': 2}, {'IO+': 4}, {'CACHE': 1}]
 
+    def test_so_is_one_that_is_neither_narrow_nor_wide(self):
+        vcpus = [*of_kind(Kind.POLLUTER, 10), *of_kind(Kind.CACHE, 6)]
+        assert counted(vcpus, [2, 4, 6]) == [
+            {'POLLUTER': 2}, {'CACHE': 6}, {'POLLUTER': 8}]
+
     @hypothesis.given(quantum_vcpus.vcpus(), PCPUS, st.randoms())
     def test_its_own_result_is_a_fixed_point(self, vcpus, pcpus, chance):
         assigned = sockets.assign(vcpus, pcpus,
