@@ -23,6 +23,7 @@ LOG = logging.getLogger(__name__)
 # other servers.
 _EARLY = 0.8
 
+
 class Progress(ty.NamedTuple):
     """How a server got on since the last observation.
 

@@ -50,12 +50,17 @@ def vcpus_per_socket(vcpus: int, pcpus: Sequence[int],
     each, more = divmod(vcpus, sum(pcpus))
     counts = [each * count for count in pcpus]
     ranks = {socket: rank for rank, socket in enumerate(first)}
-    turns = sorted((turn / count, ranks.get(socket, socket), socket)
-                   for socket, count in enumerate(pcpus)
-                   for turn in range(1, count + 1))
+    turns = sorted((turn, ranks.get(socket, socket), socket)
+                   for turn, socket in _turns(pcpus))
     for _, _, socket in turns[:more]:
         counts[socket] += 1
     return counts
+
+
+def _turns(pcpus: Sequence[int]) -> Iterator[tuple[float, int]]:
+    """When each socket gets one vCPU more, by D'Hondt, and its index."""
+    return ((turn / count, socket) for socket, count in enumerate(pcpus)
+            for turn in range(1, count + 1))
 
 
 def assign(vcpus: Sequence[model.Vcpu], pcpus: Sequence[int],
@@ -208,10 +213,9 @@ def _first_of_equals(vcpus: int, pcpus: Sequence[int]
     Which of several equal sockets have one makes no difference here.
     """
     more = vcpus % sum(pcpus)
-    turns = sorted((turn / count, socket) for socket, count in enumerate(pcpus)
-                   for turn in range(1, count + 1))
     if not more:
         return
+    turns = sorted(_turns(pcpus))
     last, _ = turns[more - 1]
     # Each has one turn at a time.
     equal = [socket for turn, socket in turns if turn == last]

@@ -21,10 +21,10 @@ from nova_vqos_lab import process
 LIMIT_S = guests.LIMIT_S
 UNITS = 40
 INTERVAL_S = 2.0
-# What is promised of a change that no event tells of. Measured: 1.5 s nearly
-# always, and 58 s before such writes were left out. NOTE: 5.8 and 7.0 s were
-# seen too, in two of eight runs on 2026-11-27, when the agent's loop stood
-# still for 6 s; why is not known.
+# The agent promises to find a changed cap within 10 s, without an event.
+# Measured: 1.5 s nearly always, and 58 s before such writes were left out.
+# NOTE: in two of nine runs on 2026-11-27 it took 5.8 and 7.0 s: the agent's
+# loop stood still for 6 s. The cause is not known.
 RESTORED_S = 10.0
 CU_S_PER_NS = 100 / 1e9
 COPY = '/var/lib/libvirt/io/copy.raw'

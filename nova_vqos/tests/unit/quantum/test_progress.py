@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trials of servers without their pools, and what is made of them."""
+"""The judge tries servers without their pools, and decides where they go."""
 
 import random
 

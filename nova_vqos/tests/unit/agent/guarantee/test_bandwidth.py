@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host can reserve, what is left of it, and how that is counted."""
+"""The CPU time that a host reserves: total, free, and the kernel's count."""
 
 from fractions import Fraction
 
