@@ -7,6 +7,7 @@ Neutron, Cinder, and the message bus (in memory). Measured speed is not here.
 """
 
 import collections
+import functools
 import importlib.metadata
 
 import fixtures
@@ -51,6 +52,7 @@ NOT_VALIDATED = '2.85'
 Tunables = collections.namedtuple('Tunables', 'quota period shares')
 
 
+@functools.cache
 def api_paste_path():
     """Nova's api-paste.ini, wherever its wheel was installed to.
 
