@@ -18,23 +18,16 @@ Other architectures have none.
 """
 
 from collections.abc import Callable, Collection, Mapping
-import logging
-import threading
 import typing as ty
 
 import libvirt  # type: ignore[import-untyped]
 
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import bulk
-from nova_vqos.hypervisor.libvirt import session as libvirt_session
 from nova_vqos.quantum import recognition
-
-LOG = logging.getLogger(__name__)
 
 _GROUPS = (libvirt.VIR_DOMAIN_STATS_INTERFACE | libvirt.VIR_DOMAIN_STATS_BLOCK
            | libvirt.VIR_DOMAIN_STATS_VCPU)
-# Without it a domain with a job, such as a migration, holds up all others.
-_NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 
 # NOTE: kvm_vcpu_stats_desc of each architecture in arch/*/kvm/; for a while
 # s390x had other names.
@@ -52,32 +45,20 @@ ReadRuns = Callable[[Collection[str]],
 class ActivityReader:
     """Reads all domains with one call, which has a time limit."""
 
-    def __init__(self, session: libvirt_session.Session,
-                 read_runs: ReadRuns, qemus: bulk.BulkReader) -> None:
+    def __init__(self, read_runs: ReadRuns, qemus: bulk.QemuReader) -> None:
         """
         :param read_runs: as :meth:`base.ThreadDriver.vcpu_runs`
-        :param qemus: makes the calls that ask QEMUs
         """
-        self._session = session
         self._read_runs = read_runs
-        self._bulk = qemus
-        self._lock = threading.Lock()
-        # Of one connection: by UUID.
-        self._connection: ty.Any = None
-        self._domains: dict[str, ty.Any] = {}
+        self._qemus = qemus
 
     def read(self, uuids: Collection[str]
              ) -> Mapping[str, recognition.Activity]:
         """As :meth:`base.UsageDriver.activity`."""
-        domains = self._find(uuids)
-        if not domains:
-            return {}
-        records = self._bulk.read(lambda: self._session.call(
-            self._session.connected().domainListGetStats, domains, _GROUPS,
-            _NOWAIT))
         # A domain that has ended meanwhile has no id.
         running = {domain.UUIDString(): (domain.ID(), found)
-                   for domain, found in records if domain.ID() >= 0}
+                   for domain, found in self._qemus.read(uuids, _GROUPS)
+                   if domain.ID() >= 0}
         runs = self._read_runs(running)
         activities = {}
         for uuid, (run, found) in running.items():
@@ -89,24 +70,6 @@ class ActivityReader:
                 ready_ns={number: one.run_ns + one.waited_ns
                           for number, one in vcpus.items()})
         return activities
-
-    def _find(self, uuids: Collection[str]) -> list[ty.Any]:
-        """libvirt's domains, each looked up once in each connection."""
-        with self._lock:
-            connection = self._session.connected()
-            if connection is not self._connection:
-                self._connection, self._domains = connection, {}
-            for uuid in self._domains.keys() - set(uuids):
-                del self._domains[uuid]
-            for uuid in set(uuids) - self._domains.keys():
-                try:
-                    self._domains[uuid] = self._session.lookup(uuid)
-                except base.Unavailable:
-                    raise
-                except base.HypervisorError as error:
-                    LOG.debug('Activity of domain %s cannot be read: %s',
-                              uuid, error)
-            return list(self._domains.values())
 
 
 def requests(found: Mapping[str, ty.Any]) -> Mapping[str, int] | None:

@@ -63,8 +63,9 @@ class LibvirtHypervisor(base.Hypervisor):
         self._partition = partition.Partition(
             guaranteed_pcpus, partition_path,
             root) if guaranteed_pcpus else None
-        self._session = session.Session(uri, run_path,
-                                        read_only=bool(helper_path))
+        self._session, self._qemu_session = (
+            session.Session(uri, run_path, read_only=bool(helper_path))
+            for _ in range(2))
         self._events = events.Events()
         self._domains = domain_files.Cache(
             root, self._find_emulator,
@@ -73,16 +74,16 @@ class LibvirtHypervisor(base.Hypervisor):
             client.HelperClient(helper_path) if helper_path
             else writer.SessionWriter(self._session, self._domains.version,
                                       root))
-        qemus = bulk.BulkReader()
+        self._qemus = bulk.QemuReader(self._qemu_session)
         self._statistics = statistics.StatisticsReader(
-            self._session, root, self._domains, qemus)
+            self._session, root, self._domains, self._qemus)
         self._work = guest_work.WorkReader(self._domains, root,
                                            instructions_path)
         self._clocks = domain_clocks.ClockReader(self._domains, root)
         self._bridges = bridges.BridgeReader(root)
         self._topology = topology.Topology(root)
-        self._activity = libvirt_activity.ActivityReader(
-            self._session, self.vcpu_runs, qemus)
+        self._activity = libvirt_activity.ActivityReader(self.vcpu_runs,
+                                                         self._qemus)
         self._uuids: dict[int, str] = {}
 
     @property
@@ -92,8 +93,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def connect(self, on_event: Callable[[base.Event], None]) -> None:
         self._disconnect()
         self._events = events.Events(on_event)
-        self._session.open(self._events.callbacks, self._events.on_closed)
         try:
+            self._session.open(self._events.callbacks, self._events.on_closed)
+            self._qemu_session.open({}, self._events.on_closed)
             self._writer.check()
         except base.Unavailable:
             self._disconnect()
@@ -107,6 +109,7 @@ class LibvirtHypervisor(base.Hypervisor):
 
     def _disconnect(self) -> None:
         self._session.close()
+        self._qemu_session.close()
         self._uuids = {}
         # The domains go on, and so do their counters.
         self._domains.touch('')
@@ -130,6 +133,7 @@ class LibvirtHypervisor(base.Hypervisor):
         if uuids != self._uuids:
             self._uuids = uuids
             self._domains.retain(run_ids)
+            self._qemus.retain(run_ids)
         return run_ids
 
     def describe(self, uuid: str) -> base.Domain:

@@ -19,19 +19,15 @@ from nova_vqos.hypervisor.linux import domain_files
 
 LOG = logging.getLogger(__name__)
 
-# Without it a domain with a job, such as a migration, holds up all others.
-_NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
-
 
 class StatisticsReader:
     """Reads the counters of domains, and of the host as a whole."""
 
     def __init__(self, session: libvirt_session.Session, root: str,
                  domains: domain_files.Cache,
-                 qemus: bulk.BulkReader) -> None:
+                 qemus: bulk.QemuReader) -> None:
         """
         :param root: where /proc and /sys are looked for
-        :param qemus: makes the calls that ask QEMUs
         """
         self._session = session
         self._domains = domains
@@ -39,7 +35,7 @@ class StatisticsReader:
         self._host_account = accounting.HostAccount(root)
         self._unreadable: set[str] = set()
         self._interface_io = bulk.BulkReader()
-        self._disk_io = qemus
+        self._qemus = qemus
         self._schedule = bulk.Schedule()
         # A connection, and libvirt's domains on it by UUID.
         self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}
@@ -62,10 +58,8 @@ class StatisticsReader:
                      for domain, statistics in running}
             known = {uuid: reading for uuid, reading in found.items()
                      if reading is not None}
-            asked = [domain for domain, _statistics in running
-                     if (reading := known.get(domain.UUIDString())) is not None
-                     and self._schedule.is_due(domain.UUIDString(),
-                                               *_moment(reading))]
+            asked = [uuid for uuid, reading in known.items()
+                     if self._schedule.is_due(uuid, *_moment(reading))]
         for uuid, disks in self._read_disks(asked).items():
             known[uuid] = dataclasses.replace(known[uuid], disks=disks)
             if disks is not None:
@@ -98,11 +92,12 @@ class StatisticsReader:
         if seen_on is connection and domains.keys() >= uuids:
             records = connection.domainListGetStats(
                 [domains[uuid] for uuid in uuids],
-                libvirt.VIR_DOMAIN_STATS_INTERFACE, _NOWAIT)
+                libvirt.VIR_DOMAIN_STATS_INTERFACE, bulk.NOWAIT)
         else:
             records = connection.getAllDomainStats(
                 libvirt.VIR_DOMAIN_STATS_INTERFACE,
-                libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE | _NOWAIT)
+                libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE
+                | bulk.NOWAIT)
             self._seen = connection, {domain.UUIDString(): domain
                                       for domain, _statistics in records}
         # A domain that was seen may be shut off by now.
@@ -128,13 +123,11 @@ class StatisticsReader:
         with self._lock:
             return self._host_account.read(self._domains.tops())
 
-    def _read_disks(self, domains: list[ty.Any]) -> Mapping[
+    def _read_disks(self, uuids: Collection[str]) -> Mapping[
             str, Mapping[str, usage.DiskCounters] | None]:
         """Read what disks did, by UUID; without domains not known now."""
         try:
-            records = self._disk_io.read(lambda: self._session.call(
-                self._session.connected().domainListGetStats, domains,
-                libvirt.VIR_DOMAIN_STATS_BLOCK, _NOWAIT)) if domains else []
+            records = self._qemus.read(uuids, libvirt.VIR_DOMAIN_STATS_BLOCK)
         except base.HypervisorError as error:
             LOG.warning('Counters of disks cannot be read this time: %s; '
                         'perhaps a QEMU hangs', error)

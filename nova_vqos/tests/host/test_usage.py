@@ -295,7 +295,7 @@ def migrate_slowly(guest, lab):
 
 
 def test_a_qemu_that_hangs_hides_disks_once(start, reader):
-    reader.driver._statistics._disk_io = bulk.BulkReader(1.0)
+    reader.driver._qemus._bulk = bulk.BulkReader(1.0)
     hanging, other = start(), start()
     for guest in hanging, other:
         reader.add(guest)
@@ -318,6 +318,27 @@ def test_a_qemu_that_hangs_hides_disks_once(start, reader):
     process.wait_until(
         lambda: reader.read(hanging).disks, guests.LIMIT_S,
         'the disks of a QEMU that goes on')
+
+
+def test_a_qemu_that_hangs_delays_no_other_call(start, reader):
+    """Before version 10.0 libvirt's client loses calls for 5 s beside it."""
+    guest = start()
+    reader.add(guest)
+    reader.read(guest)
+    os.kill(guest.pid, signal.SIGSTOP)
+    try:
+        asking = threading.Thread(target=reader.driver.activity,
+                                  args=([guest.uuid],))
+        asking.start()
+        time.sleep(1)
+        began_s = time.monotonic()
+        for _ in range(500):
+            assert guest.uuid in reader.driver.running()
+        took_s = time.monotonic() - began_s
+        assert asking.is_alive(), f'the calls took {took_s:.1f} s'
+    finally:
+        os.kill(guest.pid, signal.SIGCONT)
+        asking.join(guests.LIMIT_S)
 
 
 def test_the_cpu_time_of_the_whole_machine(start, reader):

@@ -45,8 +45,8 @@ def runs():
 
 @pytest.fixture
 def reader(session, runs):
-    return activity.ActivityReader(session, lambda _uuids: runs,
-                                   bulk.BulkReader())
+    return activity.ActivityReader(lambda _uuids: runs,
+                                   bulk.QemuReader(session))
 
 
 def test_one_call_returns_all(reader, daemon):
@@ -70,6 +70,12 @@ def test_each_is_looked_up_once(reader, daemon, session, monkeypatch):
     for _ in range(3):
         reader.read([fakes.UUID])
     assert daemon.lookups == [fakes.UUID]
+    reader._qemus.retain([fakes.UUID])
+    reader.read([fakes.UUID])
+    assert daemon.lookups == [fakes.UUID]
+    reader._qemus.retain([])
+    reader.read([fakes.UUID])
+    assert daemon.lookups == [fakes.UUID] * 2
     again = fake_daemon.FakeDaemon()
     monkeypatch.setattr(session, '_connection', again)
     reader.read([fakes.UUID])
@@ -97,7 +103,7 @@ def test_one_that_is_not_found_hides_no_other(reader, daemon, monkeypatch):
 
 def test_without_an_answer_it_is_unavailable(reader, daemon, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(reader, '_bulk', bulk.BulkReader(0.05))
+    monkeypatch.setattr(reader._qemus, '_bulk', bulk.BulkReader(0.05))
     monkeypatch.setattr(daemon, 'domainListGetStats',
                         lambda *_arguments: go_on.wait(LIMIT_S) and [])
     with pytest.raises(base.Unavailable, match='no statistics within'):

@@ -310,7 +310,7 @@ class TestUsages:
         monkeypatch.setattr(
             statistics, 'domainListGetStats',
             lambda *_arguments: go_on.wait(LIMIT_S) and [])
-        reader._statistics._disk_io = bulk.BulkReader(0.05)
+        reader._qemus._bulk = bulk.BulkReader(0.05)
         found = reader.usages([fakes.UUID], {})[fakes.UUID]
         assert found.disks is None
         assert found.vcpu_ns == 30_000_000
@@ -378,10 +378,8 @@ class TestUsages:
 
     def test_qemus_that_hang_leave_two_of_five_places(self, reader, statistics,
                                                       monkeypatch):
-        """As many calls libvirtd takes on a connection; writes need one."""
-        for bulk_reader in (reader._statistics._disk_io,
-                            reader._activity._bulk):
-            monkeypatch.setattr(bulk_reader, '_limit_s', 0.05)
+        """As many calls libvirtd takes on a connection."""
+        reader._qemus._bulk = bulk.BulkReader(0.05)
         go_on, asked, answer = (
             threading.Event(), [], statistics.domainListGetStats)
 
