@@ -11,6 +11,7 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.quantum import enforced_server
 from nova_vqos.agent.quantum import enforcer as enforcers
 from nova_vqos.profile import model
 from nova_vqos.quantum import occupancy
@@ -29,7 +30,7 @@ class QuantumState:
     def __init__(self, _server: servers.Server) -> None:
         self.slices: messages.Slices | None = None
         self.seen_revision: int | None = None
-        self.target: enforcers.Target | None = None
+        self.target: enforced_server.Target | None = None
         self.target_of: tuple[object, ...] = ()
 
 
@@ -123,7 +124,7 @@ class QuantumController(controller.Controller):
                 vcpu.slice_us is not None for vcpu in slices.vcpus.values()))
 
     def _target(self, server: servers.Server,
-                profile: model.Profile | None) -> enforcers.Target:
+                profile: model.Profile | None) -> enforced_server.Target:
         """Its target, made again only when what that follows from changed."""
         state, cap = self._states[server], self._caps.state(server)
         target_of = (server.revision, profile, cap.desired, cap.in_force,
@@ -134,7 +135,7 @@ class QuantumController(controller.Controller):
         return state.target
 
     def _make_target(self, server: servers.Server,
-                     profile: model.Profile | None) -> enforcers.Target:
+                     profile: model.Profile | None) -> enforced_server.Target:
         state, policy = self._caps.state(server), server.policy
         pcpus = None if profile is None else server.eligible_pcpus(profile)
         share = Fraction(0)
@@ -146,7 +147,7 @@ class QuantumController(controller.Controller):
             share = min(
                 Fraction(1), units.cu_per_vcpu(policy.units, vcpus)
                 / units.pcpu_cu(server.coefficient(profile)))
-        return enforcers.Target(
+        return enforced_server.Target(
             uuid=server.uuid, name=server.name,
             quantum_class=server.quantum_class, share=share,
             cap=None if state.desired is None else state.desired.tune.cap,

@@ -2,27 +2,26 @@
 """Set the slices of servers' threads, and confine vCPUs to their pools.
 
 Runs on a worker, one call at a time, since it may block on the hypervisor.
-Servers come in as :class:`Target`, and an :class:`Enforcement` comes back:
-nothing else is shared with the loop.
+Servers come in as :class:`enforced_server.Target`, and an
+:class:`Enforcement` comes back: nothing else is shared with the loop.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
-from fractions import Fraction
 import functools
 import logging
 import time
 
 from nova_vqos import cpuset
-from nova_vqos import units
 from nova_vqos.agent import messages
+from nova_vqos.agent.quantum import enforced_server
+from nova_vqos.agent.quantum import trials
 from nova_vqos.agent.quantum import watcher as watchers
 from nova_vqos.hypervisor import base
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum import occupancy
 from nova_vqos.quantum import probe_result
-from nova_vqos.quantum import progress
 from nova_vqos.quantum import recognition
 from nova_vqos.quantum.placement import host
 
@@ -35,8 +34,6 @@ _IDLE_CHECK_INTERVAL_S = 600.0
 
 # The source that recognises polluters.
 _CACHE_SOURCE = 'cache'
-# Of a pCPU: the progress of a server that wants less shows nothing.
-_LEAST_WANTED = 0.01
 _PINNED = 'its vCPUs are pinned by others, or its speed is guaranteed'
 # All vCPUs of a pool have the same pCPUs.
 _format_pcpus = functools.lru_cache(maxsize=256)(cpuset.format_pcpus)
@@ -54,30 +51,6 @@ class Options:
     probe_result_path: str
     interval_s: float = 5.0
     pool_interval_s: float | None = 30.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """A server whose slices are enforced.
-
-    :ivar quantum_class: in effect
-    :ivar share: the guaranteed part of a pCPU's time of each vCPU
-    :ivar cap: of each vCPU; None: no limit
-    :ivar pcpus: all that its vCPUs may run on; None: the agent may not change
-        its affinity
-    :ivar pinned: whether this agent, or an earlier one, pinned any vCPU
-    :ivar is_guaranteed: whether it is to be in no pool: the kernel reserves
-        nothing for a thread that may not run on all pCPUs
-    """
-
-    uuid: str
-    name: str
-    quantum_class: str
-    share: Fraction
-    cap: units.CpuCap | None
-    pcpus: frozenset[int] | None
-    pinned: bool = False
-    is_guaranteed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,9 +113,10 @@ class _State:
                 or slices_us != self.slices_us
                 or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
 
-    def is_at(self, wanted: host.Placement) -> bool:
+    def is_at(self, wanted: host.Placement | None) -> bool:
         """Whether vCPUs are where they are to be, with such slices."""
-        return (not self.problem and self.slices_us == wanted.slices_us
+        return (wanted is not None and not self.problem
+                and self.slices_us == wanted.slices_us
                 and self.pcpus == (wanted.pcpus or {}))
 
 
@@ -171,9 +145,10 @@ class Enforcer:
         self._logged_problems: list[str] = []
         self._logged_sources: Mapping[str, str] = {}
         self._slices_written = self._servers_placed = 0
-        self._judge = progress.Judge()
+        self._trials = trials.PoolTrials()
 
-    def enforce(self, targets: Sequence[Target]) -> Enforcement:
+    def enforce(self, targets: Sequence[enforced_server.Target]
+                ) -> Enforcement:
         """Enforce the slices and pools of all servers.
 
         :param targets: a server that is missing is dropped from all pools
@@ -190,8 +165,7 @@ class Enforcer:
         slices_us = {name: slice_us for name, slice_us
                      in self.options.slices_us.items() if name in enforced}
         threads = self._find_threads(targets)
-        self._judge.retain({target.uuid for target in targets
-                            if target.quantum_class == classes.AUTO})
+        self._trials.retain(targets)
         targets = [target for target in targets if target.uuid in threads]
         self._recognise(targets, threads, now_s)
         kinds = {target.uuid: self._kinds(target, threads[target.uuid])
@@ -201,8 +175,11 @@ class Enforcer:
                   for uuid in kinds}
         for target in targets:
             self._apply(target, wanted[target.uuid], now_s)
-            self._note_placement(target, threads[target.uuid],
-                                 kinds[target.uuid])
+            self._trials.place(
+                target, threads[target.uuid].values(),
+                kinds[target.uuid].values(), self._plan,
+                self._states[target.uuid].is_at(
+                    self._plan.placements.get(target.uuid)))
         self._read_runs(now_s)
         slices = {target.uuid: self._describe(
             target, kinds[target.uuid], wanted[target.uuid])
@@ -223,19 +200,19 @@ class Enforcer:
                        for name, size in occupied.pools.items()},
                 polluters=occupied.polluters,
                 left_alone=len(self._plan.unplanned) + sum(
-                    self._is_out(target)
+                    self._trials.is_out(target.uuid)
                     and target.uuid in self._plan.placements
                     for target in targets),
                 sources=dict(sources),
                 slices_written=self._slices_written,
                 servers_placed=self._servers_placed,
-                undone=self._judge.undone), self._alarms())
+                undone=self._trials.undone), self._alarms())
 
     def close(self) -> None:
         """Release the watcher. Slices and affinity stay as they are."""
         self._watcher.close()
 
-    def _find_threads(self, targets: Sequence[Target]
+    def _find_threads(self, targets: Sequence[enforced_server.Target]
                       ) -> dict[str, Mapping[int, int]]:
         """By UUID, the thread of each vCPU by its number."""
         found: dict[str, Mapping[int, int]] = {}
@@ -251,7 +228,7 @@ class Enforcer:
                 self._set_problem(target, str(error))
         return found
 
-    def _recognise(self, targets: Sequence[Target],
+    def _recognise(self, targets: Sequence[enforced_server.Target],
                    threads: Mapping[str, Mapping[int, int]],
                    now_s: float) -> None:
         """Observe servers of class auto; log each change of a source once."""
@@ -259,7 +236,7 @@ class Enforcer:
                     if target.quantum_class == classes.AUTO}
         found = self._watcher.observe(observed, now_s)
         if found is not None:
-            self._judge_pools(targets, found, now_s)
+            self._trials.look(targets, found, now_s)
         if not observed:
             return
         sources = self._watcher.status()
@@ -272,59 +249,7 @@ class Enforcer:
                 LOG.info('Recognition source %s is available', name)
         self._logged_sources = sources
 
-    def _judge_pools(self, targets: Sequence[Target],
-                     found: Mapping[str, watchers.Progress],
-                     now_s: float) -> None:
-        """Judge pools by the progress of servers there; log the trials."""
-        shares = {}
-        for target in targets:
-            one = found.get(target.uuid)
-            if one is not None and one.wanted >= _LEAST_WANTED:
-                # No pool gives it more than its cap.
-                most = (one.wanted if target.cap is None else min(
-                    one.wanted, one.vcpus * float(target.cap.share)))
-                shares[target.uuid] = min(1.0, one.ran / most)
-        changed = set(self._judge.look(shares, now_s))
-        for target in targets:
-            if target.uuid not in changed:
-                continue
-            phase = self._judge.phase(target.uuid)
-            verdict = self._judge.verdict(target.uuid)
-            if phase is progress.Phase.TRIAL:
-                LOG.info('Server %s (%s) is tried without its pool',
-                         target.uuid, target.name)
-            elif phase is progress.Phase.OUT and verdict is not None:
-                LOG.info(
-                    'Server %s (%s) stays out of its pool for %g h: %s',
-                    target.uuid, target.name,
-                    self._judge.hold_s(target.uuid) / 3600, _text(verdict))
-
-    def _note_placement(self, target: Target, threads: Mapping[int, int],
-                        kinds: Mapping[int, model.Kind]) -> None:
-        """Let the judge know where a server is, if that can be judged."""
-        if target.quantum_class != classes.AUTO:
-            return
-        if model.Kind.SPIN in kinds.values():
-            # It runs while it spins in vain.
-            self._judge.suspend(target.uuid)
-            return
-        wanted = self._plan.placements.get(target.uuid)
-        planned = self._plan.suspended.get(target.uuid, wanted)
-        self._judge.place(
-            target.uuid, threads.values(),
-            None if planned is None else _pool(planned),
-            is_there=wanted is not None
-            and self._states[target.uuid].is_at(wanted))
-
-    def _floats(self, target: Target) -> bool:
-        """Whether a server is to be without its pool."""
-        return self._judge.phase(target.uuid).floats
-
-    def _is_out(self, target: Target) -> bool:
-        """Whether a server is out of pools, since it gets on better so."""
-        return self._judge.phase(target.uuid) is progress.Phase.OUT
-
-    def _kinds(self, target: Target,
+    def _kinds(self, target: enforced_server.Target,
                threads: Mapping[int, int]) -> dict[int, model.Kind]:
         """The kind of each vCPU, by its number."""
         numbers = sorted(threads)
@@ -333,8 +258,8 @@ class Enforcer:
                     or model.Kind.DEFAULT for number in numbers}
         return dict.fromkeys(numbers, model.Kind(target.quantum_class))
 
-    def _planned(self, target: Target, kinds: Mapping[int, model.Kind]
-                 ) -> Mapping[int, model.Kind]:
+    def _planned(self, target: enforced_server.Target,
+                 kinds: Mapping[int, model.Kind]) -> Mapping[int, model.Kind]:
         """Recognised vCPUs suit a long slice of others only if they are busy.
         """
         if target.quantum_class != classes.AUTO:
@@ -344,7 +269,7 @@ class Enforcer:
                 and self._watcher.is_sensitive(target.uuid, number) else kind
                 for number, kind in kinds.items()}
 
-    def _make_plan(self, targets: Sequence[Target],
+    def _make_plan(self, targets: Sequence[enforced_server.Target],
                    kinds: Mapping[str, Mapping[int, model.Kind]],
                    slices_us: Mapping[str, int]) -> host.HostPlan:
         servers = [
@@ -355,7 +280,7 @@ class Enforcer:
                           if self._watcher.pollutes(target.uuid, number)),
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.rests(target.uuid, number)),
-                self._floats(target))
+                self._trials.floats(target.uuid))
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
@@ -386,8 +311,8 @@ class Enforcer:
         return {number: slices_us.get(model.QUANTUM_CLASS[kind])
                 for number, kind in kinds.items()}
 
-    def _apply(self, target: Target, slices_us: Mapping[int, int | None],
-               now_s: float) -> None:
+    def _apply(self, target: enforced_server.Target,
+               slices_us: Mapping[int, int | None], now_s: float) -> None:
         """Set the slices and the affinity of one server."""
         state = self._states[target.uuid]
         try:
@@ -420,7 +345,7 @@ class Enforcer:
             state.runs_before, state.runs = state.runs, runs.get(uuid, {})
             state.runs_at_s = now_s
 
-    def _place(self, target: Target, vcpus: Collection[int],
+    def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:
         """Let the vCPUs of a server run where the plan wants them.
 
@@ -442,23 +367,24 @@ class Enforcer:
             return
         if now_s < state.placed_at_s + interval_s and not (
                 state.is_confined and (target.is_guaranteed
-                                       or self._floats(target))
+                                       or self._trials.floats(target.uuid))
                 # Back from a trial.
-                or state.floated and not self._floats(target)):
+                or state.floated and not self._trials.floats(target.uuid)):
             return
         wanted = {number: confined.get(number, target.pcpus)
                   for number in vcpus}
         moved = self._hypervisor.place(target.uuid, wanted)
         state.placed_at_s = now_s
         state.is_confined, state.pcpus = bool(confined), confined
-        state.floated = self._floats(target)
+        state.floated = self._trials.floats(target.uuid)
         if moved:
             self._servers_placed += 1
             LOG.info('Server %s (%s) runs on pCPUs %s from now on',
                      target.uuid, target.name, cpuset.format_pcpus(
                          frozenset().union(*wanted.values())))
 
-    def _set_problem(self, target: Target, problem: str) -> None:
+    def _set_problem(self, target: enforced_server.Target,
+                     problem: str) -> None:
         """Set the problem of a server; log it once."""
         state = self._states[target.uuid]
         if problem and problem != state.problem:
@@ -482,7 +408,8 @@ class Enforcer:
             [f'slices of {failing} servers cannot be set'] if failing
             else []))
 
-    def _describe(self, target: Target, kinds: Mapping[int, model.Kind],
+    def _describe(self, target: enforced_server.Target,
+                  kinds: Mapping[int, model.Kind],
                   slices_us: Mapping[int, int | None]) -> messages.Slices:
         state = self._states[target.uuid]
         runs = state.runs
@@ -508,26 +435,11 @@ class Enforcer:
                        if number in pcpus else None))
                 for number, kind in kinds.items()})
 
-
-    def _why_left_alone(self, target: Target) -> str:
+    def _why_left_alone(self, target: enforced_server.Target) -> str:
         if target.pcpus is None or target.is_guaranteed:
             return _PINNED
-        verdict = self._judge.verdict(target.uuid)
-        return self._plan.unplanned.get(target.uuid, '') or (
-            _text(verdict) if self._is_out(target) and verdict else '')
-
-
-def _pool(placement: host.Placement) -> Hashable:
-    """What is compared with none; None: it is as without pools."""
-    if not placement.pcpus and not any(placement.slices_us.values()):
-        return None
-    return (frozenset(placement.slices_us.items()),
-            frozenset((placement.pcpus or {}).items()))
-
-
-def _text(verdict: progress.Verdict) -> str:
-    return (f'its vCPUs ran for {verdict.pool:.0%} of the time that they '
-            f'wanted to in its pool, and for {verdict.without:.0%} without')
+        return (self._plan.unplanned.get(target.uuid, '')
+                or self._trials.why_out(target.uuid))
 
 
 def _longest(slices_us: Collection[int | None]) -> int | None:
