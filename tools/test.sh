@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs all levels of tests, or those that are named, fastest first.
+# Runs all levels of tests, or those that are named, fastest first but for those
+# that run beside level host.
 
 set -euo pipefail
 
@@ -158,8 +159,11 @@ join_begun() {
     return "$status"
 }
 
+# end_begun: what still runs, and prints how far it came.
 end_begun() {
-    [ -z "$begun" ] || kill -- "-$begun" 2>/dev/null || :
+    [ -n "$begun" ] || return 0
+    kill -- "-$begun" 2>/dev/null || :
+    cat "$TOP/build/beside-host.log"
 }
 
 run_versions() { "$TOP/tools/package.sh" --whole; }
@@ -275,6 +279,7 @@ for level in "${levels[@]}"; do
     if [ "$level" = host ] && [ ${#beside[@]} -gt 0 ]; then
         say "beside level host: ${beside[*]}"
         begin "${beside[@]}"
+        beside=()
     fi
     run "$level" "run_$level" "$@"
 done

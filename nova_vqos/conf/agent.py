@@ -89,7 +89,7 @@ The agent and nova-vqos-helper find the cgroup of a domain through them.
         help="""
 Socket of nova-vqos-helper, which writes to libvirt for the agent.
 
-An agent that is not root reads from libvirt by a read-only connection, and has
+An agent that is not root reads from libvirt by read-only connections, and has
 nova-vqos-helper write caps, weights and pins. An agent that is root writes by
 itself, and ignores this option. Empty: the agent writes by itself as any user.
 libvirt must allow that, and the agent is then as powerful as root.

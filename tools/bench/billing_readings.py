@@ -112,7 +112,7 @@ def measure(rounds: int, libvirtd: int) -> dict:
 
     works = {
         TICK: tick, READING: reading, ALL_ASKED: reading_with_disks,
-        DISKS: lambda: hypervisor._statistics._read_disks(domains),
+        DISKS: lambda: hypervisor._statistics._read_disks(uuids),
         INTERFACES: lambda: connection.getAllDomainStats(
             libvirt.VIR_DOMAIN_STATS_INTERFACE,
             libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE),

@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 # does not answer its monitor (stopped, or stuck in the host's storage) blocks
 # the call that asks it, for ever: libvirt has no time limit for that. The next
 # call skips that QEMU, since the first one still holds its job. Each blocked
-# call occupies one of the five that libvirtd allows a connection.
+# call occupies one of the five that libvirtd allows a connection: with all of
+# them occupied it would not answer keepalives either, and count as dead.
 LIMIT_S = 5.0
 _MOST_PENDING = 3
 
@@ -141,18 +142,13 @@ class QemuReader:
     NOTE: in libvirt's client before version 10.0 (src/rpc/virnetclient.c) a
     call can get lost beside another one on the same connection that waits for
     its answer: the thread that waits is to send both, and misses its wake-up.
-    It sends at the next keepalive, after 5 s. Beside a QEMU that hangs that
-    was one of 15 calls in a row. No cap is to wait for that.
+    It sends at the next keepalive, after 5 s. Beside a call that a QEMU does
+    not answer that was one of 15 in a row.
     """
 
-    def __init__(self, session: libvirt_session.Session,
-                 limit_s: float = LIMIT_S) -> None:
-        """
-        :param session: the connection
-        :param limit_s: how long a call may take
-        """
+    def __init__(self, session: libvirt_session.Session) -> None:
         self._session = session
-        self._bulk = BulkReader(limit_s)
+        self._bulk = BulkReader()
         # A connection, and libvirt's domains on it by UUID.
         self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}
 
@@ -174,15 +170,19 @@ class QemuReader:
 
     def _fetch(self, uuids: Collection[str], groups: int) -> list[Record]:
         connection = self._session.connected()
-        if self._seen[0] is not connection:
-            self._seen = connection, {}
-        domains = self._seen[1]
+        # NOTE: a thread that was abandoned may come here after others, of an
+        # earlier connection: libvirt refuses domains of two.
+        seen = self._seen
+        if seen[0] is not connection:
+            seen = self._seen = connection, {}
+        domains = seen[1]
         found = []
         for uuid in uuids:
             domain = domains.get(uuid)
             if domain is None:
                 try:
-                    domain = domains[uuid] = self._session.lookup(uuid)
+                    domain = domains[uuid] = self._session.call(
+                        connection.lookupByUUIDString, uuid)
                 except base.Unavailable:
                     raise
                 except base.HypervisorError as error:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 import contextlib
+import functools
 import logging
 import os
 
@@ -35,6 +36,9 @@ from nova_vqos.quantum import recognition
 
 LOG = logging.getLogger(__name__)
 
+# What the second connection is for.
+_ASKS_QEMUS = 'that asks QEMUs'
+
 
 class LibvirtHypervisor(base.Hypervisor):
     """Domains of a local libvirt daemon."""
@@ -63,9 +67,9 @@ class LibvirtHypervisor(base.Hypervisor):
         self._partition = partition.Partition(
             guaranteed_pcpus, partition_path,
             root) if guaranteed_pcpus else None
-        self._session, self._qemu_session = (
-            session.Session(uri, run_path, read_only=bool(helper_path))
-            for _ in range(2))
+        self._session = session.Session(uri, run_path,
+                                        read_only=bool(helper_path))
+        self._qemu_session = session.Session(uri, run_path, read_only=True)
         self._events = events.Events()
         self._domains = domain_files.Cache(
             root, self._find_emulator,
@@ -95,7 +99,8 @@ class LibvirtHypervisor(base.Hypervisor):
         self._events = events.Events(on_event)
         try:
             self._session.open(self._events.callbacks, self._events.on_closed)
-            self._qemu_session.open({}, self._events.on_closed)
+            self._qemu_session.open({}, functools.partial(
+                self._events.on_closed, purpose=_ASKS_QEMUS))
             self._writer.check()
         except base.Unavailable:
             self._disconnect()
@@ -115,6 +120,9 @@ class LibvirtHypervisor(base.Hypervisor):
         self._domains.touch('')
 
     def running(self) -> Mapping[str, int]:
+        # Its event may have come before there was anything to lose.
+        if not self._qemu_session.is_alive():
+            raise base.Unavailable(f'the connection {_ASKS_QEMUS} is lost')
         # NOTE: the cheapest of libvirt's bulk calls, for its daemon too: a
         # third of getAllDomainStats with the least it can be asked for.
         numbers = self._session.call(self._session.connected().listDomainsID)

@@ -75,9 +75,13 @@ class Events:
             kind=base.EventKind.TOUCHED, uuid=uuid, run_id=-1,
             detail='cgroup', seen_at_s=time.monotonic()))
 
-    def on_closed(self, reason: int) -> None:
-        """Pass on that the connection is lost."""
-        self._emit(base.EventKind.CONNECTION_LOST, None, f'reason {reason}')
+    def on_closed(self, reason: int, purpose: str = '') -> None:
+        """Pass on that a connection is lost.
+
+        :param purpose: of the connection; '': it is the main one
+        """
+        self._emit(base.EventKind.CONNECTION_LOST, None,
+                   f'reason {reason}{purpose and f", {purpose}"}')
 
     def _emit(self, kind: base.EventKind, domain: ty.Any, detail: str,
               values: Mapping[base.Parameter, int | None] | None = None

@@ -163,7 +163,7 @@ class Session:
                 raise base.DomainGone(str(error)) from error
             if code in _BUSY:
                 raise base.DomainBusy(str(error)) from error
-            if not self._alive():
+            if not self.is_alive():
                 raise base.Unavailable(str(error)) from error
             raise base.HypervisorError(str(error)) from error
 
@@ -236,7 +236,8 @@ class Session:
                 return None
             raise
 
-    def _alive(self) -> bool:
+    def is_alive(self) -> bool:
+        """Whether there is a connection, as far as libvirt knows at once."""
         connection = self._connection
         try:
             return connection is not None and bool(connection.isAlive())

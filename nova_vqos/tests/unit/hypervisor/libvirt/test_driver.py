@@ -94,6 +94,33 @@ class TestLibvirt:
         uuid, = hypervisor.running()
         assert hypervisor.describe(uuid).extra_specs is None
 
+    def test_the_connection_that_asks_qemus_is_needed(self, hypervisor):
+        hypervisor._qemu_session.close()
+        with pytest.raises(base.Unavailable, match='asks QEMUs'):
+            hypervisor.running()
+
+    def test_without_it_there_is_none(self, hypervisor, monkeypatch):
+        def refuse(*_arguments):
+            raise base.Unavailable('x')
+        monkeypatch.setattr(hypervisor._qemu_session, 'open', refuse)
+        with pytest.raises(base.Unavailable):
+            hypervisor.connect(lambda _event: None)
+        assert hypervisor._session.connection is None
+
+    def test_a_domain_that_is_gone_is_looked_up_no_more(
+            self, hypervisor, daemon, monkeypatch):
+        uuid, = hypervisor.running()
+        asked = fake_daemon.FakeDaemon()
+        monkeypatch.setattr(hypervisor._qemu_session, '_connection', asked)
+        asked.run(uuid, 'test', 1)
+        for _ in range(2):
+            hypervisor.activity([uuid])
+        assert asked.lookups == [uuid]
+        daemon.lookupByName('test').destroy()
+        assert hypervisor.running() == {}
+        hypervisor.activity([uuid])
+        assert asked.lookups == [uuid] * 2
+
     def test_events_arrive(self, hypervisor, daemon, events):
         domain = daemon.lookupByName('test')
         run_id = domain.ID()
@@ -317,6 +344,18 @@ class TestUsages:
         assert set(found.interfaces) == {'tap0'}
         go_on.set()
 
+    def test_qemus_are_asked_on_a_connection_of_their_own(
+            self, reader, monkeypatch):
+        main, qemus = fake_daemon.FakeDaemon(), fake_daemon.FakeDaemon()
+        monkeypatch.setattr(
+            session.Session, 'connected', lambda connection: (
+                qemus if connection is reader._qemu_session else main))
+        reader.usages([fakes.UUID], {})
+        reader.activity([fakes.UUID])
+        assert [groups for groups, _uuids in main.calls] == [INTERFACE]
+        assert [groups & BLOCK for groups, _uuids in qemus.calls] == [
+            BLOCK] * 2
+
     def test_an_idle_domain_is_not_asked_again(self, reader, statistics, host):
         assert reader.usages([fakes.UUID], {})[fakes.UUID].disks
         assert reader.usages([fakes.UUID], {})[fakes.UUID].disks is None
@@ -378,7 +417,7 @@ class TestUsages:
 
     def test_qemus_that_hang_leave_two_of_five_places(self, reader, statistics,
                                                       monkeypatch):
-        """As many calls libvirtd takes on a connection."""
+        """With five libvirtd would not answer keepalives."""
         reader._qemus._bulk = bulk.BulkReader(0.05)
         go_on, asked, answer = (
             threading.Event(), [], statistics.domainListGetStats)
