@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs all levels of tests, or those that are named, fastest first but for those
-# that run beside level host.
+# Runs all levels of tests, or those that are named, fastest first.
 
 set -euo pipefail
 
@@ -10,7 +9,9 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
 ON_REQUEST=(fuzz versions upstream rating host-v2)
 # Level host waits for guests most of the time, and leaves the CPU to these.
-BESIDE_HOST=(functional package)
+# NOTE: with functional too, it all took no less, since both CPUs are then busy,
+# and some of its tests came too late.
+BESIDE_HOST=(package)
 # What level rating runs, and what names it to tests.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
@@ -28,13 +29,11 @@ a virtual environment in .venv), then runs the named levels. The default is:
   unit        tests that touch nothing of the host, in two processes
   functional  real Nova and Placement with a fake libvirt, in two processes
   package     sdist and wheel in clean environments beside Nova 33 and 34: tests
-              of the wheel, unit tests, and with 33 some functional ones
+              of the wheel, unit tests, and with 33 some functional ones; runs
+              beside level host, at the lowest priority, where both are named
   host        two real libvirtd with real QEMU guests, in namespaces (root)
   cloud       the story of tools/demo.sh on a real two-host OpenStack, then
               the project's tempest tests on it (root)
-
-functional and package run beside host, one after the other at the lowest
-priority, where they are named with it, and pytest gets no arguments.
 
 More run only if they are named, since they take long. The second and third are
 for changes of what Nova sees of nova_vqos:
@@ -135,35 +134,37 @@ run_functional() { run_pytest functional "$@"; }
 
 run_package() { "$TOP/tools/package.sh"; }
 
-# begin LEVEL...: one after the other, in the background.
+# begin LEVEL: in the background. join_levels prints its output.
 begin() {
+    local level=$1
     mkdir -p "$TOP/build"
     # In a session of its own, so that all of it can be ended. Where the kernel
     # groups tasks by session, such a group has a nice value too, and without
     # it the one of its tasks counts among themselves alone.
     # shellcheck disable=SC2016  # the inner shell's
     setsid bash -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null
-        exec nice -n 19 "$@"' bash "$TOP/tools/test.sh" "$@" \
-        >"$TOP/build/beside-host.log" 2>&1 &
-    begun=$!
+        exec nice -n 19 "$@"' bash "$TOP/tools/test.sh" "$level" \
+        >"$TOP/build/$level.log" 2>&1 &
+    begun[$level]=$!
 }
 
-# join_begun: waits for what was begun, and prints its output; fails where that
-# did.
-join_begun() {
-    local status=0
-    [ -n "$begun" ] || return 0
-    wait "$begun" || status=$?
-    begun=''
-    cat "$TOP/build/beside-host.log"
+# join_levels: waits for those that were begun; fails where one of them does.
+join_levels() {
+    local level status=0
+    for level in "${!begun[@]}"; do
+        wait "${begun[$level]}" || status=$?
+        unset "begun[$level]"
+        cat "$TOP/build/$level.log"
+    done
     return "$status"
 }
 
-# end_begun: what still runs, and prints how far it came.
-end_begun() {
-    [ -n "$begun" ] || return 0
-    kill -- "-$begun" 2>/dev/null || :
-    cat "$TOP/build/beside-host.log"
+# end_levels: those that were begun.
+end_levels() {
+    local pid
+    for pid in "${begun[@]}"; do
+        kill -- "-$pid" 2>/dev/null || :
+    done
 }
 
 run_versions() { "$TOP/tools/package.sh" --whole; }
@@ -202,10 +203,10 @@ install_rating() {
 
 run_host() {
     may_run_hosts host || return 0
-    if [ -n "$begun" ]; then
+    if [ ${#begun[@]} -gt 0 ]; then
         local status=0
         run_pytest host -m 'not quiet' || status=$?
-        join_begun || status=$?
+        join_levels || status=$?
         [ "$status" = 0 ] || return "$status"
         run_pytest host -m quiet
     else
@@ -257,32 +258,23 @@ run() {
     say "level $level ended after $((SECONDS - started)) s"
 }
 
-skipped=() beside=() begun=''
-trap end_begun EXIT
+skipped=()
+declare -A begun=()
+trap end_levels EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 install_packages "${PYTHON_PACKAGES[@]}"
 install_venv
-# With arguments some tests are wanted, soon.
-if [[ $# = 0 && " ${levels[*]} " == *' host '* ]]; then
-    others=()
-    for level in "${levels[@]}"; do
-        if [[ " ${BESIDE_HOST[*]} " == *" $level "* ]]; then
-            beside+=("$level")
-        else
-            others+=("$level")
-        fi
-    done
-    levels=("${others[@]}")
-fi
 for level in "${levels[@]}"; do
-    if [ "$level" = host ] && [ ${#beside[@]} -gt 0 ]; then
-        say "beside level host: ${beside[*]}"
-        begin "${beside[@]}"
-        beside=()
+    # With arguments some tests are wanted, soon.
+    if [[ $# = 0 && " ${BESIDE_HOST[*]} " == *" $level "* &&
+            " ${levels[*]} " == *" $level "*'host '* ]]; then
+        say "level $level starts, and runs beside level host"
+        begin "$level"
+        continue
     fi
     run "$level" "run_$level" "$@"
 done
 # Without hosts, level host did not wait for them.
-join_begun
+join_levels
 say "done${skipped[*]:+, skipped: ${skipped[*]}}"
