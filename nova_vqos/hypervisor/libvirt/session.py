@@ -34,13 +34,14 @@ _MIGRATING_STATES = (
 )
 # Jobs beside which libvirt takes writes.
 _HARMLESS_JOBS = (libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP,)
-# How long the last step of an incoming migration is waited for, and how often
-# it is looked at. Its guest runs already, maybe with a wrong cap.
+# How long the last step of an incoming migration is waited for. Its guest runs
+# already, maybe with a wrong cap.
 _ARRIVAL_TIMEOUT_S = 1.0
 # From when on a QEMU that does not answer its monitor is taken to hang: an
 # answer takes milliseconds.
 _HANGS_AFTER_MS = 2000
-_ARRIVAL_INTERVAL_S = 0.01
+# Between two looks at what is waited for.
+_WAIT_INTERVAL_S = 0.01
 
 _event_loop_lock = threading.Lock()
 _event_loop: threading.Thread | None = None
@@ -170,7 +171,8 @@ class Session:
     def check_writable(self, domain: ty.Any) -> None:
         """Refuse where libvirt would let a write wait for 30 s, and fail.
 
-        It waits, for a second at the most, for a domain that has just arrived.
+        It waits, for two seconds at the most, for a QEMU that is just being
+        asked, and for one second for a domain that has just arrived.
 
         :raises base.DomainBusy: when a migration or another job goes on
         """
@@ -179,13 +181,13 @@ class Session:
             state = tuple(self.call(domain.state))
             if state in _MIGRATING_STATES:
                 raise base.DomainBusy('it is being migrated or started')
-            self._check_monitor(domain)
+            self._wait_monitor(domain)
             job = self._job(domain)
             if job is not None:
                 break
             if time.monotonic() >= until_s:
                 raise base.DomainBusy('it arrives')
-            time.sleep(_ARRIVAL_INTERVAL_S)
+            time.sleep(_WAIT_INTERVAL_S)
         operation = job.get('operation')
         # NOTE: also one that is 'completed': its last part holds the domain.
         if (job['type'] != libvirt.VIR_DOMAIN_JOB_NONE
@@ -206,19 +208,26 @@ class Session:
                 f'the process of domain {name} is unknown: {error}'
             ) from error
 
-    def _check_monitor(self, domain: ty.Any) -> None:
-        """Refuse where a QEMU hangs.
+    def _wait_monitor(self, domain: ty.Any) -> None:
+        """Wait until nobody asks a QEMU; refuse where it hangs.
 
         NOTE: libvirt answers this from memory. Even to ask for the job would
-        wait for the call that asks the QEMU's monitor.
+        wait for the call that asks the QEMU's monitor, and would occupy this
+        connection meanwhile.
 
         :raises base.DomainBusy: when it has not answered for a while
         """
-        control, _details, since_ms = self.call(domain.controlInfo)
-        if (control == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED
-                and since_ms >= _HANGS_AFTER_MS):
-            raise base.DomainBusy(
-                f'its QEMU has not answered for {since_ms / 1000:.0f} s')
+        until_s = time.monotonic() + _HANGS_AFTER_MS / 1000
+        while True:
+            control, _details, since_ms = self.call(domain.controlInfo)
+            if control != libvirt.VIR_DOMAIN_CONTROL_OCCUPIED:
+                return
+            if since_ms >= _HANGS_AFTER_MS:
+                raise base.DomainBusy(
+                    f'its QEMU has not answered for {since_ms / 1000:.0f} s')
+            if time.monotonic() >= until_s:
+                raise base.DomainBusy('its QEMU is being asked all the time')
+            time.sleep(_WAIT_INTERVAL_S)
 
     def _job(self, domain: ty.Any) -> dict[str, ty.Any] | None:
         """The job of a domain; None: an incoming migration.

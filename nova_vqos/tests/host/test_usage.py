@@ -19,6 +19,7 @@ import pytest
 
 from nova_vqos.agent import messages
 from nova_vqos.billing import usage
+from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.linux import accounting
@@ -335,6 +336,29 @@ def test_a_qemu_that_hangs_delays_no_other_call(start, reader):
             assert guest.uuid in reader.driver.running()
         took_s = time.monotonic() - began_s
         assert asking.is_alive(), f'the calls took {took_s:.1f} s'
+    finally:
+        os.kill(guest.pid, signal.SIGCONT)
+        asking.join(guests.LIMIT_S)
+
+
+def test_no_write_waits_for_a_qemu_that_just_began_to_hang(start, reader):
+    """libvirt would let it wait for 30 s."""
+    guest = start()
+    reader.add(guest)
+    reader.read(guest)
+    os.kill(guest.pid, signal.SIGSTOP)
+    try:
+        asking = threading.Thread(target=reader.driver.activity,
+                                  args=([guest.uuid],))
+        asking.start()
+        process.wait_until(
+            lambda: guest.domain.controlInfo()[0]
+            == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, guests.LIMIT_S,
+            'the call that asks the QEMU')
+        with pytest.raises(base.DomainBusy):
+            reader.driver.write(guest.uuid, [
+                base.Change(base.Parameter.SHARES, 600)])
+        assert asking.is_alive()
     finally:
         os.kill(guest.pid, signal.SIGCONT)
         asking.join(guests.LIMIT_S)

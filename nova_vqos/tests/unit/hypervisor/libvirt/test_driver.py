@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The libvirt driver, on the driver that libvirt itself brings for tests."""
 
-import contextlib
 import os
 import shutil
 import threading
@@ -592,19 +591,32 @@ class TestWrite:
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
         assert domain.set == []
 
-    @pytest.mark.parametrize('since_ms, hangs', [(1900, False), (2000, True)])
+    @pytest.mark.parametrize('since_ms', [
+        # One that hangs, and one that is asked again and again.
+        2000, 0])
     def test_no_write_while_a_monitor_hangs(self, hypervisor, monkeypatch,
-                                            since_ms, hangs):
+                                            since_ms):
         """It would wait for 30 s: a few of them hold up all others."""
+        if not since_ms:
+            monkeypatch.setattr(session, '_HANGS_AFTER_MS', 30)
         domain = FakeDomain(
             control=(libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, 0, since_ms))
-        if hangs:
-            # Even to ask for the job would block.
-            domain.jobStats = None
-        with (pytest.raises(base.DomainBusy) if hangs
-              else contextlib.nullcontext()):
+        # Even to ask for the job would block.
+        domain.jobStats = None
+        with pytest.raises(base.DomainBusy):
             self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
-        assert bool(domain.set) is not hangs
+        assert domain.set == []
+
+    def test_a_monitor_that_answers_is_waited_for(self, hypervisor,
+                                                  monkeypatch):
+        domain = FakeDomain()
+        answers = [(libvirt.VIR_DOMAIN_CONTROL_OK, 0, 0),
+                   (libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, 0, 1990),
+                   (libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, 0, 1980)]
+        monkeypatch.setattr(domain, 'controlInfo', lambda: answers.pop())
+        self.write(hypervisor, monkeypatch, domain, ('SHARES', 600))
+        assert answers == []
+        assert domain.set == [[('cpu_shares', 600)]]
 
     def test_one_that_arrives_is_waited_for(self, hypervisor, monkeypatch):
         """Its guest runs already, and libvirt still takes no writes."""
