@@ -23,8 +23,7 @@ LOG = logging.getLogger(__name__)
 # does not answer its monitor (stopped, or stuck in the host's storage) blocks
 # the call that asks it, for ever: libvirt has no time limit for that. The next
 # call skips that QEMU, since the first one still holds its job. Each blocked
-# call occupies one of the five that libvirtd allows a connection: with all of
-# them occupied it would not answer keepalives either, and count as dead.
+# call occupies one of the five that libvirtd allows a connection.
 LIMIT_S = 5.0
 _MOST_PENDING = 3
 

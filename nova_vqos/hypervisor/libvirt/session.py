@@ -209,7 +209,7 @@ class Session:
             ) from error
 
     def _wait_monitor(self, domain: ty.Any) -> None:
-        """Wait until nobody asks a QEMU; refuse where it hangs.
+        """Wait until a QEMU's monitor is free; raise where the QEMU hangs.
 
         NOTE: libvirt answers this from memory. Even to ask for the job would
         wait for the call that asks the QEMU's monitor, and would occupy this

@@ -320,48 +320,46 @@ def test_a_qemu_that_hangs_hides_disks_once(start, reader):
         'the disks of a QEMU that goes on')
 
 
-def test_a_qemu_that_hangs_delays_no_other_call(start, reader):
-    """Before version 10.0 libvirt's client loses calls for 5 s beside it."""
-    guest = start()
+@contextlib.contextmanager
+def asked_while_it_hangs(guest, reader):
+    """:yields: the thread of a call to which the guest's QEMU gives no answer
+    """
     reader.add(guest)
     reader.read(guest)
+    asking = threading.Thread(target=reader.driver.activity,
+                              args=([guest.uuid],))
     os.kill(guest.pid, signal.SIGSTOP)
     try:
-        asking = threading.Thread(target=reader.driver.activity,
-                                  args=([guest.uuid],))
-        asking.start()
-        time.sleep(1)
-        began_s = time.monotonic()
-        for _ in range(500):
-            assert guest.uuid in reader.driver.running()
-        took_s = time.monotonic() - began_s
-        assert asking.is_alive(), f'the calls took {took_s:.1f} s'
-    finally:
-        os.kill(guest.pid, signal.SIGCONT)
-        asking.join(guests.LIMIT_S)
-
-
-def test_no_write_waits_for_a_qemu_that_just_began_to_hang(start, reader):
-    """libvirt would let it wait for 30 s."""
-    guest = start()
-    reader.add(guest)
-    reader.read(guest)
-    os.kill(guest.pid, signal.SIGSTOP)
-    try:
-        asking = threading.Thread(target=reader.driver.activity,
-                                  args=([guest.uuid],))
         asking.start()
         process.wait_until(
             lambda: guest.domain.controlInfo()[0]
             == libvirt.VIR_DOMAIN_CONTROL_OCCUPIED, guests.LIMIT_S,
             'the call that asks the QEMU')
+        yield asking
+    finally:
+        os.kill(guest.pid, signal.SIGCONT)
+        asking.join(guests.LIMIT_S)
+
+
+def test_a_qemu_that_hangs_delays_no_other_call(start, reader):
+    """Before version 10.0 libvirt's client loses calls for 5 s beside it."""
+    guest = start()
+    with asked_while_it_hangs(guest, reader) as asking:
+        began_s = time.monotonic()
+        for _ in range(500):
+            assert guest.uuid in reader.driver.running()
+        took_s = time.monotonic() - began_s
+        assert asking.is_alive(), f'the calls took {took_s:.1f} s'
+
+
+def test_no_write_waits_for_a_qemu_that_just_began_to_hang(start, reader):
+    """libvirt would let it wait for 30 s."""
+    guest = start()
+    with asked_while_it_hangs(guest, reader) as asking:
         with pytest.raises(base.DomainBusy):
             reader.driver.write(guest.uuid, [
                 base.Change(base.Parameter.SHARES, 600)])
         assert asking.is_alive()
-    finally:
-        os.kill(guest.pid, signal.SIGCONT)
-        asking.join(guests.LIMIT_S)
 
 
 def test_the_cpu_time_of_the_whole_machine(start, reader):

@@ -416,7 +416,7 @@ class TestUsages:
 
     def test_qemus_that_hang_leave_two_of_five_places(self, reader, statistics,
                                                       monkeypatch):
-        """With five libvirtd would not answer keepalives."""
+        """As many calls libvirtd takes on a connection."""
         reader._qemus._bulk = bulk.BulkReader(0.05)
         go_on, asked, answer = (
             threading.Event(), [], statistics.domainListGetStats)
