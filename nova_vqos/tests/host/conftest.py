@@ -95,6 +95,12 @@ def _alone():
 
 
 @pytest.fixture(scope='session')
+def open_checkout():
+    """That the agent's user may run what is tested."""
+    requirement.need_open_checkout()
+
+
+@pytest.fixture(scope='session')
 def bus(lab):
     """A RabbitMQ on the host fast; its URL, from within the lab."""
     requirement.need_programs('rabbitmq-server')

@@ -3,7 +3,8 @@
 
 In the place of the one that boots a machine, it reads the very units from
 etc/. It runs as a user's manager does, since a host of the lab has a PID 1
-already; as root, what it sets up for a unit is the same.
+already; as root, what it sets up for a unit is the same, but for namespaces of
+users, since systemd 254.
 """
 
 import os
@@ -51,6 +52,12 @@ def need():
     """Skip the test where there is no systemd."""
     requirement.need('' if os.path.exists(PROGRAM)
                      else 'the package systemd is missing')
+
+
+def version():
+    """:returns: of systemd, its first number."""
+    said = process.run([PROGRAM, '--version']).stdout
+    return int(re.match(r'systemd (\d+)', said).group(1))
 
 
 def argv(group, unit, setup=''):

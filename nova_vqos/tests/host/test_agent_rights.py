@@ -41,7 +41,7 @@ def attempt(host, guest, *groups):
 
 
 @pytest.fixture(scope='module')
-def fast(lab):
+def fast(open_checkout, lab):
     """The host fast, with the agent's user."""
     hardened_agent.give_user(lab.fast)
     return lab.fast

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
 
 @pytest.fixture(scope='module')
-def seen(tmp_path_factory):
+def seen(open_checkout, tmp_path_factory):
     systemd.need()
     return newer_machine.observe(
         'nova_vqos.tests.host.agent_unit_guest',

@@ -21,7 +21,6 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
-from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_push
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
@@ -155,8 +154,9 @@ def test_a_guest_gets_its_speed_beside_any_noise(agent, whole):
     assert share == pytest.approx(0.4, rel=0.05)
 
 
-def test_the_limits_of_its_unit_let_the_agent_reserve(whole, bus):
-    systemd.need()
+def test_the_limits_of_its_unit_let_the_agent_reserve(open_checkout, whole,
+                                                      bus):
+    hardened_agent.need()
     agent = hardened_agent.HardenedAgent(whole, bus, guarantees_speed=True)
     try:
         agent.wait_ready()

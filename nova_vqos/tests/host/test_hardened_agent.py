@@ -23,7 +23,6 @@ from nova_vqos.quantum import probe_result
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
-from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import unit_files
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import process
@@ -37,9 +36,9 @@ _CAP_SYS_NICE = 1 << 23
 
 
 @pytest.fixture(scope='module')
-def hardened(lab, bus):
+def hardened(open_checkout, lab, bus):
     """The agent of the host fast, run by systemd."""
-    systemd.need()
+    hardened_agent.need()
     agents.store_profile(lab.fast, 1.0)
     foreign = pathlib.Path(lab.fast.path('etc/nova-vqos/foreign'))
     foreign.touch(mode=0o600)

@@ -183,7 +183,7 @@ print(source.available())
 
 @pytest.mark.parametrize('capability, text', [
     ('perfmon', ''), ('sys_nice', 'CAP_PERFMON')])
-def test_the_capability_that_it_takes(capability, text):
+def test_the_capability_that_it_takes(open_checkout, capability, text):
     confine = ['setpriv', '--reuid=2', '--regid=2', '--clear-groups',
                '--no-new-privs', *(
                    f'--{kind}=-all,+{capability}'
