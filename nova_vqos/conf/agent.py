@@ -182,10 +182,10 @@ Servers whose flavor has ``vqos:dd_billing`` are billed; see account_all for
 others. With an interval of 2, a server that pays for steady I/O stays within 2
 % of its entitlement in any 30 seconds. I/O that starts suddenly is billed one
 or two intervals later:
-in simulations the worst 30 seconds were 2.7 % above the entitlement with
-modelled I/O of two tenths of it, 4.3 % with five tenths, 9.1 % with eight
-tenths, and 23 % with I/O as large as the entitlement. A longer interval
-increases these figures.
+in simulations the worst 30 seconds were 2.6 % above the entitlement with
+modelled I/O of two tenths of it, 9.3 % with five tenths, 34 % with eight
+tenths, and 54 % with I/O as large as the entitlement; see charge_floor and
+throttle_overdrawn. A longer interval increases these figures.
 
 A server that uses less than 2 % of a pCPU, and of its entitlement less than
 1 % if it pays, is billed once in 30 seconds.
