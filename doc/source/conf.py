@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import configparser
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'ext'))
+_TOP = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(_TOP / 'doc/ext'))
 
 project = 'nova_vqos'
 copyright = 'nova_vqos developers'
@@ -13,6 +15,11 @@ extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
               'profile_fields', 'program_help', 'rpc_methods']
 html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
+# The theme's own guess goes by Git's tags alone.
+openstackdocs_auto_version = False
+_setup = configparser.ConfigParser()
+_setup.read(_TOP / 'setup.cfg')
+version = release = _setup['metadata']['version']
 openstackdocs_pdf_link = False
 exclude_patterns = []
 # Most blocks are commands: guessed as Python they have odd colours.

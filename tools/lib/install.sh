@@ -38,7 +38,7 @@ lab() {
 install_packages() {
     local name missing=()
     command -v apt-get >/dev/null ||
-        die "no apt-get here: Debian 12, 13 or Ubuntu 24.04 is needed"
+        die "no apt-get here: Debian 12 or 13 is needed"
     for name in "$@"; do
         dpkg-query -W -f='${Status}' "$name" 2>/dev/null |
             grep -q '^install ok installed' || missing+=("$name")

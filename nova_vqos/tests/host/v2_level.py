@@ -36,9 +36,6 @@ LEFT_OUT = {
     'test_vhost.py': _NESTED,
     'test_kvm.py': 'there is no KVM in an emulated machine',
 }
-#: Tests that are too slow for an emulated machine, and why: by the ends of
-#: their names.
-TOO_SLOW: dict[str, str] = {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = json.loads(kept.read_text()) if kept.exists() else []
         report(name, found)
         outcomes += found or [{'outcome': 'not run'}]
-    for name, reason in (LEFT_OUT | TOO_SLOW).items():
+    for name, reason in LEFT_OUT.items():
         print(f'not run: {name}: {reason}')
     return int(any(one['outcome'] not in ('passed', 'skipped')
                    for one in outcomes))
@@ -111,12 +108,11 @@ def run_files(names: Sequence[str], output: pathlib.Path, kernel: str,
     directory = output / names[0].removesuffix('.py')
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    deselected = [f'--deselect=nova_vqos/tests/host/{end}' for end in TOO_SLOW]
     began = time.monotonic()
     machine = newer_machine.run_writable(
         [sys.executable, '-m', 'nova_vqos.tests.host.v2_guest',
-         f'--rootdir={_TOP}', f'--timeout={_TEST_S}', *deselected,
-         *for_pytest, *(str(_TESTS / name) for name in names)],
+         f'--rootdir={_TOP}', f'--timeout={_TEST_S}', *for_pytest,
+         *(str(_TESTS / name) for name in names)],
         directory, kernel=kernel, timeout_s=timeout_s * len(names),
         memory_mib=_MEMORY_MIB)
     print(f'{", ".join(names)}: {time.monotonic() - began:.0f} s'
