@@ -26,6 +26,19 @@ class OptionsCommand(command.Command):
         self.add_options(parser)
         return parser
 
+    def _generate_columns_and_selector(
+            self, parsed_args: argparse.Namespace,
+            column_names: Sequence[str]) -> ty.Any:
+        """As in cliff, which ignores columns that there are not."""
+        unknown = [name for name in parsed_args.columns
+                   if name.lower() not in column_names]
+        if unknown:
+            self.get_parser(self.cmd_name).error(
+                f'there is no column {", ".join(map(repr, unknown))}, choose '
+                f'from: {", ".join(column_names)}')
+        return super()._generate_columns_and_selector(  # type: ignore[misc]
+            parsed_args, column_names)
+
     def produce_output(self, parsed_args: argparse.Namespace,
                        column_names: Sequence[str],
                        data: Iterable[Sequence[ty.Any]]) -> int:

@@ -17,7 +17,6 @@ from nova_vqos.cmd import arguments
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import differences
-from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 
 COLUMNS = ('kind', 'server_uuid', 'host', 'found_cu', 'expected_cu', 'advice',
@@ -161,8 +160,7 @@ class _Survey:
     def _check_known(self, computes: Iterable[str]) -> None:
         unknown = sorted(set(self._hosts).difference(computes))
         if unknown:
-            raise errors.ManageError(
-                f'Nova has no compute service on a host {unknown[0]}')
+            raise clouds.no_compute(unknown[0])
 
     def _holdings(self, computes: Iterable[clouds.Compute]
                   ) -> dict[str, clouds.Holdings]:

@@ -164,8 +164,7 @@ def _asked_of(computes: list[clouds.Compute], server: clouds.Server,
     if host is None:
         return computes
     if host not in [one.host for one in computes]:
-        raise errors.ManageError(
-            f'Nova has no compute service on a host {host}')
+        raise clouds.no_compute(host)
     return [one for one in computes if one.host in (host, server.host)]
 
 

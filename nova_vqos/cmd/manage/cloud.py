@@ -45,6 +45,8 @@ _NOT_FOUND = 404
 _CONCURRENT = 'placement.concurrent_update'
 _COMPUTE = 'nova-compute'
 _NAMES = {'compute': 'Nova', 'placement': 'Placement'}
+_LISTS = {'server': 'openstack server list --all-projects',
+          'flavor': 'openstack flavor list --all'}
 _MIGRATES = ('ACTIVE', 'PAUSED')
 # NOTE: states of migrations that nova-manage placement audit regards as in
 # progress; the API selects by one at a time.
@@ -334,7 +336,9 @@ class Cloud:
         found: list[ty.Any] = _ask('Nova', lambda: list(
             self._connection.compute.services(binary=_COMPUTE)))
         if not found:
-            raise errors.ManageError('Nova has no compute services')
+            raise errors.ManageError(
+                'Nova has no compute services: start nova-compute on a host, '
+                'or choose another cloud with --os-cloud')
         return found
 
     def _find_server(self, name_or_id: str) -> ty.Any:
@@ -472,7 +476,7 @@ def select(flavors: Iterable[Flavor],
     unknown = [name for name in given if name not in by_id
                and name not in by_name]
     if unknown:
-        raise errors.ManageError(f'there is no flavor {", ".join(unknown)}')
+        raise _missing('flavor', ', '.join(unknown))
     found = [by_id.get(name) or by_name[name] for name in given]
     return list({flavor.flavor_id: flavor for flavor in found}.values())
 
@@ -489,8 +493,20 @@ def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
                                      'give the ID') from error
     found = _ask('Nova', find_one)
     if found is None:
-        raise errors.ManageError(f'there is no {what} {given}')
+        raise _missing(what, given)
     return found
+
+
+def _missing(what: str, given: str) -> errors.ManageError:
+    return errors.ManageError(
+        f'there is no {what} {given}: {_LISTS[what]} shows all')
+
+
+def no_compute(host: str) -> errors.ManageError:
+    """The error where Nova has no such host."""
+    return errors.ManageError(
+        f'Nova has no compute service on a host {host}: openstack compute '
+        'service list shows all')
 
 
 def _placed_server(fields: Mapping[str, ty.Any]) -> differences.Server:

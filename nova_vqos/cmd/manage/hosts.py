@@ -3,6 +3,7 @@
 
 import argparse
 from collections.abc import Mapping
+import itertools
 import typing as ty
 
 from cliff import lister
@@ -22,6 +23,9 @@ COLUMNS = ('host', 'cell', 'agent', 'capacity_cu', 'reserved_cu', 'used_cu',
            'coefficient', 'profile', 'profile_age_s', 'classes', 'servers',
            'wrong', 'alarms')
 
+# What a table has only if asked, so that it fits 80 characters.
+_LONG = frozenset({'cell', 'reserved_cu', 'coefficient', 'profile',
+                   'profile_age_s', 'classes'})
 _CAPABILITIES = 'capabilities'
 
 #: States of an agent.
@@ -36,12 +40,24 @@ class ListHosts(command.ManageCommand, lister.Lister):
 
     The coefficient is that of the host's slowest pCPU. Classes are those of
     vqos:quantum_class that its kernel enforces. Wrong are servers whose cap is
-    not as wanted.
+    not as wanted. A table has all columns with --long or -c alone; other
+    formats always have them.
     """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        command.add_hosts(parser)
+        parser.add_argument('--long', action='store_true',
+                            help='all columns in a table too')
 
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         answers = self.ask(self.hosts(parsed_args), rpcapi.GET_HOST)
-        return COLUMNS, [row(one) for one in answers]
+        rows = [row(one) for one in answers]
+        if (parsed_args.formatter != 'table' or parsed_args.long
+                or parsed_args.columns):
+            return COLUMNS, rows
+        shown = [name not in _LONG for name in COLUMNS]
+        return (tuple(itertools.compress(COLUMNS, shown)),
+                [tuple(itertools.compress(one, shown)) for one in rows])
 
 
 class ShowHost(command.ManageCommand, show.ShowOne):

@@ -9,7 +9,6 @@ from cliff import lister
 from nova_vqos import policy_override
 from nova_vqos.agent import rpcapi
 from nova_vqos.cmd.manage import command
-from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 from nova_vqos.cmd.manage import servers
 
@@ -47,8 +46,7 @@ class ShowPolicies(command.ManageCommand, lister.Lister):
             and parsed_args.flavor in (None, server.flavor,
                                        server.flavor_id)]
         if given is not None and not found:
-            raise errors.ManageError(
-                f'server {given} runs on no host whose agent answers')
+            raise servers.runs_nowhere(given, parsed_args.hosts)
         return COLUMNS, [row for one in found for row in field_rows(one)]
 
 

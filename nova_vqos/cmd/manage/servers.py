@@ -194,6 +194,10 @@ class ListServers(command.ManageCommand, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         answers = self.ask(self.hosts(parsed_args), rpcapi.LIST_SERVERS)
         found = select(answers, parsed_args)
+        if parsed_args.project and not found and not parsed_args.wrong:
+            self.app.LOG.warning(
+                'There is no server with units in project %s: it takes the ID '
+                'of openstack project list', parsed_args.project)
         shown = LONG if parsed_args.long else SHORT
         return tuple(shown), [tuple(column(one) for column in shown.values())
                               for one in found]
@@ -222,11 +226,7 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         else:
             answer = self._ask(parsed_args.hosts, server_uuid)
         if answer is None:
-            raise errors.ManageError(
-                f'server {server_uuid} runs on none of the hosts '
-                f'{", ".join(sorted(parsed_args.hosts))}, as far as their '
-                'agents answer' if parsed_args.hosts else
-                f'server {server_uuid} runs on no host whose agent answers')
+            raise runs_nowhere(server_uuid, parsed_args.hosts)
         return zip(*fields(*answer), strict=True)
 
     def _ask(self, hosts: Iterable[str], server_uuid: str
@@ -243,6 +243,20 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         self.warn([one for one in answers
                    if rpcapi.NOT_HERE not in one.error], len(answers))
         return None
+
+
+def runs_nowhere(server_uuid: str, asked: Iterable[str]
+                 ) -> errors.ManageError:
+    """The error where no agent has a server.
+
+    :param asked: hosts of --host; none: Nova was asked
+    """
+    hosts = ', '.join(sorted(asked))
+    return errors.ManageError(
+        f'server {server_uuid} runs on none of the hosts {hosts}, as far as '
+        'their agents answer: leave --host out to ask Nova' if hosts else
+        f'server {server_uuid} runs on no host whose agent answers: '
+        'nova-vqos-manage host list shows which do')
 
 
 def locate(asking: command.ManageCommand, given: str,

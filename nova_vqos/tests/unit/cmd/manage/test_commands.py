@@ -10,6 +10,7 @@ from openstack import exceptions
 import pytest
 
 from nova_vqos.agent import rpcapi
+from nova_vqos.cmd.manage import hosts
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
@@ -203,10 +204,24 @@ def test_a_host_that_is_unknown_is_one_line(agents, run):
     ('server', 'top', '--interval', '0'), ('server', 'top', '-n', '0'),
     ('server', 'top', '--sort', 'name'), ('host', 'nonesuch'),
     ('host', 'show'),
+    ('host', 'list', '-c', 'nonesuch', *ON),
+    ('host', 'list', '-c', 'host', '-c', 'nonesuch', *ON),
+    ('server', 'show', fakes.UUID, '-c', 'nonesuch', *ON),
 ])
-def test_wrong_usage_is_2(run, capsys, arguments):
+def test_wrong_usage_is_2(agents, run, capsys, arguments):
     assert run(*arguments).status == 2
     assert 'Traceback' not in capsys.readouterr().err
+
+
+def test_a_table_of_hosts_fits_80_characters(agents, run):
+    short, long = run('host', 'list', *ON), run('host', 'list', '--long', *ON)
+    assert max(map(len, short.out.splitlines())) <= 80
+    assert 'profile_age_s' not in short.out
+    assert 'profile_age_s' in long.out
+    named = run('host', 'list', '-c', 'profile_age_s', *ON)
+    assert 'profile_age_s' in named.out
+    assert set(hosts.COLUMNS) == set(
+        run('host', 'list', '-f', 'json', *ON).json[0])
 
 
 def test_servers_are_listed(agents, run):
@@ -224,6 +239,9 @@ def test_servers_are_filtered(agents, run):
         ran = run('server', 'list', '-f', 'json', *ON, *options)
         return [row['server_uuid'] for row in ran.json]
     assert uuids('--project', 'x') == []
+    assert 'no server with units in project x' in run(
+        'server', 'list', *ON, '--project', 'x').err
+    assert not run('server', 'list', *ON, '--project', 'x', '--wrong').err
     assert uuids('--wrong') == []
     host = agents.worlds['b'].host
     host.deaf.add(fakes.OTHER_UUID)
@@ -258,10 +276,11 @@ def test_a_server_is_found_without_nova(agents, run):
 
 @pytest.mark.parametrize(('arguments', 'error'), [
     ((NOWHERE, *ON), f'server {NOWHERE} runs on none of the hosts a, b, as '
-     'far as their agents answer'),
+     'far as their agents answer: leave --host out to ask Nova'),
     (('web', *ON), "'web' is no UUID: without --host, Nova is asked for the "
                    'server of this name'),
-    (('web',), 'there is no server web'),
+    (('web',), 'there is no server web: openstack server list --all-projects '
+               'shows all'),
 ])
 def test_a_server_that_is_unknown_is_one_line(agents, run, arguments, error):
     ran = run('server', 'show', *arguments, cloud=Cloud(['a', 'b']))
@@ -286,7 +305,8 @@ def test_what_nova_raises_is_one_line(run, error, text):
 
 def test_a_nova_without_compute_services_is_one_line(run):
     ran = run('host', 'list', cloud=Cloud())
-    assert (ran.status, ran.err) == (1, 'Nova has no compute services\n')
+    assert (ran.status, ran.err.count('\n')) == (1, 1)
+    assert ran.err.startswith('Nova has no compute services: start ')
 
 
 def test_top_prints_where_there_is_no_terminal(agents, run):
