@@ -103,8 +103,8 @@ def missing_requirements(slow: bool = True) -> list[str]:
         if shutil.which(program) is None:
             found.append(f'{program} is missing: install the package '
                          f'{package}')
-    if slow:
-        found += slowcpu.missing_requirements()
+    found += (slowcpu.missing_requirements() if slow
+              else emulator.missing_requirements(plugins=False))
     if counting.is_wanted():
         found += [one for one in emulator.missing_requirements(plugins=True)
                   if one not in found]
@@ -408,6 +408,7 @@ class Host:
         if self.counts:
             additions.append(counting.build(directory))
             os.makedirs(self.path(counting.DIRECTORY.lstrip('/')))
+        additions += emulator.mend()
         return emulator.wrap(directory, additions) if additions else []
 
     def _boot_init(self) -> None:
