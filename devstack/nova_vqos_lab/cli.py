@@ -18,7 +18,6 @@ from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import proof
-from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
 from nova_vqos_lab import story
@@ -207,16 +206,8 @@ def _status(_options: argparse.Namespace, _rest: list[str]) -> int:
              else 'up, with stock Nova' if lab.is_up
              else 'not up, or half made: see devstack/lab down')
     process.say(f'lab: {state}')
-    for daemon in services.ALL:
-        _say_running(daemon.name, daemon.pid)
-    for name, host in lab.hosts.items():
-        libvirtd = host.libvirtd
-        _say_running(f'libvirtd on {name}',
-                     libvirtd.pid if libvirtd and libvirtd.alive() else None)
-        for program in ('nova-compute', 'nova-vqos-agent'):
-            running = lab.process_on(name, program)
-            _say_running(f'{program} on {name}', running.pid
-                         if running and running.alive() else None)
+    for name, pid in lab.running():
+        _say_running(name, pid)
     if lab.is_up:
         for service in config.PORTS:
             process.say(f'{service:10} {config.url(service)}')

@@ -31,6 +31,8 @@ from nova_vqos_lab import requirements
 from nova_vqos_lab import services
 from nova_vqos_lab import ssh
 
+#: Programs of nova_vqos and Nova on each host.
+COMPUTE, AGENT = 'nova-compute', 'nova-vqos-agent'
 _PCPUS_EACH = 3
 _HOST_LIMIT_S = 120
 # The rest is for what a cloud and its hosts do beside servers: all of the lab
@@ -83,10 +85,12 @@ class Lab:
     def up(self) -> None:
         """Make the cloud, with stock Nova; a half-made one is removed first.
 
+        Of one that is up, what does not run any more is started again.
+
         :raises process.LabError: when a step fails
         """
         if self.is_up:
-            process.say('the lab is up already')
+            self._start_dead()
             return
         lacking = requirements.missing()
         if lacking:
@@ -169,6 +173,56 @@ class Lab:
 
     # Parts of it.
 
+    def running(self) -> Iterator[tuple[str, int | None]]:
+        """:returns: what the cloud consists of, with its pid if it runs"""
+        for daemon in services.ALL:
+            yield daemon.name, daemon.pid
+        yield from self.running_on_hosts()
+
+    def running_on_hosts(self) -> Iterator[tuple[str, int | None]]:
+        """The same of the programs on hosts."""
+        for name, host in self.hosts.items():
+            programs = [('libvirtd', host.libvirtd)]
+            programs += [(program, self.process_on(name, program))
+                         for program in self._programs()]
+            for program, found in programs:
+                yield f'{program} on {name}', (
+                    found.pid if found and found.alive() else None)
+
+    def _programs(self) -> tuple[str, ...]:
+        return (COMPUTE, AGENT) if self.is_deployed else (COMPUTE,)
+
+    def _start_dead(self) -> None:
+        dead = [name for name, pid in self.running() if pid is None]
+        dead += [f'host {name}' for name, host in self.hosts.items()
+                 if not host.alive()]
+        if not dead:
+            process.say('the lab is up already')
+            return
+        with process.stage(f'starting what does not run: {", ".join(dead)}'):
+            for host in self.hosts.values():
+                self._start_host(host)
+            with self._controller_network():
+                services.start_mariadb()
+                services.start_rabbitmq()
+                openstack.together(*map(_api, services.APIS))
+                services.start_conductor()
+                services.start_scheduler()
+            for name in self.hosts:
+                self.start_compute(name)
+                if self.is_deployed:
+                    self._start_agent_again(name)
+            self._wait_for_hosts()
+
+    def _start_agent_again(self, name: str) -> None:
+        running = self.process_on(name, AGENT)
+        if running and running.alive():
+            return
+        # What the last one wrote is no sign of this one's life.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._agent_state(name))
+        self.start_agent(name)
+
     def _start_services(self) -> None:
         with self._controller_network():
             with process.stage(
@@ -224,12 +278,12 @@ class Lab:
     def start_compute(self, name: str) -> None:
         """Start nova-compute on a host."""
         os.makedirs(self.hosts[name].path('nova/instances'), exist_ok=True)
-        self._start_on(name, 'nova-compute', [
+        self._start_on(name, COMPUTE, [
             '--config-file', f'{paths.etc(f"nova-compute-{name}")}/nova.conf'])
 
     def restart_compute(self, name: str) -> None:
         """End nova-compute on a host and start it anew."""
-        self.stop_on(name, 'nova-compute')
+        self.stop_on(name, COMPUTE)
         self.start_compute(name)
 
     def start_agent(self, name: str,
@@ -246,7 +300,7 @@ class Lab:
                 'allocation_ratio': str(self._sold_share)}}, more or {}))
         # The password of the bus is in it.
         os.chmod(path, 0o640)
-        agent = self._start_on(name, 'nova-vqos-agent', [
+        agent = self._start_on(name, AGENT, [
             '--config-file', '/etc/nova-vqos/nova-vqos.conf'])
         process.wait_until(lambda: os.path.exists(self._agent_state(name)),
                            60, f'the agent of host {name}', log=agent.log,
@@ -307,7 +361,7 @@ class Lab:
         """Have nova_vqos on a host look at its pCPUs and settings again."""
         host = self.hosts[name]
         cgroups.divide(host.hierarchy, host.cgroup, host.pcpus)
-        self.stop_on(name, 'nova-vqos-agent')
+        self.stop_on(name, AGENT)
         # nova-compute is not to read what the last agent wrote.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._agent_state(name))
@@ -323,7 +377,7 @@ class Lab:
         :raises process.LabError: when it does not come back
         """
         path = cloud.compute_service(name)
-        compute = self.process_on(name, 'nova-compute')
+        compute = self.process_on(name, COMPUTE)
         if compute:
             compute.kill()
         self.destroy_guests(name)
@@ -447,7 +501,7 @@ class Lab:
             services.start_scheduler()
 
     def _compute_alive(self, name: str) -> bool:
-        running = self.process_on(name, 'nova-compute')
+        running = self.process_on(name, COMPUTE)
         return running is not None and running.alive()
 
     def wait_for_units(self, allocation_ratios: Mapping[str, float]

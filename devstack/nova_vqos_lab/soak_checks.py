@@ -246,21 +246,10 @@ class Checks:
 
     def _held(self) -> dict[str, dict[str, int]]:
         """:returns: descriptors and threads of each program on the hosts"""
-        found = {}
-        for name, host in self._lab.hosts.items():
-            for program, running in (
-                    ('libvirtd', host.libvirtd),
-                    ('nova-compute', self._lab.process_on(
-                        name, 'nova-compute')),
-                    ('nova-vqos-agent', self._lab.process_on(
-                        name, 'nova-vqos-agent'))):
-                if running and running.alive():
-                    found[f'{program} on {name}'] = {
-                        'descriptors': len(os.listdir(
-                            f'/proc/{running.pid}/fd')),
-                        'threads': len(os.listdir(
-                            f'/proc/{running.pid}/task'))}
-        return found
+        return {
+            name: {'descriptors': len(os.listdir(f'/proc/{pid}/fd')),
+                   'threads': len(os.listdir(f'/proc/{pid}/task'))}
+            for name, pid in self._lab.running_on_hosts() if pid}
 
     @staticmethod
     def _left_queues() -> Iterator[str]:

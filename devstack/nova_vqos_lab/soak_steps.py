@@ -29,8 +29,6 @@ from nova_vqos_lab import profiles
 from nova_vqos_lab import services
 from nova_vqos_lab import soak_checks
 
-_COMPUTE = 'nova-compute'
-_AGENT = 'nova-vqos-agent'
 _STATE = os.path.dirname(soak_checks.LEDGER_PATH)
 # Enough for the ledger of a few servers, and soon full.
 _DISK_SIZE = '4m'
@@ -186,7 +184,7 @@ class World:
 
     def kill_agent(self, host: str) -> None:
         """Kill it, and start it some time later."""
-        agent = self.lab.process_on(host, _AGENT)
+        agent = self.lab.process_on(host, clouds.AGENT)
         if agent:
             agent.kill()
         time.sleep(self.chance.choice((0, self.chance.uniform(0, 8))))
@@ -203,7 +201,7 @@ class World:
 
     def kill_compute(self, host: str) -> None:
         """Kill nova-compute, and start it."""
-        running = self.lab.process_on(host, _COMPUTE)
+        running = self.lab.process_on(host, clouds.COMPUTE)
         if running:
             running.kill()
         began = datetime.datetime.now(datetime.UTC)
@@ -340,7 +338,7 @@ class World:
         """
         found = []
         for host in self.lab.hosts:
-            running = self.lab.process_on(host, _COMPUTE)
+            running = self.lab.process_on(host, clouds.COMPUTE)
             if running and locked_out.is_locked_out(running):
                 self.kill_compute(host)
                 found.append(host)
@@ -380,7 +378,7 @@ class World:
         """Have another file system below the agent's state."""
         machine = self.lab.hosts[host]
         kept = '/run/nova-vqos-kept'
-        self.lab.stop_on(host, _AGENT)
+        self.lab.stop_on(host, clouds.AGENT)
         machine.run(['cp', '-a', _STATE, kept])
         machine.run(command)
         machine.run(['cp', '-a', f'{kept}/.', _STATE])
@@ -391,7 +389,7 @@ class World:
         """Wait until nova-compute of a host reports by the bus again."""
         def reported() -> bool:
             shown = self.cloud.compute(
-                'GET', f'/os-services?binary={_COMPUTE}&host={host}')
+                'GET', f'/os-services?binary={clouds.COMPUTE}&host={host}')
             updated_at = (shown.body['services'][0]['updated_at']
                           if shown.status == 200 else None)
             return (updated_at is not None and datetime.datetime.fromisoformat(

@@ -10,6 +10,7 @@ import pytest
 from nova_vqos import policy
 from nova_vqos.calibration.cpu import compare
 from nova_vqos.tests.fixtures import project
+from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
@@ -123,12 +124,22 @@ def test_calibrations_are_compared(lab, server, tmp_path):
     assert os.path.getsize(path) > 10_000
 
 
-def test_a_dead_agent_is_seen(lab, server):
-    lab.stop_on('fast', 'nova-vqos-agent')
+def test_what_is_dead_is_seen_and_starts_again(lab, server):
+    def dead():
+        return {name for name, pid in lab.running() if pid is None}
+    assert not dead()
+    lab.stop_on('fast', clouds.AGENT)
     try:
         done = run(lab, 'host', 'list')
+        lab.stop_on('slow', clouds.COMPUTE)
+        services.SCHEDULER.kill()
+        assert dead() == {'nova-scheduler', f'{clouds.AGENT} on fast',
+                          f'{clouds.COMPUTE} on slow'}
     finally:
-        lab.start_agent('fast')
+        lab.up()
+    assert not dead()
+    assert [row['agent'] for row in manage(lab, 'host', 'list')] == [
+        'alive', 'alive']
     assert done.returncode == 1
     assert done.stderr.startswith('1 of 2 hosts gave no answer: fast (')
     assert [row['agent'] for row in json.loads(done.stdout)] == [
