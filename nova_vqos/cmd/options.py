@@ -33,7 +33,7 @@ class OptionsCommand(command.Command):
         unknown = [name for name in parsed_args.columns
                    if name.lower() not in column_names]
         if unknown:
-            self.get_parser(self.cmd_name).error(
+            self.get_parser(f'{self.app.NAME} {self.cmd_name}').error(
                 f'there is no column {", ".join(map(repr, unknown))}, choose '
                 f'from: {", ".join(column_names)}')
         return super()._generate_columns_and_selector(  # type: ignore[misc]

@@ -117,7 +117,7 @@ class _Survey:
         :param hosts: to judge; none: all
         """
         self._asking = asking
-        self._cloud = asking.app.connections.cloud()
+        self._cloud = asking.connections.cloud()
         self._hosts = hosts
         self._stuck_after = stuck_after
         self._logged_at_s = time.monotonic()
@@ -128,7 +128,7 @@ class _Survey:
         computes = {one.host: one for one in self._cloud.computes()
                     if not self._hosts or one.host in self._hosts}
         self._check_known(computes)
-        asked = self._asking.app.connections.hosts(computes)
+        asked = self._asking.connections.hosts(computes)
         now = datetime.datetime.now(datetime.UTC)
         servers = {one.uuid: one for one in self._cloud.all_servers()}
         self._log('Nova has %d servers', len(servers))

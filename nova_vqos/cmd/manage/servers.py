@@ -278,7 +278,7 @@ def locate(asking: command.ManageCommand, given: str,
                 f'{given!r} is no UUID: without --host, Nova is asked for the '
                 'server of this name')
         return found, ''
-    return asking.app.connections.cloud().locate(given)
+    return asking.connections.cloud().locate(given)
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:

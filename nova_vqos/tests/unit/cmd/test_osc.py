@@ -101,11 +101,16 @@ def test_nova_is_asked_by_the_session_of_openstackclient(
     assert [row['host'] for row in ran.json] == ['a', 'b']
 
 
-def test_a_nova_that_refuses_is_named(config, capsys, requests_mock):
+@pytest.mark.parametrize('command', [
+    'audit', 'calibration report', 'calibration show', 'flavor check web',
+    'flavor sync', 'host forget a', 'host list', 'migration check web',
+    'policy push', 'policy show --server web', 'policy status', 'server list',
+    'server show web', 'server top'])
+def test_a_nova_that_refuses_is_named(config, capsys, requests_mock, command):
     requests_mock.get(requests_mock_lib.ANY, status_code=503)
-    ran = run(capsys, '--vqos-config-file', config, 'vqos', 'host', 'list')
+    ran = run(capsys, '--vqos-config-file', config, 'vqos', *command.split())
     assert ran.status == 1
-    assert ran.err.startswith('Nova')
+    assert ran.err.startswith('Nova cannot be asked')
 
 
 @pytest.mark.parametrize('given', ['0', '-1', 'soon', 'nan'])
