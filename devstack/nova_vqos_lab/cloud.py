@@ -369,6 +369,30 @@ class Lab:
         self.sell_units(name, allocation_ratio)
 
     @contextlib.contextmanager
+    def quotas_of_keystone(self) -> Iterator[None]:
+        """Let Nova take its quotas from Keystone's unified limits meanwhile.
+
+        :raises process.LabError: when a service does not start
+        """
+        try:
+            self._restart_quota_services(config.unified_limits())
+            yield
+        finally:
+            self._restart_quota_services({})
+
+    def _restart_quota_services(self, more: config.Settings) -> None:
+        with self._controller_network():
+            for name, daemon, start in (
+                    ('nova-api', services.APIS['nova'], _api('nova')),
+                    ('nova-conductor', services.CONDUCTOR,
+                     services.start_conductor)):
+                config.write_ini(
+                    f'{paths.etc(name)}/nova.conf',
+                    config.merge(config.nova_controller(name), more))
+                daemon.stop()
+                start()
+
+    @contextlib.contextmanager
     def lost(self, name: str, cloud: client.Cloud) -> Iterator[None]:
         """Let a host have lost its power meanwhile, and Nova know that.
 

@@ -225,6 +225,19 @@ def nova_controller(name: str) -> Settings:
     })
 
 
+def unified_limits() -> Settings:
+    """:returns: what has Nova take its quotas from Keystone"""
+    return {
+        'quota': {'driver': 'nova.quota.UnifiedLimitsDriver'},
+        'oslo_limit': {
+            'auth_type': 'password', 'auth_url': url('keystone'),
+            'username': 'nova', 'password': PASSWORD,
+            'user_domain_id': 'default', 'system_scope': 'all',
+            'endpoint_service_type': 'compute',
+            'endpoint_region_name': REGION},
+    }
+
+
 def scheduler_with_units(servers_without_units: str) -> Settings:
     """:returns: what an operator adds to nova-scheduler's settings."""
     return {'vqos': {

@@ -55,13 +55,13 @@ def manage(lab, *arguments):
     return json.loads(done.stdout)
 
 
-def execute(lab, program, *arguments):
+def execute(lab, program, *arguments, status=0):
     """:returns: what a program in the controller's network printed"""
     done = subprocess.run(
         lab.inside([f'{services.BIN}/{program}', *arguments]),
         env=lab.environment(), capture_output=True, text=True,
         timeout=COMMAND_LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
@@ -81,6 +81,9 @@ def test_openstackclient_lists_the_same(lab, server):
     assert json.loads(shown) == [
         {name: host[name] for name in ('host', 'capacity_cu')}
         for host in manage(lab, 'host', 'list')]
+    for command in (('server', 'show', server.name), ('audit',),
+                    ('policy', 'push', '--dry-run')):
+        execute(lab, 'openstack', 'vqos', *command)
 
 
 def test_both_hosts_are_listed(lab, server):
