@@ -22,6 +22,7 @@ _BOOT_LIMIT_S = 90
 _MIGRATION_LIMIT_S = 120
 _DELETE_LIMIT_S = 60
 _SERVER_MEMORY_MIB = 160
+_DISK_BYTES = 2 ** 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +114,21 @@ class Cloud:
                         allow_duplicates=True, wait=True,
                         visibility='public')
             parts[f'{kind}_id'] = found.id
-        disk = image.create_image(
+        return self.make_disk_image(name, b'', os_command_line=command_line,
+                                    **parts)
+
+    def make_disk_image(self, name: str, content: bytes,
+                        **properties: str) -> str:
+        """Make an image of a disk, which all projects may use.
+
+        :param content: of its beginning; the rest is empty
+        :returns: its id
+        """
+        disk = self._connection.image.create_image(
             name, container_format='bare', disk_format='raw',
-            data=bytes(2 ** 20), allow_duplicates=True, wait=True,
-            os_command_line=command_line, visibility='public', **parts)
-        return disk.id
+            data=content.ljust(_DISK_BYTES, b'\0'), allow_duplicates=True,
+            wait=True, visibility='public', **properties)
+        return str(disk.id)
 
     def has_image(self, name: str) -> bool:
         """:returns: whether there is an image of a name"""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Firmware that is all that a guest runs: it needs no operating system."""
+"""Firmware, or a boot sector, that is all that a guest runs.
+
+It needs no operating system.
+"""
 
 SIZE_BYTES = 64 * 1024
 #: Where an x86 begins: the last 16 bytes of its firmware.
@@ -50,6 +53,34 @@ _HANDLER = bytes((
     0xb0, 0x20, 0xe6, 0x20,     # mov al, 0x20; out 0x20, al
     0x58,               # pop ax
     0xcf))              # iret
+
+
+# What a disk's first sector ends with, if a PC is to boot from it.
+_BOOTS = b'\x55\xaa'
+_SECTOR_BYTES = 512
+#: What a guest of boot_sector() prints first.
+PRINTED = b'vqos spins\n'
+
+
+def boot_sector() -> bytes:
+    """:returns: of a disk: prints PRINTED on the first serial port, and spins
+
+    The firmware has it at 0x7c00.
+    """
+    code = bytes((
+        0xfa,               # cli
+        0xfc,               # cld
+        0x31, 0xc0,         # xor ax, ax
+        0x8e, 0xd8,         # mov ds, ax
+        0xba, 0xf8, 0x03,   # mov dx, 0x3f8
+        0xbe, 0x16, 0x7c,   # mov si, the text, behind this
+        0xac,               # lodsb
+        0x84, 0xc0,         # test al, al
+        0x74, 0x03,         # jz to the last line
+        0xee,               # out dx, al
+        0xeb, 0xf8,         # jmp to the lodsb
+        0xeb, 0xfe))        # jmp to itself
+    return (code + PRINTED).ljust(_SECTOR_BYTES - len(_BOOTS), b'\0') + _BOOTS
 
 
 def first(code: bytes) -> bytes:

@@ -41,6 +41,7 @@ from nova_vqos_lab import pace
 from nova_vqos_lab import process
 from nova_vqos_lab import profiles
 from nova_vqos_lab import results
+from nova_vqos_lab import rom
 from nova_vqos_lab import several_vcpus
 from nova_vqos_lab import sold_out
 from nova_vqos_lab import verdict
@@ -472,6 +473,8 @@ class Story:
                                    for kind in kinds}))
         self._images['idle'] = cloud.make_image(
             'idle', kernel, ramdisk, guest.command_line(rounds=1))
+        self._images['boot-sector'] = cloud.make_disk_image(
+            'boot-sector', rom.boot_sector())
         self._images['spinning'] = cloud.make_image(
             'spinning', kernel, ramdisk, guest.command_line(
                 spinners=several_vcpus.MOST_VCPUS))

@@ -50,6 +50,17 @@ def test_it_counts_for_good(image):
     assert {name for name, _ in last} == {'count', 'jump'}
 
 
+def test_a_disk_boots_and_has_a_text():
+    sector = rom.boot_sector()
+    assert len(sector) == 512
+    assert sector.endswith(b'\x55\xaa')
+    # What si is set to, where firmware puts the sector.
+    at = int.from_bytes(sector[sector.index(0xbe) + 1:][:2], 'little') - 0x7c00
+    assert sector[at:].startswith(rom.PRINTED + b'\0')
+    name, _, end = step(sector, at - 2)
+    assert (name, end) == ('jump', at - 2)
+
+
 def test_nothing_can_interrupt_it():
     done = run(rom.first(rom.COUNT), 20)
     assert done[:3] == [(b'\xfa', None), (b'\x31\xc0', None),
