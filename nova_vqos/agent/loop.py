@@ -69,7 +69,7 @@ class Loop:
     A look costs as much for one that did not change: Python finds nothing of
     a server in the CPU's caches that it last looked at a second ago. So each
     tick is for those that are not settled, and what is in force is read for a
-    tenth of all others.
+    ninth of all others.
     """
 
     def __init__(self, hypervisor: base.Hypervisor,

@@ -112,7 +112,7 @@ and ``CAP_PERFMON`` are needed for.
         max=60.0,
         help="""
 Interval, in seconds, at which the agent looks at servers that are not as they
-should be, and at a tenth of all others.
+should be, and at a ninth of all others.
 
 What libvirt and the kernel report is handled at once, whatever the interval
 is: a server that comes or goes, or whose cap another program changes. What
