@@ -9,7 +9,8 @@ digits as real ones. Prints series and bytes for each server, plain and zipped,
 which are exact, and in the median the CPU time of a zipped page, relative to
 one without servers and to one whose text is made by prometheus_client, in
 turns; *text* is that ratio without gzip, which costs both the same. Of the
-time only ratios are of use, the rest is the machine's.
+time only ratios are of use, the rest is the machine's. The control is what the
+library's page differs from itself by, with the most servers.
 
   tools/bench/metrics.py --servers 0 100 1000
 """
@@ -26,6 +27,7 @@ import time
 import typing as ty
 import uuid
 
+import against_itself
 import prometheus_client
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
@@ -55,6 +57,7 @@ def main() -> int:
               f'{found.page_s / found.library_page_s:13.2f}'
               f'{found.text_s / found.library_text_s:6.2f}'
               f'{found.page_s:13.4f}')
+    print(against_itself.line("the library's page", found.library_pages_s))
     return 0
 
 
@@ -73,6 +76,7 @@ class Cost(ty.NamedTuple):
     page_s: float
     library_text_s: float
     library_page_s: float
+    library_pages_s: tuple[float, ...]
 
 
 def make_servers(count: int) -> list[dict[str, ty.Any]]:
@@ -113,7 +117,8 @@ def measure(count: int, rounds: int) -> Cost:
             len(metrics.parse(plain.decode())), len(plain),
             len(page.read(zipped=True)),
             *(statistics.median(of_one) for times_s in took_s.values()
-              for of_one in zip(*times_s, strict=True)))
+              for of_one in zip(*times_s, strict=True)),
+            tuple(page_s for _, page_s in times_s))
 
 
 if __name__ == '__main__':
