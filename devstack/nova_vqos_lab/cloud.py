@@ -200,6 +200,8 @@ class Lab:
             process.say('the lab is up already')
             return
         with process.stage(f'starting what does not run: {", ".join(dead)}'):
+            # The machine may have been booted since.
+            self.network.create()
             for host in self.hosts.values():
                 self._start_host(host)
             with self._controller_network():
@@ -209,10 +211,12 @@ class Lab:
                 services.start_conductor()
                 services.start_scheduler()
             for name in self.hosts:
-                self.start_compute(name)
                 if self.is_deployed:
                     self._start_agent_again(name)
+                self.start_compute(name)
             self._wait_for_hosts()
+            if self.is_deployed:
+                self.wait_for_units()
 
     def _start_agent_again(self, name: str) -> None:
         running = self.process_on(name, AGENT)

@@ -103,8 +103,10 @@ def missing_requirements(slow: bool = True) -> list[str]:
         if shutil.which(program) is None:
             found.append(f'{program} is missing: install the package '
                          f'{package}')
-    found += (slowcpu.missing_requirements() if slow
-              else emulator.missing_requirements(plugins=False))
+    if slow:
+        found += slowcpu.missing_requirements()
+    elif os.path.exists(emulator.QEMU) and emulator.mend():
+        found += emulator.missing_requirements(plugins=False)
     if counting.is_wanted():
         found += [one for one in emulator.missing_requirements(plugins=True)
                   if one not in found]

@@ -42,15 +42,26 @@ static void enlarge(char **argument, const char *before, const char *after,
     }
 }
 
+/* Whether this is all that is said of the memory: where, and how large. */
+static int is_plain(const char *object)
+{
+    const size_t length = strlen(PLAIN);
+
+    if (strncmp(object, PLAIN, length) != 0)
+        return 0;
+    object += length;
+    return strcmp(object + strspn(object, "0123456789"), "}") == 0;
+}
+
 /*
  * libvirt gives the size of RAM as -m and, unless it is an older one, once more
- * as that of an object. Where it is in several objects, or in huge pages, all
- * stays as it is.
+ * as that of an object. Where there are several objects, or one of a file, of
+ * huge pages or with more options, all stays as it is.
  */
 static void enlarge_ram(char **arguments)
 {
     for (char **one = arguments; *one; one++)
-        if (strstr(*one, BACKEND) && strncmp(*one, PLAIN, strlen(PLAIN)) != 0)
+        if (strstr(*one, BACKEND) && !is_plain(*one))
             return;
     for (char **one = arguments; one[0] && one[1]; one++) {
         if (strcmp(one[0], "-m") == 0) {

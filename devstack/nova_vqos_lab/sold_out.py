@@ -6,7 +6,7 @@ and its own processes spin beside: a server of stock Nova, one with a cap and
 one with a guarantee, 60 CU each, show what that leaves them. Here CPU time is
 measured, at the calibrated speed of the pCPU: the machine's pace would have to
 be measured on a pCPU of which nothing is left. So the servers need no
-operating system, which takes half a minute to boot: they spin.
+operating system, which takes time to boot: they spin.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,8 @@ LOG = logging.getLogger(__name__)
 NO_CLASS = policies.CHOICES[policies.QUANTUM_CLASS_KEY][0]
 NO_BILLING = policies.CHOICES[policies.DD_BILLING_KEY][0]
 NO_GUARANTEE = policies.CHOICES[policies.GUARANTEE_KEY][0]
-#: In so many ticks the caps of all servers are read, whatever happens: with a
-#: late tick and the write, what is wrong is right within ten seconds.
+#: In so many ticks the quotas of all servers are read, whatever happens. With
+#: ticks of a second, late ones too, a wrong quota is right within ten seconds.
 TURNS = 9
 
 _State = ty.TypeVar('_State')

@@ -12,10 +12,14 @@ from cliff import command
 
 _CSV = 'csv'
 _CSV_DIGITS = 2
+# Exit status, as argparse's.
+_WRONG_USAGE = 2
 
 
 class OptionsCommand(command.Command):
     """A command with options; in its bases it comes before cliff's own."""
+
+    _unknown_columns: Sequence[str] = ()
 
     @abc.abstractmethod
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -26,16 +30,26 @@ class OptionsCommand(command.Command):
         self.add_options(parser)
         return parser
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return int(super().run(parsed_args)) or (
+            _WRONG_USAGE if self._unknown_columns else 0)
+
     def _generate_columns_and_selector(
             self, parsed_args: argparse.Namespace,
             column_names: Sequence[str]) -> ty.Any:
-        """As in cliff, which ignores columns that there are not."""
-        unknown = [name for name in parsed_args.columns
-                   if name.lower() not in column_names]
-        if unknown:
-            self.get_parser(f'{self.app.NAME} {self.cmd_name}').error(
-                f'there is no column {", ".join(map(repr, unknown))}, choose '
-                f'from: {", ".join(column_names)}')
+        """As in cliff, which ignores columns that there are not.
+
+        What the command did is shown all the same: by the other columns, or by
+        all, if there are no others.
+        """
+        asked = {name.lower() for name in parsed_args.columns}
+        self._unknown_columns = sorted(asked.difference(column_names))
+        if self._unknown_columns:
+            self.app.LOG.error('there is no column %s, choose from: %s',
+                               ', '.join(self._unknown_columns),
+                               ', '.join(column_names))
+            if not asked.intersection(column_names):
+                parsed_args.columns = []
         return super()._generate_columns_and_selector(  # type: ignore[misc]
             parsed_args, column_names)
 

@@ -15,6 +15,7 @@ emulator.py has why.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import socket
@@ -105,14 +106,16 @@ class Guest:
         source = self._qemu
         address = f'unix:{self._directory / "migration"}'
         self._qemu = self._start('-incoming', address)
-        source.call('migrate', uri=address)
-        status = ''
-        while status != 'completed':
-            if status == 'failed':
-                raise RuntimeError('QEMU could not migrate the guest')
-            time.sleep(_LOOK_S)
-            status = source.call('query-migrate')['status']
-        source.end()
+        try:
+            source.call('migrate', uri=address)
+            status = ''
+            while status != 'completed':
+                if status == 'failed':
+                    raise RuntimeError('QEMU could not migrate the guest')
+                time.sleep(_LOOK_S)
+                status = source.call('query-migrate')['status']
+        finally:
+            source.end()
         self._qemu.call('cont')
         self.migrations += 1
         if not self._qemu.works(_LIMIT_S):
@@ -143,7 +146,8 @@ def main() -> int:
     parser.add_argument('--migrations', type=int, default=100,
                         help='of each kind (default: %(default)d)')
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
+    with (tempfile.TemporaryDirectory() as place,
+          contextlib.ExitStack() as stack):
         initrd = pathlib.Path(place, 'initrd')
         guest.build_initramfs(str(initrd))
         guests = {}
@@ -155,16 +159,12 @@ def main() -> int:
                 '-nodefaults', '-no-user-config', '-display', 'none',
                 '-kernel', guest.find_kernel(), '-initrd', str(initrd),
                 '-append', guest.command_line()], directory)
-        try:
-            for _ in range(options.migrations):
-                for one in guests.values():
-                    one.migrate()
-                print(', '.join(
-                    f'{arm}: {one.broken} of {one.migrations} broken'
-                    for arm, one in guests.items()), file=sys.stderr)
-        finally:
+            stack.callback(guests[arm].end)
+        for _ in range(options.migrations):
             for one in guests.values():
-                one.end()
+                one.migrate()
+            print(', '.join(f'{arm}: {one.broken} of {one.migrations} broken'
+                            for arm, one in guests.items()), file=sys.stderr)
     print(subprocess.run([_QEMU, '--version'], check=True, text=True,
                          stdout=subprocess.PIPE).stdout.splitlines()[0])
     for arm, one in guests.items():

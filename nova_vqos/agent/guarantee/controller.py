@@ -30,8 +30,8 @@ from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
 
-# Between two looks at a reservation that is right, at least. A server has its
-# turn more rarely (servers.TURNS): none of its turns is left out.
+# Between two looks at a reservation that is right, at least. By ticks of a
+# second, a server has its turn more rarely (servers.TURNS): none is left out.
 _CHECK_INTERVAL_S = 5.0
 # Between two looks at what threads of I/O use.
 _IO_INTERVAL_S = 2.0

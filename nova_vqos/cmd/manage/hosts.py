@@ -40,7 +40,7 @@ class ListHosts(command.ManageCommand, lister.Lister):
 
     The coefficient is that of the host's slowest pCPU. Classes are those of
     vqos:quantum_class that its kernel enforces. Wrong are servers whose cap is
-    not as wanted. A table has all columns with --long or -c alone; other
+    not as wanted. A table has all columns only with --long or -c; other
     formats always have them.
     """
 
@@ -76,8 +76,7 @@ class ShowHost(command.ManageCommand, show.ShowOne):
         host = self.ask_one(parsed_args.host, rpcapi.GET_HOST)
         shown = fields(host)
         # As long as all others together.
-        if (parsed_args.formatter != 'table'
-                or _CAPABILITIES in parsed_args.columns):
+        if parsed_args.formatter != 'table' or parsed_args.columns:
             capable = capabilities.of_host(host)
             shown.append((_CAPABILITIES, output.Shown(
                 [one._asdict() for one in capable],
@@ -130,6 +129,7 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
         ('profile_age_s', output.age(profile.age_s if profile else None)),
         ('classes', output.texts(host.quantum_classes)),
         ('proof', output.Shown(host.proof, _proof(host.proof))),
+        ('pools', output.Shown(*_pools(host.quantum))),
         ('dd_billing', output.texts(host.dd_billing)),
         ('guarantee', output.Shown(host.guarantee,
                                    _guarantee(host.guarantee))),
@@ -172,6 +172,21 @@ def _fairness(load: host_load.LoadReport | None
         f'{direction}: {one.jain:.3f} of {one.servers} servers, least '
         f'{one.least_server}' for direction, one in (found or {}).items()
     ) or 'no like offers'
+
+
+def _pools(quantum: messages.Pools | None
+           ) -> tuple[Mapping[str, ty.Any] | None, str]:
+    """The size of each pool, one a line.
+
+    :returns: for programs, and for people
+    """
+    if quantum is None:
+        return None, ''
+    return {
+        name: {'pcpus': pcpus, 'vcpus': vcpus}
+        for name, (pcpus, vcpus) in quantum.pools.items()
+    }, '\n'.join(f'{name}: {pcpus} pCPUs, {vcpus} vCPUs' for name,
+                 (pcpus, vcpus) in quantum.pools.items()) or 'none'
 
 
 def _proof(proof: messages.Proof | None) -> str:

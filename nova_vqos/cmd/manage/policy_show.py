@@ -42,12 +42,14 @@ class ShowPolicies(command.ManageCommand, lister.Lister):
             servers.Placed(one.host, server)
             for one in answers if one.value is not None
             for server in one.value.servers
-            if given in (None, server.server_uuid)
-            and parsed_args.flavor in (None, server.flavor,
-                                       server.flavor_id)]
+            if given in (None, server.server_uuid)]
         if given is not None and not found:
             raise servers.runs_nowhere(given, parsed_args.hosts)
-        return COLUMNS, [row for one in found for row in field_rows(one)]
+        return COLUMNS, [
+            row for one in found
+            if parsed_args.flavor in (None, one.server.flavor,
+                                      one.server.flavor_id)
+            for row in field_rows(one)]
 
 
 def field_rows(placed: servers.Placed) -> list[tuple[ty.Any, ...]]:

@@ -18,6 +18,8 @@ from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
 
+_BILL_FIELDS = ('bill', 'rolling_4h_cu', 'limit_cu', 'debt_cu_s',
+                'written_off_cu_s')
 # The component of a bill that is no I/O, see nova_vqos.billing.meter.
 _VCPU = 'vcpu'
 
@@ -194,11 +196,11 @@ class ListServers(command.ManageCommand, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         answers = self.ask(self.hosts(parsed_args), rpcapi.LIST_SERVERS)
         found = select(answers, parsed_args)
-        if parsed_args.project and not found and not parsed_args.wrong:
+        if parsed_args.project and not (found or parsed_args.wrong):
             self.app.LOG.warning(
-                'There is no server with units in project %s: it takes the ID '
-                'of openstack project list', parsed_args.project)
-        shown = LONG if parsed_args.long else SHORT
+                'No host that answered has a server of project %s: --project '
+                'takes an ID of openstack project list', parsed_args.project)
+        shown = LONG if parsed_args.long or parsed_args.columns else SHORT
         return tuple(shown), [tuple(column(one) for column in shown.values())
                               for one in found]
 
@@ -398,19 +400,18 @@ def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:
 
 def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:
     if bill is None:
-        return [('bill', output.text(None))]
-    return [
-        ('bill', output.Shown(bill, '\n'.join(
+        return [(name, output.text(None)) for name in _BILL_FIELDS]
+    return list(zip(_BILL_FIELDS, (
+        output.Shown(bill, '\n'.join(
             f'{name}: {used:.2f} CU s, lately '
             f'{bill.used_lately_cu.get(name, 0):.2f} CU'
-            for name, used in bill.used_cu_s.items()))),
-        ('rolling_4h_cu', output.Shown(
+            for name, used in bill.used_cu_s.items())),
+        output.Shown(
             bill.rolling_4h, '' if bill.rolling_4h is None else
             f'{bill.rolling_4h.cu:.2f}, of which '
-            f'{bill.rolling_4h.covered_s / 3600:.1f} h were billed here')),
-        ('limit_cu', _rounded(bill.limit_cu, 2)),
-        ('debt_cu_s', _rounded(bill.debt_cu_s, 2)),
-        ('written_off_cu_s', _rounded(bill.written_off_cu_s, 2))]
+            f'{bill.rolling_4h.covered_s / 3600:.1f} h were billed here'),
+        _rounded(bill.limit_cu, 2), _rounded(bill.debt_cu_s, 2),
+        _rounded(bill.written_off_cu_s, 2)), strict=True))
 
 
 def _slices(slices: messages.Slices | None) -> output.Shown:

@@ -204,13 +204,28 @@ def test_a_host_that_is_unknown_is_one_line(agents, run):
     ('server', 'top', '--interval', '0'), ('server', 'top', '-n', '0'),
     ('server', 'top', '--sort', 'name'), ('host', 'nonesuch'),
     ('host', 'show'),
-    ('host', 'list', '-c', 'nonesuch', *ON),
-    ('host', 'list', '-c', 'host', '-c', 'nonesuch', *ON),
-    ('server', 'show', fakes.UUID, '-c', 'nonesuch', *ON),
 ])
-def test_wrong_usage_is_2(agents, run, capsys, arguments):
+def test_wrong_usage_is_2(run, capsys, arguments):
     assert run(*arguments).status == 2
     assert 'Traceback' not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(('asked', 'shown'), [
+    (['Host', 'nonesuch'], {'host'}), (['nonesuch'], set(hosts.COLUMNS))])
+def test_a_column_that_there_is_not(agents, run, asked, shown):
+    """The command was run: what it did is shown."""
+    ran = run('host', 'list', '-f', 'json', *ON,
+              *(f'--column={name}' for name in asked))
+    assert ran.status == 2
+    assert [set(row) for row in ran.json] == [shown, shown]
+    assert all(name in ran.err for name in ('nonesuch', *hosts.COLUMNS))
+
+
+def test_each_server_has_the_fields_of_a_bill(agents, run):
+    for uuid in fakes.UUID, fakes.OTHER_UUID:
+        ran = run('server', 'show', uuid, '-c', 'debt_cu_s', '-f', 'json', *ON)
+        assert ran.status == 0
+        assert set(ran.json) == {'debt_cu_s'}
 
 
 def test_a_table_of_hosts_fits_80_characters(agents, run):
@@ -239,8 +254,7 @@ def test_servers_are_filtered(agents, run):
         ran = run('server', 'list', '-f', 'json', *ON, *options)
         return [row['server_uuid'] for row in ran.json]
     assert uuids('--project', 'x') == []
-    assert 'no server with units in project x' in run(
-        'server', 'list', *ON, '--project', 'x').err
+    assert 'project x:' in run('server', 'list', *ON, '--project', 'x').err
     assert not run('server', 'list', *ON, '--project', 'x', '--wrong').err
     assert uuids('--wrong') == []
     host = agents.worlds['b'].host
@@ -276,15 +290,15 @@ def test_a_server_is_found_without_nova(agents, run):
 
 @pytest.mark.parametrize(('arguments', 'error'), [
     ((NOWHERE, *ON), f'server {NOWHERE} runs on none of the hosts a, b, as '
-     'far as their agents answer: leave --host out to ask Nova'),
+     'far as their agents answer'),
     (('web', *ON), "'web' is no UUID: without --host, Nova is asked for the "
                    'server of this name'),
-    (('web',), 'there is no server web: openstack server list --all-projects '
-               'shows all'),
+    (('web',), 'there is no server web'),
 ])
 def test_a_server_that_is_unknown_is_one_line(agents, run, arguments, error):
     ran = run('server', 'show', *arguments, cloud=Cloud(['a', 'b']))
-    assert (ran.status, ran.out, ran.err) == (1, '', f'{error}\n')
+    assert (ran.status, ran.out, ran.err.count('\n')) == (1, '', 1)
+    assert ran.err.startswith(error)
 
 
 @pytest.mark.parametrize(('error', 'text'), [
@@ -306,7 +320,6 @@ def test_what_nova_raises_is_one_line(run, error, text):
 def test_a_nova_without_compute_services_is_one_line(run):
     ran = run('host', 'list', cloud=Cloud())
     assert (ran.status, ran.err.count('\n')) == (1, 1)
-    assert ran.err.startswith('Nova has no compute services: start ')
 
 
 def test_top_prints_where_there_is_no_terminal(agents, run):

@@ -638,7 +638,7 @@ class TestShow:
         ran = run('policy', 'show', '--host', 'a', '--server',
                   '00000000-2222-4333-8444-555555555555')
         assert ran.status == 1
-        assert 'runs on none of the hosts a' in ran.err
+        assert '00000000-2222-4333-8444-555555555555' in ran.err
         ran = run('policy', 'show', '--host', 'a', '--server', 'web')
         assert "'web' is no UUID" in ran.err
 
