@@ -15,8 +15,8 @@ from nova_vqos_lab import process
 
 QEMU = '/usr/bin/qemu-system-x86_64'
 
-# What QEMU rounds to.
-_MORE_RAM_BYTES = 8192
+#: More RAM than libvirt gives guests, where QEMU needs it: see mend().
+MORE_RAM_BYTES = 8192
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -44,7 +44,7 @@ def mend() -> list[Addition]:
     RAM is a multiple of 256 KiB, as libvirt makes it: 64 pages are read at a
     time then.
     """
-    return [Addition(ram_bytes=_MORE_RAM_BYTES)] if _version() < (9, 0) else []
+    return [Addition(ram_bytes=MORE_RAM_BYTES)] if _version() < (9, 0) else []
 
 
 def missing_requirements(plugins: bool) -> list[str]:

@@ -26,6 +26,7 @@ from nova_vqos.hypervisor.linux import accounting
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
+from nova_vqos_lab import emulator
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import ionet
 from nova_vqos_lab import process
@@ -167,8 +168,10 @@ def private_bytes(pid, ram_bytes):
     """Read the private memory of a process that is resident.
 
     :returns: but that of its guest's RAM, and that of the RAM: the mapping of
-        this size, or what is left of it where the kernel split it
+        this size, or of the lab's, or what is left of it where the kernel
+        split it
     """
+    sizes = (ram_bytes, ram_bytes + emulator.MORE_RAM_BYTES)
     others = of_ram = size = 0
     with open(f'/proc/{pid}/smaps', encoding='utf-8') as maps:
         for line in maps:
@@ -177,7 +180,7 @@ def private_bytes(pid, ram_bytes):
                 size = int(value.split()[0]) * 1024
             elif name == 'Anonymous':
                 private = int(value.split()[0]) * 1024
-                if size == ram_bytes:
+                if size in sizes:
                     of_ram += private
                 else:
                     others += private
