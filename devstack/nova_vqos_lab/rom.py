@@ -57,6 +57,11 @@ _HANDLER = bytes((
 
 # What a disk's first sector ends with, if a PC is to boot from it.
 _BOOTS = b'\x55\xaa'
+# How that of a FAT file system begins: a jump over what describes it, of which
+# the number of tables and the medium are here. NOTE: Glance takes others for
+# disks with partitions, and refuses one that has none.
+_FAT = b'\xeb\x3c\x90'.ljust(0x10, b'\0') + b'\x02\0\0\0\0\xf8'
+_CODE = 0x3e
 _SECTOR_BYTES = 512
 #: What a guest of boot_sector() prints first.
 PRINTED = b'vqos spins\n'
@@ -73,14 +78,15 @@ def boot_sector() -> bytes:
         0x31, 0xc0,         # xor ax, ax
         0x8e, 0xd8,         # mov ds, ax
         0xba, 0xf8, 0x03,   # mov dx, 0x3f8
-        0xbe, 0x16, 0x7c,   # mov si, the text, behind this
+        0xbe, _CODE + 0x16, 0x7c,   # mov si, the text, behind this
         0xac,               # lodsb
         0x84, 0xc0,         # test al, al
         0x74, 0x03,         # jz to the last line
         0xee,               # out dx, al
         0xeb, 0xf8,         # jmp to the lodsb
         0xeb, 0xfe))        # jmp to itself
-    return (code + PRINTED).ljust(_SECTOR_BYTES - len(_BOOTS), b'\0') + _BOOTS
+    code = _FAT.ljust(_CODE, b'\0') + code + PRINTED
+    return code.ljust(_SECTOR_BYTES - len(_BOOTS), b'\0') + _BOOTS
 
 
 def first(code: bytes) -> bytes:

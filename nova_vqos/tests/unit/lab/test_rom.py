@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Firmware for guests without operating system."""
 
+import io
+
+from oslo_utils.imageutils import format_inspector
 import pytest
 
 from nova_vqos_lab import rom
@@ -54,11 +57,23 @@ def test_a_disk_boots_and_has_a_text():
     sector = rom.boot_sector()
     assert len(sector) == 512
     assert sector.endswith(b'\x55\xaa')
+    name, _, begin = step(sector, 0)
+    assert (name, sector[begin]) == ('jump', 0xfa)
     # What si is set to, where firmware puts the sector.
-    at = int.from_bytes(sector[sector.index(0xbe) + 1:][:2], 'little') - 0x7c00
+    at = int.from_bytes(sector[sector.index(0xbe, begin) + 1:][:2],
+                        'little') - 0x7c00
     assert sector[at:].startswith(rom.PRINTED + b'\0')
     name, _, end = step(sector, at - 2)
     assert (name, end) == ('jump', at - 2)
+
+
+def test_glance_takes_the_disk_as_it_is():
+    content = io.BytesIO(rom.boot_sector().ljust(2**20, b'\0'))
+    seen = format_inspector.InspectWrapper(content)
+    while seen.read(4096):
+        pass
+    seen.close()
+    assert [str(one) for one in seen.formats] == ['raw']
 
 
 def test_nothing_can_interrupt_it():
