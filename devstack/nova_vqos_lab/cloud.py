@@ -222,10 +222,21 @@ class Lab:
         running = self.process_on(name, AGENT)
         if running and running.alive():
             return
-        # What the last one wrote is no sign of this one's life.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._agent_state(name))
-        self.start_agent(name)
+        # NOTE: what the last one wrote stays until this one writes. Without it
+        # a nova-compute that runs would report, for a minute, that there never
+        # was an agent, and the scheduler would refuse the host.
+        before_s = self._agent_wrote_at_s(name)
+        agent = self.start_agent(name)
+        process.wait_until(
+            lambda: self._agent_wrote_at_s(name) > before_s, 60,
+            f'a word of the agent of host {name}', log=agent.log,
+            alive=agent.alive)
+
+    def _agent_wrote_at_s(self, name: str) -> float:
+        try:
+            return os.stat(self._agent_state(name)).st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def _start_services(self) -> None:
         with self._controller_network():
@@ -291,7 +302,7 @@ class Lab:
         self.start_compute(name)
 
     def start_agent(self, name: str,
-                    more: config.Settings | None = None) -> None:
+                    more: config.Settings | None = None) -> process.Process:
         """Start nova-vqos-agent on a host, and wait for its heartbeat.
 
         :param more: laid over its usual settings
@@ -309,6 +320,7 @@ class Lab:
         process.wait_until(lambda: os.path.exists(self._agent_state(name)),
                            60, f'the agent of host {name}', log=agent.log,
                            alive=agent.alive)
+        return agent
 
     def _agent_state(self, name: str) -> str:
         return self.hosts[name].path('run/nova-vqos/agent.json')
