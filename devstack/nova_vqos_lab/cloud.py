@@ -219,8 +219,7 @@ class Lab:
                 self.wait_for_units()
 
     def _start_agent_again(self, name: str) -> None:
-        running = self.process_on(name, AGENT)
-        if running and running.alive():
+        if self._runs_on(name, AGENT):
             return
         # NOTE: what the last one wrote stays until this one writes. Without it
         # a nova-compute that runs would report, for a minute, that there never
@@ -530,7 +529,7 @@ class Lab:
                 lambda: openstack.hosts_up(tuple(self.hosts)), 120,
                 'nova-compute on each host', interval_s=1,
                 log=f'{paths.LOGS}/nova-compute-*.log',
-                alive=lambda: all(self._compute_alive(name)
+                alive=lambda: all(self._runs_on(name, COMPUTE)
                                   for name in self.hosts))
 
     def _restart_scheduler(self, servers_without_units: str) -> None:
@@ -540,8 +539,8 @@ class Lab:
                 config.scheduler_with_units(servers_without_units))
             services.start_scheduler()
 
-    def _compute_alive(self, name: str) -> bool:
-        running = self.process_on(name, COMPUTE)
+    def _runs_on(self, name: str, program: str) -> bool:
+        running = self.process_on(name, program)
         return running is not None and running.alive()
 
     def wait_for_units(self, allocation_ratios: Mapping[str, float]
@@ -565,7 +564,7 @@ class Lab:
                 process.wait_until(
                     sold, 120, f'CPU units of host {name} in Placement',
                     log=f'{paths.LOGS}/nova-compute-{name}.log',
-                    alive=lambda name=name: self._compute_alive(name),
+                    alive=lambda name=name: self._runs_on(name, COMPUTE),
                     interval_s=0.5)
             self._wait_for_hosts()
 

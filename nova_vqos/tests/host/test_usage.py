@@ -167,9 +167,8 @@ def test_the_memory_of_an_emulator(lab, reader, shares_memory):
 def private_bytes(pid, ram_bytes):
     """Read the private memory of a process that is resident.
 
-    :returns: but that of its guest's RAM, and that of the RAM: the mapping of
-        this size, or of the lab's, or what is left of it where the kernel
-        split it
+    :returns: that of all mappings but the guest's RAM, and that of the RAM,
+        which is known by its size; the lab may have given it some more
     """
     sizes = (ram_bytes, ram_bytes + emulator.MORE_RAM_BYTES)
     others = of_ram = size = 0
