@@ -202,7 +202,8 @@ def run(lab: clouds.Lab) -> Comparison:
                 'quota:cpu_quota': str(round(share * period_us)),
                 'quota:cpu_period': str(period_us)})
             times[STOCK] = measure(lab, cloud, paces, STOCK, image)
-        lab.correction_reserve_cu = _RESERVE_CU
+        for one in lab.nodes.values():
+            one.correction_reserve_cu = _RESERVE_CU
         lab.deploy()
         with lab.cloud() as cloud:
             cloud.make_flavor(UNITS, {

@@ -21,9 +21,11 @@ from nova_vqos import policy
 from nova_vqos.profile import cpu
 from nova_vqos_lab import administrator
 from nova_vqos_lab import cgroups
+from nova_vqos_lab import changes
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import locked_out
+from nova_vqos_lab import node
 from nova_vqos_lab import process
 from nova_vqos_lab import profiles
 from nova_vqos_lab import services
@@ -184,11 +186,11 @@ class World:
 
     def kill_agent(self, host: str) -> None:
         """Kill it, and start it some time later."""
-        agent = self.lab.process_on(host, clouds.AGENT)
+        agent = self.lab.nodes[host].process_of(node.AGENT)
         if agent:
             agent.kill()
         time.sleep(self.chance.choice((0, self.chance.uniform(0, 8))))
-        self.lab.start_agent(host)
+        self.lab.nodes[host].start_agent()
 
     def kill_libvirtd(self, host: str) -> None:
         """Kill it, and start it."""
@@ -201,11 +203,11 @@ class World:
 
     def kill_compute(self, host: str) -> None:
         """Kill nova-compute, and start it."""
-        running = self.lab.process_on(host, clouds.COMPUTE)
+        running = self.lab.nodes[host].process_of(node.COMPUTE)
         if running:
             running.kill()
         began = datetime.datetime.now(datetime.UTC)
-        self.lab.start_compute(host)
+        self.lab.nodes[host].start_compute()
         self._wait_for_compute(host, began)
 
     def kill_bus(self, _host: str) -> None:
@@ -251,7 +253,7 @@ class World:
             os.path.join(one.path('nova/instances'), server.uuid)
             for one in self.lab.hosts.values()
             for server in self._servers_on(host))
-        with self.lab.lost(host, self.cloud):
+        with changes.lost(self.lab, host, self.cloud):
             evacuated = set()
             for server in self._servers_on(host):
                 with contextlib.suppress(Refused):
@@ -338,7 +340,7 @@ class World:
         """
         found = []
         for host in self.lab.hosts:
-            running = self.lab.process_on(host, clouds.COMPUTE)
+            running = self.lab.nodes[host].process_of(node.COMPUTE)
             if running and locked_out.is_locked_out(running):
                 self.kill_compute(host)
                 found.append(host)
@@ -378,18 +380,18 @@ class World:
         """Have another file system below the agent's state."""
         machine = self.lab.hosts[host]
         kept = '/run/nova-vqos-kept'
-        self.lab.stop_on(host, clouds.AGENT)
+        self.lab.nodes[host].stop(node.AGENT)
         machine.run(['cp', '-a', _STATE, kept])
         machine.run(command)
         machine.run(['cp', '-a', f'{kept}/.', _STATE])
         machine.run(['rm', '-r', kept])
-        self.lab.start_agent(host)
+        self.lab.nodes[host].start_agent()
 
     def _wait_for_compute(self, host: str, since: datetime.datetime) -> None:
         """Wait until nova-compute of a host reports by the bus again."""
         def reported() -> bool:
             shown = self.cloud.compute(
-                'GET', f'/os-services?binary={clouds.COMPUTE}&host={host}')
+                'GET', f'/os-services?binary={node.COMPUTE}&host={host}')
             updated_at = (shown.body['services'][0]['updated_at']
                           if shown.status == 200 else None)
             return (updated_at is not None and datetime.datetime.fromisoformat(

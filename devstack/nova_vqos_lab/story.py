@@ -31,6 +31,7 @@ import time
 
 from nova_vqos import policy
 from nova_vqos.calibration import guest
+from nova_vqos_lab import changes
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
@@ -238,9 +239,10 @@ class Story:
         with self._chapter('a host that is sold out, and noise beside'), \
                 contextlib.ExitStack() as stack:
             if stays:
-                stack.enter_context(self._lab.guaranteeing('fast'))
+                stack.enter_context(
+                    changes.guaranteeing(self._lab, 'fast'))
             else:
-                self._lab.guarantee('fast')
+                changes.guarantee(self._lab, 'fast')
             cloud = stack.enter_context(self._lab.cloud())
             sold_out.run(self._lab.hosts['fast'], cloud, self._images,
                          self._pcpu_cu['fast'], self._found, stays=stays)
@@ -352,7 +354,7 @@ class Story:
         # Placement knows how many units there are, not how fast a pCPU is:
         # where it would let the server in, the driver refuses.
         ratios = {'slow': 2.0}
-        self._lab.sell_units('slow', ratios['slow'])
+        self._lab.nodes['slow'].sell_units(ratios['slow'])
         self._lab.wait_for_units(ratios)
         answer = server.request_migration('slow', force=True, version='2.30')
         self._check('forced-migration-2.30', answer.status == 400
@@ -378,7 +380,7 @@ class Story:
             f'{shown["OS-EXT-SRV-ATTR:host"]}, where its allocation is')
         server.delete()
         # As it was, for a cloud that stays.
-        self._lab.sell_units('slow')
+        self._lab.nodes['slow'].sell_units()
         self._lab.wait_for_units()
 
     def _capacity(self, cloud: client.Cloud) -> None:

@@ -7,6 +7,7 @@ import os
 
 from nova_vqos import policy
 from nova_vqos.calibration import guest
+from nova_vqos_lab import changes
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
 from nova_vqos_lab import paths
@@ -66,7 +67,7 @@ def guaranteeing(lab: cloud.Lab) -> Iterator[None]:
     try:
         config.write(_PATH, usual.replace(
             '[nova_vqos]\n', '[nova_vqos]\nguarantees_speed = true\n'))
-        with lab.guaranteeing('fast'):
+        with changes.guaranteeing(lab, 'fast'):
             yield
     finally:
         config.write(_PATH, usual)

@@ -10,6 +10,7 @@ import pytest
 
 from nova_vqos import policy
 from nova_vqos.tests.cloud import test_tools
+from nova_vqos_lab import changes
 from nova_vqos_lab import config
 from nova_vqos_lab import paths
 from nova_vqos_lab import tempest
@@ -36,7 +37,7 @@ def limited(lab, told):
         'migrate_to_unified_limits', '--region-id', config.REGION, status=3)
     assert UNITS in found
     try:
-        with lab.quotas_of_keystone():
+        with changes.quotas_of_keystone(lab):
             yield
     finally:
         for kind in ('limit',), ('registered', 'limit'):

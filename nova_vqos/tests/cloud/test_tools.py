@@ -10,7 +10,7 @@ import pytest
 from nova_vqos import policy
 from nova_vqos.calibration.cpu import compare
 from nova_vqos.tests.fixtures import project
-from nova_vqos_lab import cloud as clouds
+from nova_vqos_lab import node
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
@@ -131,13 +131,13 @@ def test_what_is_dead_is_seen_and_starts_again(lab, server):
     def dead():
         return {name for name, pid in lab.running() if pid is None}
     assert not dead()
-    lab.stop_on('fast', clouds.AGENT)
+    lab.nodes['fast'].stop(node.AGENT)
     try:
         done = run(lab, 'host', 'list')
-        lab.stop_on('slow', clouds.COMPUTE)
+        lab.nodes['slow'].stop(node.COMPUTE)
         services.SCHEDULER.kill()
-        assert dead() == {'nova-scheduler', f'{clouds.AGENT} on fast',
-                          f'{clouds.COMPUTE} on slow'}
+        assert dead() == {'nova-scheduler', f'{node.AGENT} on fast',
+                          f'{node.COMPUTE} on slow'}
     finally:
         lab.up()
     assert not dead()

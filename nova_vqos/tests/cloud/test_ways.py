@@ -11,6 +11,7 @@ from nova_vqos import policy
 from nova_vqos import units
 from nova_vqos.calibration import guest
 from nova_vqos_lab import administrator
+from nova_vqos_lab import changes
 from nova_vqos_lab import client
 from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import config
@@ -112,7 +113,7 @@ def test_a_resize_to_another_host_reverted(lab, cloud, server):
 
 def test_a_host_is_lost_and_returns(lab, cloud, server):
     domain = server.domain
-    with lab.lost('slow', cloud):
+    with changes.lost(lab, 'slow', cloud):
         act(server, {'evacuate': {}}, 'SHUTOFF')
         # NOTE: Nova sends requests to the lost host until then
         # (finish_evacuation() in nova/compute/resource_tracker.py).
@@ -139,14 +140,14 @@ def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
         process.wait_until(
             lambda: 'running' in migrations(server), LIMIT_S,
             'the migration to run', interval_s=0.1)
-        lab.process_on('slow', 'nova-compute').kill()
+        lab.nodes['slow'].process_of('nova-compute').kill()
     process.wait_until(lambda: not is_migrating(lab, 'slow', domain), LIMIT_S,
                        'the end of the migration', interval_s=0.5)
     (host,) = (name for name in lab.hosts if runs(lab, name, domain))
     wanted = cap(lab, host, CU)
     process.wait_until(lambda: lab.hosts[host].vcpu_cap(domain) == wanted, 1,
                        'the right cap')
-    lab.start_compute('slow')
+    lab.nodes['slow'].start_compute()
     server.wait_idle()
     assert (server.host, server.show()['status']) == ('slow', 'ACTIVE')
     found = {(row['kind'], row['host'])

@@ -30,11 +30,11 @@ def test_what_does_not_hold_is_seen(lab, told):
             server.wait_active()
             assert checks.after_step() == []
             host = server.host
-            lab.stop_on(host, 'nova-vqos-agent')
+            lab.nodes[host].stop('nova-vqos-agent')
             world.tamper(host)
             assert {one.kind for one in checks.after_step()} == {
                 soak_checks.CAP}
-            lab.start_agent(host)
+            lab.nodes[host].start_agent()
             process.wait_until(lambda: not checks.after_step(),
                                soak.LIMIT_S, 'the right cap')
             # As in a move that nobody finished.
@@ -59,8 +59,8 @@ def test_a_server_that_never_ran_is_deleted(lab, told):
             soak_steps.IMAGE), 'fast')
         process.wait_until(lambda: shown().host, 60,
                            'nova-compute to begin with the server')
-        lab.process_on('fast', 'nova-compute').kill()
-        lab.start_compute('fast')
+        lab.nodes['fast'].process_of('nova-compute').kill()
+        lab.nodes['fast'].start_compute()
         process.wait_until(lambda: shown().status == 'ERROR', 60,
                            'nova-compute to find what it had begun')
         world.mend(shown())
