@@ -97,6 +97,17 @@ class Terms:
     floor_share: float = 0.5
     ceiling_s: float = 300.0
 
+    def less_received(self, limit_share: float,
+                      received_share: float) -> float:
+        """A limit, lowered by what others sent the server, above the floor.
+
+        :param limit_share: by what the server itself did
+        :param received_share: of the entitlement
+        """
+        limit_share -= received_share
+        return 1.0 if limit_share >= WHOLE else max(
+            self.floor_share, limit_share)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
@@ -205,6 +216,8 @@ class Control(abc.ABC):
         self.overdrawn = False
         # Debt, or, below zero, what is kept for later.
         self._balance_cu_s = debt_cu_s
+        # What of the limit is left out for what others send.
+        self._received_share = 0.0
 
     @property
     def debt_cu_s(self) -> float:
@@ -228,8 +241,13 @@ class Control(abc.ABC):
 
     def _settle(self, terms: Terms, interval: Interval) -> Settled:
         """Add what was used to the debt, or what was not to what is kept."""
-        excess_cu_s = (interval.used_cu_s
-                       - terms.entitlement_cu * interval.length_s)
+        whole_cu_s = terms.entitlement_cu * interval.length_s
+        own_cu_s = interval.vcpu_cu_s + interval.io_cu_s - whole_cu_s
+        # What others sent leaves it less to pay with, and no debt.
+        received_cu_s = min(interval.received_cu_s,
+                            self._received_share * whole_cu_s)
+        excess_cu_s = (own_cu_s if own_cu_s > 0
+                       else min(0.0, own_cu_s + received_cu_s))
         # Above it by its vCPUs alone is nothing that it has to pay for.
         excess_cu_s = min(excess_cu_s, interval.io_cu_s)
         paid_cu_s = self._balance_cu_s + excess_cu_s
@@ -258,8 +276,6 @@ class Charge(Control):
         # Whether the limit is that of I/O that may be here to stay.
         self._expects_more = False
         self._lost_s = 0.0
-        # What of the limit is left out for what others send.
-        self._received_share = 0.0
 
     def step(self, terms: Terms, interval: Interval) -> float:
         """See :meth:`Control.step`."""
@@ -277,14 +293,14 @@ class Charge(Control):
         if (self._lost_s > _MOST_LOST_S and self._soon_left >= _SOON_AT_ONCE
                 and self._sum('rest_s', _QUIET_S) <= _MORE_S):
             self._forget_io()
-        wanted, has_more = 1.0, False
+        own, has_more = 1.0, False
         alarm = self._is_about_to_exceed()
         received_share = self._forecast_received()
         if (alarm or received_share >= DEAD_BAND
                 or not self._keeps_within_by_itself()):
             has_more = self._has_more_io()
-            wanted = self._wanted(terms, received_share, alarm=alarm,
-                                  has_more=has_more)
+            own = self._wanted(alarm=alarm, has_more=has_more)
+        wanted = terms.less_received(own, received_share)
         change = wanted - self.limit_share
         if (abs(change) < DEAD_BAND
                 and (wanted == 1.0) == (self.limit_share == 1.0)):
@@ -298,7 +314,7 @@ class Charge(Control):
                 return written_off_cu_s
             self._soon_left -= 1
         self._expects_more = alarm and has_more
-        self._received_share = received_share
+        self._received_share = terms.less_received(own, 0.0) - wanted
         self.limit_share = wanted
         self._since_write_s = 0.0
         return written_off_cu_s
@@ -374,8 +390,8 @@ class Charge(Control):
         return max(last.received_s / last.length_s,
                    self._mean('received_s', _RECENT_S))
 
-    def _wanted(self, terms: Terms, received_share: float, *, alarm: bool,
-                has_more: bool) -> float:
+    def _wanted(self, *, alarm: bool, has_more: bool) -> float:
+        """The limit by what the server itself did; it may be below a floor."""
         rest_share = max(
             self._mean('rest_s', _MEMORY_S),
             max(one.window_rest_s for one in self._seen) / WINDOW_S - _MARGIN)
@@ -389,8 +405,7 @@ class Charge(Control):
             wanted = min(wanted, 1 - max(
                 rest_share, last.rest_s / last.length_s)
                 - max(0.0, self._most_excess_s()) / _PAY_SOON_S)
-        wanted -= received_share
-        return 1.0 if wanted >= WHOLE else max(terms.floor_share, wanted)
+        return wanted
 
     def _keeps_within_by_itself(self) -> bool:
         last = self._seen[-1]

@@ -56,14 +56,13 @@ class RuntimeCharge(charge.Control):
         soon_cu_s = min(owed_cu_s, interval.io_cu_s
                         + _SOON_S * terms.entitlement_cu)
         pay_s = max(_LEAST_PAY_S, interval.length_s)
-        wanted = 1 - received_share - (
-            soon_cu_s / pay_s + (owed_cu_s - soon_cu_s) / charge.PAY_S
-        ) / terms.entitlement_cu
-        wanted = 1.0 if wanted >= charge.WHOLE else max(terms.floor_share,
-                                                        wanted)
+        own = 1 - (soon_cu_s / pay_s + (owed_cu_s - soon_cu_s) / charge.PAY_S
+                   ) / terms.entitlement_cu
+        wanted = terms.less_received(own, received_share)
         if (abs(wanted - self.limit_share) >= charge.DEAD_BAND
                 or (wanted == 1.0) != (self.limit_share == 1.0)):
             self.limit_share = wanted
+            self._received_share = terms.less_received(own, 0.0) - wanted
         # What is not worth a change is none, either.
         self._due_cu_s = terms.entitlement_cu * pay_s * (
             1 - self.limit_share + charge.DEAD_BAND)

@@ -370,6 +370,21 @@ class TestReceived:
         limits, _steps = self.steps(0.5, 0.0)
         assert limits == [0.5, 1.0]
 
+    @pytest.mark.parametrize('received', [0.5, 0.9, 5.0])
+    def test_neither_do_threads_that_receive_it_leave_a_debt(self, received):
+        """They are within the limit, which leaves others' part out."""
+        steps = Steps()
+        steps.terms = charge.Terms(64.0, floor_share=0.5)
+        for _ in range(60):
+            used = 2 * 64 * steps.control.limit_share
+            steps.control.step(steps.terms, charge.Interval(
+                2.0, 0.6 * used, 0.4 * used, 0.0,
+                received_cu_s=received * 2 * 64))
+        assert steps.control.limit_share == 0.5
+        assert steps.debt_s == 0
+        limits, _steps = self.steps(0.0, steps=steps)
+        assert limits == [1.0]
+
     def test_floods_again_and_again_cost_few_writes(self):
         limits, _steps = self.steps(*[0.5, 0.0] * 300)
         writes = sum(before != after for before, after in zip(
@@ -635,8 +650,12 @@ def test_whatever_a_server_does(intervals, floor, ceiling_s):
         *own, received = (
             share * length_s * ENTITLEMENT_CU for share in shares)
         interval = charge.Interval(length_s, *own, received_cu_s=received)
+        before_cu_s = control.debt_cu_s
         written_off_cu_s += control.step(terms, interval)
         io_cu_s += interval.io_cu_s
+        if sum(own) <= length_s * ENTITLEMENT_CU:
+            # Whatever it received.
+            assert control.debt_cu_s <= before_cu_s + 1e-6
         assert 0 <= control.debt_cu_s <= ceiling_s * ENTITLEMENT_CU + 1e-6
         assert min(floor, 1.0) <= control.limit_share <= 1.0
         assert (control.debt_cu_s + written_off_cu_s

@@ -165,6 +165,15 @@ def test_what_others_send_leaves_no_debt():
     assert server.run(0).limits[-1] == 1.0
 
 
+def test_neither_do_threads_that_receive_it():
+    """What the flood and the floor leave of its units is more than theirs."""
+    server = Server(dataclasses.replace(TERMS, floor_share=0.5))
+    server.run(0.4, 60, received_share=0.9)
+    assert server.limits[-1] == 0.5
+    assert server.control.debt_cu_s == 0
+    assert server.run(0, 3).limits[-1] == 1.0
+
+
 @hypothesis.given(st.lists(st.floats(0.2, 10.0), min_size=2, max_size=40),
                   SHARES)
 def test_intervals_of_any_length(lengths_s, io_share):
