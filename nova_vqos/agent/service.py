@@ -104,6 +104,7 @@ def make_biller(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor,
         billers.Options(
             interval_s=options.billing_interval_s,
             floor_share=options.charge_floor,
+            received_floor_share=options.charge_received_floor,
             ceiling_s=options.debt_ceiling_s,
             dropped_packets=options.bill_dropped_packets,
             charge_received=options.charge_received_packets,

@@ -91,20 +91,24 @@ class Terms:
     :ivar floor_share: part of the entitlement that its limit never goes below
     :ivar ceiling_s: debt above the entitlement of so many seconds is written
         off
+    :ivar received_floor_share: part of the entitlement that its limit never
+        goes below for what others sent it
     """
 
     entitlement_cu: float
     floor_share: float = 0.5
     ceiling_s: float = 300.0
+    received_floor_share: float = 0.5
 
     def less_received(self, limit_share: float,
                       received_share: float) -> float:
-        """A limit, lowered by what others sent the server, above the floor.
+        """A limit, lowered by what others sent the server, above all floors.
 
         :param limit_share: by what the server itself did
         :param received_share: of the entitlement
         """
-        limit_share -= received_share
+        least = min(limit_share, self.received_floor_share)
+        limit_share = max(least, limit_share - received_share)
         return 1.0 if limit_share >= WHOLE else max(
             self.floor_share, limit_share)
 

@@ -442,9 +442,24 @@ too.
 That work is billed in any case. But a server does not choose what it receives:
 with this option, others who send it many packets take its CPU time. What the
 server's own threads do with received packets is always charged. With this
-option, received packets lower the limit while they come, down to charge_floor,
-and leave no debt: the server has its units again within ten seconds of their
-end.
+option, received packets lower the limit while they come, down to
+charge_received_floor, and leave no debt: the server has its units again within
+ten seconds of their end.
+"""),
+    cfg.FloatOpt(
+        'charge_received_floor',
+        default=0.5,
+        min=0.01,
+        max=1.0,
+        help="""
+Smallest share of its entitlement that received packets leave a charged server,
+where charge_received_packets is set.
+
+What the server itself does still lowers the limit, down to charge_floor: with
+a higher value here a server pays for its own I/O down to that, and others
+cannot take as much from it. A value below charge_floor has no effect. The
+share is that of the whole server: its threads that receive the packets need
+some of it.
 """),
     cfg.ListOpt(
         'quantum_sources',

@@ -51,6 +51,7 @@ class Options:
 
     interval_s: float = 2.0
     floor_share: float = 0.5
+    received_floor_share: float = 0.5
     ceiling_s: float = 300.0
     dropped_packets: bool = False
     charge_received: bool = False
@@ -390,7 +391,9 @@ class Biller:
         book.charge(
             charge.Terms(entitlement_cu=subject.entitlement_cu,
                          floor_share=self.options.floor_share,
-                         ceiling_s=self.options.ceiling_s),
+                         ceiling_s=self.options.ceiling_s,
+                         received_floor_share=(
+                             self.options.received_floor_share)),
             used_cu_us, bill.length_s, charged_s,
             received=self.options.charge_received,
             limits_threads=subject.backend.limits_threads,

@@ -76,6 +76,16 @@ def read_state(conf):
         return {}
 
 
+def test_the_floors_of_charging(conf):
+    conf.set_override('charge_floor', 0.2, 'vqos_agent')
+    conf.set_override('charge_received_floor', 0.7, 'vqos_agent')
+    options = service.make_biller(conf, fakes.FakeHypervisor(), None).options
+    assert (options.floor_share, options.received_floor_share) == (0.2, 0.7)
+    for share in (0.0, 1.01):
+        with pytest.raises(ValueError, match='Should be'):
+            conf.set_override('charge_received_floor', share, 'vqos_agent')
+
+
 class TestGuaranteedShare:
     def read(self, path, text):
         path.write_text(f'[vqos_agent]\nguaranteed_share = {text}\n')

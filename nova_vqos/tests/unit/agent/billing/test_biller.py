@@ -199,6 +199,12 @@ class TestReceived:
         assert billed.limit_share == 0.5
         assert billed.report.overdrawn is True
 
+    def test_it_has_a_floor_of_its_own(self, charged):
+        host = charged(charge_received=True, received_floor_share=0.8)
+        for _ in range(60):
+            billed = self.receive(host, 600_000)
+        assert billed.limit_share == 0.8
+
     @pytest.mark.parametrize('flood_s', [2, 8, 30, 120])
     def test_it_ends_with_the_flood(self, charged, flood_s):
         """300 000 packets a second that it did not ask for leave no debt."""
