@@ -23,6 +23,20 @@ _NS_PER_S = 1e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PcpuSoftirqs:
+    """CPU time of a pCPU on packets and timers since the host booted.
+
+    :ivar softirq_s: in all; None: this kernel does not count it
+    :ivar ksoftirqd_s: of that, by its ksoftirqd, beside the other threads
+        there; None: not shown
+    """
+
+    pcpu: int
+    softirq_s: float | None
+    ksoftirqd_s: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PacketReport:
     """What pCPUs did with packets in the last minute, for people.
 
@@ -32,12 +46,14 @@ class PacketReport:
     :ivar squeezed_polls: that ended before all packets were delivered, since
         their time or budget was over
     :ivar saturated_pcpus: without time for more packets
+    :ivar softirqs: of each pCPU that is online
     """
 
     softirq_share: float | None
     dropped_packets: int
     squeezed_polls: int
     saturated_pcpus: tuple[int, ...]
+    softirqs: tuple[PcpuSoftirqs, ...] = ()
 
 
 class PacketLoad:
@@ -87,7 +103,12 @@ class PacketLoad:
             sum(one.dropped for one in grown.values())
             + (before.dropped_packets if before else 0),
             sum(one.squeezed for one in grown.values())
-            + (before.squeezed_polls if before else 0), saturated)
+            + (before.squeezed_polls if before else 0), saturated,
+            tuple(PcpuSoftirqs(
+                pcpu, one.softirq_ns / _NS_PER_S if is_counted else None,
+                None if one.ksoftirqd_ns is None
+                else one.ksoftirqd_ns / _NS_PER_S)
+                for pcpu, one in sorted(work.items())))
 
     @property
     def report(self) -> PacketReport | None:

@@ -167,8 +167,10 @@ class PacketWork:
     :ivar processed: packets that it delivered, or began to
     :ivar dropped: packets, since its backlog was full
     :ivar squeezed: polls that ended before all packets were delivered
-    :ivar softirq_ns: time that it spent on packets, and on other softirqs
+    :ivar softirq_ns: time that it spent on packets, and on other softirqs,
+        that of its ksoftirqd included
     :ivar idle_ns: time in which it had nothing to do
+    :ivar ksoftirqd_ns: CPU time of its ksoftirqd; None: not shown
     """
 
     processed: int
@@ -176,6 +178,7 @@ class PacketWork:
     squeezed: int
     softirq_ns: int
     idle_ns: int
+    ksoftirqd_ns: int | None = None
 
     def since(self, before: 'PacketWork') -> 'PacketWork':
         """What it did since an earlier moment."""

@@ -181,6 +181,15 @@ SOFTIRQ = Family(
     'Part of its time that the busiest pCPU spent on packets and timers in '
     'the last minute; a kernel that does not count it has none of these '
     'series')
+SOFTIRQ_SECONDS = Family(
+    'nova_vqos_host_softirq_seconds_total', COUNTER,
+    'CPU time of a pCPU on packets, timers and other softirqs since the host '
+    'booted, ksoftirqd included, as of the last minute; a kernel that does '
+    'not count it has none of these series', ('pcpu',))
+KSOFTIRQD_SECONDS = Family(
+    'nova_vqos_host_ksoftirqd_seconds_total', COUNTER,
+    'CPU time of the ksoftirqd of a pCPU, which does softirqs that are too '
+    'many to be done at once, as of the last minute', ('pcpu',))
 DROPPED = Family(
     'nova_vqos_host_backlog_dropped_packets_total', COUNTER,
     'Packets that were dropped since the backlog of a pCPU was full')

@@ -270,6 +270,12 @@ def _units(host: messages.Units) -> Iterator[families.Sample]:
 def _packets(found: packet_load.PacketReport) -> Iterator[families.Sample]:
     if found.softirq_share is not None:
         yield _one(families.SOFTIRQ, found.softirq_share)
+    for one in found.softirqs:
+        for family, time_s in (
+                (families.SOFTIRQ_SECONDS, one.softirq_s),
+                (families.KSOFTIRQD_SECONDS, one.ksoftirqd_s)):
+            if time_s is not None:
+                yield _one(family, time_s, str(one.pcpu))
     yield _one(families.DROPPED, found.dropped_packets)
     yield _one(families.SQUEEZED, found.squeezed_polls)
     yield _one(families.SATURATED, len(found.saturated_pcpus))

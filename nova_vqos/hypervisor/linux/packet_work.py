@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernel shows of the packets that each pCPU received."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+import contextlib
 import logging
 import os
+import re
 
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor.linux import procfs
@@ -18,6 +20,10 @@ _PROCESSED, _DROPPED, _SQUEEZED, _PCPU = 0, 1, 2, 12
 _IDLE, _IOWAIT, _SOFTIRQ = 3, 4, 6
 _TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 _NS_PER_S = 10**9
+# Flag of the kernel's own threads (include/linux/sched.h): any program may
+# have the name of one.
+_PF_KTHREAD = 0x00200000
+_KSOFTIRQD = re.compile(r'(\d+) \(ksoftirqd/(\d+)\) . (.*)')
 
 
 class PacketWorkReader:
@@ -27,13 +33,16 @@ class PacketWorkReader:
         """:param root: where /proc is looked for, for tests"""
         self._proc = os.path.join(root, 'proc')
         self._problem = ''
+        self._ksoftirqds = _Ksoftirqds(self._proc)
 
     def read(self) -> Mapping[int, usage.PacketWork]:
         """:returns: by pCPU; empty where the kernel does not show it"""
         try:
             times_ns = _parse_stat(procfs.read_text(f'{self._proc}/stat'))
+            threads_ns = self._ksoftirqds.read(times_ns.keys())
             found = {
-                pcpu: usage.PacketWork(*counters, *times_ns[pcpu])
+                pcpu: usage.PacketWork(*counters, *times_ns[pcpu],
+                                       threads_ns.get(pcpu))
                 for pcpu, counters in _parse_softnet(procfs.read_text(
                     f'{self._proc}/net/softnet_stat')).items()
                 if pcpu in times_ns}
@@ -44,6 +53,42 @@ class PacketWorkReader:
             self._problem = str(error)
             return {}
         self._problem = ''
+        return found
+
+
+class _Ksoftirqds:
+    """The threads that do a pCPU's softirqs where these are too many.
+
+    They last as long as the kernel: those of pCPUs that go offline wait.
+    """
+
+    def __init__(self, proc: str) -> None:
+        """:param proc: where processes are looked for"""
+        self._proc = proc
+        self._pcpus: frozenset[int] = frozenset()
+        self._tids: Mapping[int, int] = {}
+
+    def read(self, pcpus: Collection[int]) -> dict[int, int]:
+        """:returns: CPU time in ns by pCPU, of those that are shown"""
+        if self._pcpus != pcpus:
+            self._pcpus = frozenset(pcpus)
+            self._tids = self._find()
+        found = {}
+        for pcpu, tid in self._tids.items():
+            with contextlib.suppress(OSError, ValueError), open(
+                    procfs.run_path(self._proc, tid), 'rb') as file:
+                found[pcpu] = procfs.parse_run(file.read()).run_ns
+        return found
+
+    def _find(self) -> dict[int, int]:
+        """:returns: their ids, by pCPU; none within a container"""
+        found = {}
+        for name in filter(str.isdecimal, os.listdir(self._proc)):
+            thread = _KSOFTIRQD.match(procfs.read_text(
+                f'{self._proc}/{name}/stat', ''))
+            # ppid pgrp session tty_nr tpgid flags
+            if thread and int(thread[3].split()[5]) & _PF_KTHREAD:
+                found[int(thread[2])] = int(thread[1])
         return found
 
 

@@ -15,7 +15,8 @@ from nova_vqos.tests.unit.billing import test_host_load
 
 COUNTS = st.integers(0, (1 << 32) - 1)
 WORK = st.builds(usage.PacketWork, COUNTS, COUNTS, COUNTS,
-                 st.integers(0, 10**18), st.integers(0, 10**18))
+                 st.integers(0, 10**18), st.integers(0, 10**18),
+                 st.none() | st.integers(0, 10**18))
 
 
 class Host:
@@ -42,16 +43,21 @@ class Host:
         return self.load.report
 
 
+def reported(found):
+    return (found.softirq_share, found.dropped_packets, found.squeezed_polls,
+            found.saturated_pcpus)
+
+
 class TestSaturated:
     def test_more_packets_and_no_more_delivered(self):
         host = Host()
-        assert host.minute(processed=10**6, share=0.95) == (
-            packet_load.PacketReport(0.95, 0, 0, ()))
+        assert reported(host.minute(processed=10**6, share=0.95)) == (
+            0.95, 0, 0, ())
         found = host.minute(processed=10**6, dropped=5, squeezed=7, share=0.97)
-        assert found == packet_load.PacketReport(0.97, 5, 7, (0,))
+        assert reported(found) == (0.97, 5, 7, (0,))
         # It ends as soon as there is time again.
-        assert host.minute(processed=10**5, share=0.1) == (
-            packet_load.PacketReport(0.1, 5, 7, ()))
+        assert reported(host.minute(processed=10**5, share=0.1)) == (
+            0.1, 5, 7, ())
 
     @pytest.mark.parametrize('change', [
         # Some time is left.
@@ -98,6 +104,7 @@ class TestSaturated:
         host.minute(processed=10**6)
         found = host.minute(processed=10**6, dropped=5)
         assert found.softirq_share is None
+        assert found.softirqs == (packet_load.PcpuSoftirqs(0, None, None),)
         assert found.saturated_pcpus == (0,)
 
 
@@ -114,6 +121,13 @@ class TestReadings:
                      1: usage.PacketWork(10**6, 10**6, 0, 10**15, 0)}
         assert host.minute().dropped_packets == 0
         assert host.minute(pcpu=1, dropped=2).dropped_packets == 2
+
+    def test_the_time_of_each_pcpu(self):
+        host = Host(pcpus=2)
+        host.work[1] = dataclasses.replace(host.work[1], ksoftirqd_ns=0)
+        found = host.minute(share=0.5)
+        assert found.softirqs == (packet_load.PcpuSoftirqs(0, 30.0, None),
+                                  packet_load.PcpuSoftirqs(1, 0.0, 0.0))
 
     def test_nothing_is_known_where_nothing_is_shown(self):
         host = Host()
@@ -134,6 +148,9 @@ class TestReadings:
             assert found.softirq_share is None or found.softirq_share >= 0
             assert found.dropped_packets >= dropped
             assert set(found.saturated_pcpus) <= work.keys()
+            assert [one.pcpu for one in found.softirqs] == sorted(work)
+            assert {one.softirq_s is None for one in found.softirqs} == {
+                found.softirq_share is None}
             dropped = found.dropped_packets
 
 

@@ -64,6 +64,10 @@ class TestFamilies:
         assert not texts or family is families.SERVER_INFO
 
 
+SOFTIRQS = [{'pcpu': 0, 'softirq_s': 5.5, 'ksoftirqd_s': 0.125},
+            {'pcpu': 3, 'softirq_s': 70.0, 'ksoftirqd_s': None}]
+
+
 class TestHost:
     def test_figures(self, agent):
         found = agent.scrape()
@@ -106,10 +110,24 @@ class TestHost:
                      'profile_info', 'pool_pcpus'):
             assert values(found, f'host_{name}') == [], name
 
+    def test_softirqs_of_each_pcpu(self, agent):
+        agent.host['capacity']['packets']['softirqs'] = SOFTIRQS
+        found = agent.scrape()
+        for pcpu, softirq_s, ksoftirqd_s in (('0', [5.5], [0.125]),
+                                             ('3', [70.0], [])):
+            assert values(found, 'host_softirq_seconds_total',
+                          pcpu=pcpu) == softirq_s
+            assert values(found, 'host_ksoftirqd_seconds_total',
+                          pcpu=pcpu) == ksoftirqd_s
+
     def test_softirq_time_that_is_not_counted_does_not_appear(self, agent):
-        agent.host['capacity']['packets']['softirq_share'] = None
+        packets = agent.host['capacity']['packets']
+        packets['softirq_share'] = None
+        packets['softirqs'] = [one | {'softirq_s': None} for one in SOFTIRQS]
         found = agent.scrape()
         assert values(found, 'host_softirq_ratio') == []
+        assert values(found, 'host_softirq_seconds_total') == []
+        assert values(found, 'host_ksoftirqd_seconds_total') == [0.125]
         assert values(found, 'host_saturated_pcpus') == [1]
 
     def test_servers_that_cannot_be_compared_do_not_appear(self, agent):

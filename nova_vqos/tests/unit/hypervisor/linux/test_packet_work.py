@@ -42,6 +42,46 @@ def test_by_pcpu(reader):
                             (1646957 + 41151) * ticks_ns)}
 
 
+def add_thread(proc, tid, name, run_ns, flags=0x04208040):
+    """:param flags: those of the kernel's own threads by default"""
+    (proc / str(tid)).mkdir()
+    (proc / str(tid) / 'stat').write_text(
+        f'{tid} ({name}) S 2 0 0 0 -1 {flags} 0 0\n')
+    (proc / str(tid) / 'schedstat').write_text(f'{run_ns} 5 6\n')
+
+
+def ksoftirqd_ns(reader):
+    return {pcpu: one.ksoftirqd_ns for pcpu, one in reader.read().items()}
+
+
+def test_the_time_of_ksoftirqd(reader, proc):
+    add_thread(proc, 14, 'ksoftirqd/0', 10**9)
+    add_thread(proc, 22, 'ksoftirqd/3', 2 * 10**9)
+    # A program calls itself so.
+    add_thread(proc, 5000, 'ksoftirqd/3', 9 * 10**9, flags=0x400000)
+    add_thread(proc, 5001, 'x (ksoftirqd/3)', 9 * 10**9)
+    add_thread(proc, 15, 'migration/0', 9 * 10**9)
+    assert ksoftirqd_ns(reader) == {0: 10**9, 3: 2 * 10**9}
+    (proc / '14/schedstat').write_text('1500000000 5 6\n')
+    assert ksoftirqd_ns(reader) == {0: 1_500_000_000, 3: 2 * 10**9}
+
+
+def test_ksoftirqd_that_is_not_shown(reader, proc):
+    """As within a container, or on a kernel without schedstat."""
+    add_thread(proc, 14, 'ksoftirqd/0', 10**9)
+    (proc / '14/schedstat').unlink()
+    assert ksoftirqd_ns(reader) == {0: None, 3: None}
+
+
+def test_ksoftirqd_of_a_pcpu_that_comes(reader, proc):
+    (proc / 'stat').write_text(STAT.replace('cpu3', 'cpu4'))
+    add_thread(proc, 14, 'ksoftirqd/0', 10**9)
+    assert ksoftirqd_ns(reader) == {0: 10**9}
+    add_thread(proc, 22, 'ksoftirqd/3', 2 * 10**9)
+    (proc / 'stat').write_text(STAT)
+    assert ksoftirqd_ns(reader) == {0: 10**9, 3: 2 * 10**9}
+
+
 def test_a_pcpu_that_just_goes_is_left_out(reader, proc):
     (proc / 'stat').write_text(STAT.replace('cpu3', 'cpu4'))
     assert reader.read().keys() == {0}
