@@ -7,12 +7,16 @@ where the kernel offers it (``none``, ``voluntary``). HRTICK ends a slice by a
 timer instead of at a tick, which makes slices below a tick possible.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+import functools
 import gzip
 import pathlib
 import platform
 import re
+import types
 import typing as ty
+
+from nova_vqos import files
 
 UNKNOWN = 'unknown'
 
@@ -105,7 +109,7 @@ def preemption_at_boot(options: Mapping[str, str], root: str = '/',
 
 
 def build_options(root: str = '/', release: str | None = None
-                  ) -> dict[str, str]:
+                  ) -> Mapping[str, str]:
     """What the kernel was built with.
 
     :param root: see :func:`scheduling`
@@ -118,12 +122,19 @@ def build_options(root: str = '/', release: str | None = None
                        (top / f'boot/config-{release}', open),
                        (top / f'lib/modules/{release}/config', open)):
         try:
-            with read(path, 'rt') as file:
-                return dict(re.findall(r'^(CONFIG_\w+)=(\w+)$', file.read(),
-                                       re.M))
+            return _parsed(path, read, files.identity(str(path)))
         except (OSError, ValueError, EOFError):
             continue
     return {}
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(path: pathlib.Path, read: Callable[..., ty.Any],
+            _identity: tuple[int, ...] | None) -> Mapping[str, str]:
+    """Read once: each report of nova-compute and each check asks for it."""
+    with read(path, 'rt') as file:
+        return types.MappingProxyType(dict(re.findall(
+            r'^(CONFIG_\w+)=(\w+)$', file.read(), re.M)))
 
 
 def value(options: Mapping[str, str], name: str) -> str:

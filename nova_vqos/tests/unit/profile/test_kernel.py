@@ -45,6 +45,15 @@ def at_boot(root, release=RELEASE):
         kernel.build_options(root, RELEASE), root, release)
 
 
+def test_options_are_parsed_once(root):
+    made = root()
+    found = kernel.build_options(made, RELEASE)
+    assert kernel.build_options(made, RELEASE) is found
+    root(hrtick=False)
+    again = kernel.build_options(made, RELEASE)
+    assert found.keys() - again.keys() == {'CONFIG_SCHED_HRTICK'}
+
+
 @pytest.mark.parametrize(('built', 'model'), [
     (['NONE'], 'none'), (['VOLUNTARY'], 'voluntary'), ([''], 'full'),
     (['LAZY'], 'lazy'), (['RT', ''], 'rt'), ([], 'unknown')])
