@@ -18,7 +18,7 @@ UNITS = 30
 ENTITLED = UNITS / 100
 # Of its pCPU, the guest can be given less only by others on this machine.
 LEAST = 0.95
-SECONDS = 20
+SECONDS = 12
 LIMIT_S = 60
 
 clients = test_usage.clients

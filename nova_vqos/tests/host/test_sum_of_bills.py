@@ -30,7 +30,7 @@ from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
 TOLERANCE = test_tap_servers.TOLERANCE
-ROUNDS = 5
+ROUNDS = 3
 WINDOW_S = 3
 CALIBRATED_S = 20
 LIMIT_S = 60
