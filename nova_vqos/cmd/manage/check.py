@@ -16,7 +16,7 @@ from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import demand as demands
-from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import migration
 from nova_vqos.cmd.manage import output
 from nova_vqos.scheduler import fitness
 
@@ -31,26 +31,19 @@ _TOPOLOGY_KEYS = ('hw:numa_nodes', 'hw:mem_page_size', 'hw:pmem')
 class _Check(command.ManageCommand, lister.Lister):
     """Asks Nova, Placement and agents about hosts."""
 
-    def _check(self, policy: policies.ServerPolicy | None,
-               demand: demands.Demand, *, in_one_type: bool) -> checks.Check:
+    def _settings(self) -> dict[str, ty.Any]:
+        """The options that judge, as arguments."""
         options = self.connections.options().vqos
-        return checks.Check(
-            policy, demand, agent_max_age_s=options.agent_max_age_s,
-            servers_without_units=options.servers_without_units,
-            in_one_type=in_one_type)
+        return {'agent_max_age_s': options.agent_max_age_s,
+                'servers_without_units': options.servers_without_units}
 
     def _facts(self, cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
                demand: demands.Demand) -> list[checks.Facts]:
-        hosts = {one.host: one for one in computes}
-        offered = cloud.offers(demand)
-        known = offered | cloud.providers(
-            one.provider for one in hosts.values()
-            if one.provider not in offered)
-        answers = self.ask(self.connections.hosts(hosts), rpcapi.GET_HOST)
-        return [checks.Facts(
-            hosts[answer.host], hosts[answer.host].provider in offered,
-            known.get(hosts[answer.host].provider), answer)
-            for answer in answers]
+        hosts = list(computes)
+        answers = self.ask(self.connections.hosts(
+            one.host for one in hosts), rpcapi.GET_HOST)
+        return migration.facts_of(cloud, hosts, demand,
+                                  {one.host: one for one in answers})
 
     def _log_policy(self, name: str,
                     policy: policies.ServerPolicy | None) -> None:
@@ -79,11 +72,11 @@ class CheckFlavor(_Check):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         cloud = self.connections.cloud()
         flavor = cloud.flavor(parsed_args.flavor)
-        policy = _policy_of(flavor)
+        policy = migration.policy_of(flavor)
         self._log_policy(flavor.name, policy)
         demand = demands.of_flavor(flavor)
-        check = self._check(
-            policy, demand, in_one_type=not any(
+        check = checks.Check(
+            policy, demand, **self._settings(), in_one_type=not any(
                 key in (flavor.extra_specs or {}) for key in _TOPOLOGY_KEYS))
         verdicts = [check.verdict(facts) for facts in self._facts(
             cloud, cloud.computes(), demand)]
@@ -106,23 +99,20 @@ class CheckMigration(_Check):
     def take_action(self, parsed_args: argparse.Namespace) -> ty.Any:
         cloud = self.connections.cloud()
         server = cloud.server(parsed_args.server)
-        policy = _policy_of(server.flavor)
+        moved = migration.Migration(server, **self._settings())
+        policy = moved.policy
         self._log_policy(server.name, policy)
-        demand = demands.of_flavor(server.flavor, server.resources)
-        check = self._check(policy, demand,
-                            in_one_type=not server.has_topology)
         found = self._facts(
             cloud, _asked_of(cloud.computes(), server, parsed_args.host),
-            demand)
+            moved.demand)
         source = next((facts for facts in found
                        if facts.compute.host == server.host), None)
-        now_cu = source and check.verdict(source).speed_cu
-        obstacles = _obstacles(server, source)
+        now_cu = moved.speed_cu(source)
         rows, verdicts = [], []
         for facts in found:
             if facts is source and parsed_args.host != server.host:
                 continue
-            verdict = _moved(check.verdict(facts), obstacles, server)
+            verdict = moved.verdict(facts, source)
             verdicts.append(verdict)
             rows.append(_row(verdict, checks.land(
                 policy, verdict, facts.answer.value.terms
@@ -131,28 +121,6 @@ class CheckMigration(_Check):
                 and host_stats.TRAIT_HOOK in facts.provider.traits)))
         self._set_status(verdicts)
         return _MIGRATION_COLUMNS, rows
-
-
-def _policy_of(flavor: ty.Any) -> policies.ServerPolicy | None:
-    """The policy of a flavor; None: stock Nova's business.
-
-    :raises ManageError: when it is invalid, with the words of Nova's API from
-        2.86 on
-    """
-    specs = flavor.extra_specs or {}
-    problems = []
-    for key, value in sorted(specs.items()):
-        try:
-            policies.check_value(key, value)
-        except policies.PolicyError as error:
-            problems.append(str(error))
-    try:
-        return policies.parse(specs, flavor.vcpus)
-    except policies.PolicyError as error:
-        problems = problems or [str(error)]
-        raise errors.ManageError(
-            f'Validation failed; {"; ".join(problems)}. No host takes a '
-            'server of this flavor') from error
 
 
 def _asked_of(computes: list[clouds.Compute], server: clouds.Server,
@@ -166,27 +134,6 @@ def _asked_of(computes: list[clouds.Compute], server: clouds.Server,
     if host not in [one.host for one in computes]:
         raise clouds.no_compute(host)
     return [one for one in computes if one.host in (host, server.host)]
-
-
-def _obstacles(server: clouds.Server,
-               source: checks.Facts | None) -> list[str]:
-    """Why a server cannot be live-migrated anywhere."""
-    found = [*server.obstacles]
-    if source is None or source.compute.is_down:
-        found.append(f'the compute service of {server.host}, where the '
-                     'server is, is down')
-    return found
-
-
-def _moved(verdict: checks.Verdict, obstacles: list[str],
-           server: clouds.Server) -> checks.Verdict:
-    if verdict.host == server.host:
-        obstacles = ['the server is there already']
-        return verdict._replace(fits=checks.NO, reasons=tuple(obstacles))
-    if not obstacles:
-        return verdict
-    return verdict._replace(fits=checks.NO,
-                            reasons=(*obstacles, *verdict.reasons))
 
 
 def _row(verdict: checks.Verdict, landing: checks.Landing

@@ -2,6 +2,8 @@
 """The connections of the commands: buses of all cells, and Nova."""
 
 from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import importlib
 import logging
 import os
 import re
@@ -27,6 +29,10 @@ FILE_VARIABLE = 'NOVA_VQOS_CONFIG_FILE'
 # They log what a command reports in its own words, at times with a secret.
 _TALKATIVE = ('oslo', 'oslo_messaging', 'amqp', 'kombu', 'stevedore')
 _RABBIT = 'oslo_messaging_rabbit'
+# NOTE: oslo.messaging registers these groups with the CONF of the process
+# alone, and reads them in the one that a transport was made with. Its own
+# conffixture has them from the same modules; older releases lack the second.
+_ONLY_IN_CONF = ('metrics', 'tracing')
 _QUEUE_TTL_S = 60
 
 
@@ -110,6 +116,12 @@ class Connections:
         for group, options in messaging_opts.list_opts():
             if group in (None, _RABBIT):
                 conf.register_opts(options, group=group)
+        for name in _ONLY_IN_CONF:
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(
+                    f'oslo_messaging._{name}.client')
+                group = f'oslo_messaging_{name}'
+                conf.register_opts(getattr(module, group), group=group)
         path = self._config_file
         if not os.path.isfile(path):
             raise errors.ManageError(

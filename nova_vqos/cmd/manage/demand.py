@@ -130,6 +130,15 @@ class Provider(ty.NamedTuple):
             return None
         return self._free(policy.RESOURCE_CLASS)
 
+    def capacity(self, name: str) -> int:
+        """What it sells of a resource class; 0: it has none of it."""
+        inventory = self.inventories.get(name)
+        if inventory is None:
+            return 0
+        sold: float = ((inventory['total'] - inventory['reserved'])
+                       * inventory['allocation_ratio'])
+        return math.floor(sold)
+
     def lacks(self, demand: Demand) -> list[str]:
         """Why it cannot serve a demand, as far as it is asked of itself."""
         reasons = []
@@ -160,10 +169,7 @@ class Provider(ty.NamedTuple):
         return ''
 
     def _free(self, name: str) -> int:
-        inventory = self.inventories[name]
-        sold: float = ((inventory['total'] - inventory['reserved'])
-                       * inventory['allocation_ratio'])
-        return math.floor(sold) - self.usages.get(name, 0)
+        return self.capacity(name) - self.usages.get(name, 0)
 
 
 def _format(resources: Mapping[str, int]) -> str:

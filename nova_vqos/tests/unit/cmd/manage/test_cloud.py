@@ -9,10 +9,11 @@ import pytest
 
 from nova_vqos import policy
 from nova_vqos.agent import fanout
-from nova_vqos.cmd.manage import check
 from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud
+from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import migration
 
 
 class Answer:
@@ -82,7 +83,7 @@ def test_an_answer_of_something_else(body):
     {'allocation_requests': [{'allocations': {'1': {}}}],
      'provider_summaries': {'2': {}}}])
 def test_placement_answers_something_else(body):
-    demand = check.demands.Demand({'VCPU': 1})
+    demand = demands.Demand({'VCPU': 1})
     placement = Service({f'/allocation_candidates?{demand.query}': body})
     with pytest.raises(errors.ManageError, match='the answer of Placement'):
         make_cloud(placement=placement).offers(demand)
@@ -98,11 +99,11 @@ def test_several_of_a_name(what):
 
 def test_a_server_whose_host_is_none_of_novas():
     server = cloud.Server('uuid', 'web', None, 'gone', {}, False, ())
-    (reason,) = check._obstacles(server, None)
+    (reason,) = migration._obstacles(server, None)
     assert 'gone' in reason
     facts = checks.Facts(cloud.Compute('gone', '', True, ()), False, None,
                          fanout.Answer('gone', '', None, 'silent'))
-    assert check._obstacles(server, facts) == [reason]
+    assert migration._obstacles(server, facts) == [reason]
 
 
 class ChangingPlacement:
