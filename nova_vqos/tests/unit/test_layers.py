@@ -28,7 +28,7 @@ PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
         {'agent_state'})
 BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
 FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration'}, BESIDE, {'metrics'},
-          {'cmd'})
+          {'cmd'}, {'watcher'})
 # All that BESIDE import of each other, and metrics of them.
 SHARED = {'agent.rpcapi', 'agent.messages', 'hooks', 'scheduler.fitness'}
 
