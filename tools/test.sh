@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating host-v2)
+ON_REQUEST=(fuzz versions upstream rating watcher host-v2)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -15,6 +15,8 @@ BESIDE_HOST=(package)
 # What level rating runs, and what names it to tests.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
+# What level watcher runs.
+WATCHER_VERSION=17.0.0
 RATING_PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON
 
 usage() {
@@ -47,13 +49,16 @@ for changes of what Nova sees of nova_vqos:
               with nova_vqos, side by side; logs go to build/upstream
   rating      a real CloudKitty and a real Ceilometer, each in an environment of
               its own below build/rating, get what the agents bill (root)
+  watcher     a real Watcher beside a real Nova and Placement in one process:
+              audits, action plans and migrations by the strategy of nova_vqos;
+              in an environment of its own, build/watcher
   host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
               under QEMU (root). It takes hours: it goes on where it was, and
               takes names of files and options of its own (-- --help); what
               came out is in build/host-v2
 
-unit, fuzz, functional, host, rating, host-v2 and cloud take arguments of
-pytest. A level that this machine cannot run is skipped, and the reason
+unit, fuzz, functional, host, rating, watcher, host-v2 and cloud take arguments
+of pytest. A level that this machine cannot run is skipped, and the reason
 printed; with CI=true it fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
@@ -83,7 +88,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-v2 | cloud | rating) ;;
+            unit | fuzz | functional | host | host-v2 | cloud | rating | watcher) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -187,6 +192,23 @@ run_rating() {
     CLOUDKITTY_PYTHON=$TOP/build/rating/cloudkitty/bin/python \
         CEILOMETER_PYTHON=$TOP/build/rating/ceilometer/bin/python \
         run_pytest host -k 'test_rating or test_ceilometer' "$@"
+}
+
+run_watcher() {
+    local venv=$TOP/build/watcher wanted=$WATCHER_VERSION-$NOVA_VERSION-$TOP
+    if [ "$(cat "$venv/.complete" 2>/dev/null)" != "$wanted" ]; then
+        say "filling the environment $venv"
+        python3 -m venv --upgrade-deps "$venv"
+        install_beside_nova "$venv/bin/pip" "$NOVA_VERSION" \
+            "python-watcher==$WATCHER_VERSION"
+        # Its entry points are how Watcher finds the strategy.
+        "$venv/bin/pip" install -q -q --no-deps -e "$TOP"
+        echo "$wanted" >"$venv/.complete"
+    fi
+    VENV=$venv link_shim
+    PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q \
+        -p no:cacheprovider -W ignore --durations 5 -r fExXs \
+        nova_vqos/tests/functional/test_watcher.py "$@"
 }
 
 # install_rating NAME REQUIREMENT...: an environment of its own, since what it
