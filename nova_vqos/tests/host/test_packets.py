@@ -62,5 +62,13 @@ def test_it_is_seen_while_it_lasts(pcpus, flood):
     assert [one.saturated_pcpus for one in flooded[1:]].count(
         (receiver,)) >= WINDOWS // 2
     assert flooded[-1].softirq_share > 0.1
+    first, last = (next(found for found in one.softirqs
+                        if found.pcpu == receiver)
+                   for one in (flooded[0], flooded[-1]))
+    took_s = last.softirq_s - first.softirq_s
+    assert took_s > 0.1 * (WINDOWS - 1) * WINDOW_S
+    print(f'{took_s:.2f} s in softirqs, '
+          f'{last.ksoftirqd_s - first.ksoftirqd_s:.2f} s in ksoftirqd')
+    assert last.ksoftirqd_s > first.ksoftirqd_s
     assert after.saturated_pcpus == ()
     assert after.dropped_packets == window().dropped_packets
