@@ -8,9 +8,9 @@ import libvirt
 import pytest
 
 from nova_vqos.profile import document
-from nova_vqos.profile import fingerprint
 from nova_vqos.profile import io
 from nova_vqos.tests.fixtures import make_profiles
+from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import process
@@ -29,17 +29,19 @@ clients, image, start = test_usage.clients, test_usage.image, test_usage.start
 
 
 @pytest.fixture
-def dear_disks(lab):
+def dear_disks(profiles, lab):
     """A profile of the host fast, by which requests of disks are dear."""
-    cost = make_profiles.make_measured(REQUEST_NS, 0.0)
-    document.store(make_profiles.make_profile(
-        lab.fast.name,
-        make_profiles.make_class(lab.fast.pcpus, 1.0, width=0.02),
-        fingerprint=fingerprint.of_host(), measured_in='guest',
+    store_dear_disks(lab.fast)
+
+
+def store_dear_disks(host, request_ns=REQUEST_NS):
+    """Add what requests of disks cost to the profile of a host."""
+    cost = make_profiles.make_measured(request_ns, 0.0)
+    path = agents.profile_path(host)
+    document.store(document.load(path)._replace(
         io=io.document(make_profiles.make_io(disks=tuple(
             io.Disk('file', buffered, cost, cost)
-            for buffered in (False, True))))),
-        lab.fast.path('etc/nova-vqos/profile.yaml'))
+            for buffered in (False, True))))), path)
 
 
 def tune(server):
