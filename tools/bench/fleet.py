@@ -225,7 +225,8 @@ def nova(names: list[str], flavors: int) -> Iterator[dict[str, str]]:
     """
     services = [{'id': str(number), 'binary': 'nova-compute', 'host': name,
                  'status': 'enabled', 'state': 'up', 'zone': 'nova',
-                 'updated_at': None, 'disabled_reason': None}
+                 'updated_at': None, 'forced_down': False,
+                 'disabled_reason': None}
                 for number, name in enumerate(names)]
     page = [{'id': str(uuid.uuid4()), 'name': f'vqos.c4.m8.{number}',
              'vcpus': 4, 'ram': 8192,

@@ -92,9 +92,8 @@ def test_nova_is_asked_by_the_session_of_openstackclient(
     requests_mock.get(f'{NOVA}/', json={'version': {
         'id': 'v2.1', 'status': 'CURRENT', 'version': '2.100',
         'min_version': '2.1', 'links': [{'rel': 'self', 'href': NOVA}]}})
-    requests_mock.get(f'{NOVA}/os-services', json={'services': [
-        {'id': 1, 'binary': 'nova-compute', 'host': host, 'state': 'up',
-         'status': 'enabled', 'zone': 'nova'} for host in ('a', 'b')]})
+    requests_mock.get(f'{NOVA}/os-services',
+                      json=manage.services('a', 'b'))
     ran = run(capsys, '--vqos-config-file', config, 'vqos', 'host', 'list',
               '-f', 'json')
     assert ran.status == 0, ran.err

@@ -14,6 +14,7 @@ from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import migration
+from nova_vqos.tests.fixtures import manage
 
 
 class Answer:
@@ -30,18 +31,14 @@ class Service:
     """A service that answers by path, and fails on demand."""
 
     def __init__(self, answers=(), error=None):
-        self._answers = dict(answers)
+        self._answers = {manage.SERVICES: manage.services('b', 'a'),
+                         **dict(answers)}
         self._error = error
         self.asked = []
 
     def get(self, path, microversion):
         self.asked.append(path)
         return Answer(self._answers[path])
-
-    def services(self, binary):
-        return [types.SimpleNamespace(
-            host=host, state='up', status='enabled', is_forced_down=False,
-            disabled_reason=None) for host in ('b', 'a')]
 
     def find_server(self, name, all_projects):
         raise self._error
@@ -67,7 +64,29 @@ def test_hypervisors_come_in_pages():
     found = make_cloud(compute=compute).computes()
     assert [(one.host, one.provider) for one in found] == [
         ('a', '1'), ('b', '')]
-    assert len(compute.asked) == 3
+    assert len(compute.asked) == 4
+
+
+@pytest.mark.parametrize('fields, is_down, obstacles', [
+    ({}, False, []),
+    ({'state': 'down'}, True, ['its compute service is down']),
+    ({'forced_down': True}, True, ['its compute service was forced down']),
+    ({'status': 'disabled'}, False, ['its compute service is disabled']),
+    ({'status': 'disabled', 'disabled_reason': 'worn out'}, False,
+     ['its compute service is disabled: worn out'])])
+def test_what_is_wrong_with_a_compute_service(fields, is_down, obstacles):
+    compute = Service({
+        manage.SERVICES: manage.services('a', **fields),
+        '/os-hypervisors/detail?limit=500': {'hypervisors': []}})
+    (found,) = make_cloud(compute=compute).computes()
+    assert found == ('a', '', is_down, tuple(obstacles))
+
+
+@pytest.mark.parametrize('body', [{}, [], None, {'services': [{'id': 1}]}])
+def test_services_of_something_else(body):
+    compute = Service({manage.SERVICES: body})
+    with pytest.raises(errors.ManageError, match='not what its API'):
+        make_cloud(compute=compute).hosts()
 
 
 @pytest.mark.parametrize('body', [

@@ -41,11 +41,6 @@ def run(tmp_path):
     return functools.partial(manage.run, config=path)
 
 
-class Service:
-    def __init__(self, host):
-        self.host = host
-
-
 class Server:
     def __init__(self, id, compute_host):
         self.id = id
@@ -61,10 +56,10 @@ class Cloud:
         self._servers = servers or {}
         self._error = error
 
-    def services(self, binary):
-        assert binary == 'nova-compute'
+    def get(self, path, microversion):
+        assert path == manage.SERVICES
         self._fail()
-        return (Service(host) for host in self._hosts)
+        return manage.answer(manage.services(*self._hosts))
 
     def find_server(self, given, all_projects):
         assert all_projects

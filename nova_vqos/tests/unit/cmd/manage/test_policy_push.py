@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy push, status and show, from flavors of Nova to servers."""
 
-import collections
-import json
 from urllib import parse
 
 from keystoneauth1 import exceptions as keystone_exceptions
 import pytest
-import requests
 
 from nova_vqos import policy_override
 from nova_vqos import units
@@ -21,20 +18,10 @@ from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.unit.agent.overrides import test_gossip
 
-Service = collections.namedtuple('Service', 'host')
 FLAVOR = {'id': 'f1', 'name': 'small', 'vcpus': 2, 'ram': 256,
           'extra_specs': {}}
 # For each vCPU, and for its I/O.
 RESERVED = units.CpuCap(10_000, 50_000), units.CpuCap(1_000, 50_000)
-
-
-def answer(body, status_code=200):
-    """What Nova's API answers; body None: no JSON."""
-    made = requests.Response()
-    made.status_code = status_code
-    made.url = 'http://nova.test'
-    made._content = b'x' if body is None else json.dumps(body).encode()
-    return made
 
 
 class Nova:
@@ -57,10 +44,9 @@ class Nova:
             'extra_specs': {key.replace('__', ':'): value
                             for key, value in specs.items()}}
 
-    def services(self, binary):
-        return [Service(host) for host in self.hosts]
-
     def get(self, path, microversion):
+        if path == manage.SERVICES:
+            return manage.answer(manage.services(*self.hosts))
         path, _, query = path.partition('?')
         params = dict(parse.parse_qsl(query))
         assert (path, microversion) == ('/flavors/detail', '2.61')
@@ -73,7 +59,7 @@ class Nova:
         ids = list(self.flavors)
         start = 0 if 'marker' not in params else (
             ids.index(params['marker']) + 1)
-        return answer({'flavors': [
+        return manage.answer({'flavors': [
             self.flavors[one] for one in ids[start:start + self.page]]})
 
 
@@ -138,14 +124,14 @@ class TestFlavors:
             cloud.Cloud(nova).flavors()
 
     @pytest.mark.parametrize('given, says', [
-        *((answer(body), 'not what its API') for body in (
+        *((manage.answer(body), 'not what its API') for body in (
             None, {}, [], 'flavors', {'flavors': 7}, {'flavors': [7]},
             {'flavors': [{'id': 'x'}]})),
         *((failure, 'Nova cannot be asked') for failure in (
-            answer({}, 403), answer({}, 503),
+            manage.answer({}, 403), manage.answer({}, 503),
             keystone_exceptions.ConnectFailure('refused'))),
         # A list without an end.
-        (answer({'flavors': [FLAVOR] * 1000}), 'does not page')])
+        (manage.answer({'flavors': [FLAVOR] * 1000}), 'does not page')])
     def test_a_bad_answer_of_nova_is_an_error(self, nova, given, says):
         nova.answer = given
         with pytest.raises(errors.ManageError, match=says):
