@@ -45,11 +45,16 @@ class StatementInvalid(ValueError):
 
 
 def to_cu_us(used_ns: Fraction | int, coefficient: float) -> int:
-    """CPU time of a host in CU microseconds.
+    """CPU time of a host in CU microseconds, to the nearest.
 
     :param coefficient: of the pCPU that it was spent on
     """
-    return round(used_ns * _cu_us_per_ns(coefficient))
+    factor = _cu_us_per_ns(coefficient)
+    # NOTE: not round() of a product of fractions: that was the most expensive
+    # part of a bill.
+    divisor = used_ns.denominator * factor.denominator
+    return (2 * used_ns.numerator * factor.numerator + divisor) // (
+        2 * divisor)
 
 
 @functools.lru_cache(maxsize=64)

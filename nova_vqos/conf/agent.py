@@ -197,9 +197,10 @@ A server that uses less than 2 % of a pCPU, and of its entitlement less than
 Whether the agent keeps an account of all servers with units, as for figures.
 
 Without it, only servers whose flavor has ``vqos:dd_billing`` have one. An
-account costs its server nothing, and shows what its I/O costs the host. It is
-brought up to date once in 30 seconds. The agent sends no notifications of such
-a server, and the account stays behind when the server leaves the host. It
+account costs its server nothing, and shows what its I/O costs the host. It
+is updated once in half a minute, and once in two minutes where the server
+uses less than 2 % of a pCPU. The agent sends no notifications of such a
+server, and the account stays behind when the server leaves the host. It
 needs the costs of I/O in the profile (``nova-vqos-calibrate io``). A flavor
 with ``vqos:dd_billing=off`` has its servers left out.
 """),

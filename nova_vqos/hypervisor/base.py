@@ -385,6 +385,17 @@ class Clocks:
 NO_CLOCKS: ty.Final = Clocks({}, {}, {})
 
 
+class Idle(ty.NamedTuple):
+    """Until when a domain that does next to nothing need not be read.
+
+    :ivar share: of a pCPU; once its threads together use more, it is read
+    :ivar most_s: after so long it is read in any case
+    """
+
+    share: float
+    most_s: float
+
+
 class UsageDriver(abc.ABC):
     """Counters of domains, and of the whole host.
 
@@ -392,17 +403,15 @@ class UsageDriver(abc.ABC):
     """
 
     @abc.abstractmethod
-    def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+    def usages(self, uuids: Collection[str], idle: Mapping[str, Idle]
                ) -> Mapping[str, usage.Usage]:
         """Read all counters of domains; cheap enough for each interval.
 
         Where the hypervisor hangs this blocks for seconds: call it from a
         thread that no other waits for.
 
-        :param uuids: of all domains that are read at times
-        :param idle_shares: of a pCPU, by UUID: a domain that uses less is
-            left out, for 30 s at the most; infinite: it is left out for that
-            long, whatever it uses; others are always read
+        :param idle: by UUID, which of them are left out; others are always
+            read
         :returns: by UUID
         """
 

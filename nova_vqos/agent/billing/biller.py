@@ -11,6 +11,7 @@ import logging
 import time
 import types
 import typing as ty
+import zlib
 
 from nova_vqos import units
 from nova_vqos.agent import charging
@@ -37,8 +38,11 @@ _IDLE_INTERVAL_S = 60.0
 # A server that uses less of a pCPU, and less of its entitlement where it is
 # charged, is nearly idle: it is not billed in each interval. If it stops, less
 # of its use stays unbilled than of a busy server that stops.
-_IDLE_SHARE = 0.02
+_IDLE = base.Idle(share=0.02, most_s=30.0)
 _IDLE_CHARGED = 0.01
+# One with an account by default waits for its turn. So the bills of idle
+# servers, which are part of the host's load, are not all in the same minute.
+_TURN_S = 120.0
 # Rounds that are more intervals apart have a gap between them: there was no
 # agent, or it could not read. No limit held servers within their units then.
 # So a gap is billed, and this many intervals of it are charged.
@@ -153,6 +157,8 @@ class Biller:
         self._outbox = sender
         self._clock = clock
         self._books = books.Books(ledger)
+        # Servers with an account by default, as of the last whole round.
+        self._accounted: frozenset[str] = frozenset()
         self.transfer = transfer.AccountTransfer(
             self._books, sender, host, clock=clock, utc=utc)
         self._capacity = host_load.HostLoad(reserve_cu)
@@ -187,15 +193,18 @@ class Biller:
         """See :class:`nova_vqos.billing.reserve.Reserve`."""
         return self._capacity.reserve_cu
 
-    def begin_interval(self, now_s: float,
-                       wanted: Collection[Billable]) -> bool:
+    def begin_interval(self, now_s: float, wanted: Collection[Billable], *,
+                       is_whole: bool = True) -> bool:
         """Begin the next interval, if it is due.
 
         A host without servers to bill only writes to its ledger now and then.
 
+        :param is_whole: see :meth:`bill_all`
         :returns: whether it has begun, and :meth:`bill_all` is to run
         """
-        needed = (not self._began or wanted or not self._books.is_empty
+        needed = (not self._began or wanted or self._books.has_unstored
+                  or self._books.running.keys() - (
+                      frozenset() if is_whole else self._accounted)
                   or self.transfer.has_work)
         if not needed and now_s < self.next_at_s + _IDLE_INTERVAL_S:
             return False
@@ -216,14 +225,16 @@ class Biller:
                  running: Collection[str],
                  pcpu_cu: float = 0.0,
                  off: Collection[str] = (),
-                 sources: Mapping[str, str] = types.MappingProxyType({})
-                 ) -> dict[str, Billed]:
+                 sources: Mapping[str, str] = types.MappingProxyType({}), *,
+                 is_whole: bool = True) -> dict[str, Billed]:
         """Bill all servers once, on a worker: it blocks.
 
         :param running: UUIDs of all domains of the host
         :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
         :param off: UUIDs of servers whose flavor ended billing
         :param sources: by UUID, the hosts that servers came from
+        :param is_whole: False: to_bill has no servers with an account by
+            default; those of the last whole round stay as they are
         :returns: by UUID; without servers that could not be read now
         :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
             be read
@@ -231,16 +242,21 @@ class Biller:
         self._books.open()
         self.transfer.sources = sources
         wanted = {subject.uuid: subject for subject in to_bill}
-        for uuid in self._books.running.keys() - wanted.keys():
+        if is_whole:
+            self._accounted = frozenset(
+                uuid for uuid, subject in wanted.items()
+                if subject.is_default)
+        kept = wanted.keys() | self._accounted.intersection(running)
+        for uuid in self._books.running.keys() - kept:
             self._send_last(uuid, self._books.end(uuid, off=uuid in off))
-        self._failing.intersection_update(wanted)
+        self._failing &= kept
         now_s = self._clock()
         longest_s = _CHARGED_INTERVALS * self.options.interval_s
         charged_s = (longest_s if now_s - self._last_round_s > longest_s
                      else float('inf'))
         try:
-            readings = (self._hypervisor.usages(wanted, self._idle_shares(
-                wanted)) if wanted else {})
+            readings = (self._hypervisor.usages(wanted, self._idle(wanted))
+                        if wanted else {})
             self._last_round_s = now_s
             this_round = _Round(
                 costs, charged_s,
@@ -267,27 +283,28 @@ class Biller:
             self._send_last(uuid, book)
         self._books.close()
 
-    def _idle_shares(self, wanted: Mapping[str, Billable]
-                     ) -> dict[str, float]:
-        """Below which share of a pCPU a server need not be billed now.
+    def _idle(self, wanted: Mapping[str, Billable]) -> dict[str, base.Idle]:
+        """Which servers need not be billed now, if they do so little.
 
         A server that pays for something is always billed: its limit follows
-        from the bill. An account by default can always wait.
+        from the bill.
         """
         found = {}
         for uuid, subject in wanted.items():
             book = self._books.running.get(uuid)
             if book is None:
                 continue
-            if subject.is_default:
-                found[uuid] = float('inf')
+            baseline = book.account.baseline
+            if subject.is_default and baseline is not None:
+                found[uuid] = _IDLE._replace(most_s=_TURN_S - (
+                    baseline.read_at_s + zlib.crc32(uuid.encode())) % _TURN_S)
             elif subject.limit_share is None:
-                found[uuid] = _IDLE_SHARE
+                found[uuid] = _IDLE
             elif (subject.limit_share == 1.0 and not book.account.debt_cu_us
                     and subject.entitlement_cu):
-                found[uuid] = min(
-                    _IDLE_SHARE, _IDLE_CHARGED * subject.entitlement_cu / (
-                        units.CU_PER_REFERENCE_PCPU * subject.coefficient))
+                found[uuid] = _IDLE._replace(share=min(
+                    _IDLE.share, _IDLE_CHARGED * subject.entitlement_cu / (
+                        units.CU_PER_REFERENCE_PCPU * subject.coefficient)))
         return found
 
     def _send_last(self, uuid: str, book: books.Book) -> None:
@@ -342,9 +359,10 @@ class Biller:
         self._log_unmodelled(book, subject, bill, this_round.costs)
         self._books.store_later(book.account)
         book.report = self._report(book, subject)
-        of_host_cu_us = {
-            name: accounts.to_cu_us(used_ns, subject.host_coefficient)
-            for name, used_ns in bill.used_ns.items()}
+        of_host_cu_us = (
+            used_cu_us if subject.host_coefficient == subject.coefficient
+            else {name: accounts.to_cu_us(used_ns, subject.host_coefficient)
+                  for name, used_ns in bill.used_ns.items()})
         self._capacity.add_server(
             meter.modelled_io(of_host_cu_us),
             unpaid_cu_us=self._unpaid_cu_us(book, of_host_cu_us))

@@ -180,9 +180,9 @@ class Books:
         return tuple(filter(None, (self.problem, self._ledger.alarm)))
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no server is billed, and all is stored."""
-        return not self.running and not self._unstored
+    def has_unstored(self) -> bool:
+        """Whether the ledger lacks something."""
+        return bool(self._unstored)
 
     def open(self) -> None:
         """Open the ledger, if it is not open."""

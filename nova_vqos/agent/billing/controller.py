@@ -26,6 +26,10 @@ LOG = logging.getLogger(__name__)
 
 # How long a server is limited by what it used when that could last be read.
 _LONGEST_UNREAD_S = 60.0
+# Accounts by default are brought up to date in the first interval afterwards.
+# What costs is to touch a server (doc/source/contributor/flows.rst): so no
+# other interval touches these.
+_ACCOUNTS_INTERVAL_S = 31.0
 
 
 class _Limit:
@@ -171,7 +175,11 @@ class BillingController(controller.Controller):
         self._sources = sources
         self._states = known.states(BillState)
         self._now_s = float('-inf')
+        # Those that are billed, or charged, and those with an account by
+        # default.
         self._billed: set[servers.Server] = set()
+        self._accounted: set[servers.Server] = set()
+        self._accounts_at_s = float('-inf')
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
 
@@ -202,10 +210,16 @@ class BillingController(controller.Controller):
             self._limits.forget(server)
         if not (server.is_charged(terms) and self._biller.options.throttles):
             self._disks.want(server, None)
-        if state.is_off:
-            self._billed.discard(server)
-        else:
+        before = server in self._billed, server in self._accounted
+        self._billed.discard(server)
+        self._accounted.discard(server)
+        if state.is_default:
+            self._accounted.add(server)
+        elif not state.is_off:
             self._billed.add(server)
+        if before != (server in self._billed, server in self._accounted):
+            state.billed_at_s = None
+            self._accounts_at_s = float('-inf')
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Bill all servers that are to be, if it is time to."""
@@ -215,17 +229,23 @@ class BillingController(controller.Controller):
             return
         if now_s < biller.next_at_s:
             return
-        self._billed = {server for server in self._billed
-                        if self._servers.get(server.uuid) is server}
+        self._billed = self._running(self._billed)
         # Also while a reading hangs.
         self._end_unread_limits(biller, now_s, terms)
         if self._job.busy:
             return
+        is_whole = now_s >= self._accounts_at_s
+        if is_whole:
+            self._accounted = self._running(self._accounted)
         to_bill = {
-            server: usage for server in self._billed
+            server: usage for server in (
+                *self._billed, *(self._accounted if is_whole else ()))
             if (usage := self._billable(server, terms)) is not None}
-        if not biller.begin_interval(now_s, to_bill.values()):
+        if not biller.begin_interval(now_s, to_bill.values(),
+                                     is_whole=is_whole):
             return
+        if is_whole:
+            self._accounts_at_s = now_s + _ACCOUNTS_INTERVAL_S
         self._job.begin(
             functools.partial(
                 biller.bill_all, tuple(to_bill.values()),
@@ -235,7 +255,7 @@ class BillingController(controller.Controller):
                     if server.domain is not None
                     and server.dd_billing == servers.NO_BILLING
                     and self._states[server].is_off),
-                self._sources()),
+                self._sources(), is_whole=is_whole),
             functools.partial(self._apply_bills, tuple(to_bill)))
 
     def status(self) -> controller.Status:
@@ -258,6 +278,10 @@ class BillingController(controller.Controller):
         """Store what is left."""
         if self._biller is not None and not self._job.busy:
             self._biller.close()
+
+    def _running(self, known: set[servers.Server]) -> set[servers.Server]:
+        return {server for server in known
+                if self._servers.get(server.uuid) is server}
 
     def _billable(self, server: servers.Server, terms: controller.HostTerms
                   ) -> billers.Billable | None:
@@ -321,8 +345,7 @@ class BillingController(controller.Controller):
         self._now_s = now_s
         for server in self._billed:
             state = self._states[server]
-            # An account by default limits nothing.
-            if state.billed_at_s is None or paused or state.is_default:
+            if state.billed_at_s is None or paused:
                 state.billed_at_s = now_s
             if now_s - state.billed_at_s < longest_s:
                 continue

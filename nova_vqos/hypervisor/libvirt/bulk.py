@@ -27,11 +27,9 @@ LOG = logging.getLogger(__name__)
 LIMIT_S = 5.0
 _MOST_PENDING = 3
 
-# A domain that uses less of a pCPU than this is asked about its disks only
-# once in an interval: each time costs QEMU and libvirtd about a millisecond.
-_IDLE_SHARE = 0.02
-# The longest that a nearly idle domain is left alone.
-_IDLE_INTERVAL_S = 30.0
+# A domain that does less is asked about its disks rarely: each time costs QEMU
+# and libvirtd about a millisecond.
+_IDLE = base.Idle(share=0.02, most_s=30.0)
 
 # A domain with a job, such as a migration, would hold up all others.
 NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
@@ -55,22 +53,17 @@ class Schedule:
         self._answered: dict[str, tuple[str, float, int]] = {}
 
     def is_due(self, uuid: str, run: str, now_s: float, cpu_ns: int,
-               idle_share: float = _IDLE_SHARE) -> bool:
+               idle: base.Idle = _IDLE) -> bool:
         """Whether a domain is to be asked now.
 
         :param run: of its emulator
         :param cpu_ns: CPU time of all its threads
-        :param idle_share: of a pCPU; a domain that uses less can wait
+        :param idle: a domain that does less can wait
         """
         last_run, last_s, last_ns = self._answered.get(uuid, ('', 0.0, 0))
         passed_s = now_s - last_s
-        return (last_run != run or passed_s >= _IDLE_INTERVAL_S
-                or cpu_ns - last_ns > idle_share * passed_s * 1e9)
-
-    def is_old(self, uuid: str, now_s: float) -> bool:
-        """Whether a domain is to be asked now, whatever it used."""
-        last_s = self._answered.get(uuid, ('', float('-inf'), 0))[1]
-        return now_s - last_s >= _IDLE_INTERVAL_S
+        return (last_run != run or passed_s >= idle.most_s
+                or cpu_ns - last_ns > idle.share * passed_s * 1e9)
 
     def record(self, uuid: str, run: str, now_s: float, cpu_ns: int) -> None:
         """Record that a domain has answered."""

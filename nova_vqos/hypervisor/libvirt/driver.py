@@ -142,6 +142,7 @@ class LibvirtHypervisor(base.Hypervisor):
             self._uuids = uuids
             self._domains.retain(run_ids)
             self._qemus.retain(run_ids)
+            self._statistics.retain(run_ids)
         return run_ids
 
     def describe(self, uuid: str) -> base.Domain:
@@ -186,9 +187,9 @@ class LibvirtHypervisor(base.Hypervisor):
     def pin(self, uuid: str, pcpus: Set[int]) -> None:
         self._writer.pin(uuid, pcpus)
 
-    def usages(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+    def usages(self, uuids: Collection[str], idle: Mapping[str, base.Idle]
                ) -> Mapping[str, usage.Usage]:
-        return self._statistics.read(uuids, idle_shares)
+        return self._statistics.read(uuids, idle)
 
     def bridge_traffic(self) -> Mapping[str, usage.BridgeTraffic]:
         return self._bridges.read()

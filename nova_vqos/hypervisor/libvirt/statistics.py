@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counters of domains: their CPU time, packets and disk requests."""
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Container, Mapping, Set
 import dataclasses
 import logging
 import threading
@@ -40,14 +40,19 @@ class StatisticsReader:
         # A connection, and libvirt's domains on it by UUID.
         self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}
 
-    def read(self, uuids: Collection[str], idle_shares: Mapping[str, float]
+    def retain(self, uuids: Container[str]) -> None:
+        """Forget all other domains."""
+        with self._lock:
+            self._unreadable = {uuid for uuid in self._unreadable
+                                if uuid in uuids}
+            self._schedule.retain(uuids)
+
+    def read(self, uuids: Collection[str], idle: Mapping[str, base.Idle]
              ) -> Mapping[str, usage.Usage]:
         """As :meth:`base.UsageDriver.usages`."""
         with self._lock:
-            self._unreadable.intersection_update(uuids)
-            self._schedule.retain(uuids)
             due = {uuid for uuid in uuids
-                   if self._is_due(uuid, idle_shares.get(uuid))}
+                   if self._is_due(uuid, idle.get(uuid))}
         if not due:
             return {}
         # Also of paused domains: their counters are still there.
@@ -66,13 +71,10 @@ class StatisticsReader:
                 self._schedule.record(uuid, *_moment(known[uuid]))
         return known
 
-    def _is_due(self, uuid: str, idle_share: float | None) -> bool:
+    def _is_due(self, uuid: str, idle: base.Idle | None) -> bool:
         """Whether a domain is to be read: one counter shows what it used."""
-        if idle_share is None:
+        if idle is None:
             return True
-        if idle_share == float('inf'):
-            # Whatever it used: nothing has to be read.
-            return self._schedule.is_old(uuid, time.monotonic())
         try:
             run, total_ns = self._domains.use(
                 uuid, accounting.Account, accounting.Account.read_total)
@@ -80,7 +82,7 @@ class StatisticsReader:
             # The reading finds out why.
             return True
         return self._schedule.is_due(uuid, run, time.monotonic(), total_ns,
-                                     idle_share)
+                                     idle)
 
     def _fetch_interfaces(self, uuids: Set[str]) -> list[bulk.Record]:
         """Ask for the interfaces of those domains that run.

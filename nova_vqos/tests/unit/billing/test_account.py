@@ -8,6 +8,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
+from nova_vqos import units
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import charge
 from nova_vqos.billing import meter
@@ -65,6 +66,12 @@ class TestUnits:
 
     def test_a_faster_host_does_more_in_a_second(self):
         assert accounts.to_cu_us(Fraction(10**9), 2.5) == 250 * 10**6
+
+    @hypothesis.given(st.fractions(0, 10**15), st.floats(0.01, 100.0))
+    def test_amounts_are_rounded_to_the_nearest(self, used_ns, coefficient):
+        exact = used_ns * units.pcpu_cu(coefficient) / 1000
+        found = accounts.to_cu_us(used_ns, coefficient)
+        assert abs(found - exact) <= Fraction(1, 2)
 
     @hypothesis.given(st.lists(st.integers(0, 10**12), max_size=50))
     def test_rounding_loses_half_a_microsecond_each_time_at_most(self, parts):

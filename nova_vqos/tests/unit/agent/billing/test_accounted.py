@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accounts by default: figures, and no more."""
 
+import uuid
+
 import pytest
 
 from nova_vqos import policy_override
@@ -116,12 +118,6 @@ class TestWhatItChanges:
         assert world.outbox.events == []
         assert world.outbox.claims == []
 
-    def test_it_may_always_wait(self, world):
-        """However much it uses."""
-        world.run(specs=SPECS)
-        world.use(10, vcpu_ns=10**9, emulator_ns=10**8)
-        assert world.host.idle_shares == {fakes.UUID: float('inf')}
-
     def test_one_that_cannot_be_read_is_no_alarm(self, world):
         world.run(specs=SPECS)
         world.use(10, emulator_ns=10**8)
@@ -129,6 +125,63 @@ class TestWhatItChanges:
         world.tick(200)
         assert world.report()['problem'] == ''
         assert world.host_report()['alarms'] == []
+
+
+class TestWhen:
+    """Accounts by default cost next to nothing."""
+
+    @pytest.fixture
+    def reads(self, world):
+        """:returns: what was read of servers, from now on"""
+        world.run(specs=SPECS)
+        world.tick(40)
+        world.host.usage_reads.clear()
+        return world.host.usage_reads
+
+    def test_the_interval_is_half_a_minute(self, world, reads):
+        world.tick(320)
+        assert len(reads) == 10
+        assert world.host.idle[fakes.UUID].share == 0.02
+
+    def test_an_idle_one_has_a_turn_of_its_own(self, world):
+        uuids = [str(uuid.UUID(int=number)) for number in range(24)]
+        for one in uuids:
+            world.boot(one, specs=SPECS)
+        world.start()
+        world.tick(40)
+        waits_s = [world.host.idle[one].most_s for one in uuids]
+        assert all(0 < most_s <= 120 for most_s in waits_s)
+        for begin_s in range(0, 120, 30):
+            assert 2 <= sum(begin_s < most_s <= begin_s + 30
+                            for most_s in waits_s) <= 12
+
+    def test_a_new_one_is_billed_at_once(self, world, reads):
+        world.run(fakes.OTHER_UUID, specs=SPECS)
+        world.tick(4)
+        assert reads == [{fakes.UUID, fakes.OTHER_UUID}]
+
+    def test_others_are_billed_in_between(self, world, reads):
+        world.run(fakes.OTHER_UUID)
+        world.tick(320)
+        assert 155 <= len(reads) <= 162
+        assert 10 <= reads.count({fakes.UUID, fakes.OTHER_UUID}) <= 11
+        assert reads.count({fakes.OTHER_UUID}) >= 144
+        # Its book stays open meanwhile: that of a new one has no idle time.
+        while fakes.UUID not in reads[-1]:
+            world.tick()
+        assert fakes.UUID in world.host.idle
+
+    def test_one_that_has_gone_is_closed_with_the_next_bill(self, world,
+                                                            reads):
+        world.run(fakes.OTHER_UUID)
+        world.tick(4)
+        reads.clear()
+        world.host.stop()
+        world.tick(4)
+        world.run(specs=SPECS)
+        while fakes.UUID not in reads[-1]:
+            world.tick()
+        assert fakes.UUID not in world.host.idle
 
 
 class TestAskedForLater:

@@ -307,9 +307,9 @@ class TestIdle:
 
     def test_a_new_one_is_billed_at_once(self, host):
         host.begin()
-        assert host.hypervisor.idle_shares == {}
+        assert host.hypervisor.idle == {}
         host.round()
-        assert host.hypervisor.idle_shares == {UUID: 0.02}
+        assert host.hypervisor.idle == {UUID: base.Idle(0.02, 30.0)}
 
     @pytest.mark.parametrize('units, most_share', [
         (60, 0.006), (5, 0.0005), (800, 0.02)])
@@ -317,20 +317,34 @@ class TestIdle:
                                                   most_share):
         host.begin(billing='charge', units=units, limit_share=1.0)
         host.round()
-        assert host.hypervisor.idle_shares == {
-            UUID: pytest.approx(most_share)}
+        assert host.hypervisor.idle[UUID].share == pytest.approx(most_share)
 
     def test_one_that_pays_is_always_billed(self, host):
         host.begin(billing='charge', limit_share=1.0)
         host.use(emulator_ns=4 * 10**9)
         assert host.account().debt_cu_us
         host.round()
-        assert host.hypervisor.idle_shares == {}
+        assert host.hypervisor.idle == {}
 
     def test_one_with_a_limit_is_always_billed(self, host):
         host.begin(billing='charge', limit_share=0.5)
         host.round()
-        assert host.hypervisor.idle_shares == {}
+        assert host.hypervisor.idle == {}
+
+    def test_an_account_by_default_has_a_turn(self, host):
+        """The same moment of each two minutes, whenever it was read."""
+        host.run()
+        host.subjects[UUID] = dataclasses.replace(host.subjects[UUID],
+                                                  is_default=True)
+        host.round()
+        turns_s = set()
+        for _ in range(14):
+            read_at_s = host.now_s
+            host.use(length_s=10.0)
+            most_s = host.hypervisor.idle[UUID].most_s
+            assert 0 < most_s <= 120
+            turns_s.add((read_at_s + most_s) % 120)
+        assert len(turns_s) == 1
 
     def test_what_it_used_meanwhile_is_on_its_next_bill(self, host):
         host.begin()

@@ -388,7 +388,7 @@ def test_its_bills_are_in_its_own_units(make, slow, tmp_path):
     billed = []
 
     class Biller(biller.Biller):
-        def bill_all(self, to_bill, *_others):
+        def bill_all(self, to_bill, *_others, **_more):
             billed.extend(one.coefficient for one in to_bill)
             return {}
 

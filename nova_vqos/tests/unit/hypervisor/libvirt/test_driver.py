@@ -365,7 +365,7 @@ class TestUsages:
             BLOCK) == 2
 
     def test_an_idle_domain_is_left_out(self, reader, statistics, host):
-        idle = {fakes.UUID: 0.5}
+        idle = {fakes.UUID: base.Idle(0.5, 30.0)}
         assert reader.usages([fakes.UUID], idle)
         statistics.calls.clear()
         assert reader.usages([fakes.UUID], idle) == {}
@@ -375,22 +375,24 @@ class TestUsages:
         host.time('vcpu0', 4_999_980)
         assert reader.usages([fakes.UUID], idle)[fakes.UUID].disks
 
-    def test_one_that_can_always_wait_is_left_out(self, reader, statistics,
-                                                  host, monkeypatch):
-        waits = {fakes.UUID: float('inf')}
-        assert reader.usages([fakes.UUID], waits)[fakes.UUID].disks
-        statistics.calls.clear()
-        host.time('', 5_000_000)
-        host.time('vcpu0', 4_999_980)
-        assert reader.usages([fakes.UUID], waits) == {}
-        assert statistics.calls == []
+    def test_it_is_read_after_a_while_in_any_case(self, reader, monkeypatch):
+        idle = {fakes.UUID: base.Idle(0.5, 60.0)}
+        assert reader.usages([fakes.UUID], idle)[fakes.UUID].disks
         now_s = time.monotonic()
-        monkeypatch.setattr(time, 'monotonic', lambda: now_s + 31.0)
-        assert reader.usages([fakes.UUID], waits)[fakes.UUID].disks
+        monkeypatch.setattr(time, 'monotonic', lambda: now_s + 59.0)
+        assert reader.usages([fakes.UUID], idle) == {}
+        monkeypatch.setattr(time, 'monotonic', lambda: now_s + 61.0)
+        assert reader.usages([fakes.UUID], idle)[fakes.UUID].disks
+
+    def test_a_reading_of_others_changes_nothing(self, reader, host):
+        idle = {fakes.UUID: base.Idle(0.5, 30.0)}
+        assert reader.usages([fakes.UUID], idle)
+        assert reader.usages([ABSENT], {}) == {}
+        assert reader.usages([fakes.UUID], idle) == {}
 
     def test_one_of_which_nothing_is_known_is_read(self, reader, host,
                                                      caplog):
-        idle = {fakes.UUID: 0.5}
+        idle = {fakes.UUID: base.Idle(0.5, 30.0)}
         assert reader.usages([fakes.UUID], idle)
         for path in {host.domain, host.tuned}:
             shutil.rmtree(path)
