@@ -38,6 +38,10 @@ class ClassCoefficients(light_typing.NamedTuple):
     mean: float
     kinds: Mapping[str, float]
 
+    def of(self, mix: 'work.Mix | None') -> float:
+        """See :meth:`Coefficients.of`."""
+        return self.mean if mix is None else mix.coefficient(self.kinds)
+
 
 class Coefficients(light_typing.NamedTuple):
     """The coefficients of a host's pCPUs.
@@ -65,8 +69,7 @@ class Coefficients(light_typing.NamedTuple):
         """
         for found in self.classes:
             if pcpu in found.pcpus:
-                return (found.mean if mix is None
-                        else mix.coefficient(found.kinds))
+                return found.of(mix)
         raise files.FileInvalid(
             f'pCPU {pcpu} is not in the profile, which has '
             f'{cpuset.format_pcpus(self.pcpus)}: calibrate it')
@@ -90,7 +93,15 @@ class Coefficients(light_typing.NamedTuple):
 
     def _all(self, pcpus: Iterable[int],
              mix: 'work.Mix | None' = None) -> list[float]:
-        found = [self.of(pcpu, mix) for pcpu in pcpus]
+        # By class, of which a host has few: an agent asks this of each server
+        # again and again, and a host has hundreds of pCPUs.
+        left, found = frozenset(pcpus), []
+        for one in self.classes:
+            if not left.isdisjoint(one.pcpus):
+                found.append(one.of(mix))
+                left -= one.pcpus
+        if left:
+            found.append(self.of(min(left), mix))
         if not found:
             raise files.FileInvalid('no pCPU is left for servers to share')
         return found
