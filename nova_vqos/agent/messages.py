@@ -586,6 +586,8 @@ class Tampering:
 class ServerDetail(Server):
     """The answer to ``get_server``.
 
+    :ivar sampled_at: when vcpu_s and throttled_s were read; None: they were
+        not
     :ivar rates_10s: over about 10 s; None: there are no samples of as long
     :ivar rates_5min: likewise over 5 min
     :ivar clock_problem: why the clock of its own CPU time is not counted; '':
@@ -600,6 +602,7 @@ class ServerDetail(Server):
         restored or not
     """
 
+    sampled_at: str | None = None
     rates_10s: Rates | None = None
     rates_5min: Rates | None = None
     clock_problem: str | None = None

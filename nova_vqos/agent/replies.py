@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Mapping
 import datetime
 import logging
+import time
 import typing as ty
 
 from nova_vqos import cpuset
@@ -173,6 +174,12 @@ def _counter_s(view: ServerView, name: str) -> float | None:
     return None if last is None else getattr(last, name) / 1e9
 
 
+def _sampled_at(view: ServerView) -> str | None:
+    last = view.history.last
+    return None if last is None else utc.text(
+        time.time() - (view.now_s - last.read_at_s), 'milliseconds')
+
+
 def _full_rates(view: ServerView, window_s: float) -> messages.Rates | None:
     return view.history.full_rates(window_s, view.coefficient, view.now_s)
 
@@ -280,6 +287,7 @@ _FIELDS: Mapping[str, _Field] = {
 
 #: What messages.ServerDetail has besides.
 _DETAILS: Mapping[str, _Field] = {
+    'sampled_at': _sampled_at,
     'rates_10s': lambda view: _full_rates(view, 10.0),
     'rates_5min': lambda view: _full_rates(view, 300.0),
     'clock_problem': lambda view: view.clocks.problems.get(

@@ -9,6 +9,7 @@ import pytest
 
 from nova_vqos import cputune
 from nova_vqos import primitives
+from nova_vqos import utc
 from nova_vqos.agent import controller
 from nova_vqos.agent import messages
 from nova_vqos.agent import replies
@@ -123,6 +124,20 @@ class TestServer:
             replies.of_server(seen), replies.in_detail(seen)))
         assert brief.items() < whole.items()
         json.dumps(whole)
+
+    def test_counters_have_the_time_at_which_they_were_read(self):
+        history = usage_history.History()
+        assert replies.in_detail(view(
+            make_server(), history=history)).sampled_at is None
+        history.add(reading(40.0, 10_000_000_000))
+        before = datetime.datetime.now(datetime.UTC)
+        found = utc.parse(replies.in_detail(view(
+            make_server(), history=history)).sampled_at)
+        after = datetime.datetime.now(datetime.UTC)
+        # The view is of 100 s, on the same clock.
+        ago = datetime.timedelta(seconds=60)
+        slack = datetime.timedelta(milliseconds=1)
+        assert before - ago - slack <= found <= after - ago
 
     def test_in_detail_there_are_more_rates(self):
         history = usage_history.History()
