@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from nova_vqos import wsgi_server
 from nova_vqos.agent import service
 from nova_vqos.metrics import endpoint
 from nova_vqos.tests import functional
@@ -61,10 +62,11 @@ def serve():
     """Starts an endpoint; it is stopped after the test."""
     started = []
 
-    def start(make, port=None, address='127.0.0.1', wait=True):
+    def start(make, port=None, address='127.0.0.1', wait=True, **limits):
         port = port or free_port(address)
-        made = endpoint.Endpoint(
+        made = wsgi_server.Endpoint(
             endpoint.Application(endpoint.Page(make)), address, port,
+            name='metrics', limits=wsgi_server.Limits(**limits),
             retry_s=0.05)
         made.start()
         started.append(made)
@@ -121,9 +123,8 @@ class TestThoseWhoAsk:
         assert 1 <= answers.count(200) <= 16
         assert fetch(port)[0] == 200
 
-    def test_who_says_nothing_is_cut_off(self, agent, serve, monkeypatch):
-        monkeypatch.setattr(endpoint, '_LONGEST_REQUEST_S', 0.2)
-        port = serve(agent.page)
+    def test_who_says_nothing_is_cut_off(self, agent, serve):
+        port = serve(agent.page, longest_s=0.2)
         silent = [connected(port)
                   for _ in range(8)]
         for one in silent:
@@ -145,10 +146,9 @@ class TestThoseWhoAsk:
                 silent.enter_context(connected(port)).sendall(b'GET ')
                 assert fetch(port)[0] == 200
 
-    def test_who_reads_nothing_keeps_nobody_out(self, serve, monkeypatch):
-        monkeypatch.setattr(endpoint, '_SLOW_REQUEST_S', 0.1)
+    def test_who_reads_nothing_keeps_nobody_out(self, serve):
         # More than two sockets take at once.
-        port = serve(lambda: b'x' * 2**25)
+        port = serve(lambda: b'x' * 2**25, slow_s=0.1)
         with contextlib.ExitStack() as deaf:
             for _ in range(8):
                 one = deaf.enter_context(connected(port))
@@ -218,8 +218,9 @@ class TestPort:
     def test_it_ends_at_once_however_early(self, agent):
         for _ in range(20):
             port = free_port()
-            made = endpoint.Endpoint(endpoint.Application(
-                endpoint.Page(agent.page)), '127.0.0.1', port)
+            made = wsgi_server.Endpoint(endpoint.Application(
+                endpoint.Page(agent.page)), '127.0.0.1', port,
+                name='metrics')
             made.start()
             made.stop()
             assert not listens(port)

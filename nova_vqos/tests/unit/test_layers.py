@@ -27,8 +27,8 @@ PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
          'speeds'},
         {'agent_state'})
 BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
-FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration'}, BESIDE, {'metrics'},
-          {'cmd'}, {'watcher'})
+FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration', 'wsgi_server'}, BESIDE,
+          {'metrics', 'vendordata'}, {'cmd'}, {'watcher'})
 # All that BESIDE import of each other, and metrics of them.
 SHARED = {'agent.rpcapi', 'agent.messages', 'hooks', 'scheduler.fitness'}
 
