@@ -37,11 +37,14 @@ class Limits(ty.NamedTuple):
     slow_s: float = 2.0
 
 
+_DEFAULT = Limits()
+
+
 class Endpoint:
     """Listens from as soon as it can until stopped."""
 
     def __init__(self, application: Callable[..., ty.Any], address: str,
-                 port: int, *, name: str, limits: Limits = Limits(),
+                 port: int, *, name: str, limits: Limits = _DEFAULT,
                  retry_s: float = RETRY_S) -> None:
         """Prepare; nothing is opened yet.
 

@@ -67,6 +67,7 @@ class Fleet:
     most of the threads only wait.
 
     :ivar cells: their names
+    :ivar apis: clients of their agents, by cell
     """
 
     def __init__(self, transports: Mapping[str, ty.Any], *,
@@ -81,7 +82,7 @@ class Fleet:
         """
         self.cells = tuple(transports)
         self._timeout_s = timeout_s
-        self._apis = {
+        self.apis = {
             name: rpcapi.AgentAPI(transport, exchange=exchange, topic=topic)
             for name, transport in transports.items()}
 
@@ -131,7 +132,7 @@ class Fleet:
     def _probe(self, cell: str) -> str:
         """:returns: why a bus cannot be used; empty: it can"""
         try:
-            self._apis[cell].check_bus()
+            self.apis[cell].check_bus()
         except Exception as error:
             return (f'the bus of cell {cell} cannot be used: '
                     f'{one_line(error)}')
@@ -143,7 +144,7 @@ class Fleet:
         if cell in dead:
             return Answer(host, cell, None, dead[cell])
         try:
-            value = self._apis[cell].call(
+            value = self.apis[cell].call(
                 host, method, timeout=self._timeout_s, version=_LEAST_VERSION,
                 at_least_once=True, **arguments)
         except Exception as error:

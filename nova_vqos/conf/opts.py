@@ -7,6 +7,7 @@ from oslo_config import cfg
 
 from nova_vqos.conf import agent
 from nova_vqos.conf import manage
+from nova_vqos.conf import vendordata
 from nova_vqos.conf import vqos
 
 
@@ -14,4 +15,5 @@ def list_opts() -> list[tuple[cfg.OptGroup | None, Sequence[cfg.Opt]]]:
     """Pairs of a group and its options."""
     return [(None, agent.HOST_OPTS),
             (vqos.GROUP, vqos.OPTS), (agent.GROUP, agent.OPTS),
-            (manage.GROUP, manage.OPTS)]
+            (manage.GROUP, manage.OPTS),
+            (vendordata.GROUP, vendordata.OPTS)]

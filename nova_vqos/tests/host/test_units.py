@@ -11,7 +11,7 @@ from nova_vqos_lab import process
 
 # From 0 (confined) to 10; each release of systemd counts a little differently.
 @pytest.mark.parametrize('name', [
-    'agent', 'helper', 'partition', 'probe', 'verify'])
+    'agent', 'helper', 'partition', 'probe', 'vendordata', 'verify'])
 def test_systemd_finds_little_exposed(name):
     if shutil.which('systemd-analyze') is None:
         pytest.skip('the package systemd is missing')

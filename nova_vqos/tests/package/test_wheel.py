@@ -60,6 +60,7 @@ def test_it_has_every_file_but_the_tests(source):
             'nova-vqos-helper.service', 'nova-vqos-helper.socket',
             'nova-vqos-partition.service', 'nova-vqos-partition.timer',
             'nova-vqos-probe.service', 'nova-vqos.sysusers',
+            'nova-vqos-vendordata.service',
             'nova-vqos-verify.service', 'nova-vqos-verify.timer',
             'nova-vqos.rules.yml', '50-nova-vqos.rules', 'vqosidle.slice'))}
     for name, path in wanted.items():

@@ -109,6 +109,7 @@ def test_the_hook_takes_its_sample():
     ('nova-vqos-agent.service', '[Service]'),
     ('nova-vqos-partition.service', '[Service]'),
     ('nova-vqos-partition.timer', '[Timer]'),
+    ('nova-vqos-vendordata.service', '[Service]'),
     ('nova-vqos-verify.service', '[Service]'),
     ('nova-vqos-verify.timer', '[Timer]'),
     ('vqosidle.slice', '[Slice]')])

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hangs, and what is asked often, costs no more than it may."""
+
+import threading
+import time
+
+import pytest
+
+from nova_vqos.agent import messages
+from nova_vqos.tests.fixtures import fakes
+from nova_vqos.vendordata import answers
+from nova_vqos.vendordata import figures
+from nova_vqos.vendordata import lookup
+
+LIMIT_S = 20
+FOUND = lookup.Found('p', figures.of(messages.ServerDetail(
+    server_uuid=fakes.UUID, entitled_cu=60)))
+
+
+class Source:
+    """Looks up.
+
+    :ivar asked: UUIDs, in order
+    :ivar hangs: those that are looked up until :meth:`release`
+    """
+
+    def __init__(self):
+        self.asked = []
+        self.hangs = set()
+        self.found = FOUND
+        self._released = threading.Event()
+
+    def release(self):
+        self._released.set()
+
+    def __call__(self, server_uuid):
+        self.asked.append(server_uuid)
+        if server_uuid in self.hangs:
+            self._released.wait(LIMIT_S)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture
+def source():
+    made = Source()
+    yield made
+    made.release()
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def asked(source, clock):
+    return answers.Answers(source, deadline_s=0.2, keep_s=10.0,
+                           most_lookups=2, clock=clock)
+
+
+def wait_until_idle():
+    end_s = time.monotonic() + LIMIT_S
+    while any(one.name == 'lookup' for one in threading.enumerate()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+class TestAnswers:
+    def test_the_same_again_for_a_while(self, asked, source, clock):
+        for _ in range(5):
+            assert asked.get('one', 'p') == FOUND.figures
+        clock.now_s += 9.9
+        asked.get('one', 'p')
+        assert source.asked == ['one']
+        clock.now_s += 0.1
+        asked.get('one', 'p')
+        assert source.asked == ['one', 'one']
+
+    def test_failures_are_kept_as_well(self, asked, source):
+        source.found = lookup.Found('p', figures.missing(
+            figures.Problem.NOT_RUNNING))
+        for _ in range(3):
+            assert asked.get('one', 'p').problem == 'not_running'
+        assert len(source.asked) == 1
+
+    def test_another_project_has_no_such_server(self, asked, source, caplog):
+        assert asked.get('one', 'another') is None
+        assert 'another' in caplog.text
+        assert asked.get('one', 'p') is not None
+        # Neither when it was kept.
+        assert asked.get('one', 'another') is None
+        assert source.asked == ['one']
+
+    @pytest.mark.parametrize('found', [
+        lookup.Found('p', figures.missing(figures.Problem.HOST_SILENT)),
+        lookup.Found('', FOUND.figures), None])
+    def test_nor_where_little_is_known(self, asked, source, found):
+        source.found = found
+        assert asked.get('one', 'another') is None
+
+    def test_while_nova_is_silent_nobody_reads_figures(self, asked, source):
+        source.found = lookup.Found('', figures.missing(
+            figures.Problem.NOVA_SILENT))
+        assert asked.get('one', 'another').problem == 'nova_silent'
+
+    def test_one_that_hangs_is_answered_for(self, asked, source):
+        source.hangs = {'one'}
+        begun_s = time.monotonic()
+        assert asked.get('one', 'p').problem == 'host_silent'
+        assert time.monotonic() - begun_s < LIMIT_S / 2
+        # And others are looked up.
+        assert asked.get('two', 'p') == FOUND.figures
+
+    def test_one_that_hangs_is_not_looked_up_again(self, asked, source,
+                                                   clock):
+        source.hangs = {'one'}
+        for _ in range(3):
+            asked.get('one', 'p')
+            clock.now_s += 100
+        assert source.asked == ['one']
+        source.release()
+        wait_until_idle()
+        assert asked.get('one', 'p') == FOUND.figures
+
+    def test_no_more_than_so_many_at_once(self, asked, source):
+        source.hangs = {'one', 'two'}
+        for server in ('one', 'two', 'three'):
+            found = asked.get(server, 'p')
+        assert found.problem == 'busy'
+        assert source.asked == ['one', 'two']
+        source.release()
+        wait_until_idle()
+        assert asked.get('three', 'p') == FOUND.figures
+
+    def test_an_unexpected_error_is_an_answer(self, asked, source, caplog):
+        source.found = RuntimeError('x')
+        assert asked.get('one', 'p').problem == 'host_silent'
+        assert 'RuntimeError' in caplog.text
+        source.found = FOUND
+        assert asked.get('two', 'p') == FOUND.figures
+
+    def test_many_that_ask_for_one_server_are_one_lookup(self, source):
+        asked = answers.Answers(source, deadline_s=LIMIT_S, keep_s=10.0,
+                                most_lookups=1)
+        source.hangs = {'one'}
+        found = []
+        threads = [threading.Thread(
+            target=lambda: found.append(asked.get('one', 'p')))
+            for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        source.release()
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert found == [FOUND.figures] * 8
+        assert source.asked == ['one']
+
+    def test_old_answers_are_forgotten(self, asked, clock):
+        for number in range(50):
+            asked.get(f'server-{number}', 'p')
+            clock.now_s += 11
+        assert len(asked._entries) == 1
