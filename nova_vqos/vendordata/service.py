@@ -75,5 +75,7 @@ def _compute(conf: cfg.ConfigOpts) -> ty.Any:
         cacert=options.cafile, insecure=options.insecure,
         timeout=conf.vqos_vendordata.deadline_s)
     return adapter.Adapter(
-        session, service_type='compute', interface=options.interface,
+        session, service_type='compute',
+        # Clouds need not have an internal one.
+        interface=[options.interface, 'public'],
         region_name=options.region_name)

@@ -10,21 +10,10 @@ import pytest
 import requests
 
 from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import vendordata
 from nova_vqos.tests.functional import test_metrics
 
 LIMIT_S = 30
-CREDENTIALS = """\
-[keystone_authtoken]
-auth_type = password
-auth_url = http://127.0.0.1:1/v3
-www_authenticate_uri = http://127.0.0.1:1/v3
-username = vqos
-password = secret
-user_domain_name = Default
-project_name = service
-project_domain_name = Default
-service_token_roles_required = true
-"""
 
 
 @pytest.fixture
@@ -55,7 +44,8 @@ def start(tmp_path, port):
 def test_it_serves_until_it_is_ended(start, port):
     """Neither bus, Nova nor Keystone need be there when it starts."""
     process = start('[DEFAULT]\ntransport_url = rabbit://u:p@127.0.0.1:1/\n'
-                    f'[vqos_vendordata]\nlisten_port = {port}\n{CREDENTIALS}')
+                    f'[vqos_vendordata]\nlisten_port = {port}\n'
+                    + vendordata.CREDENTIALS)
     manage.wait_until(lambda: test_metrics.listens(port)
                       or process.poll() is not None)
     url = f'http://127.0.0.1:{port}/'
@@ -78,7 +68,7 @@ def test_it_serves_until_it_is_ended(start, port):
     ('[DEFAULT]\ntransport_url = fake://\n'
      '[keystone_authtoken]\nauth_type = password\n', 'auth_url'),
     ('[DEFAULT]\ntransport_url = fake://\n'
-     '[vqos_vendordata]\nlisten_address = here\n' + CREDENTIALS,
+     '[vqos_vendordata]\nlisten_address = here\n' + vendordata.CREDENTIALS,
      'listen_address')])
 def test_a_configuration_that_it_cannot_use(start, text, said):
     process = start(text)

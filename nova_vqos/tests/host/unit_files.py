@@ -12,6 +12,7 @@ AGENT = ETC / 'nova-vqos-agent.service'
 HELPER = ETC / 'nova-vqos-helper.service'
 SOCKET = ETC / 'nova-vqos-helper.socket'
 PROBE = ETC / 'nova-vqos-probe.service'
+VENDORDATA = ETC / 'nova-vqos-vendordata.service'
 #: What units may hide, and where this test's own files may well be.
 HIDDEN = ('/home', '/root', '/run/user', '/tmp', '/var/tmp')
 

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -103,11 +104,28 @@ def test_where_there_are_none(problem):
 
 
 @project.needs_checkout
-def test_the_tenants_page_has_each_field_and_problem():
-    page = (project.TOP / 'doc/source/reference/vendordata.rst').read_text()
-    for kind in (figures.Figures, figures.Io):
-        for field in dataclasses.fields(kind):
-            assert f'``{field.name}``' in page
-    for problem in figures.Problem:
-        assert f'``{problem.value}``' in page
-    assert f'version {figures.VERSION}' in page
+class TestReference:
+    PAGE = 'doc/source/reference/vendordata.rst'
+
+    @pytest.fixture
+    def page(self):
+        return (project.TOP / self.PAGE).read_text()
+
+    def test_it_explains_each_field_and_problem(self, page):
+        for kind in (figures.Figures, figures.Io):
+            for field in dataclasses.fields(kind):
+                assert f'``{field.name}``\n' in page
+        for problem in figures.Problem:
+            assert f'* - ``{problem.value}``\n' in page
+        assert f'version {figures.VERSION} ' in page
+
+    def test_its_example_is_an_answer(self, page, host):
+        found = re.search(r'code-block:: json\n\n((?: +.*\n|\n)+)', page)
+        host.begin(billing='charge', limit_share=1.0)
+        bill = host.use(times=2, emulator_ns=10**8).report
+        example, sent = json.loads(found[1]), read(make_server(bill=bill))
+        assert list(example) == list(sent)
+        assert list(example['io']) == list(sent['io'])
+        assert set(example['io']['used_cu_s']) == set(
+            sent['io']['used_cu_s'])
+        assert example['version'] == sent['version']
