@@ -32,6 +32,8 @@ EOT
 
 # shellcheck source=tools/lib/install.sh
 . "$TOP/tools/lib/install.sh"
+# shellcheck source=tools/lib/build.sh
+. "$TOP/tools/lib/build.sh"
 WORK=$TOP/build/package
 PYTHON=${PYTHON:-python3}
 # Of one run of tests.
@@ -52,28 +54,6 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ ${#versions[@]} -gt 0 ] || versions=("${NOVA_VERSIONS[@]}")
-
-# build: sdist and wheel of what git tracks here, as it is now, into
-# $WORK/dist, and the sdist's files into $WORK/sdist. From a copy, since pbr
-# leaves its own files where it builds.
-build() {
-    say "sdist, and the wheel from it"
-    git clone -q --shared --no-checkout "$TOP" "$WORK/source"
-    (cd "$TOP" && git ls-files -z | while IFS= read -r -d '' name; do
-        # What is deleted but not committed yet is no part of it.
-        if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\0' "$name"; fi
-    done | tar -c --null -T -) | tar -C "$WORK/source" -x
-    git -C "$WORK/source" add -A
-    "$PYTHON" -m venv --upgrade-deps "$WORK/build"
-    "$WORK/build/bin/pip" install -q -c "$TOP/constraints.txt" build
-    "$WORK/build/bin/python" -m build -o "$WORK/dist" "$WORK/source" \
-        >"$WORK/build.log" 2>&1 || {
-            cat "$WORK/build.log"
-            die 'the build failed'
-        }
-    mkdir "$WORK/sdist"
-    tar -xzf "$WORK"/dist/*.tar.gz -C "$WORK/sdist" --strip-components 1
-}
 
 # files_of ENVIRONMENT: directories, and files with their sums, but what Python
 # caches.
@@ -151,7 +131,7 @@ check() {
 rm -rf "$WORK"
 mkdir -p "$WORK"
 trap '[ -n "$keep" ] || rm -rf "$WORK"' EXIT
-build
+build "$WORK"
 "$TOP/tools/sbom.sh" "$WORK"/dist/*.whl
 sbom=$(echo "$TOP"/build/sbom/*.cdx.json)
 for version in "${versions[@]}"; do

@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher host-v2)
+ON_REQUEST=(fuzz versions upstream rating watcher host-v2 deb)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -138,6 +138,8 @@ run_fuzz() { run_pytest unit/fuzz --fuzz-minutes 10 "$@"; }
 run_functional() { run_pytest functional "$@"; }
 
 run_package() { "$TOP/tools/package.sh"; }
+
+run_deb() { "$TOP/tools/deb.sh"; }
 
 # begin LEVEL: in the background. join_levels prints its output.
 begin() {
