@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher host-v2 deb)
+ON_REQUEST=(fuzz versions upstream rating watcher host-v2 deb containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -88,7 +88,8 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-v2 | cloud | rating | watcher) ;;
+            unit | fuzz | functional | host | host-v2 | containers | cloud \\
+                | rating | watcher) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -140,6 +141,11 @@ run_functional() { run_pytest functional "$@"; }
 run_package() { "$TOP/tools/package.sh"; }
 
 run_deb() { "$TOP/tools/deb.sh"; }
+
+run_containers() {
+    may_run_hosts containers || return 0
+    "$TOP/tools/containers.sh" "$@"
+}
 
 # begin LEVEL: in the background. join_levels prints its output.
 begin() {

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's driver and its helper, with a socket between them."""
 
+import os
 import socket
+import stat
 import threading
 
 import libvirt
 import pytest
 
 from nova_vqos import units
+from nova_vqos.cmd import helper
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
@@ -43,10 +46,9 @@ def answering(session, target):
 def path(tmp_path, answering):
     """The socket of a helper that answers."""
     path = str(tmp_path / 'helper.sock')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(path)
-        listening.listen()
-
+    # What a helper that was killed left.
+    helper.make_socket(path).close()
+    with helper.make_socket(path) as listening:
         def serve():
             # It ends when the socket is shut down.
             with pytest.raises(OSError, match='Invalid argument'):
@@ -100,6 +102,17 @@ def test_a_fault_of_the_helper_ends_one_request_alone(asking, target):
         asking.pin(UUID, {0})
     target.result = None
     asking.check()
+
+
+def test_its_user_and_group_can_ask(path):
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+
+
+def test_it_says_where_it_cannot_listen(tmp_path, capsys):
+    config = tmp_path / 'nova-vqos.conf'
+    config.write_text('[vqos_agent]\nhelper_path = /nowhere/helper.sock\n')
+    assert helper.main(['--config-file', str(config), '--listen']) == 1
+    assert '/nowhere/helper.sock' in capsys.readouterr().err
 
 
 def test_without_a_helper_nothing_can_be_written(tmp_path):

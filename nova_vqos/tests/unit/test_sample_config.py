@@ -7,6 +7,7 @@ import re
 from oslo_config import cfg
 from oslo_config import generator
 import pytest
+import yaml
 
 from nova_vqos import units
 from nova_vqos.conf import agent
@@ -18,6 +19,9 @@ from nova_vqos.tests.fixtures import project
 
 GENERATOR = 'etc/oslo-config-generator/nova-vqos.conf'
 SAMPLE = 'etc/nova-vqos/nova-vqos.conf.sample'
+ROLE = 'deploy/ansible/roles/nova_vqos'
+# What setpriv takes to give the others away.
+TO_GIVE_UP = {'SETUID', 'SETGID', 'SETPCAP'}
 HOOK_SAMPLE = 'etc/nova-vqos/hook.conf'
 RENEW = (f'{SAMPLE} is not what the options are; from the top of the tree, '
          f'run: oslo-config-generator --config-file {GENERATOR}')
@@ -158,3 +162,22 @@ def test_the_verification_is_where_the_driver_looks():
     unit = project.sample('etc/systemd/nova-vqos-verify.service').read_text()
     assert f'--record {default_path.VERIFICATION}\n' in unit
     assert 'Slice=vqosidle.slice\n' in unit
+
+
+@project.needs_checkout
+@pytest.mark.parametrize('name', ['agent', 'helper', 'probe'])
+def test_containers_have_the_rights_of_the_units(name):
+    role = yaml.safe_load((project.TOP / ROLE / 'vars/main.yml').read_text())
+    (container,) = [one for one in role['nova_vqos_containers']
+                    if one['name'] == f'nova-vqos-{name}']
+    unit = (project.TOP / f'etc/systemd/nova-vqos-{name}.service').read_text()
+    bounding = set(re.search(r'^CapabilityBoundingSet=(.*)$', unit, re.M)[1]
+                   .replace('CAP_', '').split())
+    if name == 'agent':
+        assert '--ambient-caps -all,+sys_nice' in container['command']
+        assert bounding == {'SYS_NICE'}
+        bounding |= TO_GIVE_UP
+    assert set(container['capabilities']) == bounding
+    assert ('PrivateNetwork=yes' in unit) == (container['network'] == 'none')
+    start = re.search(r'^ExecStart=/usr/bin/(.*)$', unit, re.M)[1]
+    assert start in container['command']
