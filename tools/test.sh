@@ -56,9 +56,12 @@ for changes of what Nova sees of nova_vqos:
               under QEMU (root). It takes hours: it goes on where it was, and
               takes names of files and options of its own (-- --help); what
               came out is in build/host-v2
+  deb         the Debian packages, beside Debian's own Nova (root): tools/deb.sh
+  containers  the images of containers, and the role that deploys them, on a
+              host of the lab (root): tools/containers.sh
 
-unit, fuzz, functional, host, rating, watcher, host-v2 and cloud take arguments
-of pytest. A level that this machine cannot run is skipped, and the reason
+unit, fuzz, functional, host, rating, watcher, host-v2, containers and cloud
+take arguments of pytest. A level that this machine cannot run is skipped, and the reason
 printed; with CI=true it fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
@@ -88,7 +91,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-v2 | containers | cloud \\
+            unit | fuzz | functional | host | host-v2 | containers | cloud \
                 | rating | watcher) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2

@@ -15,7 +15,8 @@ site=/usr/lib/python3/dist-packages
 [ ! -e $site/nova_vqos/tests ] || fail 'the tests are installed'
 
 # Programs.
-for name in agent calibrate helper libvirt-hook manage partition probe status
+for name in agent calibrate helper libvirt-hook manage partition probe status \
+    vendordata
 do
     program=/usr/bin/nova-vqos-$name
     [ "$(dpkg-query -S "$program" | cut -d: -f1)" != '' ]
