@@ -171,16 +171,14 @@ HOST = (
               (f'nova_vqos_host_measured_reserve_cpu_units{_H}', 'measured'),
               (f'nova_vqos_host_unpaid_cpu_units{_H}', 'unpaid'))),
     Panel('Time for packets',
-          'Part of their time that the ten busiest pCPUs spend on packets and '
-          'timers; ksoftirqd has those that are too many to be done at once',
-          SHARE, (
+          'Part of their time that pCPUs spend on packets and timers; '
+          'ksoftirqd has those that are too many to be done at once', SHARE, (
+              (f'nova_vqos_host_softirq_ratio{_H}', 'busiest pCPU'),
               # Once a minute there is another value.
-              ('topk(10, rate('
-               f'nova_vqos_host_softirq_seconds_total{_H}[5m]))',
-               'pCPU {{pcpu}}'),
-              ('topk(10, rate('
-               f'nova_vqos_host_ksoftirqd_seconds_total{_H}[5m]) > 0)',
-               'ksoftirqd of {{pcpu}}'))),
+              (f'avg(rate(nova_vqos_host_softirq_seconds_total{_H}[5m]))',
+               'mean of all pCPUs'),
+              (f'max(rate(nova_vqos_host_ksoftirqd_seconds_total{_H}[5m]))',
+               'busiest ksoftirqd'))),
     Panel('Packets without time',
           'A second: dropped since a backlog was full, and polls that ended '
           'before all were delivered', COUNT, (

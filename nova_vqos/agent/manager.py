@@ -104,7 +104,7 @@ class AgentManager:
     @_checked
     def get_host(self, _context: object) -> messages.Host:
         """The state of the agent and of its host."""
-        report, stats = self._loop.host_report(), self._stats()
+        report, stats = _brief(self._loop.host_report()), self._stats()
         return primitives.extended(
             messages.Host, dataclasses.replace(
                 report, alarms=(*report.alarms, *stats.pop('alarms', ()))),
@@ -403,3 +403,12 @@ def _uuid(value: object) -> str:
         raise rpcapi.InvalidArgument(
             f'server_uuid is {repr(value)[:80]}, it must be a UUID'
         ) from error
+
+
+def _brief(report: messages.LoopReport) -> messages.LoopReport:
+    """Without figures of each pCPU: commands ask all hosts at once."""
+    capacity = report.capacity
+    if capacity is None or capacity.packets is None:
+        return report
+    return dataclasses.replace(report, capacity=dataclasses.replace(
+        capacity, packets=dataclasses.replace(capacity.packets, softirqs=())))

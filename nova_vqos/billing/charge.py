@@ -165,7 +165,7 @@ class _Seen:
     """An interval, in seconds of the entitlement.
 
     :ivar used_s: in all
-    :ivar io_s: for I/O, whoever asked for it
+    :ivar io_s: for its own I/O
     :ivar rest_s: beside the limit, or in spite of it
     :ivar excess_s: used above the entitlement, and for I/O; negative: unused
     :ivar balance_s: see Charge, at its end
@@ -202,7 +202,7 @@ class Control(abc.ABC):
     """What decides the limit of one server, and holds its debt.
 
     :ivar limit_share: the limit wanted, as a part of the entitlement
-    :ivar overdrawn: whether its I/O is more than it can pay for: than its
+    :ivar overdrawn: whether its own I/O is more than it can pay for: than its
         entitlement, or, with its limit at the floor and its debt growing, than
         the floor leaves
     :cvar credit_s: seconds of the entitlement up to which what was not used is
@@ -300,8 +300,7 @@ class Charge(Control):
         own, has_more = 1.0, False
         alarm = self._is_about_to_exceed()
         received_share = self._forecast_received()
-        if (alarm or received_share >= DEAD_BAND
-                or not self._keeps_within_by_itself()):
+        if alarm or not self._keeps_within_by_itself():
             has_more = self._has_more_io()
             own = self._wanted(alarm=alarm, has_more=has_more)
         wanted = terms.less_received(own, received_share)
@@ -330,8 +329,7 @@ class Charge(Control):
         self._share_before = self.limit_share
         self._seen.append(_Seen(interval.length_s, *(
             amount / terms.entitlement_cu for amount in (
-                interval.used_cu_s,
-                interval.io_cu_s + interval.received_cu_s, rest_cu_s,
+                interval.used_cu_s, interval.io_cu_s, rest_cu_s,
                 settled.excess_cu_s, self._balance_cu_s,
                 interval.received_cu_s))))
         # Their sums include it.

@@ -46,7 +46,7 @@ class PacketReport:
     :ivar squeezed_polls: that ended before all packets were delivered, since
         their time or budget was over
     :ivar saturated_pcpus: without time for more packets
-    :ivar softirqs: of each pCPU that is online
+    :ivar softirqs: of each pCPU that is online; for the host's metrics alone
     """
 
     softirq_share: float | None

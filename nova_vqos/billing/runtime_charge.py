@@ -45,7 +45,7 @@ class RuntimeCharge(charge.Control):
         settled = self._settle(terms, interval)
         whole_cu_s = terms.entitlement_cu * interval.length_s
         received_share = interval.received_cu_s / whole_cu_s
-        io_share = interval.io_cu_s / whole_cu_s + received_share
+        io_share = interval.io_cu_s / whole_cu_s
         part = min(1.0, interval.length_s / charge.WINDOW_S)
         self._io_share += (io_share - self._io_share) * part
         self._excess_share += (

@@ -157,7 +157,7 @@ class Biller:
         self._outbox = sender
         self._clock = clock
         self._books = books.Books(ledger)
-        # Servers with an account by default, as of the last whole round.
+        # Servers with an account by default that are billed.
         self._accounted: frozenset[str] = frozenset()
         self.transfer = transfer.AccountTransfer(
             self._books, sender, host, clock=clock, utc=utc)
@@ -233,8 +233,8 @@ class Biller:
         :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
         :param off: UUIDs of servers whose flavor ended billing
         :param sources: by UUID, the hosts that servers came from
-        :param is_whole: False: to_bill has no servers with an account by
-            default; those of the last whole round stay as they are
+        :param is_whole: False: of servers with an account by default to_bill
+            has only some; the others stay as they are
         :returns: by UUID; without servers that could not be read now
         :raises nova_vqos.hypervisor.base.HypervisorError: when nothing could
             be read
@@ -242,11 +242,11 @@ class Biller:
         self._books.open()
         self.transfer.sources = sources
         wanted = {subject.uuid: subject for subject in to_bill}
-        if is_whole:
-            self._accounted = frozenset(
-                uuid for uuid, subject in wanted.items()
-                if subject.is_default)
-        kept = wanted.keys() | self._accounted.intersection(running)
+        by_default = frozenset(uuid for uuid, subject in wanted.items()
+                               if subject.is_default)
+        self._accounted = (by_default if is_whole else by_default.union(
+            self._accounted.intersection(running).difference(off)))
+        kept = wanted.keys() | self._accounted
         for uuid in self._books.running.keys() - kept:
             self._send_last(uuid, self._books.end(uuid, off=uuid in off))
         self._failing &= kept
@@ -273,7 +273,9 @@ class Biller:
             self._books.store()
             self.transfer.send_answers()
         self._books.prune(running, self._clock())
-        if pcpu_cu:
+        # What accounts by default add is of the time since the last whole
+        # round: so is what they are compared with.
+        if pcpu_cu and is_whole:
             self._read_host(pcpu_cu)
         return billed
 
@@ -330,8 +332,12 @@ class Biller:
     def _bill(self, subject: Billable, reading: usage.Usage,
               this_round: _Round) -> Billed:
         book = self._books.running.get(subject.uuid)
+        # What it used before its flavor had it pay.
+        is_free = book is not None and book.control is None
         if book is None:
             book = self._books.begin(subject.uuid, subject.origin)
+        if subject.is_default:
+            self._send_last(subject.uuid, book)
         if not (subject.is_default or book.is_claimed):
             book.is_claimed = True
             self.transfer.begin(subject.uuid, accounts.cu_us(
@@ -355,7 +361,9 @@ class Biller:
         book.rolling = self._rolling.add(
             subject.uuid, reading.read_at_s, bill.length_s,
             sum(used_cu_us.values()))
-        self._charge(book, subject, used_cu_us, bill, this_round.charged_s)
+        if not is_free:
+            self._charge(book, subject, used_cu_us, bill,
+                         this_round.charged_s)
         self._log_unmodelled(book, subject, bill, this_round.costs)
         self._books.store_later(book.account)
         book.report = self._report(book, subject)
@@ -418,7 +426,7 @@ class Biller:
             disk_requests=bill.disk_requests, disk_bytes=bill.disk_bytes)
         if book.is_overdrawn and not before:
             LOG.warning('I/O of server %s (%s) exceeds what its %d CU can pay '
-                        'for; capped at the floor of %.0f %%', subject.uuid,
+                        'for; it is limited to %.0f %% of them', subject.uuid,
                         subject.name, subject.entitlement_cu,
                         100 * control.limit_share)
             self._outbox.notify(
@@ -429,16 +437,18 @@ class Biller:
     def _log_unmodelled(book: books.Book, subject: Billable,
                         bill: meter.Bill,
                         costs: io_costs.IoCosts | None) -> None:
-        new = bill.unmodelled - book.unmodelled
-        if not new:
+        book.unmodelled |= bill.unmodelled
+        new = book.unmodelled - book.warned
+        # What has an account by default gets no charge that could be wrong.
+        if subject.is_default or not new:
             return
-        book.unmodelled |= new
+        book.warned |= new
         reason = ('the profile has no I/O costs' if costs is None else
                   'the profile has no costs for these')
-        LOG.log(logging.DEBUG if subject.is_default else logging.WARNING,
-                "Server %s (%s) is billed for its threads' CPU time, but not "
-                'for the kernel time of: %s: %s', subject.uuid, subject.name,
-                '; '.join(sorted(new)), reason)
+        LOG.warning(
+            "Server %s (%s) is billed for its threads' CPU time, but not for "
+            'the kernel time of: %s: %s', subject.uuid, subject.name,
+            '; '.join(sorted(new)), reason)
 
     def _report(self, book: books.Book,
                 subject: Billable) -> messages.Bill:

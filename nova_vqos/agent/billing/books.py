@@ -38,6 +38,7 @@ class Book:
     :ivar lately: used in the last interval by component, in CU
     :ivar rolling: mean use in the last four hours; None: there was no bill
     :ivar unmodelled: see :class:`nova_vqos.billing.meter.Bill`, so far
+    :ivar warned: what of that was logged
     :ivar bridges: what the bridges of its interfaces had passed at the latest
         bill, by interface
     :ivar report: the latest bill; None: there was none
@@ -54,6 +55,7 @@ class Book:
         self.lately: dict[str, float] = {}
         self.rolling: rolling.Mean | None = None
         self.unmodelled: frozenset[str] = frozenset()
+        self.warned: frozenset[str] = frozenset()
         self.bridges: Mapping[str, usage.BridgeTraffic] = {}
         self.report: messages.Bill | None = None
 

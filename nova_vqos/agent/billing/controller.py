@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 _LONGEST_UNREAD_S = 60.0
 # Accounts by default are brought up to date in the first interval afterwards.
 # What costs is to touch a server (doc/source/contributor/flows.rst): so no
-# other interval touches these.
+# other interval touches these, but those that were not billed yet.
 _ACCOUNTS_INTERVAL_S = 31.0
 
 
@@ -127,6 +127,9 @@ class BillState:
         if self.is_off:
             self.bill = self.billed_at_s = None
             self.record_unread(server, '')
+        elif self.is_default:
+            # Nobody waits for its bill.
+            self.unread = ''
         elif self._was_off:
             self.since_s = now_s
         self._was_off = self.is_off
@@ -175,10 +178,11 @@ class BillingController(controller.Controller):
         self._sources = sources
         self._states = known.states(BillState)
         self._now_s = float('-inf')
-        # Those that are billed, or charged, and those with an account by
-        # default.
+        # Those that are billed, or charged, those with an account by default,
+        # and what of these has no bill yet.
         self._billed: set[servers.Server] = set()
         self._accounted: set[servers.Server] = set()
+        self._unbilled: set[servers.Server] = set()
         self._accounts_at_s = float('-inf')
         # The profile whose costs of I/O were found to be nonsense.
         self._refused_id = ''
@@ -210,16 +214,17 @@ class BillingController(controller.Controller):
             self._limits.forget(server)
         if not (server.is_charged(terms) and self._biller.options.throttles):
             self._disks.want(server, None)
-        before = server in self._billed, server in self._accounted
-        self._billed.discard(server)
-        self._accounted.discard(server)
+        was_billed = server in self._billed
+        for each in self._billed, self._accounted, self._unbilled:
+            each.discard(server)
         if state.is_default:
             self._accounted.add(server)
+            if state.bill is None:
+                self._unbilled.add(server)
         elif not state.is_off:
             self._billed.add(server)
-        if before != (server in self._billed, server in self._accounted):
+        if was_billed != (server in self._billed):
             state.billed_at_s = None
-            self._accounts_at_s = float('-inf')
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Bill all servers that are to be, if it is time to."""
@@ -235,17 +240,17 @@ class BillingController(controller.Controller):
         if self._job.busy:
             return
         is_whole = now_s >= self._accounts_at_s
+        self._unbilled = self._running(self._unbilled)
         if is_whole:
             self._accounted = self._running(self._accounted)
         to_bill = {
             server: usage for server in (
-                *self._billed, *(self._accounted if is_whole else ()))
+                *self._billed,
+                *(self._accounted if is_whole else self._unbilled))
             if (usage := self._billable(server, terms)) is not None}
         if not biller.begin_interval(now_s, to_bill.values(),
                                      is_whole=is_whole):
             return
-        if is_whole:
-            self._accounts_at_s = now_s + _ACCOUNTS_INTERVAL_S
         self._job.begin(
             functools.partial(
                 biller.bill_all, tuple(to_bill.values()),
@@ -256,7 +261,7 @@ class BillingController(controller.Controller):
                     and server.dd_billing == servers.NO_BILLING
                     and self._states[server].is_off),
                 self._sources(), is_whole=is_whole),
-            functools.partial(self._apply_bills, tuple(to_bill)))
+            functools.partial(self._apply_bills, tuple(to_bill), is_whole))
 
     def status(self) -> controller.Status:
         """What of ``vqos:dd_billing`` works, and what is wrong."""
@@ -372,13 +377,16 @@ class BillingController(controller.Controller):
                             '%s', error)
             return None
 
-    def _apply_bills(self, billed: tuple[servers.Server, ...],
+    def _apply_bills(self, billed: tuple[servers.Server, ...], is_whole: bool,
                      bills: dict[str, billers.Billed]) -> None:
+        if is_whole:
+            self._accounts_at_s = self._now_s + _ACCOUNTS_INTERVAL_S
         for server in billed:
             bill = bills.get(server.uuid)
             if bill is None or self._servers.get(server.uuid) is not server:
                 continue
             self._states[server].record_bill(server, bill.report, self._now_s)
+            self._unbilled.discard(server)
             if bill.limit_share is not None:
                 self._limits.change(server, bill.limit_share)
             self._disks.want(server, bill.disk_limit)

@@ -37,20 +37,24 @@ class StatisticsReader:
         self._interface_io = bulk.BulkReader()
         self._qemus = qemus
         self._schedule = bulk.Schedule()
+        # The domains that there are, and those of the last reading.
+        self._present: Container[str] = frozenset()
+        self._seen_present: Container[str] = self._present
         # A connection, and libvirt's domains on it by UUID.
         self._seen: tuple[ty.Any, dict[str, ty.Any]] = None, {}
 
     def retain(self, uuids: Container[str]) -> None:
-        """Forget all other domains."""
-        with self._lock:
-            self._unreadable = {uuid for uuid in self._unreadable
-                                if uuid in uuids}
-            self._schedule.retain(uuids)
+        """Forget all other domains, before the next reading.
+
+        NOTE: called by the loop, which must not wait for a reading.
+        """
+        self._present = uuids
 
     def read(self, uuids: Collection[str], idle: Mapping[str, base.Idle]
              ) -> Mapping[str, usage.Usage]:
         """As :meth:`base.UsageDriver.usages`."""
         with self._lock:
+            self._forget_others()
             due = {uuid for uuid in uuids
                    if self._is_due(uuid, idle.get(uuid))}
         if not due:
@@ -70,6 +74,15 @@ class StatisticsReader:
             if disks is not None:
                 self._schedule.record(uuid, *_moment(known[uuid]))
         return known
+
+    def _forget_others(self) -> None:
+        present = self._present
+        if present is self._seen_present:
+            return
+        self._seen_present = present
+        self._unreadable = {uuid for uuid in self._unreadable
+                            if uuid in present}
+        self._schedule.retain(present)
 
     def _is_due(self, uuid: str, idle: base.Idle | None) -> bool:
         """Whether a domain is to be read: one counter shows what it used."""

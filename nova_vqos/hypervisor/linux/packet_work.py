@@ -71,8 +71,8 @@ class _Ksoftirqds:
     def read(self, pcpus: Collection[int]) -> dict[int, int]:
         """:returns: CPU time in ns by pCPU, of those that are shown"""
         if self._pcpus != pcpus:
-            self._pcpus = frozenset(pcpus)
             self._tids = self._find()
+            self._pcpus = frozenset(pcpus)
         found = {}
         for pcpu, tid in self._tids.items():
             with contextlib.suppress(OSError, ValueError), open(

@@ -62,6 +62,19 @@ def test_no_flood_takes_a_server_below_its_floor(kind, floor, received_floor,
 
 
 @kinds
+def test_at_a_floor_of_all_they_take_nothing(kind):
+    """Nor does its own I/O, within its units."""
+    control = kind()
+    for _ in range(60):
+        control.step(terms(0.1, 1.0), charge.Interval(
+            INTERVAL_S, 0.2 * ENTITLEMENT_CU * INTERVAL_S, 0.0,
+            0.1 * ENTITLEMENT_CU * INTERVAL_S,
+            received_cu_s=5 * ENTITLEMENT_CU * INTERVAL_S))
+        assert control.limit_share == 1.0
+        assert not control.overdrawn
+
+
+@kinds
 def test_its_own_io_does(kind):
     """Down to the floor of what it pays itself, flooded or not."""
     *_, flooded = limits(kind(), terms(0.25, 0.75), *[2.0] * 60)

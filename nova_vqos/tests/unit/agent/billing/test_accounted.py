@@ -44,10 +44,10 @@ def used(world):
 class TestWho:
     def test_one_with_units_is_accounted(self, world):
         world.run(specs=SPECS)
-        world.use(40, emulator_ns=10**8)
+        world.use(100, emulator_ns=10**8)
         bill = world.report()['bill']
         assert bill['billing'] == 'account'
-        assert bill['used_cu_s']['emulator'] == pytest.approx(400, abs=100)
+        assert bill['used_cu_s']['emulator'] == pytest.approx(1000, abs=330)
         assert bill['limit_cu'] is None
         assert bill['debt_cu_s'] == 0
         # What its flavor says stays.
@@ -158,7 +158,33 @@ class TestWhen:
     def test_a_new_one_is_billed_at_once(self, world, reads):
         world.run(fakes.OTHER_UUID, specs=SPECS)
         world.tick(4)
-        assert reads == [{fakes.UUID, fakes.OTHER_UUID}]
+        assert reads == [{fakes.OTHER_UUID}]
+        # Its book stays open, and others do not wait longer for it.
+        world.tick(60)
+        assert 2 <= reads.count({fakes.UUID, fakes.OTHER_UUID}) <= 3
+        assert fakes.OTHER_UUID in world.host.idle
+
+    def test_one_that_cannot_be_read_at_first_does_not_wait(self, world,
+                                                            reads):
+        world.boot(fakes.OTHER_UUID, specs=SPECS)
+        reading = world.host.used.pop(fakes.OTHER_UUID)
+        world.start()
+        world.tick(10)
+        assert world.report(fakes.OTHER_UUID)['bill'] is None
+        world.host.used[fakes.OTHER_UUID] = reading
+        world.tick(3)
+        assert world.report(fakes.OTHER_UUID)['bill'] is not None
+
+    def test_switched_off_it_is_closed_at_once(self, world, reads):
+        world.run(fakes.OTHER_UUID)
+        world.set_billing('off')
+        world.tick(3)
+        world.host.describe_as(extra_specs=SPECS)
+        world.host.event(base.EventKind.CHANGED, detail='metadata')
+        world.settle()
+        while not any(fakes.UUID in read for read in reads):
+            world.tick()
+        assert fakes.UUID not in world.host.idle
 
     def test_others_are_billed_in_between(self, world, reads):
         world.run(fakes.OTHER_UUID)
@@ -205,10 +231,36 @@ class TestAskedForLater:
         world.use(60, vcpu_ns=6 * 10**8, emulator_ns=2 * 10**8)
         world.set_billing('charge')
         world.tick(3)
-        assert world.report()['bill']['debt_cu_s'] < 300
+        assert world.report()['bill']['billing'] == 'charge'
+        assert world.report()['bill']['debt_cu_s'] == 0
         world.busy(60)
         assert world.report()['bill']['debt_cu_s'] > 0
         assert world.domain().quota_us is not None
+
+    def test_its_usage_is_sent_before_nobody_asks(self, world):
+        world.run(specs=fakes.make_specs(dd_billing='account'))
+        world.use(40, emulator_ns=10**8)
+        assert world.outbox.usages == []
+        world.host.describe_as(extra_specs=SPECS)
+        world.host.event(base.EventKind.CHANGED, detail='metadata')
+        world.settle()
+        world.tick(60)
+        (last,) = world.outbox.usages
+        assert last['used_cu_s']['emulator'] == pytest.approx(400, abs=30)
+        world.use(4000)
+        assert len(world.outbox.usages) == 1
+
+    def test_an_alarm_of_it_ends_when_nobody_asks(self, world):
+        world.run(specs=fakes.make_specs(dd_billing='account'))
+        world.tick(5)
+        del world.host.used[fakes.UUID]
+        world.tick(90)
+        assert 'cannot be read' in ''.join(world.host_report()['alarms'])
+        world.host.describe_as(extra_specs=SPECS)
+        world.host.event(base.EventKind.CHANGED, detail='metadata')
+        world.settle()
+        world.tick(5)
+        assert world.host_report()['alarms'] == []
 
     def test_a_debt_stays_where_it_is_while_nobody_asks(self, world):
         world.run()
