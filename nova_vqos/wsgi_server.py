@@ -7,6 +7,7 @@ time, each within a limit.
 
 from collections.abc import Callable
 import contextlib
+import dataclasses
 import logging
 import socket
 import socketserver
@@ -21,12 +22,15 @@ LOG = logging.getLogger(__name__)
 RETRY_S = 30.0
 
 _CUT_OFF_INTERVAL_S = 0.5
+# Within which the thread of a client that is cut off ends, unless it works.
+_END_S = 0.1
 
 
 class Limits(ty.NamedTuple):
     """What a server does for clients at the most.
 
-    :ivar requests: at once
+    :ivar requests: at once, and so many threads: one counts until it ends,
+        also when its client is gone
     :ivar longest_s: of a request, from the connection to its end
     :ivar slow_s: a client that has asked nothing, or asked so long ago and
         still reads, makes room for others
@@ -108,6 +112,20 @@ class Endpoint:
                 server.handle_next()
 
 
+@dataclasses.dataclass(slots=True)
+class _Client:
+    """A connection, whose thread runs.
+
+    :ivar until_s: when it is cut off
+    :ivar asked_at_s: when it had made its request
+    :ivar cut_off: whether it was
+    """
+
+    until_s: float
+    asked_at_s: float = 0.0
+    cut_off: bool = False
+
+
 class _Handler(simple_server.WSGIRequestHandler):
     # For each byte that is waited for.
     timeout = 5.0
@@ -137,11 +155,9 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         self.address_family = (
             socket.AF_INET6 if ':' in address else socket.AF_INET)
         self._limits = limits
-        # Clients in the order in which they came; the second has those that
-        # have made their request.
-        self._until_s: dict[socket.socket, float] = {}
-        self._asked_at_s: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
+        # In the order in which they came.
+        self._clients: dict[socket.socket, _Client] = {}
+        self._one_ended = threading.Condition()
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
@@ -154,11 +170,11 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     def process_request(self, request: ty.Any, client_address: ty.Any
                         ) -> None:
         """Answer in a thread of its own, or not at all."""
-        with self._lock:
-            accepted = (len(self._until_s) < self._limits.requests
+        with self._one_ended:
+            accepted = (len(self._clients) < self._limits.requests
                         or self._make_room())
             if accepted:
-                self._until_s[request] = (
+                self._clients[request] = _Client(
                     time.monotonic() + self._limits.longest_s)
         if accepted:
             super().process_request(request, client_address)
@@ -167,32 +183,35 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
 
     def record_asked(self, request: socket.socket) -> None:
         """Record that a client has made its request."""
-        with self._lock:
-            if request in self._until_s:
-                self._asked_at_s[request] = time.monotonic()
+        with self._one_ended:
+            self._clients[request].asked_at_s = time.monotonic()
 
     def _make_room(self) -> bool:
         """Cut off the first client that has asked nothing, or reads slowly.
 
         Otherwise a few silent clients could keep all others out.
 
-        :returns: whether there was one
+        :returns: whether there is room: not while its thread works on
         """
         before_s = time.monotonic() - self._limits.slow_s
-        for request in self._until_s:
-            if self._asked_at_s.get(request, 0.0) < before_s:
-                self._until_s.pop(request)
-                self._asked_at_s.pop(request, None)
-                _shut_down(request)
-                return True
-        return False
+        slow = next((one for one, client in self._clients.items()
+                     if not client.cut_off and client.asked_at_s < before_s),
+                    None)
+        if slow is None:
+            return False
+        _cut_off(slow, self._clients[slow])
+        return self._one_ended.wait_for(
+            lambda: slow not in self._clients, _END_S)
 
     def shutdown_request(self, request: ty.Any) -> None:
-        """Close a connection, whether it was answered or not."""
-        with self._lock:
-            self._until_s.pop(request, None)
-            self._asked_at_s.pop(request, None)
+        """Close a connection, whether it was answered or not.
+
+        It is the last thing that a thread does.
+        """
         super().shutdown_request(request)
+        with self._one_ended:
+            self._clients.pop(request, None)
+            self._one_ended.notify()
 
     def handle_next(self) -> None:
         """Wait for a request, and have it answered.
@@ -200,9 +219,9 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         NOTE: not serve_forever(), which wakes up twice a second to see whether
         it was shut down. So does this as long as any client is to be cut off.
         """
-        self.timeout = _CUT_OFF_INTERVAL_S if self._until_s else None
+        self.timeout = _CUT_OFF_INTERVAL_S if self._clients else None
         self.handle_request()
-        self._cut_off()
+        self._cut_off_late()
 
     def end_wait(self) -> None:
         """End the wait for a request."""
@@ -210,14 +229,13 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
-    def _cut_off(self) -> None:
+    def _cut_off_late(self) -> None:
         """Cut off clients that take too long."""
         now_s = time.monotonic()
-        with self._lock:
-            late = [request for request, until_s in self._until_s.items()
-                    if now_s > until_s]
-            for request in late:
-                _shut_down(request)
+        with self._one_ended:
+            for request, client in self._clients.items():
+                if now_s > client.until_s and not client.cut_off:
+                    _cut_off(request, client)
 
     def handle_error(self, request: ty.Any, client_address: ty.Any) -> None:
         """A client that hangs up is no error of ours."""
@@ -225,7 +243,8 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
                   sys.exception())
 
 
-def _shut_down(request: socket.socket) -> None:
+def _cut_off(request: socket.socket, client: _Client) -> None:
+    client.cut_off = True
     # The client may have closed it.
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)

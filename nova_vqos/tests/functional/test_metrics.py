@@ -123,6 +123,21 @@ class TestThoseWhoAsk:
         assert 1 <= answers.count(200) <= 16
         assert fetch(port)[0] == 200
 
+    def test_a_thread_counts_until_it_ends(self, serve):
+        """Also when nobody waits for what it works on."""
+        asked = Slow()
+        port = serve(asked, requests=4, slow_s=0.0, longest_s=0.2)
+        before = threading.active_count()
+        for _ in range(12):
+            with connected(port) as one:
+                one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
+                # It is cut off, as it has to wait.
+                one.settimeout(LIMIT_S)
+                assert not read_all(one)
+        assert threading.active_count() - before <= 4
+        asked.release.set()
+        manage.wait_until(lambda: answers(port))
+
     def test_who_says_nothing_is_cut_off(self, agent, serve):
         port = serve(agent.page, longest_s=0.2)
         silent = [connected(port)
@@ -179,6 +194,15 @@ class TestThoseWhoAsk:
 
 def connected(port):
     return socket.create_connection(('127.0.0.1', port))
+
+
+def read_all(connection):
+    """What is sent until the end, or a reset."""
+    found = b''
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(1000):
+            found += part
+    return found
 
 
 def fetch(port, **headers):
