@@ -116,7 +116,7 @@ class Fleet:
             host: [] for host in sorted(hosts)}
         for one, (host, cell) in zip(found, questions, strict=True):
             answers[host].append(
-                one or Answer(host, cell, None, self._no_answer()))
+                one or Answer(host, cell, None, _no_answer(self._timeout_s)))
         return [_best(of_host) for of_host in answers.values()]
 
     def _dead_buses(self, cells: Iterable[str]) -> dict[str, str]:
@@ -148,22 +148,29 @@ class Fleet:
                 host, method, timeout=self._timeout_s, version=_LEAST_VERSION,
                 at_least_once=True, **arguments)
         except Exception as error:
-            return Answer(host, cell, None, self._reason(error))
+            return Answer(host, cell, None, reason(error, self._timeout_s))
         return Answer(host, cell, value, '')
 
-    def _no_answer(self) -> str:
-        return f'no answer within {self._timeout_s:g} s'
 
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, oslo_messaging.MessagingTimeout):
-            return self._no_answer()
-        if isinstance(error, oslo_messaging.MessageUndeliverable):
-            return NO_AGENT
-        if isinstance(error, primitives.MessageInvalid):
-            return f'its answer cannot be read: {error}'
-        if rpcapi.is_too_old(error):
-            return TOO_OLD
-        return one_line(getattr(error, 'value', None) or error)
+def reason(error: Exception, timeout_s: float) -> str:
+    """Why an agent gave no answer, for operators.
+
+    :param error: of :meth:`rpcapi.AgentAPI.call`
+    :param timeout_s: for which it was waited for
+    """
+    if isinstance(error, oslo_messaging.MessagingTimeout):
+        return _no_answer(timeout_s)
+    if isinstance(error, oslo_messaging.MessageUndeliverable):
+        return NO_AGENT
+    if isinstance(error, primitives.MessageInvalid):
+        return f'its answer cannot be read: {error}'
+    if rpcapi.is_too_old(error):
+        return TOO_OLD
+    return one_line(getattr(error, 'value', None) or error)
+
+
+def _no_answer(timeout_s: float) -> str:
+    return f'no answer within {timeout_s:g} s'
 
 
 def _at_once(jobs: Sequence[Callable[[], _Outcome]],

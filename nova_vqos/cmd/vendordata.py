@@ -59,9 +59,9 @@ def main(argv: list[str] | None = None) -> int:
         conf, config_file=given.config_file,
         connect=lambda: cloud.connect(None), timeout_s=None)
     try:
-        agents = connected.fleet().apis.values()
+        apis = connected.fleet().apis
         logging.setup(conf, 'nova_vqos')
-        endpoint = service.make(conf, agents)
+        endpoint = service.make(conf, apis)
     except (errors.ManageError, service.ConfigurationInvalid) as error:
         print(f'{PROGRAM}: {error}', file=sys.stderr)
         return 1

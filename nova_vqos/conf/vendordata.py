@@ -38,8 +38,8 @@ TCP port on which the service listens.
         min=0.1,
         max=60.0,
         help="""
-Time, in seconds, within which the service answers, whether or not Nova's API
-and the agent of the server's host do.
+Time, in seconds, within which the service answers, whether or not Keystone,
+Nova's API and the agent of the server's host do.
 
 Must be shorter than ``[api] vendordata_dynamic_read_timeout`` of nova.conf,
 which is 5 seconds by default: otherwise Nova gives up first, and the guest
@@ -55,7 +55,8 @@ Time, in seconds, for which the service gives the same answer again.
 
 Nova asks the service each time that a guest reads its vendordata. So however
 often a guest reads, its host's agent is asked once in this time. An agent
-samples a server's CPU time every ``[vqos_agent] sample_interval_s``.
+samples a server's CPU time every ``[vqos_agent] sample_interval_s``. A host
+that was silent is left alone for as long.
 """),
     cfg.IntOpt(
         'most_lookups',
@@ -63,7 +64,8 @@ samples a server's CPU time every ``[vqos_agent] sample_interval_s``.
         min=1,
         max=256,
         help="""
-Number of servers whose figures are looked up at once.
+Number of servers whose figures are looked up at once; a quarter of it, but at
+least one, for the servers of one host.
 
 Requests beyond that are answered with the problem ``busy`` at once.
 """),

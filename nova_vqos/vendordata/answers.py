@@ -8,6 +8,7 @@ once; what hangs is left alone, and counts until it ends.
 
 from collections.abc import Callable
 from concurrent import futures
+import functools
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ import typing as ty
 
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
+from nova_vqos.vendordata import workers
 
 LOG = logging.getLogger(__name__)
 
@@ -30,28 +32,26 @@ class Answers:
     """The figures of any server."""
 
     def __init__(self, look_up: Callable[[str], lookup.Found | None], *,
-                 deadline_s: float, keep_s: float, most_lookups: int,
+                 keep_s: float, most_lookups: int,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """
         :param look_up: see :class:`lookup.Lookup`
-        :param deadline_s: after which there is an answer, whatever it is
         :param keep_s: for which an answer is given again
         :param most_lookups: at once
         :param clock: in seconds
         """
         self._look_up = look_up
-        self._deadline_s = deadline_s
         self._keep_s = keep_s
-        self._most_lookups = most_lookups
+        self._workers = workers.Workers('lookup', most_lookups)
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
-        self._running = 0
 
-    def get(self, server_uuid: str, project_id: str
+    def get(self, server_uuid: str, project_id: str, wait_s: float
             ) -> figures.Figures | None:
         """The figures of a server of this project.
 
+        :param wait_s: after which there is an answer, whatever it is
         :returns: None: the project has no such server
         """
         with self._lock:
@@ -59,7 +59,7 @@ class Answers:
         if future is None:
             return figures.missing(figures.Problem.BUSY)
         try:
-            found = future.result(self._deadline_s)
+            found = future.result(wait_s)
         except TimeoutError:
             return figures.missing(figures.Problem.HOST_SILENT)
         if found is None:
@@ -78,29 +78,28 @@ class Answers:
         known = self._entries.get(server_uuid)
         if known is not None and self._holds(known, now_s):
             return known.future
-        if self._running >= self._most_lookups:
-            return None
         self._entries = {uuid: entry for uuid, entry in self._entries.items()
                          if self._holds(entry, now_s)}
-        future: _Future = futures.Future()
-        self._entries[server_uuid] = _Entry(future, now_s)
-        self._running += 1
-        threading.Thread(target=self._work, args=(server_uuid, future),
-                         name='lookup', daemon=True).start()
+        future = self._workers.start(
+            functools.partial(self._found, server_uuid))
+        if future is not None:
+            self._entries[server_uuid] = _Entry(future, now_s)
         return future
 
     def _holds(self, entry: _Entry, now_s: float) -> bool:
-        return (not entry.future.done()
-                or now_s - entry.begun_at_s < self._keep_s)
+        if not entry.future.done():
+            return True
+        found = entry.future.result()
+        # That may have changed by now.
+        is_busy = found is not None and (
+            found.figures.problem == figures.Problem.BUSY)
+        return not is_busy and now_s - entry.begun_at_s < self._keep_s
 
-    def _work(self, server_uuid: str, future: _Future) -> None:
+    def _found(self, server_uuid: str) -> lookup.Found | None:
         try:
-            found = self._look_up(server_uuid)
+            return self._look_up(server_uuid)
         except Exception:
             LOG.exception('The figures of server %s cannot be looked up',
                           server_uuid)
-            found = lookup.Found('', figures.missing(
+            return lookup.Found('', figures.missing(
                 figures.Problem.HOST_SILENT))
-        with self._lock:
-            self._running -= 1
-        future.set_result(found)

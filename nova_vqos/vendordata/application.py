@@ -7,18 +7,14 @@ bounded, Keystone says who it is, and errors say nothing of the inside.
 
 from collections.abc import Callable, Iterable
 import http
-import io
 import json
 import logging
-import math
+import time
 import typing as ty
 import uuid
 
-from keystonemiddleware import auth_token
-from keystonemiddleware import opts
-from oslo_config import cfg
-
 from nova_vqos.vendordata import figures
+from nova_vqos.vendordata import keystone
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +22,6 @@ LOG = logging.getLogger(__name__)
 #: items by default, of 510 characters, which JSON may write as 12 bytes each.
 MOST_BODY_BYTES = 1024 * 1024
 _MOST_PROJECT_CHARACTERS = 255
-_AUTH = 'keystone_authtoken'
 
 _Environ = dict[str, ty.Any]
 _Application = Callable[[_Environ, ty.Any], Iterable[bytes]]
@@ -40,79 +35,63 @@ class _Refusal(Exception):
         self.status = status
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register ``[keystone_authtoken]``.
-
-    :param conf: with ``[vqos_vendordata]``
-    """
-    for group, options in opts.list_auth_token_opts():
-        conf.register_opts(options, group=group)
-    # A Keystone that hangs would be waited for without a limit, and asked
-    # three times more.
-    conf.set_default('http_connect_timeout',
-                     math.ceil(conf.vqos_vendordata.deadline_s), _AUTH)
-    conf.set_default('http_request_max_retries', 0, _AUTH)
-
-
-def make(get: Callable[[str, str], figures.Figures | None],
-         conf: cfg.ConfigOpts) -> _Application:
-    """The application, behind Keystone's middleware.
+def make(get: Callable[[str, str, float], figures.Figures | None],
+         callers: keystone.Callers, deadline_s: float) -> _Application:
+    """The application.
 
     :param get: see :meth:`nova_vqos.vendordata.answers.Answers.get`
-    :param conf: with ``[vqos_vendordata]`` and ``[keystone_authtoken]``
+    :param callers: who may ask
+    :param deadline_s: within which a request that was read is answered
     """
-    answering = _Answering(get, frozenset(conf.vqos_vendordata.caller_roles))
-    return _Bounded(auth_token.AuthProtocol(
-        answering, {'oslo_config_config': conf, 'delay_auth_decision': False}))
+    return _Service(get, callers, deadline_s)
 
 
-class _Bounded:
-    """Reads requests of bounded size, and lets no error out.
+class _Service:
+    """Answers those who may ask, and lets no error out.
 
     The body is read before Keystone is asked: to close a connection with
     unread data resets it, and the caller would not see why.
     """
 
-    def __init__(self, application: _Application) -> None:
-        self._application = application
+    def __init__(self, get: Callable[[str, str, float],
+                                     figures.Figures | None],
+                 callers: keystone.Callers, deadline_s: float) -> None:
+        self._get = get
+        self._callers = callers
+        self._deadline_s = deadline_s
 
     def __call__(self, environ: _Environ,
                  start_response: ty.Any) -> Iterable[bytes]:
         try:
-            body = _read(environ)
-            return self._application(
-                {**environ, 'wsgi.input': io.BytesIO(body)}, start_response)
+            return self._answer(environ, start_response)
         except _Refusal as refusal:
-            return _respond(start_response, refusal.status,
-                            {'error': str(refusal)})
+            return keystone.respond(start_response, refusal.status,
+                                    {'error': str(refusal)})
+        except keystone.KeystoneSilent:
+            return keystone.respond(
+                start_response, http.HTTPStatus.SERVICE_UNAVAILABLE,
+                {'error': 'Keystone does not say who asks'})
         except Exception:
             LOG.exception('A request cannot be answered')
-            return _respond(start_response,
-                            http.HTTPStatus.INTERNAL_SERVER_ERROR,
-                            {'error': 'internal error'})
+            return keystone.respond(
+                start_response, http.HTTPStatus.INTERNAL_SERVER_ERROR,
+                {'error': 'internal error'})
 
-
-class _Answering:
-    """Answers callers that Keystone knows."""
-
-    def __init__(self, get: Callable[[str, str], figures.Figures | None],
-                 roles: frozenset[str]) -> None:
-        self._get = get
-        self._roles = roles
-
-    def __call__(self, environ: _Environ,
-                 start_response: ty.Any) -> Iterable[bytes]:
-        roles = {role.strip() for role
-                 in environ.get('HTTP_X_ROLES', '').split(',')}
-        if roles.isdisjoint(self._roles):
-            raise _Refusal(http.HTTPStatus.FORBIDDEN,
-                           'the caller has none of the roles of '
-                           '[vqos_vendordata] caller_roles')
-        found = self._get(*_question(environ['wsgi.input'].read()))
+    def _answer(self, environ: _Environ,
+                start_response: ty.Any) -> Iterable[bytes]:
+        body = _read(environ)
+        until_s = time.monotonic() + self._deadline_s
+        refused = self._callers.check(environ, self._deadline_s)
+        if refused is not None:
+            start_response(refused.status, refused.headers)
+            return [refused.body]
+        found = self._get(*_question(body),
+                          max(0.0, until_s - time.monotonic()))
         if found is None:
             raise _Refusal(http.HTTPStatus.NOT_FOUND,
                            'the project has no such server')
-        return _respond(start_response, http.HTTPStatus.OK, found.to_dict())
+        return keystone.respond(start_response, http.HTTPStatus.OK,
+                                found.to_dict())
 
 
 def _read(environ: _Environ) -> bytes:
@@ -154,14 +133,3 @@ def _question(body: bytes) -> tuple[str, str]:
             'the body must be JSON with instance-id, a UUID, and project-id'
         ) from None
     return server_uuid, project_id
-
-
-def _respond(start_response: ty.Any, status: http.HTTPStatus,
-             document: dict[str, object]) -> list[bytes]:
-    body = json.dumps(document).encode()
-    start_response(f'{status.value} {status.phrase}', [
-        ('Content-Type', 'application/json'),
-        ('Content-Length', str(len(body))),
-        *([('Allow', 'POST')]
-          if status == http.HTTPStatus.METHOD_NOT_ALLOWED else [])])
-    return [body]

@@ -1,39 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds a server's host, and asks the agent there."""
 
-from collections.abc import Callable, Iterable
-import logging
-import threading
+from collections.abc import Callable
 import typing as ty
 
 from keystoneauth1 import exceptions
-import oslo_messaging
 
 from nova_vqos import plain_text
-from nova_vqos.agent import messages
-from nova_vqos.agent import rpcapi
+from nova_vqos.vendordata import agents
+from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
-
-LOG = logging.getLogger(__name__)
 
 # The host of each is remembered until there are as many.
 _MOST_PLACES = 10_000
 _NOT_FOUND = 404
 _HOST = 'OS-EXT-SRV-ATTR:host'
+_NAME = 'Nova'
 
 
 class NovaError(Exception):
-    """Nova does not say where a server is; the text says why."""
+    """Nova does not say where a server is; the text says why.
+
+    :ivar kind: the same for the same failure
+    """
+
+    def __init__(self, kind: str, text: str = '') -> None:
+        super().__init__(text or kind)
+        self.kind = kind
 
 
 class Place(ty.NamedTuple):
     """Where Nova has a server.
 
     :ivar host: '': on none
+    :ivar cell: where its agent answered; '': it has not yet
     """
 
     project_id: str
     host: str
+    cell: str = ''
 
 
 class Found(ty.NamedTuple):
@@ -71,12 +76,12 @@ class NovaServers:
             server = answer.json()['server']
             if _HOST not in server:
                 raise NovaError(
-                    f'its answer has no {_HOST}: the user of '
+                    'no host', f'its answer has no {_HOST}: the user of '
                     '[keystone_authtoken] needs the role admin')
             return Place(str(server['tenant_id']), server[_HOST] or '')
         except (exceptions.ClientException, ValueError, KeyError,
                 TypeError) as error:
-            raise NovaError(plain_text.one_line(
+            raise NovaError(type(error).__name__, plain_text.one_line(
                 f'{type(error).__name__}: {error}')) from error
 
 
@@ -84,20 +89,17 @@ class Lookup:
     """Looks up the figures of one server at a time, in any thread."""
 
     def __init__(self, place: Callable[[str], Place | None],
-                 agents: Iterable[rpcapi.AgentAPI],
-                 timeout_s: float) -> None:
+                 ask: Callable[[str, str, str], agents.Answer],
+                 failed: failures.Failures) -> None:
         """
         :param place: see :meth:`NovaServers.place`
-        :param agents: those of each cell
-        :param timeout_s: within which an agent has to answer
+        :param ask: see :meth:`agents.Agents.ask`
+        :param failed: takes that Nova fails
         """
         self._place = place
-        self._agents = tuple(agents)
-        self._timeout_s = timeout_s
+        self._ask_agent = ask
+        self._failed = failed
         self._places: dict[str, Place] = {}
-        # Whether the last answer was a failure, by what was asked.
-        self._failures: dict[str, str] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, server_uuid: str) -> Found | None:
         """Look up a server.
@@ -109,7 +111,8 @@ class Lookup:
         known = self._places.get(server_uuid)
         if known is not None:
             found = self._ask(known, server_uuid)
-            if found.figures.available:
+            if found.figures.available or (
+                    found.figures.problem == figures.Problem.BUSY):
                 return found
             # It may have moved, or its host is gone.
             self._places.pop(server_uuid, None)
@@ -118,61 +121,22 @@ class Lookup:
         try:
             place = self._place(server_uuid)
         except NovaError as error:
-            self._record('Nova', str(error))
+            self._failed.record(_NAME, error.kind, str(error))
             return Found(known.project_id if known else '',
                          figures.missing(figures.Problem.NOVA_SILENT))
-        self._record('Nova', '')
+        self._failed.end(_NAME)
         if place is None:
             return None
-        found = self._ask(place, server_uuid)
-        if found.figures.available:
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
-            self._places[server_uuid] = place
-        return found
+        return self._ask(place, server_uuid)
 
     def _ask(self, place: Place, server_uuid: str) -> Found:
-        problem = figures.Problem.NOT_RUNNING
+        answer = agents.Answer('', None, figures.Problem.NOT_RUNNING)
         if place.host:
-            answer = self._ask_agents(place.host, server_uuid)
-            if isinstance(answer, messages.ServerDetail):
-                return Found(place.project_id, figures.of(answer))
-            problem = answer
-        return Found(place.project_id, figures.missing(problem))
-
-    def _ask_agents(self, host: str, server_uuid: str
-                    ) -> messages.ServerDetail | figures.Problem:
-        """Ask the agents of this host in all cells, until one answers."""
-        failure = ''
-        for api in self._agents:
-            try:
-                found = api.call(
-                    host, rpcapi.GET_SERVER, timeout=self._timeout_s,
-                    at_least_once=True, server_uuid=server_uuid)
-            except rpcapi.UnknownServer:
-                self._record(f'the agent of {host}', '')
-                return figures.Problem.NOT_RUNNING
-            except oslo_messaging.MessageUndeliverable:
-                failure = failure or 'no agent of this name is on the bus'
-            except Exception as error:
-                # Whatever the bus or its driver raises.
-                failure = plain_text.one_line(
-                    f'{type(error).__name__}: {error}')
-            else:
-                self._record(f'the agent of {host}', '')
-                return found
-        self._record(f'the agent of {host}', failure)
-        return figures.Problem.HOST_SILENT
-
-    def _record(self, asked: str, failure: str) -> None:
-        """Log a failure once, and its end."""
-        with self._lock:
-            before = self._failures.pop(asked, '')
-            if failure:
-                self._failures[asked] = failure
-        if failure and failure != before:
-            LOG.warning('Guests of servers read no figures, since %s does '
-                        'not answer: %s', asked, failure)
-        elif before and not failure:
-            LOG.info('Guests of servers read figures again: %s answers',
-                     asked)
+            answer = self._ask_agent(place.host, place.cell, server_uuid)
+        if answer.server is None:
+            return Found(place.project_id, figures.missing(
+                answer.problem or figures.Problem.HOST_SILENT))
+        if len(self._places) >= _MOST_PLACES:
+            self._places.clear()
+        self._places[server_uuid] = place._replace(cell=answer.cell)
+        return Found(place.project_id, figures.of(answer.server))

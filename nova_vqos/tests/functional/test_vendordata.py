@@ -93,7 +93,8 @@ class VendordataTestCase(manage_case.ManageTestCase):
         compute = adapter.Adapter(
             self.cloud().session, service_type='compute', interface='public')
         started = service.make(
-            conf, [rpcapi.AgentAPI(self.agents.transport())], compute)
+            conf, {'default': rpcapi.AgentAPI(self.agents.transport())},
+            compute)
         started.start()
         self.addCleanup(started.stop)
         self.wait_for(lambda: test_metrics.listens(self.port),

@@ -197,7 +197,8 @@ service_token_roles_required = true
         agents.add('here').boot()
         agents.worlds['here'].now_s += 20
         agents.wait_for_servers()
-        made = service.make(conf, [rpcapi.AgentAPI(agents.transport())])
+        made = service.make(conf, {
+            'default': rpcapi.AgentAPI(agents.transport())})
         made.start()
         manage.wait_until(lambda: test_metrics.listens(port))
         yield f'http://127.0.0.1:{port}/'

@@ -4,9 +4,13 @@
 
 import io
 import json
+import logging
+import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
+from keystoneauth1 import exceptions
+from keystonemiddleware import auth_token
 from keystonemiddleware import fixture as keystone_fixture
 from oslo_config import cfg
 import pytest
@@ -15,8 +19,12 @@ from nova_vqos.agent import messages
 from nova_vqos.conf import vendordata
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.vendordata import application
+from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
+from nova_vqos.vendordata import keystone as keystones
 
+DEADLINE_S = 0.2
+LIMIT_S = 20
 NOVA, TENANT, STRANGER = 'of-nova', 'of-a-tenant', 'unknown'
 FOUND = figures.of(messages.ServerDetail(server_uuid=fakes.UUID,
                                          entitled_cu=60))
@@ -32,8 +40,15 @@ def make_conf(directory, text=''):
     conf = cfg.ConfigOpts()
     vendordata.register_opts(conf)
     conf([], default_config_files=[str(path)], default_config_dirs=[])
-    application.register_opts(conf)
+    keystones.register_opts(conf)
     return conf
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
 
 
 class Service:
@@ -42,9 +57,15 @@ class Service:
     def __init__(self, conf):
         self.asked = []
         self.found = FOUND
-        self._application = application.make(self._get, conf)
+        self.clock = Clock()
+        self.callers = keystones.Callers(
+            conf, most_at_once=2, failed=failures.Failures(),
+            clock=self.clock)
+        self._application = application.make(self._get, self.callers,
+                                             DEADLINE_S)
 
-    def _get(self, server_uuid, project_id):
+    def _get(self, server_uuid, project_id, wait_s):
+        assert 0 < wait_s <= DEADLINE_S
         self.asked.append((server_uuid, project_id))
         if isinstance(self.found, Exception):
             raise self.found
@@ -185,3 +206,96 @@ class TestAnswers:
         service.found = RuntimeError('a secret')
         assert service.request() == (500, {'error': 'internal error'})
         assert 'a secret' in caplog.text
+
+
+class Failing:
+    """What the middleware asks Keystone for; it fails.
+
+    :ivar asked: how often
+    :ivar error: is raised; None: it hangs until it is released
+    """
+
+    def __init__(self):
+        self.asked = 0
+        self.error = None
+        self.released = threading.Event()
+
+    def __call__(self, _token, **_options):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        self.released.wait(LIMIT_S)
+        raise exceptions.ConnectTimeout('released')
+
+
+@pytest.fixture
+def failing(service, monkeypatch):
+    made = Failing()
+    with monkeypatch.context() as changed:
+        changed.setattr(service.callers._middleware, 'fetch_token', made)
+        yield made
+    made.released.set()
+
+
+def levels(caplog):
+    return [one.levelname for one in caplog.records
+            if one.name.startswith('nova_vqos')]
+
+
+class TestKeystoneFails:
+    @pytest.mark.parametrize('error', [
+        exceptions.ConnectTimeout('x'), exceptions.EndpointNotFound('x'),
+        exceptions.MissingAuthPlugin('x'), auth_token.ServiceError('x')])
+    def test_it_is_no_fault_of_the_callers(self, service, failing, caplog,
+                                           error):
+        failing.error = error
+        for _ in range(3):
+            assert service.request()[0] == 503
+        # It is asked each time: it might answer.
+        assert failing.asked == 3
+        assert levels(caplog) == ['WARNING']
+        assert 'Traceback' not in caplog.text
+
+    def test_it_is_logged_once_and_its_end_too(self, service, failing, caplog,
+                                               monkeypatch):
+        caplog.set_level(logging.INFO, 'nova_vqos')
+        for number in range(3):
+            # As keystoneauth has it: another text each time.
+            failing.error = exceptions.ConnectFailure(f'of token {number}')
+            service.request()
+        assert levels(caplog) == ['WARNING']
+        failing.error = auth_token.InvalidToken()
+        assert service.request()[0] == 401
+        assert levels(caplog) == ['WARNING', 'INFO']
+
+    def test_one_that_hangs_is_left_alone(self, service, failing, caplog):
+        threads = threading.active_count()
+        assert service.request()[0] == 503
+        for _ in range(5):
+            assert service.request()[0] == 503
+        assert failing.asked == 1
+        # Then one caller tries.
+        service.clock.now_s += keystones.RETRY_S
+        assert service.request()[0] == 503
+        assert service.request()[0] == 503
+        assert failing.asked == 2
+        # And that is all that may hang.
+        for _ in range(3):
+            service.clock.now_s += keystones.RETRY_S
+            assert service.request()[0] == 503
+        assert threading.active_count() - threads <= 2
+        assert levels(caplog) == ['WARNING']
+
+    def test_it_is_asked_when_it_answers_again(self, service, failing):
+        assert service.request()[0] == 503
+        failing.error = auth_token.InvalidToken()
+        service.clock.now_s += keystones.RETRY_S
+        assert service.request()[0] == 401
+        assert service.request()[0] == 401
+
+    def test_a_token_that_it_chokes_on_keeps_nobody_out(self, service,
+                                                        failing):
+        failing.error = auth_token.ServiceError('400')
+        assert service.request(token='x' * 10_000)[0] == 503
+        failing.error = auth_token.InvalidToken()
+        assert service.request()[0] == 401

@@ -5,38 +5,39 @@ import json
 import logging
 
 from keystoneauth1 import exceptions
-import oslo_messaging
 import pytest
 import requests
 
 from nova_vqos.agent import messages
-from nova_vqos.agent import rpcapi
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.vendordata import agents
+from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
 
-SERVER = messages.ServerDetail(server_uuid=fakes.UUID, entitled_cu=60)
-
 
 class Agents:
-    """The agents of a cell.
+    """Those who ask agents.
 
-    :ivar servers: of each host that answers: True, or an error
-    :ivar asked: hosts, in order
+    :ivar answers: by host
+    :ivar asked: hosts and cells, in order
     """
 
-    def __init__(self, **servers):
-        self.servers = servers
+    def __init__(self, **answers):
+        self.answers = answers
         self.asked = []
 
-    def call(self, host, method, *, timeout, at_least_once, server_uuid):
-        assert (method, at_least_once) == (rpcapi.GET_SERVER, True)
-        self.asked.append(host)
-        found = self.servers.get(host)
-        if found is True:
-            return SERVER
-        raise found or oslo_messaging.MessageUndeliverable(None, None, None,
-                                                           None)
+    def ask(self, host, cell, server_uuid):
+        assert server_uuid == fakes.UUID
+        self.asked.append((host, cell))
+        return self.answers[host]
+
+
+FOUND = agents.Answer('cell1', messages.ServerDetail(
+    server_uuid=fakes.UUID, entitled_cu=60))
+SILENT, NOT_RUNNING, BUSY = (agents.Answer('', None, problem) for problem in (
+    figures.Problem.HOST_SILENT, figures.Problem.NOT_RUNNING,
+    figures.Problem.BUSY))
 
 
 class Nova:
@@ -54,8 +55,8 @@ class Nova:
         return None if self.host is None else lookup.Place('p', self.host)
 
 
-def make(nova, *cells):
-    return lookup.Lookup(nova.place, cells, 1.0)
+def make(nova, asked):
+    return lookup.Lookup(nova.place, asked.ask, failures.Failures())
 
 
 def problem(found):
@@ -64,52 +65,55 @@ def problem(found):
 
 class TestLookup:
     def test_nova_is_asked_once(self):
-        nova, agents = Nova('one'), Agents(one=True)
-        look_up = make(nova, agents)
+        """And the cell is known then."""
+        nova, asked = Nova('one'), Agents(one=FOUND)
+        look_up = make(nova, asked)
         for _ in range(3):
             found = look_up(fakes.UUID)
             assert found.project_id == 'p'
             assert found.figures.promised_cu == 60
-        assert (nova.asked, agents.asked) == (1, ['one'] * 3)
+        assert nova.asked == 1
+        assert asked.asked == [('one', ''), *[('one', 'cell1')] * 2]
 
     def test_one_that_moved_is_found_at_once(self):
-        nova, agents = Nova('one'), Agents(one=True, two=True)
-        look_up = make(nova, agents)
+        nova, asked = Nova('one'), Agents(one=FOUND, two=FOUND)
+        look_up = make(nova, asked)
         look_up(fakes.UUID)
-        agents.servers['one'] = rpcapi.UnknownServer()
+        asked.answers['one'] = NOT_RUNNING
         nova.host = 'two'
         assert look_up(fakes.UUID).figures.available
-        assert agents.asked == ['one', 'one', 'two']
+        # It may be in another cell.
+        assert asked.asked == [('one', ''), ('one', 'cell1'), ('two', '')]
 
     def test_one_whose_host_died_is_found_the_next_time(self):
         """Within one deadline there is no time for two silent hosts."""
-        nova, agents = Nova('one'), Agents(one=True, two=True)
-        look_up = make(nova, agents)
+        nova, asked = Nova('one'), Agents(one=FOUND, two=FOUND)
+        look_up = make(nova, asked)
         look_up(fakes.UUID)
-        agents.servers['one'] = oslo_messaging.MessagingTimeout()
+        asked.answers['one'] = SILENT
         nova.host = 'two'
         assert problem(look_up(fakes.UUID)) == figures.Problem.HOST_SILENT
         assert look_up(fakes.UUID).figures.available
 
-    @pytest.mark.parametrize('error', [
-        oslo_messaging.MessagingTimeout(), OSError('bus'),
-        ValueError('an answer that cannot be read'), None])
-    def test_an_agent_that_does_not_answer(self, error):
-        found = make(Nova('one'), Agents(one=error))(fakes.UUID)
+    def test_one_whose_host_is_busy_is_still_there(self):
+        nova, asked = Nova('one'), Agents(one=FOUND)
+        look_up = make(nova, asked)
+        look_up(fakes.UUID)
+        asked.answers['one'] = BUSY
+        assert problem(look_up(fakes.UUID)) == figures.Problem.BUSY
+        asked.answers['one'] = FOUND
+        assert look_up(fakes.UUID).figures.available
+        assert nova.asked == 1
+
+    def test_an_agent_that_does_not_answer(self):
+        found = make(Nova('one'), Agents(one=SILENT))(fakes.UUID)
         assert problem(found) == figures.Problem.HOST_SILENT
         assert found.project_id == 'p'
 
-    def test_all_cells_are_asked_until_one_answers(self):
-        cells = [Agents(), Agents(one=OSError()), Agents(one=True),
-                 Agents(one=True)]
-        assert make(Nova('one'), *cells)(fakes.UUID).figures.available
-        assert [cell.asked for cell in cells] == [['one']] * 3 + [[]]
-
     def test_one_that_does_not_run(self):
-        for nova, agents in ((Nova(''), Agents()),
-                             (Nova('one'),
-                              Agents(one=rpcapi.UnknownServer()))):
-            assert problem(make(nova, agents)(fakes.UUID)) == (
+        for nova, asked in ((Nova(''), Agents()),
+                             (Nova('one'), Agents(one=NOT_RUNNING))):
+            assert problem(make(nova, asked)(fakes.UUID)) == (
                 figures.Problem.NOT_RUNNING)
 
     def test_one_that_there_is_not(self):
@@ -120,15 +124,17 @@ class TestLookup:
         assert problem(found) == figures.Problem.NOVA_SILENT
         assert found.project_id == ''
 
-    def test_a_failure_is_logged_once_and_its_end_too(self, caplog):
+    def test_that_is_logged_once_and_its_end_too(self, caplog):
         caplog.set_level(logging.INFO)
-        nova, agents = Nova('one'), Agents()
-        look_up = make(nova, agents)
-        look_up(fakes.UUID)
-        look_up(fakes.UUID)
+        nova = Nova('one')
+        look_up = make(nova, Agents(one=FOUND))
+        for number in range(3):
+            # As keystoneauth has it, with the UUID of the server.
+            nova.host = lookup.NovaError('ConnectFailure', f'of {number}')
+            look_up(fakes.UUID)
         assert [one.levelname for one in caplog.records] == ['WARNING']
-        assert 'one' in caplog.records[0].getMessage()
-        agents.servers['one'] = True
+        assert 'of 0' in caplog.records[0].getMessage()
+        nova.host = 'one'
         look_up(fakes.UUID)
         look_up(fakes.UUID)
         assert [one.levelname for one in caplog.records] == [
@@ -158,7 +164,7 @@ class TestNovaServers:
         for host in ('one', None):
             assert place(body={'server': {
                 'tenant_id': 'p', 'OS-EXT-SRV-ATTR:host': host}}) == (
-                    'p', host or '')
+                    'p', host or '', '')
 
     def test_no_server(self):
         assert place(404) is None
@@ -178,5 +184,6 @@ class TestNovaServers:
         class Down:
             def get(self, *_arguments, **_options):
                 raise exceptions.ConnectFailure('down')
-        with pytest.raises(lookup.NovaError, match='ConnectFailure'):
+        with pytest.raises(lookup.NovaError, match='ConnectFailure') as error:
             lookup.NovaServers(Down()).place(fakes.UUID)
+        assert error.value.kind == 'ConnectFailure'
