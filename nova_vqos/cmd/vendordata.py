@@ -48,9 +48,7 @@ def main(argv: list[str] | None = None) -> int:
                         version=version.version())
     parser.add_argument(
         '--config-file', metavar='FILE',
-        help='default: '
-             f'{connections.FILE_VARIABLE} of the environment, or '
-             f'{default_path.CONFIG}')
+        default=default_path.VENDORDATA_CONFIG, help='default: %(default)s')
     given = parser.parse_args(sys.argv[1:] if argv is None else argv)
     conf = cfg.CONF
     logging.register_options(conf)

@@ -15,6 +15,8 @@ PARTITION = '/run/nova-vqos-partition/partition.json'
 
 #: Configuration of agent and command lines.
 CONFIG = '/etc/nova-vqos/nova-vqos.conf'
+#: Configuration of nova-vqos-vendordata, which its user alone may read.
+VENDORDATA_CONFIG = '/etc/nova-vqos/vendordata.conf'
 #: Heartbeat of the agent.
 AGENT_STATE = '/run/nova-vqos/agent.json'
 AGENT_LOCK = '/run/nova-vqos/agent.lock'

@@ -10,7 +10,9 @@ GROUP = cfg.OptGroup(
     help="""
 nova-vqos-vendordata, which Nova's metadata service asks for a server's units.
 
-Its credentials are those of ``[keystone_authtoken]`` in the same file, its
+It has a file of its own, /etc/nova-vqos/vendordata.conf, which the agent's
+user may not read, nor this program that of the agent. Its credentials are
+those of ``[keystone_authtoken]`` in the same file, its
 message buses those of ``[DEFAULT] transport_url`` and ``[vqos_manage] cells``.
 """)
 

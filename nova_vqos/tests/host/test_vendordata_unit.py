@@ -54,6 +54,9 @@ class Unit:
         return self._manager.enter('python3', '-c', _ASK, token
                                    ).stdout.strip()
 
+    def uid(self, name):
+        return int(self._host.run(['id', '-u', name]).stdout)
+
     def status(self):
         lines = self._host.run(
             ['cat', f'/proc/{self.show("MainPID")}/status']
@@ -67,12 +70,12 @@ def unit(open_checkout, lab, bus):
     systemd.need()
     host = lab.fast
     hardened_agent.give_user(host)
-    path = pathlib.Path(host.path('etc/nova-vqos/nova-vqos.conf'))
-    before = path.read_bytes() if path.exists() else None
+    path = pathlib.Path(host.path('etc/nova-vqos/vendordata.conf'))
     path.write_text(f'[DEFAULT]\ntransport_url = {bus}\n'
                     + vendordata.CREDENTIALS)
     # As the guide has it.
-    host.run(['chown', 'root:nova-vqos', '/etc/nova-vqos/nova-vqos.conf'])
+    host.run(['chown', 'root:nova-vqos-vendordata',
+              '/etc/nova-vqos/vendordata.conf'])
     path.chmod(0o640)
     hardened_agent.write_unit(host, UNIT, [
         f'StandardOutput=append:/{_LOG}', 'StandardError=inherit'])
@@ -87,8 +90,6 @@ def unit(open_checkout, lab, bus):
         finally:
             print(pathlib.Path(host.path(_LOG)).read_text())
             os.unlink(path)
-            if before is not None:
-                path.write_bytes(before)
 
 
 def test_it_answers(unit):
@@ -96,6 +97,13 @@ def test_it_answers(unit):
     assert unit.ask('a-token') == '503'
     assert unit.show('ActiveState') == 'active'
     assert unit.show('NRestarts') == '0'
+
+
+def test_it_is_not_the_agent(unit):
+    """Whom nova-vqos-helper obeys."""
+    uid = int(unit.status()['Uid'].split()[0])
+    assert uid == unit.uid('nova-vqos-vendordata')
+    assert uid != unit.uid('nova-vqos')
 
 
 def test_it_has_no_rights(unit):

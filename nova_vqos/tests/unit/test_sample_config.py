@@ -181,3 +181,18 @@ def test_containers_have_the_rights_of_the_units(name):
     assert ('PrivateNetwork=yes' in unit) == (container['network'] == 'none')
     start = re.search(r'^ExecStart=/usr/bin/(.*)$', unit, re.M)[1]
     assert start in container['command']
+
+
+def test_vendordata_is_not_the_agent():
+    """Whom nova-vqos-helper obeys; and each has its passwords to itself."""
+    unit = project.sample(
+        'etc/systemd/nova-vqos-vendordata.service').read_text()
+    agent_unit = project.sample('etc/systemd/nova-vqos-agent.service')
+    user, of_agent = (re.search(r'^User=(.+)$', text, re.M)[1]
+                      for text in (unit, agent_unit.read_text()))
+    assert user != of_agent
+    assert f'\nu {user} ' in project.sample(
+        'etc/systemd/nova-vqos.sysusers').read_text()
+    assert f'--config-file {default_path.VENDORDATA_CONFIG}\n' in unit
+    assert default_path.CONFIG not in unit
+    assert f'-{default_path.HELPER} ' in unit
