@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 import math
 import typing as ty
 
-# Smaller improvements are errors of rounding.
+# Smaller improvements are not worth a migration.
 _LEAST_GAIN = 1e-6
+# Of a figure, by sums of floats: a smaller change is none.
+_ROUNDING = 1e-9
 
 
 class Host(ty.NamedTuple):
@@ -208,7 +210,7 @@ class _Placed:
                         rest, terms[name], there, strict=True)]).excess(goals)
                 gain = sum(now) - sum(after)
                 if gain > _LEAST_GAIN and all(
-                        new <= old for old, new in zip(
+                        new <= old + _ROUNDING for old, new in zip(
                             now, after, strict=True)):
                     found.append((-gain, memory_mb, cu, source, name))
         for _gain, memory_mb, cu, source, name in sorted(found):
