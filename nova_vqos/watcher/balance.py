@@ -16,15 +16,26 @@ takes only room that is there before the first move: one that fails leaves no
 other without a place.
 """
 
-import collections
-from collections.abc import Callable, Iterable, Iterator
-import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import typing as ty
+
+import numpy as np
 
 # Smaller improvements are not worth a migration.
 _LEAST_GAIN = 1e-6
 # Of a figure, by sums of floats: a smaller change is none.
 _ROUNDING = 1e-9
+# Of gains, which are equal if these are.
+_DIGITS = 7
+# Pairs of servers and hosts whose gains are computed at once: few enough for
+# the caches of a CPU.
+_PAIRS_AT_ONCE = 1 << 14
+# Moves that are tried before the gains of all are computed again.
+_MOST_CANDIDATES = 4096
+
+_Array: ty.TypeAlias = np.ndarray[ty.Any, np.dtype[np.float64]]
+# Memory in MB and CU of equal servers, and the number of their host.
+_Kind: ty.TypeAlias = tuple[int, int, int]
 
 
 class Host(ty.NamedTuple):
@@ -78,11 +89,6 @@ class Figures(ty.NamedTuple):
     spread: float
     stranded: float
 
-    def excess(self, goals: Goals) -> tuple[float, float]:
-        """What of each is above its threshold."""
-        return (max(0.0, self.spread - goals.spread),
-                max(0.0, self.stranded - goals.stranded))
-
 
 class Move(ty.NamedTuple):
     """A live migration to propose."""
@@ -102,6 +108,9 @@ class Plan(ty.NamedTuple):
 def plan(hosts: Iterable[Host], servers: Iterable[Server], goals: Goals,
          accept: Callable[[Server, str], bool]) -> Plan:
     """Find moves, the one that gains most first.
+
+    Each takes O(K H) time, K being the number of unlike servers with units,
+    at most of servers, and H that of hosts; altogether O(K + H) memory.
 
     :param hosts: among which servers may move
     :param servers: of these hosts, each with units
@@ -131,57 +140,55 @@ def _accepted(move: Move, accept: Callable[[Server, str], bool],
     return False
 
 
-class _Terms(ty.NamedTuple):
-    """What one host adds to the sums that figures are of.
-
-    :ivar part: of its units that is sold, less the mean of all hosts at first
-    :ivar square: of that
-    :ivar free_cu: units left
-    :ivar served_cu: units that the memory left is for
-    :ivar sellable_cu: the lesser of both
-    """
-
-    part: float
-    square: float
-    free_cu: float
-    served_cu: float
-    sellable_cu: float
-
-
 class _Placed:
-    """Servers on hosts, as the moves so far leave them."""
+    """Servers on hosts, as the moves so far leave them.
+
+    Arrays have hosts in their last dimension, by name. Those of amounts have
+    CU and MB before it, those of terms what each host adds to five sums: the
+    part of its units that is sold, less the mean of all hosts at first; the
+    square of that; the units left; those that the memory left is for; and the
+    lesser of these two.
+    """
 
     def __init__(self, hosts: Iterable[Host],
                  servers: Iterable[Server]) -> None:
-        self._hosts = {one.name: one for one in hosts}
+        ordered = sorted(hosts)
+        self._names = [one.name for one in ordered]
+        self._numbers = {
+            name: number for number, name in enumerate(self._names)}
+        self._capacity, self._used = np.array(
+            [one[1:] for one in ordered], float).reshape(
+                -1, 2, 2).transpose(2, 1, 0)
         # What the moves leave for others: nothing that one of them frees.
-        self._room = dict(self._hosts)
-        mine = [one for one in servers if one.host in self._hosts]
+        self._room = self._capacity - self._used
+        mine = [one for one in servers if one.host in self._numbers]
         # Equal servers of a host are one case.
-        self._alike: dict[tuple[str, int, int], list[Server]] = (
-            collections.defaultdict(list))
+        self._alike: dict[_Kind, list[Server]] = {}
         for one in sorted(mine):
             if one.may_move:
-                self._alike[one.host, one.cu, one.memory_mb].append(one)
+                self._alike.setdefault(self._kind(one), []).append(one)
+        # Where all of a kind are, or none can go.
+        self._closed = {kind: [kind[2]] for kind in self._alike}
         # NOTE: 0 where no server has memory: units alone count then.
         self._mb_per_cu = (sum(one.memory_mb for one in mine)
                            / max(1, sum(one.cu for one in mine)))
-        self._capacity_cu = sum(
-            one.capacity_cu for one in self._hosts.values())
-        self._mean = math.fsum(
-            one.used_cu / one.capacity_cu for one in self._hosts.values()
-            ) / max(1, len(self._hosts))
+        self._mean = 0.0
+        self._mean = (self._terms(self._capacity, self._used)[0].sum()
+                      / max(1, len(self._names)))
 
     @property
     def figures(self) -> Figures:
-        return self._figures_of(self._sums())
+        return Figures(*map(float, self._figures_of(self._terms(
+            self._capacity, self._used).sum(axis=1))))
 
     def move(self, move: Move) -> None:
         server, destination = move
-        self._alike[server.host, server.cu, server.memory_mb].remove(server)
-        for name, sign in ((server.host, -1), (destination, 1)):
-            self._hosts[name] = _with(self._hosts[name], server, sign)
-        self._room[destination] = _with(self._room[destination], server, 1)
+        kind, there = self._kind(server), self._numbers[destination]
+        self._alike[kind].remove(server)
+        taken = np.array((server.cu, server.memory_mb))
+        self._used[:, kind[2]] -= taken
+        self._used[:, there] += taken
+        self._room[:, there] -= taken
 
     def candidates(self, goals: Goals,
                    refused: set[tuple[str, str]]) -> Iterator[Move]:
@@ -189,65 +196,78 @@ class _Placed:
 
         Of equal ones the smaller server is moved: its memory is copied.
         """
-        sums = self._sums()
-        now = self._figures_of(sums).excess(goals)
-        if not sum(now):
-            return
-        terms = {name: self._terms(one) for name, one in self._hosts.items()}
-        found = []
-        for (source, cu, memory_mb), servers in self._alike.items():
-            if not servers:
-                continue
-            left = self._terms(_with(self._hosts[source], servers[0], -1))
-            rest = [total - old + new for total, old, new in zip(
-                sums, terms[source], left, strict=True)]
-            for name, host in self._hosts.items():
-                if name == source or not self._has_room(name, servers[0]):
-                    continue
-                there = self._terms(_with(host, servers[0], 1))
-                after = self._figures_of([
-                    total - old + new for total, old, new in zip(
-                        rest, terms[name], there, strict=True)]).excess(goals)
-                gain = sum(now) - sum(after)
-                if gain > _LEAST_GAIN and all(
-                        new <= old + _ROUNDING for old, new in zip(
-                            now, after, strict=True)):
-                    found.append((-gain, memory_mb, cu, source, name))
-        for _gain, memory_mb, cu, source, name in sorted(found):
-            for server in list(self._alike[source, cu, memory_mb]):
-                if (server.uuid, name) not in refused:
-                    yield Move(server, name)
+        while best := self._best(goals):
+            for _gain, *kind, there in best:
+                key, name = ty.cast(_Kind, tuple(kind)), self._names[there]
+                for server in list(self._alike[key]):
+                    if (server.uuid, name) not in refused:
+                        yield Move(server, name)
+                self._closed[key].append(there)
 
-    def _has_room(self, name: str, server: Server) -> bool:
-        room = self._room[name]
-        return (server.cu <= room.capacity_cu - room.used_cu
-                and server.memory_mb <= room.capacity_mb - room.used_mb)
+    def _best(self, goals: Goals) -> list[tuple[float, int, int, int, int]]:
+        """:returns: the negative gain, kind, and where to, in this order"""
+        best: list[tuple[float, int, int, int, int]] = []
+        least = _LEAST_GAIN
+        kinds = sorted(kind for kind, alike in self._alike.items() if alike)
+        rows_at_once = max(1, _PAIRS_AT_ONCE // max(1, len(self._names)))
+        for first in range(0, len(kinds), rows_at_once):
+            block = kinds[first:first + rows_at_once]
+            gains = self._gains(block, goals)
+            rows, columns = np.nonzero(gains > least)
+            found = gains[rows, columns]
+            order = np.argsort(-found, kind='stable')[:_MOST_CANDIDATES]
+            if len(order):
+                best = sorted(best + [
+                    (-float(found[one]), *block[rows[one]], int(columns[one]))
+                    for one in order])[:_MOST_CANDIDATES]
+            if len(best) == _MOST_CANDIDATES:
+                least = -best[-1][0]
+        return best
 
-    def _sums(self) -> list[float]:
-        return [math.fsum(column) for column in zip(
-            *(self._terms(one) for one in self._hosts.values()),
-            strict=True)] or [0.0] * len(_Terms._fields)
+    def _gains(self, kinds: Sequence[_Kind], goals: Goals) -> _Array:
+        """What a move gains, by kind and by host; 0: it cannot be made."""
+        terms = self._terms(self._capacity, self._used)
+        sums = terms.sum(axis=1)
+        memory_mb, cu, sources = np.array(kinds).T
+        taken = np.array((cu, memory_mb))
+        left = self._terms(self._capacity[:, sources],
+                           self._used[:, sources] - taken)
+        taken = taken[:, :, None]
+        there = self._terms(self._capacity[:, None],
+                            self._used[:, None] + taken)
+        now = self._excess(sums, goals)
+        after = self._excess(
+            (sums[:, None] - terms[:, sources] + left)[:, :, None]
+            + (there - terms[:, None]), goals)
+        gains = np.round(now.sum() - after.sum(axis=0), _DIGITS)
+        gains[(after > now[:, None, None] + _ROUNDING).any(axis=0)
+              | (taken > self._room[:, None]).any(axis=0)] = 0
+        for row, kind in enumerate(kinds):
+            gains[row, self._closed[kind]] = 0
+        return gains
 
-    def _terms(self, host: Host) -> _Terms:
+    def _kind(self, server: Server) -> _Kind:
+        return server.memory_mb, server.cu, self._numbers[server.host]
+
+    def _terms(self, capacity: _Array, used: _Array) -> _Array:
         # NOTE: less the mean, so that squares of nearly equal parts are small.
-        part = host.used_cu / host.capacity_cu - self._mean
-        free_cu = max(0, host.capacity_cu - host.used_cu)
-        free_mb = max(0, host.capacity_mb - host.used_mb)
-        served_cu = (free_mb / self._mb_per_cu if self._mb_per_cu
-                     else float(free_cu))
-        return _Terms(part, part * part, free_cu, served_cu,
-                      min(free_cu, served_cu))
+        part = used[0] / capacity[0] - self._mean
+        free_cu, free_mb = np.maximum(0, capacity - used)
+        served_cu = free_mb / self._mb_per_cu if self._mb_per_cu else free_cu
+        return np.array((part, part * part, free_cu, served_cu,
+                         np.minimum(free_cu, served_cu)))
 
-    def _figures_of(self, sums: Iterable[float]) -> Figures:
+    def _figures_of(self, sums: _Array) -> tuple[_Array, _Array]:
+        """See :class:`Figures`."""
         part, square, free_cu, served_cu, sellable_cu = sums
-        number = max(1, len(self._hosts))
-        return Figures(
-            math.sqrt(max(0.0, square / number - (part / number) ** 2)),
-            max(0.0, min(free_cu, served_cu) - sellable_cu)
-            / max(1, self._capacity_cu))
+        number = max(1, len(self._names))
+        return (np.sqrt(np.maximum(
+                    0, square / number - (part / number) ** 2)),
+                np.maximum(0, np.minimum(free_cu, served_cu) - sellable_cu)
+                / max(1, self._capacity[0].sum()))
 
-
-def _with(host: Host, server: Server, sign: int) -> Host:
-    """A host with a server more, or with one less."""
-    return host._replace(used_cu=host.used_cu + sign * server.cu,
-                         used_mb=host.used_mb + sign * server.memory_mb)
+    def _excess(self, sums: _Array, goals: Goals) -> _Array:
+        """What of both figures is above its threshold."""
+        spread, stranded = self._figures_of(sums)
+        return np.maximum(0, (spread - goals.spread,
+                              stranded - goals.stranded))

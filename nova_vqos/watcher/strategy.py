@@ -77,7 +77,7 @@ class UnitBalance(base.BaseStrategy):
                 'default': 5},
             'max_moves': {
                 'description': 'Live migrations of one action plan, at most.',
-                'type': 'integer', 'minimum': 1, 'maximum': 1000,
+                'type': 'integer', 'minimum': 1, 'maximum': 100,
                 'default': 10},
         }}
 

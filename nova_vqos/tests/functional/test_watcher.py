@@ -50,6 +50,9 @@ class WatcherTestCase(watcher_case.WatcherTestCase):
             self.assertEqual(destination, self.host_of({'id': server}))
         # And that is the end of it.
         self.assertEqual([], self.audit()[1])
+        # Each move looks at all servers and hosts again.
+        self.audit(max_moves=100)
+        self.assertRaises(AssertionError, self.audit, max_moves=101)
 
     def test_hosts_that_nova_would_refuse(self):
         """None is proposed: too slow, silent, stale, disabled, or without."""

@@ -7,6 +7,7 @@ running sums.
 
 from fractions import Fraction
 import statistics
+from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as some
@@ -183,6 +184,18 @@ def test_a_plan_depends_on_no_order(cluster):
     hosts = hosts_of(servers, capacities)
     assert balance.plan(hosts, servers, goals(), always) == balance.plan(
         hosts[::-1], servers[::-1], goals(), always)
+
+
+@hypothesis.given(clusters())
+def test_a_plan_depends_on_no_bound_of_memory(cluster):
+    capacities, servers, refused = cluster
+    hosts = hosts_of(servers, capacities)
+
+    def accept(server, destination):
+        return (server.uuid, destination) not in refused
+    found = balance.plan(hosts, servers, goals(), accept)
+    with mock.patch.multiple(balance, _PAIRS_AT_ONCE=1, _MOST_CANDIDATES=1):
+        assert balance.plan(hosts, servers, goals(), accept) == found
 
 
 def equal(number, host, first=0, cu=60, memory_mb=1024):
