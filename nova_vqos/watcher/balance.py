@@ -17,6 +17,7 @@ other without a place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import enum
 import typing as ty
 
 import numpy as np
@@ -27,8 +28,7 @@ _LEAST_GAIN = 1e-6
 _ROUNDING = 1e-9
 # Of gains, which are equal if these are.
 _DIGITS = 7
-# Pairs of servers and hosts whose gains are computed at once: few enough for
-# the caches of a CPU.
+# Pairs of servers and hosts that are computed at once: a CPU's cache has room.
 _PAIRS_AT_ONCE = 1 << 14
 # Moves that are tried before the gains of all are computed again.
 _MOST_CANDIDATES = 4096
@@ -97,6 +97,19 @@ class Move(ty.NamedTuple):
     destination: str
 
 
+class Reply(enum.Enum):
+    """Whether a server can be moved to a host."""
+
+    YES = 'yes'
+    NO = 'not to this host'
+    NO_SERVER = 'to no host'
+    NO_HOST = 'no server can be moved to this host'
+    END = 'nothing more is to be asked'
+
+
+_Accept: ty.TypeAlias = Callable[[Server, str], Reply]
+
+
 class Plan(ty.NamedTuple):
     """Moves in their order, and the figures before and after all of them."""
 
@@ -106,7 +119,7 @@ class Plan(ty.NamedTuple):
 
 
 def plan(hosts: Iterable[Host], servers: Iterable[Server], goals: Goals,
-         accept: Callable[[Server, str], bool]) -> Plan:
+         accept: _Accept) -> Plan:
     """Find moves, the one that gains most first.
 
     Each takes O(K H) time, K being the number of unlike servers with units,
@@ -120,10 +133,8 @@ def plan(hosts: Iterable[Host], servers: Iterable[Server], goals: Goals,
     placed = _Placed(hosts, servers)
     before = placed.figures
     moves: list[Move] = []
-    refused: set[tuple[str, str]] = set()
     while len(moves) < goals.max_moves:
-        move = next((one for one in placed.candidates(goals, refused)
-                     if _accepted(one, accept, refused)), None)
+        move = _accepted(placed, goals, accept)
         if move is None:
             break
         placed.move(move)
@@ -131,13 +142,16 @@ def plan(hosts: Iterable[Host], servers: Iterable[Server], goals: Goals,
     return Plan(tuple(moves), before, placed.figures)
 
 
-def _accepted(move: Move, accept: Callable[[Server, str], bool],
-              refused: set[tuple[str, str]]) -> bool:
-    if accept(move.server, move.destination):
-        return True
-    # No move makes room for another: it remains refused.
-    refused.add((move.server.uuid, move.destination))
-    return False
+def _accepted(placed: '_Placed', goals: Goals, accept: _Accept
+              ) -> Move | None:
+    for move in placed.candidates(goals):
+        reply = accept(*move)
+        if reply is Reply.YES:
+            return move
+        if reply is Reply.END:
+            break
+        placed.refuse(move, reply)
+    return None
 
 
 class _Placed:
@@ -167,6 +181,7 @@ class _Placed:
         for one in sorted(mine):
             if one.may_move:
                 self._alike.setdefault(self._kind(one), []).append(one)
+        self._refused: set[tuple[str, str]] = set()
         # Where all of a kind are, or none can go.
         self._closed = {kind: [kind[2]] for kind in self._alike}
         # NOTE: 0 where no server has memory: units alone count then.
@@ -190,8 +205,16 @@ class _Placed:
         self._used[:, there] += taken
         self._room[:, there] -= taken
 
-    def candidates(self, goals: Goals,
-                   refused: set[tuple[str, str]]) -> Iterator[Move]:
+    def refuse(self, move: Move, reply: Reply) -> None:
+        """No move makes room for another: what is refused remains so."""
+        if reply is Reply.NO_SERVER:
+            self._alike[self._kind(move.server)].remove(move.server)
+        elif reply is Reply.NO_HOST:
+            self._room[:, self._numbers[move.destination]] = -1
+        else:
+            self._refused.add((move.server.uuid, move.destination))
+
+    def candidates(self, goals: Goals) -> Iterator[Move]:
         """Moves that gain, those that gain most first.
 
         Of equal ones the smaller server is moved: its memory is copied.
@@ -200,7 +223,9 @@ class _Placed:
             for _gain, *kind, there in best:
                 key, name = ty.cast(_Kind, tuple(kind)), self._names[there]
                 for server in list(self._alike[key]):
-                    if (server.uuid, name) not in refused:
+                    # Less than 0: it has refused all since.
+                    if self._room[0, there] >= 0 and (
+                            server.uuid, name) not in self._refused:
                         yield Move(server, name)
                 self._closed[key].append(there)
 

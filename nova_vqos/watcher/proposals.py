@@ -6,7 +6,8 @@ of a host's stats is the scheduler filter's own. It gets hosts as the moves
 before leave them. What only the driver of a host knows counts against a move.
 """
 
-from collections.abc import Iterable, Mapping
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 from decimal import Decimal
 from fractions import Fraction
@@ -22,13 +23,19 @@ from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud as clouds
+from nova_vqos.cmd.manage import demand
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import migration
 from nova_vqos.scheduler import fitness
+from nova_vqos.watcher import balance
 
 # Nova and Placement answer some questions about each: a cloud where hosts
 # refuse everything is no reason to ask about all servers.
 _MOST_SERVERS = 1000
+# A server that each host takes which takes any, and a host with room for it.
+_ANY_POLICY = policies.ServerPolicy(1, units=1)
+_ANY_STATS = host_stats.HostStats(
+    slowest_cu=Decimal(100), fastest_cu=Decimal(100), least_cu=Decimal(1))
 
 
 class Proposals:
@@ -43,33 +50,99 @@ class Proposals:
         :param agent_max_age_s: see the option, as the next one
         """
         self._cloud = cloud
-        self._computes = list(computes)
+        self._computes = {one.host: one for one in computes}
         self._answers = answers
         self._options: dict[str, ty.Any] = {
             'agent_max_age_s': agent_max_age_s,
             'servers_without_units': servers_without_units}
         self._migrations: dict[str, migration.Migration] = {}
         self._failed: dict[str, str] = {}
+        self._looked_at: set[str] = set()
         self._facts: dict[str, dict[str, checks.Facts]] = {}
         self._arrivals: dict[str, list[migration.Migration]] = {}
+        self._any = checks.Check(_ANY_POLICY, demand.Demand({}),
+                                 **self._options)
+        self._of_hosts: dict[str, tuple[str, ...]] = {}
+        # Of servers alike: what is refused remains so.
+        self._of_alike: dict[ty.Any, tuple[str, ...]] = {}
+        # For the summary: by server, how many hosts have each reason.
+        self._refused: dict[str, collections.Counter[str]] = {}
+        self._has_ended = False
+
+    def accept(self, server: balance.Server, host: str) -> balance.Reply:
+        """Propose a move unless it would be refused, or may be."""
+        reply, reasons = self._judge(server.uuid, host)
+        if reply is balance.Reply.YES:
+            self.propose(server.uuid, host)
+        elif reply is balance.Reply.END:
+            self._has_ended = True
+        elif reply is not balance.Reply.NO_HOST:
+            self._refused.setdefault(server.uuid, collections.Counter())[
+                '; '.join(reasons)] += 1
+        return reply
 
     def refusals(self, server_uuid: str, host: str) -> tuple[str, ...]:
         """Why a move would be refused, or may be; nothing: it would not."""
-        try:
-            moved = self._migration(server_uuid)
-            known = self._facts_for(moved)
-        except errors.ManageError as error:
-            return (str(error),)
-        facts = self._with_arrivals(known[host], moved)
-        verdict = moved.verdict(facts, known.get(moved.server.host))
-        if verdict.fits != checks.YES:
-            return verdict.reasons
-        return _doubts(moved, facts)
+        return self._judge(server_uuid, host)[1]
 
     def propose(self, server_uuid: str, host: str) -> None:
         """Count a move that is not refused."""
+        self._refused.pop(server_uuid, None)
         self._arrivals.setdefault(host, []).append(
             self._migrations[server_uuid])
+
+    def summary(self) -> Iterator[str]:
+        """Why servers are not moved: one line for each, and for each host."""
+        for host, reasons in sorted(self._of_hosts.items()):
+            if reasons:
+                yield f'No server is moved to {host}: {"; ".join(reasons)}'
+        for uuid, counts in sorted(self._refused.items()):
+            (reason, hosts), = counts.most_common(1)
+            yield (f'Server {uuid} is not moved: {reason} ({hosts} of '
+                   f'{counts.total()} refusals)')
+        if self._has_ended:
+            yield f'No server is tried after the first {_MOST_SERVERS}'
+
+    def _judge(self, uuid: str, host: str
+               ) -> tuple[balance.Reply, tuple[str, ...]]:
+        """Whether a server can be moved to a host, and why not."""
+        reasons = self._against(host)
+        if reasons:
+            return balance.Reply.NO_HOST, reasons
+        if (len(self._looked_at) >= _MOST_SERVERS
+                and uuid not in self._looked_at):
+            return balance.Reply.END, (
+                f'{_MOST_SERVERS} other servers were looked at',)
+        self._looked_at.add(uuid)
+        try:
+            moved = self._migration(uuid)
+            known = self._facts_for(moved)
+        except errors.ManageError as error:
+            return balance.Reply.NO_SERVER, (str(error),)
+        source = known.get(moved.server.host)
+        reasons = tuple(moved.obstacles(source))
+        if reasons:
+            return balance.Reply.NO_SERVER, reasons
+        alike = (host, moved.policy, moved.demand.query,
+                 moved.server.has_topology)
+        reasons = self._of_alike.get(alike, ())
+        if not reasons:
+            facts = self._with_arrivals(known[host], moved)
+            verdict = moved.verdict(facts, source)
+            reasons = (_doubts(moved, facts) if verdict.fits == checks.YES
+                       else verdict.reasons)
+        if reasons:
+            self._of_alike[alike] = reasons
+            return balance.Reply.NO, reasons
+        return balance.Reply.YES, ()
+
+    def _against(self, host: str) -> tuple[str, ...]:
+        """Why a host takes no server with units, whatever it is."""
+        if host not in self._of_hosts:
+            self._of_hosts[host] = self._any.verdict(checks.Facts(
+                self._computes[host], True, None, _without_speeds(
+                    self._answers[host]))).reasons
+        return self._of_hosts[host]
 
     def _migration(self, uuid: str) -> migration.Migration:
         """
@@ -78,9 +151,6 @@ class Proposals:
         if uuid in self._failed:
             raise errors.ManageError(self._failed[uuid])
         if uuid not in self._migrations:
-            if len(self._migrations) + len(self._failed) >= _MOST_SERVERS:
-                raise errors.ManageError(
-                    f'{_MOST_SERVERS} other servers were looked at')
             try:
                 self._migrations[uuid] = migration.Migration(
                     self._cloud.server(uuid), **self._options)
@@ -95,7 +165,8 @@ class Proposals:
         if key not in self._facts:
             self._facts[key] = {
                 one.compute.host: one for one in migration.facts_of(
-                    self._cloud, self._computes, moved.demand, self._answers)}
+                    self._cloud, self._computes.values(), moved.demand,
+                    self._answers)}
         return self._facts[key]
 
     def _with_arrivals(self, facts: checks.Facts,
@@ -144,18 +215,35 @@ def _after(answer: fanout.Answer[messages.Host],
            arrivals: Iterable[migration.Migration]
            ) -> fanout.Answer[messages.Host]:
     """The answer of an agent whose host has more servers."""
+    def changed(stats: host_stats.HostStats) -> host_stats.HostStats:
+        for one in arrivals:
+            if one.policy is not None and one.policy.units is not None:
+                stats = stats_after(
+                    one.policy, stats,
+                    in_one_type=_in_one_type(one.policy, one))
+        return stats
+    return _changed(answer, changed)
+
+
+def _without_speeds(answer: fanout.Answer[messages.Host]
+                    ) -> fanout.Answer[messages.Host]:
+    """The answer of an agent whose host is as fast as any server needs."""
+    return _changed(answer, lambda stats: _ANY_STATS._replace(
+        profile=stats.profile, agent_seen_at=stats.agent_seen_at))
+
+
+def _changed(answer: fanout.Answer[messages.Host],
+             change: Callable[[host_stats.HostStats], host_stats.HostStats]
+             ) -> fanout.Answer[messages.Host]:
+    """An answer with other stats, where it has valid ones."""
     if answer.value is None or not answer.value.stats:
         return answer
     try:
         stats = host_stats.decode(host_stats.texts_of(answer.value.stats))
     except host_stats.StatInvalid:
         return answer
-    for one in arrivals:
-        if one.policy is not None and one.policy.units is not None:
-            stats = stats_after(one.policy, stats, in_one_type=_in_one_type(
-                one.policy, one))
     return answer._replace(value=dataclasses.replace(
-        answer.value, stats=host_stats.encode(stats)))
+        answer.value, stats=host_stats.encode(change(stats))))
 
 
 def _in_one_type(policy: policies.ServerPolicy,

@@ -104,12 +104,13 @@ class UnitBalance(base.BaseStrategy):
             agent_max_age_s=options.agent_max_age_s,
             servers_without_units=options.servers_without_units)
         self._plan = balance.plan(
-            found.hosts, found.servers, self._goals(),
-            functools.partial(_accept, proposed))
+            found.hosts, found.servers, self._goals(), proposed.accept)
         for server, destination in self._plan.moves:
             self.add_action_migrate(
                 self.compute_model.get_instance_by_uuid(server.uuid), 'live',
                 nodes[server.host], nodes[destination])
+        for line in proposed.summary():
+            LOG.info('%s', line)
         LOG.info('%(moves)d of %(servers)d servers with units on %(hosts)d '
                  'hosts are to be moved: spread from %(spread).1f to '
                  '%(spread_then).1f %%, stranded units from %(stranded).1f to '
@@ -174,14 +175,3 @@ def _ask(bus, hosts):
         return {}
     answers = bus.fleet().ask(bus.hosts(hosts), rpcapi.GET_HOST)
     return {one.host: one for one in answers}
-
-
-def _accept(proposed, server, destination):
-    reasons = proposed.refusals(server.uuid, destination)
-    if reasons:
-        LOG.info('Server %(server)s is not moved to %(host)s: %(reasons)s',
-                 {'server': server.uuid, 'host': destination,
-                  'reasons': '; '.join(reasons)})
-        return False
-    proposed.propose(server.uuid, destination)
-    return True

@@ -50,11 +50,22 @@ class Migration:
         if verdict.host == self.server.host:
             return verdict._replace(
                 fits=checks.NO, reasons=('the server is there already',))
-        obstacles = _obstacles(self.server, source)
+        obstacles = self.obstacles(source)
         if not obstacles:
             return verdict
         return verdict._replace(fits=checks.NO,
                                 reasons=(*obstacles, *verdict.reasons))
+
+    def obstacles(self, source: checks.Facts | None) -> list[str]:
+        """Why it cannot be live-migrated anywhere.
+
+        :param source: see :meth:`verdict`
+        """
+        found = [*self.server.obstacles]
+        if source is None or source.compute.is_down:
+            found.append(f'the compute service of {self.server.host}, where '
+                         'the server is, is down')
+        return found
 
     def speed_cu(self, source: checks.Facts | None) -> float | None:
         """The speed of the pCPUs where it is; None: not known."""
@@ -99,13 +110,3 @@ def policy_of(flavor: ty.Any) -> policy.ServerPolicy | None:
         raise errors.ManageError(
             f'Validation failed; {"; ".join(problems)}. No host takes a '
             'server of this flavor') from error
-
-
-def _obstacles(server: clouds.Server,
-               source: checks.Facts | None) -> list[str]:
-    """Why a server cannot be live-migrated anywhere."""
-    found = [*server.obstacles]
-    if source is None or source.compute.is_down:
-        found.append(f'the compute service of {server.host}, where the '
-                     'server is, is down')
-    return found

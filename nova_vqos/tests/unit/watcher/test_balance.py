@@ -24,7 +24,14 @@ def goals(spread=0.0, stranded=0.0, max_moves=100):
 
 
 def always(_server, _destination):
-    return True
+    return balance.Reply.YES
+
+
+def refusing(refused):
+    def accept(server, destination):
+        return (balance.Reply.NO if (server.uuid, destination) in refused
+                else balance.Reply.YES)
+    return accept
 
 
 def hosts_of(servers, capacities):
@@ -95,10 +102,10 @@ def test_any_plan(cluster, most_spread, most_stranded, max_moves):
     accepted = []
 
     def accept(server, destination):
-        if (server.uuid, destination) in refused:
-            return False
-        accepted.append((server.uuid, destination))
-        return True
+        reply = refusing(refused)(server, destination)
+        if reply is balance.Reply.YES:
+            accepted.append((server.uuid, destination))
+        return reply
     wanted = goals(most_spread, most_stranded, max_moves)
     found = balance.plan(hosts, servers, wanted, accept)
 
@@ -190,9 +197,7 @@ def test_a_plan_depends_on_no_order(cluster):
 def test_a_plan_depends_on_no_bound_of_memory(cluster):
     capacities, servers, refused = cluster
     hosts = hosts_of(servers, capacities)
-
-    def accept(server, destination):
-        return (server.uuid, destination) not in refused
+    accept = refusing(refused)
     found = balance.plan(hosts, servers, goals(), accept)
     with mock.patch.multiple(balance, _PAIRS_AT_ONCE=1, _MOST_CANDIDATES=1):
         assert balance.plan(hosts, servers, goals(), accept) == found
@@ -245,11 +250,30 @@ def test_one_that_is_refused_leaves_its_place_to_another():
 
     def accept(server, destination):
         asked.append((server.uuid, destination))
-        return server.uuid > 's01'
+        return refusing({('s00', 'b'), ('s01', 'b')})(server, destination)
     found = balance.plan(hosts_of(servers, CAPACITIES), servers, goals(),
                          accept)
     assert [one.server.uuid for one in found.moves] == ['s02', 's03']
     assert len(set(asked)) == len(asked) == 4
+
+
+@pytest.mark.parametrize(('reply', 'asked'), [
+    # Of four servers and three hosts that would be level with them.
+    (balance.Reply.NO, 4 * 3),
+    (balance.Reply.NO_SERVER, 4),
+    (balance.Reply.NO_HOST, 3),
+    (balance.Reply.END, 1)])
+def test_what_a_reply_refuses_is_not_asked_again(reply, asked):
+    servers = equal(4, 'a')
+    hosts = hosts_of(servers, dict.fromkeys('abcd', (600, 10240)))
+    questions = []
+
+    def accept(server, destination):
+        questions.append((server.uuid, destination))
+        return reply
+    found = balance.plan(hosts, servers, goals(), accept)
+    assert found.moves == ()
+    assert len(set(questions)) == len(questions) == asked
 
 
 def test_stranded_capacity_is_freed():

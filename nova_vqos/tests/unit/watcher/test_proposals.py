@@ -19,6 +19,8 @@ from nova_vqos.agent import messages
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import migration
+from nova_vqos.watcher import balance
 from nova_vqos.watcher import proposals
 
 CLASS = policy.RESOURCE_CLASS
@@ -87,13 +89,14 @@ def cloud():
     return found
 
 
-def make(cloud, **stats):
+def make(cloud, *answers, **stats):
     """:param stats: of the host there"""
-    there = STATS._replace(**stats)
+    given = (answer('here', STATS), answer('there', STATS._replace(**stats)),
+             *answers)
     return proposals.Proposals(
         cloud, [clouds.Compute(name, name, False, ())
                 for name in cloud.hosts],
-        {'here': answer('here', STATS), 'there': answer('there', there)},
+        {one.host: one for one in given},
         agent_max_age_s=300, servers_without_units='refuse')
 
 
@@ -195,11 +198,7 @@ def test_what_the_filter_refuses_at_once(cloud, specs, stats, reason):
 
 def test_a_host_that_is_not_known_well_is_none(cloud):
     cloud.add_server('one')
-    proposed = proposals.Proposals(
-        cloud, [clouds.Compute(name, name, False, ())
-                for name in cloud.hosts],
-        {'here': answer('here', STATS), 'there': answer('there', None)},
-        agent_max_age_s=300, servers_without_units='refuse')
+    proposed = make(cloud, answer('there', None))
     (reason,) = proposed.refusals('one', 'there')
     assert 'are unknown' in reason
 
@@ -218,6 +217,87 @@ def test_nova_is_not_asked_for_all_servers_of_a_cloud(cloud, monkeypatch):
     for uuid in add_many(cloud, 5):
         assert proposed.refusals(uuid, 'there')
     assert len(cloud.asked) == 3
+
+
+def moving(*uuids):
+    return [balance.Server(uuid, 'here', 60, 1024) for uuid in uuids]
+
+
+@pytest.mark.parametrize('stats', [
+    None, {'profile': 'the profile is stale'}, {'agent_seen_at': None}])
+def test_a_host_that_takes_no_server_is_asked_about_once(cloud, stats):
+    """And Nova is not asked about any server for it."""
+    there = answer('there', stats if stats is None
+                   else STATS._replace(**stats))
+    proposed = make(cloud, there)
+    for one in moving(*add_many(cloud, 4)):
+        assert proposed.accept(one, 'there') is balance.Reply.NO_HOST
+    assert cloud.asked == []
+    (line,) = proposed.summary()
+    assert 'there' in line
+
+
+@pytest.mark.parametrize('specs', [
+    {'cu': 100}, {'quantum_class': 'io'}, {'guarantee': 'required'}])
+def test_a_host_that_refuses_one_server_may_take_others(cloud, specs):
+    cloud.add_server('one', **specs)
+    cloud.add_server('two')
+    proposed = make(cloud)
+    one, two = moving('one', 'two')
+    assert proposed.accept(one, 'there') is balance.Reply.NO
+    assert proposed.accept(two, 'there') is balance.Reply.YES
+    (line,) = proposed.summary()
+    assert 'one' in line
+
+
+def test_a_server_that_no_host_takes_is_asked_about_once(cloud):
+    cloud.add_server('busy')
+    cloud.servers['busy'] = cloud.servers['busy']._replace(
+        obstacles=('the server is busy',))
+    proposed = make(cloud)
+    for one in moving('busy', 'gone'):
+        assert proposed.accept(one, 'there') is balance.Reply.NO_SERVER
+    assert len(list(proposed.summary())) == 2
+
+
+def test_a_server_has_one_line_however_many_hosts_refuse_it(cloud):
+    for number in range(5):
+        cloud.add_host(f'slow{number}')
+    cloud.add_server('one')
+    proposed = make(cloud, *(
+        answer(f'slow{number}', STATS._replace(slowest_cu=Decimal(50)))
+        for number in range(5)))
+    (one,) = moving('one')
+    for number in range(5):
+        assert proposed.accept(
+            one, f'slow{number}') is balance.Reply.NO
+    (line,) = proposed.summary()
+    assert '5 of 5' in line
+    assert proposed.accept(one, 'there') is balance.Reply.YES
+    assert list(proposed.summary()) == []
+
+
+def test_servers_alike_are_refused_alike(cloud, monkeypatch):
+    judged = []
+    verdict = migration.Migration.verdict
+
+    def counted(self, *arguments):
+        judged.append(self)
+        return verdict(self, *arguments)
+    monkeypatch.setattr(migration.Migration, 'verdict', counted)
+    proposed = make(cloud, slowest_cu=Decimal(50))
+    for one in moving(*add_many(cloud, 4)):
+        assert proposed.accept(one, 'there') is balance.Reply.NO
+    assert len(judged) == 1
+
+
+def test_the_search_ends_after_some_servers(cloud, monkeypatch):
+    monkeypatch.setattr(proposals, '_MOST_SERVERS', 3)
+    proposed = make(cloud, slowest_cu=Decimal(50))
+    replies = [proposed.accept(one, 'there')
+               for one in moving(*add_many(cloud, 4))]
+    assert replies == [balance.Reply.NO] * 3 + [balance.Reply.END]
+    assert len(list(proposed.summary())) == 4
 
 
 @hypothesis.given(some.lists(some.tuples(

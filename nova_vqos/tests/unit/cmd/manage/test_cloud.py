@@ -117,12 +117,16 @@ def test_several_of_a_name(what):
 
 
 def test_a_server_whose_host_is_none_of_novas():
-    server = cloud.Server('uuid', 'web', None, 'gone', {}, False, ())
-    (reason,) = migration._obstacles(server, None)
+    flavor = types.SimpleNamespace(vcpus=1, ram=512, disk=1, ephemeral=0,
+                                   swap=0, extra_specs={})
+    moved = migration.Migration(
+        cloud.Server('uuid', 'web', flavor, 'gone', {}, False, ()),
+        agent_max_age_s=300, servers_without_units='refuse')
+    (reason,) = moved.obstacles(None)
     assert 'gone' in reason
     facts = checks.Facts(cloud.Compute('gone', '', True, ()), False, None,
                          fanout.Answer('gone', '', None, 'silent'))
-    assert migration._obstacles(server, facts) == [reason]
+    assert moved.obstacles(facts) == [reason]
 
 
 class ChangingPlacement:
