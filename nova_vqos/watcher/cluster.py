@@ -6,6 +6,7 @@ import typing as ty
 
 from nova_vqos import policy
 from nova_vqos.cmd.manage import cloud as clouds
+from nova_vqos.cmd.manage import demand
 from nova_vqos.watcher import balance
 
 _MEMORY = 'MEMORY_MB'
@@ -16,10 +17,12 @@ class Cluster(ty.NamedTuple):
 
     :ivar hosts: that sell units now
     :ivar servers: of them, with units
+    :ivar providers: of all hosts, by UUID
     """
 
     hosts: tuple[balance.Host, ...]
     servers: tuple[balance.Server, ...]
+    providers: Mapping[str, demand.Provider]
 
 
 def read(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
@@ -37,7 +40,8 @@ def read(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
     names = {one.provider: one.host for one in computes}
     hosts, servers = [], []
     held = dict(cloud.holdings(names))
-    for uuid, provider in cloud.providers(names).items():
+    providers = cloud.providers(names)
+    for uuid, provider in providers.items():
         host, capacity_cu = names[uuid], provider.capacity(
             policy.RESOURCE_CLASS)
         if capacity_cu <= 0:
@@ -51,4 +55,4 @@ def read(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
             if cu and where == host:
                 servers.append(balance.Server(
                     consumer, host, cu, resources.get(_MEMORY, 0), may_move))
-    return Cluster(tuple(hosts), tuple(servers))
+    return Cluster(tuple(hosts), tuple(servers), providers)

@@ -42,16 +42,19 @@ class Proposals:
     """Moves that were proposed, and what they leave of hosts."""
 
     def __init__(self, cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
-                 answers: Mapping[str, fanout.Answer[messages.Host]], *,
+                 answers: Mapping[str, fanout.Answer[messages.Host]],
+                 providers: Mapping[str, demand.Provider], *,
                  agent_max_age_s: int, servers_without_units: str) -> None:
         """
         :param computes: of all hosts among which servers move
         :param answers: of their agents to get_host, by host
+        :param providers: of them, by UUID
         :param agent_max_age_s: see the option, as the next one
         """
         self._cloud = cloud
         self._computes = {one.host: one for one in computes}
         self._answers = answers
+        self._providers = providers
         self._options: dict[str, ty.Any] = {
             'agent_max_age_s': agent_max_age_s,
             'servers_without_units': servers_without_units}
@@ -166,7 +169,7 @@ class Proposals:
             self._facts[key] = {
                 one.compute.host: one for one in migration.facts_of(
                     self._cloud, self._computes.values(), moved.demand,
-                    self._answers)}
+                    self._answers, self._providers)}
         return self._facts[key]
 
     def _with_arrivals(self, facts: checks.Facts,

@@ -101,6 +101,7 @@ class UnitBalance(base.BaseStrategy):
         options = bus.options().vqos
         proposed = proposals.Proposals(
             cloud, computes, _ask(bus, [one.host for one in computes]),
+            found.providers,
             agent_max_age_s=options.agent_max_age_s,
             servers_without_units=options.servers_without_units)
         self._plan = balance.plan(

@@ -74,16 +74,19 @@ class Migration:
 
 def facts_of(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
              demand: demands.Demand,
-             answers: Mapping[str, fanout.Answer[messages.Host]]
+             answers: Mapping[str, fanout.Answer[messages.Host]],
+             providers: Mapping[str, demands.Provider] = {}
              ) -> list[checks.Facts]:
     """What is known of hosts, for one demand, in the order of the answers.
 
     :param answers: of their agents to get_host, by host
+    :param providers: that were read already, by UUID
     """
     hosts = {one.host: one for one in computes}
     offered = cloud.offers(demand)
-    known = offered | cloud.providers(
-        one.provider for one in hosts.values() if one.provider not in offered)
+    known = {**providers, **offered}
+    known |= cloud.providers(
+        one.provider for one in hosts.values() if one.provider not in known)
     return [checks.Facts(
         hosts[host], hosts[host].provider in offered,
         known.get(hosts[host].provider), answer)

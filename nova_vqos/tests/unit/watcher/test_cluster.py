@@ -48,7 +48,8 @@ class Placement:
 def test_hosts_and_servers():
     computes = [cloud.Compute(f'h{number}', f'p{number}', False, ())
                 for number in range(1, 5)]
-    found = cluster.read(Placement(), computes, {
+    placement = Placement()
+    found = cluster.read(placement, computes, {
         'one': ('h1', True), 'two': ('h1', False), 'arriving': ('h1', True),
         'stock': ('h3', True), 'closed': ('h4', True)})
     assert found.hosts == (
@@ -57,3 +58,5 @@ def test_hosts_and_servers():
     assert found.servers == (
         balance.Server('one', 'h1', 60, 1024),
         balance.Server('two', 'h1', 60, 512, may_move=False))
+    assert found.providers == placement.providers(
+        [one.provider for one in computes])

@@ -43,6 +43,7 @@ class Cloud:
         self.servers = {}
         self.hosts = {}
         self.asked = []
+        self.providers_asked = []
 
     def add_host(self, name, cu=320, memory_mb=8192, traits=()):
         self.hosts[name] = demands.Provider(
@@ -69,6 +70,7 @@ class Cloud:
                 if not one.lacks(demand)}
 
     def providers(self, uuids):
+        self.providers_asked += uuids
         return {uuid: self.hosts[uuid] for uuid in uuids}
 
 
@@ -96,7 +98,7 @@ def make(cloud, *answers, **stats):
     return proposals.Proposals(
         cloud, [clouds.Compute(name, name, False, ())
                 for name in cloud.hosts],
-        {one.host: one for one in given},
+        {one.host: one for one in given}, dict(cloud.hosts),
         agent_max_age_s=300, servers_without_units='refuse')
 
 
@@ -201,6 +203,16 @@ def test_a_host_that_is_not_known_well_is_none(cloud):
     proposed = make(cloud, answer('there', None))
     (reason,) = proposed.refusals('one', 'there')
     assert 'are unknown' in reason
+
+
+def test_placement_is_not_asked_again_for_what_was_read(cloud):
+    """However many unlike servers there are, and whatever it offers."""
+    proposed = make(cloud)
+    for number in range(3):
+        cloud.add_server(str(number), cu=400 + number)
+        reasons = proposed.refusals(str(number), 'there')
+        assert 'it has 320 CU left' in reasons[-1]
+    assert cloud.providers_asked == []
 
 
 def test_a_server_that_is_gone_is_asked_for_once(cloud):
