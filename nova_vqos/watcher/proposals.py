@@ -10,15 +10,11 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import dataclasses
 from decimal import Decimal
-from fractions import Fraction
-import math
 import typing as ty
 
 from nova_vqos import core_types
-from nova_vqos import guarantee
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
-from nova_vqos import units
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.cmd.manage import checks
@@ -26,7 +22,7 @@ from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import migration
-from nova_vqos.scheduler import fitness
+from nova_vqos.watcher import arrivals
 from nova_vqos.watcher import balance
 
 # Nova and Placement answer some questions about each: a cloud where hosts
@@ -175,53 +171,27 @@ class Proposals:
     def _with_arrivals(self, facts: checks.Facts,
                        moved: migration.Migration) -> checks.Facts:
         """What is known of a host, as the moves before leave it."""
-        arrivals = self._arrivals.get(facts.compute.host)
-        if not arrivals or facts.provider is None:
+        arrived = self._arrivals.get(facts.compute.host)
+        if not arrived or facts.provider is None:
             return facts
         usages = dict(facts.provider.usages)
-        for one in arrivals:
+        for one in arrived:
             for name, amount in one.demand.resources.items():
                 usages[name] = usages.get(name, 0) + amount
         provider = facts.provider._replace(usages=usages)
         return facts._replace(
-            provider=provider, answer=_after(facts.answer, arrivals),
+            provider=provider, answer=_after(facts.answer, arrived),
             offered=facts.offered and not provider.lacks(moved.demand))
 
 
-def stats_after(policy: policies.ServerPolicy, stats: host_stats.HostStats, *,
-                in_one_type: bool) -> host_stats.HostStats:
-    """The stats of a host that has one more server, at worst.
-
-    :param policy: of the server, with units
-    :param in_one_type: see :func:`nova_vqos.core_types.in_one_type`
-    """
-    after = fitness.stats_with_server(policy, stats, in_one_type=in_one_type)
-    cost_cu = fitness.cost_cu(policy, stats)
-    if stats.room_cu is not None and cost_cu is not None:
-        after = after._replace(
-            room_cu=max(0, stats.room_cu - math.ceil(cost_cu)))
-    if stats.largest_vcpu_cu is not None:
-        # Where its vCPUs go, and what they leave, is the driver's to say.
-        after = after._replace(largest_vcpu_cu=Decimal(0), pieces=())
-    terms = fitness.terms_of(policy, stats)
-    if (policy.guarantee != 'off' and stats.guarantee_cu is not None
-            and terms is not None and stats.slowest_cu):
-        share = (units.cu_per_vcpu(ty.cast(int, policy.units), policy.vcpus)
-                 / Fraction(terms.speed_cu))
-        after = after._replace(guarantee_cu=max(0, math.floor(
-            stats.guarantee_cu - Fraction(stats.slowest_cu)
-            * guarantee.cost_pcpus(share, policy.vcpus))))
-    return after
-
-
 def _after(answer: fanout.Answer[messages.Host],
-           arrivals: Iterable[migration.Migration]
+           arrived: Iterable[migration.Migration]
            ) -> fanout.Answer[messages.Host]:
     """The answer of an agent whose host has more servers."""
     def changed(stats: host_stats.HostStats) -> host_stats.HostStats:
-        for one in arrivals:
+        for one in arrived:
             if one.policy is not None and one.policy.units is not None:
-                stats = stats_after(
+                stats = arrivals.stats_after(
                     one.policy, stats,
                     in_one_type=_in_one_type(one.policy, one))
         return stats
@@ -257,23 +227,9 @@ def _in_one_type(policy: policies.ServerPolicy,
 
 def _doubts(moved: migration.Migration,
             facts: checks.Facts) -> tuple[str, ...]:
-    """What the filter leaves to the driver to refuse.
-
-    NOTE: the filter compares the largest vCPU that packs, and stats have
-    pieces of pCPUs rounded up: all vCPUs of a server have to find theirs.
-    """
     policy, host = moved.policy, facts.answer.value
     if policy is None or policy.units is None or host is None:
         return ()
-    stats = host_stats.decode(host_stats.texts_of(host.stats or {}))
-    cost_cu = fitness.cost_cu(policy, stats)
-    if stats.largest_vcpu_cu is None or policy.vcpus == 1 or cost_cu is None:
-        return ()
-    vcpu_cu = Fraction(cost_cu) / policy.vcpus
-    places = sum(math.floor((one.cu - 1) / vcpu_cu) * one.pcpus
-                 for one in stats.pieces)
-    if places >= policy.vcpus:
-        return ()
-    return (f'the pieces of its pCPUs have places for {places} vCPUs of '
-            f'{units.format_cu(vcpu_cu)} CU for certain, the server has '
-            f'{policy.vcpus}',)
+    return arrivals.doubts(
+        policy, host_stats.decode(host_stats.texts_of(host.stats or {})),
+        in_one_type=_in_one_type(policy, moved))
