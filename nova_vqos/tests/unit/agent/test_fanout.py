@@ -30,15 +30,16 @@ def test_all_answer_and_are_sorted(agents, fleet):
 
 def test_however_many_are_dead_cost_one_timeout(agents, fleet):
     agents.add('alive')
-    fleet = fanout.Fleet({'default': agents.transport()}, timeout_s=1.0)
+    # On a busy machine an answer may take a second.
+    fleet = fanout.Fleet({'default': agents.transport()}, timeout_s=4.0)
     began_s = time.monotonic()
     answers = fleet.ask(
         dict.fromkeys(['alive', *(f'dead{n}' for n in range(100))],
                       'default'), rpcapi.GET_HOST)
-    # One after the other they would take a hundred seconds.
-    assert time.monotonic() - began_s < 30
+    # One after the other they would take four hundred seconds.
+    assert time.monotonic() - began_s < 60
     assert [one.host for one in answers if one.value] == ['alive']
-    assert {one.error for one in answers[1:]} == {'no answer within 1 s'}
+    assert {one.error for one in answers[1:]} == {'no answer within 4 s'}
 
 
 def test_the_refusal_of_an_agent_is_returned(agents, fleet):
