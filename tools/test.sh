@@ -15,7 +15,7 @@ BESIDE_HOST=(package)
 # What level rating runs, and what names it to tests.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
-# What level watcher runs.
+# What level watcher runs. Its own fixtures need werkzeug.
 WATCHER_VERSION=17.0.0
 RATING_PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON
 
@@ -211,7 +211,7 @@ run_watcher() {
         say "filling the environment $venv"
         python3 -m venv --upgrade-deps "$venv"
         install_beside_nova "$venv/bin/pip" "$NOVA_VERSION" \
-            "python-watcher==$WATCHER_VERSION"
+            "python-watcher==$WATCHER_VERSION" werkzeug
         # Its entry points are how Watcher finds the strategy.
         "$venv/bin/pip" install -q -q --no-deps -e "$TOP"
         echo "$wanted" >"$venv/.complete"

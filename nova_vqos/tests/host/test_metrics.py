@@ -20,8 +20,8 @@ from nova_vqos_lab import process
 LIMIT_S = 150
 
 # CPUs here do not report their clock, QEMU does not count instructions, no
-# second guest receives packets, and a host of the lab sees none of the kernel's
-# threads.
+# second guest receives packets, and a host of the lab sees no threads of the
+# kernel.
 NOT_HERE = {'nova_vqos_host_io_jain',
             'nova_vqos_host_ksoftirqd_seconds_total',
             'nova_vqos_server_clock_hertz',

@@ -24,11 +24,19 @@ from nova_vqos.watcher import balance
 from nova_vqos.watcher import proposals
 
 CLASS = policy.RESOURCE_CLASS
-NOW = datetime.datetime.now(datetime.UTC)
-STATS = host_stats.HostStats(
-    profile=host_stats.VALID, slowest_cu=Decimal(80), fastest_cu=Decimal(80),
-    least_cu=Decimal(1), room_cu=320, agent_seen_at=NOW,
-    quantum_classes=('default',), dd_billing=('off',), sells_units=True)
+
+
+def now():
+    return datetime.datetime.now(datetime.UTC)
+
+
+def make_stats(**changes):
+    """:returns: of a host whose agent was just seen"""
+    return host_stats.HostStats(
+        profile=host_stats.VALID, slowest_cu=Decimal(80),
+        fastest_cu=Decimal(80), least_cu=Decimal(1), room_cu=320,
+        agent_seen_at=now(), quantum_classes=('default',),
+        dd_billing=('off',), sells_units=True)._replace(**changes)
 
 
 def inventory(total):
@@ -80,7 +88,7 @@ def answer(host, stats):
         domains=0, servers=(), wrong=(), last_tick_ms=0.0, dd_billing=(),
         quantum_classes=(), ticks=1, writes=0, restored=0, errors=0,
         stats=None if stats is None else host_stats.encode(stats),
-        stats_at=NOW.isoformat()), '')
+        stats_at=now().isoformat()), '')
 
 
 @pytest.fixture
@@ -93,7 +101,8 @@ def cloud():
 
 def make(cloud, *answers, **stats):
     """:param stats: of the host there"""
-    given = (answer('here', STATS), answer('there', STATS._replace(**stats)),
+    given = (answer('here', make_stats()),
+             answer('there', make_stats(**stats)),
              *answers)
     return proposals.Proposals(
         cloud, [clouds.Compute(name, name, False, ())
@@ -240,7 +249,7 @@ def moving(*uuids):
 def test_a_host_that_takes_no_server_is_asked_about_once(cloud, stats):
     """And Nova is not asked about any server for it."""
     there = answer('there', stats if stats is None
-                   else STATS._replace(**stats))
+                   else make_stats(**stats))
     proposed = make(cloud, there)
     for one in moving(*add_many(cloud, 4)):
         assert proposed.accept(one, 'there') is balance.Reply.NO_HOST
@@ -277,7 +286,7 @@ def test_a_server_has_one_line_however_many_hosts_refuse_it(cloud):
         cloud.add_host(f'slow{number}')
     cloud.add_server('one')
     proposed = make(cloud, *(
-        answer(f'slow{number}', STATS._replace(slowest_cu=Decimal(50)))
+        answer(f'slow{number}', make_stats(slowest_cu=Decimal(50)))
         for number in range(5)))
     (one,) = moving('one')
     for number in range(5):
