@@ -78,7 +78,7 @@ Requests beyond that are answered with the problem ``busy`` at once.
 Roles of Keystone, one of which the caller needs.
 
 The user of ``[vendordata_dynamic_auth]`` in nova.conf must have it, and no
-tenant may: whoever has it can read the figures of any server.
+tenant may: a user with such a role can read the figures of any server.
 """),
 ]
 

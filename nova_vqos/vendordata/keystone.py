@@ -3,7 +3,7 @@
 
 Anyone who reaches the port can have Keystone asked about a token. So a
 Keystone that hangs is asked by few threads, and then left alone for a while:
-else each token that somebody makes up would hold one.
+else each made-up token would hold a thread.
 """
 
 from collections.abc import Callable, Iterable

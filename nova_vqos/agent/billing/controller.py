@@ -127,11 +127,11 @@ class BillState:
         if self.is_off:
             self.bill = self.billed_at_s = None
             self.record_unread(server, '')
-        elif self.is_default:
-            # Nobody waits for its bill.
-            self.unread = ''
         elif self._was_off:
             self.since_s = now_s
+        if self.is_default:
+            # No limit follows from its bill: no alarm either.
+            self.unread = ''
         self._was_off = self.is_off
 
     def record_bill(self, server: servers.Server, bill: messages.Bill,

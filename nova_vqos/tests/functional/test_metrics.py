@@ -124,7 +124,7 @@ class TestThoseWhoAsk:
         assert fetch(port)[0] == 200
 
     def test_a_thread_counts_until_it_ends(self, serve):
-        """Also when nobody waits for what it works on."""
+        """Also that of a client that was cut off."""
         asked = Slow()
         port = serve(asked, requests=4, slow_s=0.0, longest_s=0.2)
         before = threading.active_count()

@@ -74,6 +74,17 @@ class TestWho:
         world.use(70, emulator_ns=10**8)
         assert 0 < used(world) <= 700
 
+    def test_what_was_used_before_it_began_is_not_in_it(self, world):
+        world.measure({})
+        world.start()
+        world.boot(specs=SPECS)
+        world.host.event(base.EventKind.STARTED, detail='booted')
+        world.settle()
+        world.use(40, emulator_ns=10**8)
+        world.measure(COSTS)
+        world.use(70, emulator_ns=10**8)
+        assert 0 < used(world) <= 700
+
     def test_the_option_switches_it_off(self, tmp_path):
         world = World(tmp_path, accounts_all=False)
         world.run(specs=SPECS)
