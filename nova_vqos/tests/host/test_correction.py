@@ -6,6 +6,7 @@ half the speed for any work; its profiles say otherwise.
 """
 
 import os
+import threading
 import time
 import typing as ty
 
@@ -37,10 +38,14 @@ _WINDOWS = 3
 MEASURED_S = 10
 # Firmware that spins: the same work from its first instruction on.
 _ROM = '/var/lib/libvirt/spin.rom'
-# How much the machine's own speed may differ from one minute to the next: 21 %
-# were seen. So what a server did is compared with what the agent counted of it
-# at about that time, and its CPU time with its cap.
-PACE = 0.3
+# The machine's own speed may differ by half from one minute to the next. So
+# what the agent says of a server is compared with what was counted of it from
+# when the agent began, and its CPU time with its cap.
+PACE = 0.05
+# Times that the machine's own speed may change while a server is away.
+_ATTEMPTS = 3
+# The agent's windows.
+_WINDOW_S = 5
 # How exactly a cap is kept.
 SHARE = 0.03
 
@@ -111,25 +116,50 @@ def counted(host):
             file.read()))
 
 
-class Work(ty.NamedTuple):
-    """What the only guest of a host did for a while.
+class Reading(ty.NamedTuple):
+    """What the only guest of a host did until now."""
 
-    :ivar share: CPU time, in pCPUs
-    :ivar per_cpu_s: instructions in a second of that
-    """
-
-    share: float
-    per_cpu_s: float
+    at_ns: int
+    instructions: int
+    cpu_ns: int
 
 
-def measure(guest, host):
-    began_ns = time.monotonic_ns()
-    before, cpu_before_ns = counted(host), guest.cpu_time_ns(host)
-    # Not a wait for anything: the length of the measurement.
-    time.sleep(MEASURED_S)
-    cpu_ns = guest.cpu_time_ns(host) - cpu_before_ns
-    return Work(cpu_ns / (time.monotonic_ns() - began_ns),
-                (counted(host) - before) / cpu_ns * 1e9)
+class Watch(threading.Thread):
+    """Reads the only guest of a host each second, until it is stopped."""
+
+    def __init__(self, guest, host):
+        super().__init__(daemon=True)
+        self._guest, self._host = guest, host
+        self._stopped = threading.Event()
+        self.readings = []
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_error):
+        self._stopped.set()
+        self.join()
+
+    def run(self):
+        while not self._stopped.is_set():
+            self.readings.append(Reading(
+                time.monotonic_ns(), counted(self._host),
+                self._guest.cpu_time_ns(self._host)))
+            self._stopped.wait(1)
+
+    def paces(self):
+        """:returns: instructions in a CPU second, the least and the most"""
+        found = [(last.instructions - first.instructions)
+                 / (last.cpu_ns - first.cpu_ns) * 1e9
+                 for first, last in zip(self.readings,
+                                        self.readings[_WINDOW_S:],
+                                        strict=False)]
+        return min(found), max(found)
+
+    def assert_saw(self, per_cpu_s):
+        least, most = self.paces()
+        assert least * (1 - PACE) < per_cpu_s < most * (1 + PACE)
 
 
 def correction(cloud, guest, host):
@@ -145,10 +175,11 @@ def wait_measured(cloud, guest, host):
         measured, LEARN_LIMIT_S, f'{guest.name} to be measured on {host.name}')
 
 
-def wait_corrected(cloud, guest, host, limit_s=LEARN_LIMIT_S):
+def wait_corrected(cloud, guest, host, limit_s=LEARN_LIMIT_S, wanted=None):
     def corrected():
         found = correction(cloud, guest, host)
-        return found if found and found['since'] else None
+        return found if found and found['since'] and wanted in (
+            None, found['factor']) else None
     return process.wait_until(
         corrected, limit_s, f'{guest.name} to be corrected on {host.name}')
 
@@ -169,42 +200,49 @@ def test_after_a_move_it_does_what_it_did_before(cloud):
     guest = guests.Guest(cloud.slow, specs=guests.server(40, vqos_work='auto'),
                          cap=guests.CAP, shares=guests.SHARES, rom=_ROM,
                          kind='qemu')
-    wait_measured(cloud, guest, cloud.slow)
-    assert guest.cap() == guests.CAP
-    did = measure(guest, cloud.slow)
-    before = correction(cloud, guest, cloud.slow)
+    with Watch(guest, cloud.slow) as watch:
+        wait_measured(cloud, guest, cloud.slow)
+        assert guest.cap() == guests.CAP
+        share = guest.delivered_share(MEASURED_S)
+        before = correction(cloud, guest, cloud.slow)
     assert (before['factor'], before['hosts']) == (1.0, 1)
-    assert did.share == pytest.approx(0.4, rel=SHARE)
-    assert before['instructions_per_cpu_s'] == pytest.approx(
-        did.per_cpu_s, rel=PACE)
+    assert share == pytest.approx(0.4, rel=SHARE)
+    watch.assert_saw(before['instructions_per_cpu_s'])
 
     guest.migrate(cloud.fast)
+    guest.host = cloud.fast
     # libvirt's hook knows the mean alone.
-    guest.wait_cap(CAP_BY_MEAN, cloud.fast)
-    wait_corrected(cloud, guest, cloud.fast)
-    does = measure(guest, cloud.fast)
-    found = correction(cloud, guest, cloud.fast)
-    assert found['instructions_per_cpu_s'] == pytest.approx(
-        does.per_cpu_s, rel=PACE)
+    guest.wait_cap(CAP_BY_MEAN)
+    with Watch(guest, cloud.fast) as watch:
+        found = wait_corrected(cloud, guest, cloud.fast)
+    watch.assert_saw(found['instructions_per_cpu_s'])
     # The clock of slow is halved: about 2 / 1.5.
-    assert found['factor'] == pytest.approx(factor(found, before),
-                                            rel=PACE / 2)
+    assert found['factor'] == pytest.approx(factor(found, before), rel=PACE)
     assert found['low'] < found['factor'] < found['high']
     assert found['hosts'] == 2
-    cap_share = share_of(guest.cap(cloud.fast))
+    cap_share = share_of(guest.cap())
     assert cap_share == pytest.approx(0.4 / 1.5 / found['factor'], rel=0.01)
-    assert does.share == pytest.approx(cap_share, rel=SHARE)
+    assert guest.delivered_share(MEASURED_S) == pytest.approx(cap_share,
+                                                              rel=SHARE)
 
     # Back at once, by what slow and fast know of each other.
-    guest.host = cloud.fast
-    guest.migrate(cloud.slow)
-    guest.wait_cap(guests.CAP, cloud.slow)
-    before = wait_measured(cloud, guest, cloud.slow)
-    guest.host = cloud.slow
-    guest.migrate(cloud.fast)
-    again = wait_corrected(cloud, guest, cloud.fast, 10)
+    for _ in range(_ATTEMPTS):
+        guest.migrate(cloud.slow)
+        guest.host = cloud.slow
+        guest.wait_cap(guests.CAP)
+        was, before = before, wait_measured(cloud, guest, cloud.slow)
+        guest.migrate(cloud.fast)
+        guest.host = cloud.fast
+        if before['hosts'] == 2:
+            break
+        # What another speed on an equal host means.
+        assert before['instructions_per_cpu_s'] != pytest.approx(
+            was['instructions_per_cpu_s'], rel=0.1)
+        found = wait_corrected(cloud, guest, cloud.fast)
+    again = wait_corrected(
+        cloud, guest, cloud.fast, 10,
+        # Slow may have measured another speed this time: that comes next.
+        pytest.approx(factor(found, before), rel=PACE))
     assert again['windows'] < _WINDOWS
-    assert again['factor'] == pytest.approx(factor(found, before),
-                                            rel=PACE / 2)
-    assert share_of(guest.cap(cloud.fast)) == pytest.approx(
+    assert share_of(guest.cap()) == pytest.approx(
         0.4 / 1.5 / again['factor'], rel=0.01)
