@@ -13,14 +13,17 @@ import pytest
 from nova_vqos import compute_state
 from nova_vqos import learning
 from nova_vqos import policy
+from nova_vqos import primitives
 from nova_vqos import speeds as records
 from nova_vqos.agent import manager
+from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import transfer
 from nova_vqos.billing import account
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import metrics
 
 NONCE = '0123456789abcdef' * 2
 KINDS = {'integer': 1.0, 'hash': 2.0}
@@ -392,3 +395,20 @@ def test_a_loop_that_is_held_up_is_a_typed_error():
     with pytest.raises(oslo_messaging.ExpectedException) as caught:
         manager.AgentManager(HeldUp(), 'host').get_host({})
     assert caught.value.exc_info[0] is rpcapi.AgentError
+
+
+def test_commands_get_no_figures_of_each_pcpu():
+    """They ask all hosts at once: metrics alone have these."""
+    report = primitives.parse(messages.LoopReport, metrics.make_host())
+    assert report.capacity.packets.softirqs
+
+    class Loop:
+        def host_report(self):
+            return report
+
+    answer = manager.AgentManager(Loop(), 'host').get_host({})
+    packets = answer['capacity']['packets']
+    assert packets.pop('softirqs') == []
+    assert packets == {
+        'softirq_share': 0.25, 'dropped_packets': 9, 'squeezed_polls': 11,
+        'saturated_pcpus': [3]}
