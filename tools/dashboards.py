@@ -205,6 +205,12 @@ HOST = (
                '{{quantum_class}}'),
               (by_class(f'nova_vqos_server_slice_seconds{_H}'),
                'slice of {{quantum_class}}'))),
+    Panel('Time to recognise work',
+          'For how long the work of servers of class auto had been of its '
+          'kind before that was recognised, the last time', SECONDS, tuple(
+              (f'quantile({part}, nova_vqos_server_recognition_seconds{_H})',
+               name) for part, name in (
+                  (0.5, 'half of the servers'), (0.95, '95 % of them')))),
     Panel('Pools', 'pCPUs that serve a class, and vCPUs that run there',
           COUNT, (
               (f'nova_vqos_host_pool_pcpus{_H}', 'pCPUs of {{quantum_class}}'),

@@ -366,6 +366,8 @@ class Vcpu:
     :ivar mean_run_us: for how long it ran at a time; None: unknown
     :ivar waited_s: for how long it was ready and did not run; None: unknown
     :ivar pcpus: to which it is confined; None: to none
+    :ivar recognised_after_s: for how long its work was of its kind before that
+        was recognised; None: none is
     """
 
     kind: str
@@ -374,6 +376,8 @@ class Vcpu:
     mean_run_us: float | None = None
     waited_s: float | None = None
     pcpus: str | None = None
+    recognised_after_s: float | None = dataclasses.field(
+        default=None, metadata=primitives.OMIT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,6 +284,11 @@ OBTAINABLE = Family(
 RUN_LENGTH = Family(
     'nova_vqos_server_run_length_seconds', GAUGE,
     'For how long it runs at a time, mean of its vCPUs', SERVER_LABELS)
+RECOGNITION = Family(
+    'nova_vqos_server_recognition_seconds', GAUGE,
+    'For how long its work had been of its kind before that was recognised, '
+    'by the slowest of its vCPUs; a server of no recognised kind has none',
+    SERVER_LABELS)
 BILLED = Family(
     'nova_vqos_server_billed_cpu_unit_seconds_total', COUNTER,
     'CPU unit seconds that it was billed for on this host',

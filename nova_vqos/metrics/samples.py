@@ -251,7 +251,10 @@ def _slices(server: messages.Server, slices: messages.Slices,
          _mean_s(vcpu.mean_run_us for vcpu in vcpus)),
         # The sum of some vCPUs would fall, as a counter that began anew.
         (families.WAITED_SECONDS, (), sum(waited_s)
-         if waited_s and len(waited_s) == len(vcpus) else None)]
+         if waited_s and len(waited_s) == len(vcpus) else None),
+        (families.RECOGNITION, (),
+         max((vcpu.recognised_after_s for vcpu in vcpus
+              if vcpu.recognised_after_s is not None), default=None))]
 
 
 def _units(host: messages.Units) -> Iterator[families.Sample]:

@@ -289,11 +289,18 @@ class _Vcpu:
     """One vCPU: its last samples, and its kind so far.
 
     :ivar is_restless: whether it changes its kind too often to have one
+    :ivar recognised_after_s: for how long its work was of a kind before that
+        was recognised, the last time; None: none ever was
     """
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self.is_restless = False
+        self.recognised_after_s: float | None = None
+        # For how long its work has been of another kind than recognised, and
+        # how many of the last samples had none such.
+        self._unrecognised_s = 0.0
+        self._plain_samples = 0
         self._kind: _Steady[model.Kind | None] = _Steady(None)
         # Whether it uses the cache as a polluter does, whatever its kind.
         self._evicts = _Steady(False)
@@ -334,9 +341,34 @@ class _Vcpu:
         return {kind: _mean([sampled[kind] for sampled in self._window])
                 for kind in ORDER}
 
-    def add(self, sampled: Cursors, rest: float | None) -> None:
+    def add(self, sampled: Cursors, rest: float | None,
+            elapsed_s: float) -> None:
         """:param rest: the part of the time in which it did not want to run
+        :param elapsed_s: that the sample covers
         """
+        before = self.kind
+        self._wait(sampled, elapsed_s)
+        self._decide(sampled, rest)
+        if self.kind is not None and self.kind is not before:
+            self.recognised_after_s = self._unrecognised_s
+            self._unrecognised_s, self._plain_samples = 0.0, WINDOW
+
+    def _wait(self, sampled: Cursors, elapsed_s: float) -> None:
+        """Count for how long there has been something to recognise.
+
+        From the first sample of which no later ones, a window of them, were
+        all of the present kind, or of none.
+        """
+        evident = _evident_kind(sampled)
+        is_plain = evident is None or (
+            self.kind is not None and _level(sampled, evident)
+            < _level(sampled, self.kind) + _MARGIN)
+        self._plain_samples = self._plain_samples + 1 if is_plain else 0
+        self._unrecognised_s = (
+            0.0 if self._plain_samples >= WINDOW
+            else self._unrecognised_s + elapsed_s)
+
+    def _decide(self, sampled: Cursors, rest: float | None) -> None:
         self._window.append(sampled)
         self._rest.append(rest)
         if len(self._window) < WINDOW:
@@ -416,10 +448,12 @@ class Recognizer:
         self._limits = limits or Limits()
         self._vcpus: dict[Hashable, _Vcpu] = {}
 
-    def add(self, key: Hashable, sample: Sample, thread: int = 0) -> None:
+    def add(self, key: Hashable, sample: Sample, thread: int = 0,
+            elapsed_s: float = 0.0) -> None:
         """Add a sample of a vCPU.
 
         :param thread: of the vCPU: another one starts over
+        :param elapsed_s: since the sample before
         """
         vcpu = self._vcpus.get(key)
         if vcpu is None or vcpu.thread != thread:
@@ -428,12 +462,20 @@ class Recognizer:
                 return
             vcpu = self._vcpus[key] = _Vcpu(thread)
         vcpu.add(cursors(sample, self._limits), None if sample.ready is None
-                 else max(0.0, 1 - sample.ready))
+                 else max(0.0, 1 - sample.ready), elapsed_s)
 
     def kind(self, key: Hashable) -> model.Kind | None:
         """The kind of a vCPU; None: not recognised."""
         vcpu = self._vcpus.get(key)
         return None if vcpu is None else vcpu.kind
+
+    def recognised_after_s(self, key: Hashable) -> float | None:
+        """For how long the work of a vCPU was of its kind before that was
+        recognised; None: it has none.
+        """
+        vcpu = self._vcpus.get(key)
+        return (None if vcpu is None or vcpu.kind is None
+                else vcpu.recognised_after_s)
 
     def pollutes(self, key: Hashable) -> bool:
         """Whether a vCPU evicts the cache lines of others."""

@@ -432,7 +432,9 @@ class Enforcer:
                 waited_s=(runs[number].waited_ns / 1e9
                           if number in runs else None),
                 pcpus=(_format_pcpus(pcpus[number])
-                       if number in pcpus else None))
+                       if number in pcpus else None),
+                recognised_after_s=self._watcher.recognised_after_s(
+                    target.uuid, number))
                 for number, kind in kinds.items()})
 
     def _why_left_alone(self, target: enforced_server.Target) -> str:

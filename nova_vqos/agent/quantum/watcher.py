@@ -92,8 +92,10 @@ class Watcher:
                 if key in samples:
                     samples[key] = _merged(samples[key], sample)
         self._recognizer.retain(threads)
+        elapsed_s = 0.0 if last_s is None else (
+            source_base.elapsed_s(last_s, now_s) or 0.0)
         for key, thread in threads.items():
-            self._recognizer.add(key, samples[key], thread)
+            self._recognizer.add(key, samples[key], thread, elapsed_s)
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
         return _progress(servers, samples)
@@ -101,6 +103,12 @@ class Watcher:
     def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
         """The kind of a vCPU; None: not recognised."""
         return self._recognizer.kind((uuid, vcpu))
+
+    def recognised_after_s(self, uuid: str, vcpu: int) -> float | None:
+        """For how long the work of a vCPU was of its kind before that was
+        recognised; None: it has none.
+        """
+        return self._recognizer.recognised_after_s((uuid, vcpu))
 
     def pollutes(self, uuid: str, vcpu: int) -> bool:
         """Whether a vCPU evicts the cache lines of others."""

@@ -418,7 +418,10 @@ def _slices(slices: messages.Slices | None) -> output.Shown:
     if slices is None:
         return output.text(None)
     return output.Shown(slices, '\n'.join(
-        f'vCPU {number}: {vcpu.kind}, '
+        f'vCPU {number}: {vcpu.kind}'
+        + ('' if vcpu.recognised_after_s is None
+           else f' (recognised after {vcpu.recognised_after_s:.0f} s)')
+        + ', '
         + ("the kernel's own slice" if vcpu.slice_us is None
            else f'slice {vcpu.slice_us} us')
         + ('' if vcpu.mean_run_us is None

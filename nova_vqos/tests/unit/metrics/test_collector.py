@@ -265,6 +265,15 @@ class TestServer:
         server['quantum']['vcpus']['1']['slice_us'] = None
         assert values(agent.scrape(), 'server_class_right') == [right]
 
+    def test_how_long_recognition_took(self, agent):
+        vcpus = agent.servers[0]['quantum']['vcpus']
+        for after_s, expected in ((40.0, [40]), (None, [25])):
+            vcpus['1']['recognised_after_s'] = after_s
+            assert values(agent.scrape(),
+                          'server_recognition_seconds') == expected
+        vcpus['0']['recognised_after_s'] = None
+        assert values(agent.scrape(), 'server_recognition_seconds') == []
+
     def test_vcpus_without_figures(self, agent):
         (server,) = agent.servers
         server['quantum']['vcpus']['1'].update(

@@ -347,6 +347,80 @@ class TestPollutes:
         assert not fed(*[clean] * 8, recognizer=recognizer).pollutes(KEY)
 
 
+class TestTimeToRecognise:
+    """With a reading each 5 s."""
+
+    @pytest.fixture
+    def add(self):
+        """Adds samples; returns the time to recognise after each."""
+        recognizer = recognition.Recognizer(LIMITS)
+
+        def add(*samples):
+            found = []
+            for one in samples:
+                recognizer.add(KEY, one, elapsed_s=5.0)
+                found.append(recognizer.recognised_after_s(KEY))
+            return found
+
+        return add
+
+    def test_from_the_first_sample_on(self, add):
+        assert add(UNKNOWN, *[CACHE] * 6) == [None] * 4 + [20.0] * 3
+
+    @pytest.mark.parametrize('before', [1, 3, 30])
+    def test_from_a_change_on(self, add, before):
+        add(*[CACHE] * (4 + before))
+        found = add(*[IO] * 10)
+        readings = found.index(next(one for one in found if one != 20.0)) + 1
+        assert 4 < readings < 8
+        assert set(found[readings - 1:]) == {5.0 * readings}
+
+    def test_idle_vcpus_have_nothing_to_recognise(self, add):
+        idle = dataclasses.replace(IO, ran=0.0)
+        # Two samples of four are enough.
+        assert add(*[idle] * 50, *[CACHE] * 2) == [None] * 51 + [10.0]
+
+    def test_a_short_rest_stops_no_clock(self, add):
+        idle = dataclasses.replace(IO, ran=0.0)
+        assert add(CACHE, idle, idle, CACHE)[-1] == 20.0
+
+    def test_a_sample_of_another_kind_is_no_change(self, add):
+        add(*[CACHE] * 10, IO, *[CACHE] * 10)
+        assert max(add(*[IO] * 10)) < 40
+
+    def test_kinds_that_are_close_are_none_to_recognise(self, add):
+        near = sample(io=100, spin=204)
+        add(*[sample(io=100, references=1000)] * 4, *[near] * 100)
+        assert add(*[CACHE] * 10)[-1] < 40
+
+    def test_the_time_of_one_that_changed_too_often_counts(self, add):
+        add(*[CACHE] * 8, *[IO] * 8, *[CACHE] * 8)
+        assert add(UNKNOWN) == [None]
+        found = add(*[IO] * 30)
+        assert found[0] is None
+        assert found[-1] > 5 * found.count(None)
+
+    @pytest.mark.parametrize('seed', range(5))
+    def test_as_long_as_it_takes_also_where_rates_scatter(self, add, seed):
+        chance = random.Random(seed)
+        works = [IO, CACHE, SPIN] * 10
+        off = []
+        for before, work in zip(works, works[1:], strict=False):
+            add(*[before] * 20)
+            last = add(before)[0]
+            found = add(*[dataclasses.replace(work, **{
+                name: getattr(work, name) * chance.lognormvariate(0, 0.3)
+                for name in ('io_requests', 'spin_events', 'references',
+                             'misses')}) for _ in range(30)])
+            after_s = next((one for one in found if one != last), None)
+            if after_s is not None and None not in found:
+                off.append(after_s - 5 * (found.index(after_s) + 1))
+        assert len(off) > 5
+        # The first sample may look like the kind before.
+        assert set(off) <= {0.0, -5.0}
+        assert off.count(0.0) > len(off) / 2
+
+
 class TestRecognizer:
     def test_another_thread_begins_anew(self):
         recognizer = recognition.Recognizer(LIMITS)

@@ -372,11 +372,15 @@ class TestAuto:
     def test_recognised_kinds_count(self, world):
         world.run(quantum_class='auto')
         assert world.slice_us() is None
+        assert 'recognised_after_s' not in world.report()[
+            'quantum']['vcpus']['0']
         world.watcher.kinds[UUID, 0] = model.Kind.CACHE
+        world.watcher.after_s[UUID, 0] = 25.0
         world.tick(6)
         assert world.slice_us() == CACHE_US
         assert world.watcher.observed[-1] == {UUID: {0: 100}}
-        assert world.report()['quantum']['vcpus']['0']['kind'] == 'cache'
+        vcpu = world.report()['quantum']['vcpus']['0']
+        assert (vcpu['kind'], vcpu['recognised_after_s']) == ('cache', 25.0)
         assert world.report()['quantum']['recognised_class'] == 'cache'
 
     @pytest.mark.parametrize('sensitive, slice_us', [

@@ -106,6 +106,14 @@ class TestKinds:
         assert not case.watcher.pollutes(UUID, 1)
         assert case.watcher.status() == {'io': '', 'spin': '', 'cache': ''}
 
+    def test_how_long_that_takes(self, case):
+        case.per_second[UUID] = ({}, {}, {0: 0, 1: 200})
+        case.observe(3)
+        assert case.watcher.recognised_after_s(UUID, 1) is None
+        case.observe(7)
+        assert case.watcher.recognised_after_s(UUID, 1) == 15.0
+        assert case.watcher.recognised_after_s(UUID, 0) is None
+
     def test_spin_by_the_counters_of_each_vcpu(self, case):
         case.per_second[UUID] = ({}, {}, {0: 0, 1: 200})
         case.observe(6)

@@ -26,7 +26,7 @@ BRIEF = {
              'entitlement_cu': 60},
     'quantum': {'recognised_class': 'spin', 'vcpus': {
         '0': {'kind': 'spin', 'slice_us': 1000, 'mean_run_us': 900.0,
-              'pcpus': '0-1'},
+              'pcpus': '0-1', 'recognised_after_s': 25.0},
         '1': {'kind': 'idle', 'slice_us': None, 'mean_run_us': 100.0,
               'pcpus': None}}},
     'last_recap': {'at': '2026-01-01T00:00:00+00:00', 'reason': 'migrated',
@@ -90,7 +90,8 @@ def test_fields_are_for_people():
     assert (found['coefficient'], found['vcpu_s']) == ('1.2500', '12.5')
     assert found['host'] == 'a'
     assert found['slices'] == (
-        'vCPU 0: spin, slice 1000 us, ran 900 us at a time, on pCPUs 0-1\n'
+        'vCPU 0: spin (recognised after 25 s), slice 1000 us, ran 900 us at a '
+        'time, on pCPUs 0-1\n'
         "vCPU 1: idle, the kernel's own slice, ran 100 us at a time")
 
 
