@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 import typing as ty
@@ -14,8 +15,10 @@ from nova_vqos.calibration import benchmark
 from nova_vqos.calibration.probe import probe
 from nova_vqos.calibration.probe import vhost
 from nova_vqos.cmd import arguments
+from nova_vqos.conf import default_path
 from nova_vqos.conf import vqos
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import tracepoints
 from nova_vqos.profile import kernel
 from nova_vqos.quantum import probe_result
 
@@ -29,7 +32,9 @@ _OPTS = [
         'record', metavar='FILE',
         help='Write the result to this file, for the agent. Results of an '
              'earlier probe on this boot stay where this one could not '
-             'measure, unless the kernel was set to schedule otherwise.'),
+             'measure, unless the kernel was set to schedule otherwise. The '
+             'number of the tracepoint of KVM\'s exits is written beside it, '
+             'to kvm_exit, for the source pause.'),
     cfg.StrOpt(
         'format', short='f', default='table', choices=['table', 'json'],
         help='Form of the output.'),
@@ -72,6 +77,11 @@ def _probe(argv: list[str]) -> int:
     if conf.record is not None:
         found = probe_result.merged(found, probe_result.load(conf.record))
         probe_result.store(found, conf.record)
+        tracepoints.record(
+            tracepoints.KVM_EXIT, os.path.join(
+                os.path.dirname(conf.record),
+                os.path.basename(default_path.KVM_EXIT)),
+            tracepoints.TRACING)
     _print(conf.format, found)
     return (NOT_MEASURED if any(outcome.enforced is None for outcome
                                 in found.outcomes.values()) else 0)

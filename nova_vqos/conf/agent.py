@@ -470,7 +470,9 @@ Names of the sources by which the agent recognises the kind of work of servers
 of ``vqos:quantum_class=auto``, entry points of nova_vqos.quantum_sources.
 
 The agent logs a source that is not available on this host, and does not
-recognise the kinds of work that only this source shows.
+recognise the kinds of work that only this source shows. Of two that show the
+same the first counts: ``pause`` before ``spin`` counts pause loops, too, on
+x86, where the agent has CAP_PERFMON.
 """),
     cfg.DictOpt(
         'quantum_limits',

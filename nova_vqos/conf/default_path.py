@@ -10,6 +10,8 @@ PROFILE = '/etc/nova-vqos/profile.yaml'
 VERIFICATION = '/var/lib/nova-vqos-verify/verification.json'
 #: Result of nova-vqos-probe: the quantum classes that the kernel enforces.
 PROBE_RESULT = '/run/nova-vqos-probe/quantum.json'
+#: Number of the tracepoint of KVM's exits, also written by it.
+KVM_EXIT = '/run/nova-vqos-probe/kvm_exit'
 #: The cpuset partition of servers, measured by nova-vqos-partition.
 PARTITION = '/run/nova-vqos-partition/partition.json'
 

@@ -10,6 +10,7 @@ scaled by the time that they cover.
 from collections.abc import Sequence
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import struct
@@ -22,11 +23,14 @@ _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331,
 # Of include/uapi/linux/perf_event.h.
 TYPE_HARDWARE = 0
 TYPE_SOFTWARE = 1
+TYPE_TRACEPOINT = 2
 TYPE_HW_CACHE = 3
 #: For Event: count only while the thread runs a guest.
 EXCLUDE_HOST = 1 << 19
 _FORMAT_TIMES_AND_GROUP = 1 | 2 | 8
 _FLAG_CLOSE_ON_EXEC = 8
+# _IOW('$', 6, char *), with the size of a pointer of 64 bits.
+_SET_FILTER = 0x40082406
 # struct perf_event_attr as of its first version: type, size, config,
 # sample_period, sample_type, read_format, flags, wakeup_events, bp_type,
 # config1.
@@ -51,6 +55,10 @@ _REASONS = {
         'this CPU, or the hypervisor below it, does not count these events'),
 }
 
+_REASONS_OF_TRACEPOINTS = dict.fromkeys(
+    (errno.ENOENT, errno.EINVAL),
+    'this kernel has no such tracepoint now, or one with other fields')
+
 _library: ty.Any = ctypes.CDLL(None, use_errno=True)
 
 
@@ -58,11 +66,15 @@ class Event(ty.NamedTuple):
     """An event, in the kernel's numbers.
 
     :ivar flags: bits of struct perf_event_attr, such as EXCLUDE_HOST
+    :ivar filter: which times that a tracepoint is reached count, by its
+        fields; '': all. Set after the event is open: the first reading may
+        have some that do not count
     """
 
     type: int
     config: int
     flags: int = 0
+    filter: str = ''
 
 
 class Counts(ty.NamedTuple):
@@ -95,6 +107,11 @@ class Group:
                 leader = self._handles[0] if self._handles else -1
                 self._handles.append(_open(event, thread, pcpu,
                                            leader))
+                if event.filter:
+                    # NOTE: as the C string that the kernel reads; Python
+                    # hands over the address of a copy of it.
+                    fcntl.ioctl(self._handles[-1], _SET_FILTER,
+                                event.filter.encode() + b'\0')
         except OSError:
             self.close()
             raise
@@ -134,9 +151,11 @@ def scaled(before: Counts, after: Counts) -> tuple[float, ...] | None:
         for earlier, later in zip(before.values, after.values, strict=True))
 
 
-def reason(error: OSError) -> str:
+def reason(error: OSError, events: Sequence[Event] = ()) -> str:
     """Why events cannot be counted, for an operator."""
-    return _REASONS.get(error.errno or 0, str(error))
+    reasons = _REASONS | (_REASONS_OF_TRACEPOINTS if any(
+        event.type == TYPE_TRACEPOINT for event in events) else {})
+    return reasons.get(error.errno or 0, str(error))
 
 
 def probe(events: Sequence[Event]) -> str:
@@ -147,7 +166,7 @@ def probe(events: Sequence[Event]) -> str:
     try:
         Group(events, OWN_THREAD).close()
     except OSError as error:
-        return reason(error)
+        return reason(error, events)
     return ''
 
 

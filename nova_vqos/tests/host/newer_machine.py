@@ -40,6 +40,8 @@ MEMORY_MIB = 1024
 #: queues, taps, a /etc of their own, and what calibrates I/O. And vhost.
 MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'vhost_net', 'overlay', 'loop',
            'nft_chain_nat')
+#: Fetched with these, for tests that load it.
+KVM = 'kvm_amd'
 #: Its clock goes by the instructions that its pCPUs execute, together one a
 #: nanosecond, or slower than the real one where they are idle. So no time
 #: limit in it is reached because it is emulated on a busy machine, and what it
@@ -196,7 +198,7 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
                                 recursive=True)
         path = target / f'vmlinuz-{version[1]}'
         try:
-            modules.copy(unpacked, modules_directory(path), MODULES)
+            modules.copy(unpacked, modules_directory(path), (*MODULES, KVM))
             pathlib.Path(unpacked, 'vmlinuz').replace(path)
         except (modules.ModuleMissing, OSError) as error:
             raise Lacking(f'the packages of Linux {version[1]} are not as '
@@ -207,7 +209,7 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
 def _has_modules(kernel):
     """Whether it was fetched with all that are wanted now."""
     try:
-        modules.ordered(modules_directory(kernel), MODULES)
+        modules.ordered(modules_directory(kernel), (*MODULES, KVM))
     except modules.ModuleMissing:
         return False
     return True
@@ -312,7 +314,7 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
     :param kernel: path of the kernel
     :param pcpus: how many the other machine has
     :param by_systemd: whether its PID 1 is systemd
-    :param load: names of modules that its kernel loads, of MODULES
+    :param load: names of modules that its kernel loads, of MODULES, or KVM
     :param options: of QEMU, such as BY_INSTRUCTIONS
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time

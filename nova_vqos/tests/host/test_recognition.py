@@ -246,6 +246,8 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
         counted = requests(guest)
         before = reader.driver.activity([guest.uuid])[guest.uuid]
         assert see(6) is model.Kind.IO
+        # Four readings, a second apart; the first has no rates.
+        assert 3 <= made.recognised_after_s(guest.uuid, 0) < 6
         after = reader.driver.activity([guest.uuid])[guest.uuid]
         counted = requests(guest) - counted
         grown = sum(after.requests.values()) - sum(before.requests.values())

@@ -2,6 +2,7 @@
 """The sample configuration below etc/ says what the code says."""
 
 import io
+import os
 import re
 
 from oslo_config import cfg
@@ -124,6 +125,8 @@ def test_the_units_are_where_the_guide_says(name, section):
 def test_what_the_kernel_enforces_is_where_the_agent_looks():
     unit = project.sample('etc/systemd/nova-vqos-probe.service').read_text()
     assert f'--record {default_path.PROBE_RESULT}\n' in unit
+    assert (os.path.dirname(default_path.KVM_EXIT)
+            == os.path.dirname(default_path.PROBE_RESULT))
 
 
 def test_the_helper_listens_where_the_agent_looks():

@@ -14,6 +14,7 @@ from nova_vqos.agent.quantum.sources import base
 from nova_vqos.agent.quantum.sources import cache
 from nova_vqos.agent.quantum.sources import io
 from nova_vqos.agent.quantum.sources import loading
+from nova_vqos.agent.quantum.sources import pause
 from nova_vqos.agent.quantum.sources import spin
 from nova_vqos.hypervisor.linux import perf
 from nova_vqos.quantum import recognition
@@ -303,6 +304,124 @@ class TestCache:
         self.read(source, 10)
         assert source.available().startswith('1 of 2 vCPUs are not watched: ')
         assert 'CAP_PERFMON' in source.available()
+
+
+class TestPause:
+    @pytest.fixture
+    def kernel(self, monkeypatch):
+        made = Kernel()
+        made.counts = {0: self.count(0), 100: self.count(50),
+                       101: self.count(0)}
+        made.events = []
+
+        def make(events, thread):
+            made.events.append(*events)
+            return made.make(events, thread)
+
+        monkeypatch.setattr(perf, 'Group', make)
+        return made
+
+    @pytest.fixture
+    def source(self, tmp_path):
+        (tmp_path / 'record').write_text('103\n')
+        return self.make(tmp_path)
+
+    @staticmethod
+    def make(path, machine='x86_64'):
+        return pause.PauseSource(str(path / 'record'),
+                                 tracing=str(path), machine=machine)
+
+    @staticmethod
+    def count(number):
+        return perf.Counts(10, 10, (number,))
+
+    @staticmethod
+    def read(source, now_s, waits=None, servers=THREADS):
+        return {key: sample.spin_events for key, sample in source.read(
+            observed(now_s, {} if waits is None else {
+                UUID: recognition.Activity(1, None, {}, waits)},
+                servers)).items()}
+
+    def test_exits_are_counted_by_thread(self, kernel, source):
+        assert self.read(source, 10) == {}
+        kernel.counts[100] = perf.Counts(30, 30, (1050,))
+        assert self.read(source, 12) == {(UUID, 0): 500, (UUID, 1): 0}
+        assert source.available() == ''
+        assert {(event.type, event.config, event.filter)
+                for event in kernel.events} == {
+                    (perf.TYPE_TRACEPOINT, 103, pause.FILTER)}
+
+    # Of a guest that asked a port thrice and for its CPU twice, and halted,
+    # recorded by the kernel (tests/host/pause_guest.py): isa, exit_reason.
+    RECORDED = ((2, 0x400), (2, 0x78), (2, 0x400), (2, 0x7b), (2, 0x7b),
+                (2, 0x7b), (2, 0x78), (2, 0x400), (2, 0x72), (2, 0x72),
+                (2, 0x78))
+
+    @pytest.mark.parametrize('exits, counted', [
+        (RECORDED, 0),
+        # As the kernel's own format of the tracepoint names them.
+        (((1, 40), *RECORDED, (1, 40)), 2), (((2, 0x77), *RECORDED), 1),
+        # Other reasons that have the other one's number.
+        (((1, 0x77), (2, 40)), 0)])
+    def test_only_exits_for_pause_loops_count(self, kernel, source, exits,
+                                              counted):
+        self.read(source, 10)
+        condition = kernel.events[-1].filter.replace('&&', 'and').replace(
+            '||', 'or')
+        found = sum(eval(condition, {'isa': isa, 'exit_reason': reason})
+                    for isa, reason in exits)
+        assert found == counted
+        kernel.counts[101] = perf.Counts(30, 30, (found,))
+        assert self.read(source, 11)[UUID, 1] == counted
+
+    def test_waits_count_beside(self, kernel, source):
+        self.read(source, 10, {0: 0})
+        kernel.counts[100] = perf.Counts(30, 30, (1050,))
+        assert self.read(source, 12, {0: 20}) == {
+            (UUID, 0): 510, (UUID, 1): 0}
+        # The hypervisor fails once.
+        assert self.read(source, 14) == {(UUID, 0): 0, (UUID, 1): 0}
+
+    def test_nothing_is_traced_without_servers(self, kernel, source):
+        assert self.read(source, 10, servers={}) == {}
+        assert kernel.events == []
+        assert source.available() == base.NOT_READ
+        self.read(source, 12)
+        assert kernel.open == [100, 101]
+        self.read(source, 14, servers={UUID: {}})
+        assert kernel.open == []
+        self.read(source, 16)
+        source.close()
+        source.close()
+        assert kernel.open == []
+
+    def test_why_none_are_counted(self, kernel, source, tmp_path):
+        kernel.errors = dict.fromkeys((0, 100, 101), errno.EACCES)
+        assert self.read(source, 10) == {}
+        assert 'CAP_PERFMON' in source.available()
+        # KVM was loaded again, and the probe has run since.
+        kernel.errors = {0: errno.EINVAL}
+        self.read(source, 12)
+        assert 'no such tracepoint' in source.available()
+        kernel.errors = {}
+        (tmp_path / 'record').write_text('104\n')
+        self.read(source, 14)
+        assert source.available() == ''
+        assert kernel.events[-1].config == 104
+
+    def test_no_tracepoint(self, kernel, tmp_path):
+        source = self.make(tmp_path)
+        assert self.read(source, 10) == {}
+        assert 'no tracepoint kvm/kvm_exit' in source.available()
+        (tmp_path / 'record').write_text('103\n')
+        self.read(source, 12)
+        assert source.available() == ''
+
+    def test_another_architecture(self, kernel, tmp_path):
+        source = self.make(tmp_path, 'aarch64')
+        assert self.read(source, 10) == {}
+        assert 'x86 only' in source.available()
+        assert kernel.events == []
 
 
 def test_a_source_that_cannot_be_loaded():

@@ -13,7 +13,9 @@ from nova_vqos.calibration.probe import probe
 from nova_vqos.calibration.probe import spinners
 from nova_vqos.calibration.probe import vhost
 from nova_vqos.cmd import probe as command
+from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
+from nova_vqos.hypervisor.linux import tracepoints
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import probe_result
 
@@ -242,6 +244,7 @@ class TestCommand:
             range(4), Pair({**KERNEL, 80_000: 75_000.0}))
         monkeypatch.setattr(command.signal, 'signal', lambda *_given: None)
         monkeypatch.setattr(vhost, 'DEVICE', str(tmp_path / 'vhost-net'))
+        monkeypatch.setattr(tracepoints, 'TRACING', str(tmp_path / 'tracing'))
         measure = probe.measure
         monkeypatch.setattr(
             probe, 'measure',
@@ -286,6 +289,18 @@ class TestCommand:
         assert probe_result.enforced_classes(
             probe_result.load(str(path)), {**SLICES_US, 'cache': 80_000}) == (
                 'default', 'neutral', 'cache')
+
+    def test_the_number_of_kvms_exits_is_beside_it(
+            self, run, path, host, tmp_path):
+        run('--record', str(path))
+        recorded = path.with_name(os.path.basename(default_path.KVM_EXIT))
+        assert not recorded.exists()
+        number = tmp_path / 'tracing/events' / tracepoints.KVM_EXIT / 'id'
+        number.parent.mkdir(parents=True)
+        number.write_text('103\n')
+        host.tried.clear()
+        run('--record', str(path))
+        assert recorded.read_text() == '103\n'
 
     def test_a_busy_host_keeps_its_record(self, run, path, host, capsys):
         host.busy = [100] * 4

@@ -226,7 +226,7 @@ class TestCpuCounter:
     def test_only_the_guest_counts(self, kernel):
         counter = open_cpu()
         # include/uapi/linux/perf_event.h: type, config, exclude_host.
-        assert set(kernel.opened.values()) == {((0, 1, 1 << 19),)}
+        assert set(kernel.opened.values()) == {((0, 1, 1 << 19, ''),)}
         counter.close()
         counter.close()
         assert not kernel.opened
