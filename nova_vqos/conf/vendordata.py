@@ -66,8 +66,9 @@ that was silent is left alone for as long.
         min=1,
         max=256,
         help="""
-Number of servers whose figures are looked up at once; a quarter of it, but at
-least one, for the servers of one host.
+Number of servers whose figures are looked up at once. A quarter of it, but at
+least one, is for the servers of one host; half of it, but at least one, for
+servers whose host Nova has to be asked for.
 
 Requests beyond that are answered with the problem ``busy`` at once.
 """),

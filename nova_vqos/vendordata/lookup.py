@@ -2,6 +2,7 @@
 """Finds a server's host, and asks the agent there."""
 
 from collections.abc import Callable
+import threading
 import typing as ty
 
 from keystoneauth1 import exceptions
@@ -90,13 +91,15 @@ class Lookup:
 
     def __init__(self, place: Callable[[str], Place | None],
                  ask: Callable[[str, str, str], agents.Answer],
-                 failed: failures.Failures) -> None:
+                 failed: failures.Failures, nova_at_once: int) -> None:
         """
         :param place: see :meth:`NovaServers.place`
         :param ask: see :meth:`agents.Agents.ask`
         :param failed: takes that Nova fails
+        :param nova_at_once: servers that Nova is asked about
         """
         self._place = place
+        self._nova_free = threading.BoundedSemaphore(nova_at_once)
         self._ask_agent = ask
         self._failed = failed
         self._places: dict[str, Place] = {}
@@ -118,12 +121,18 @@ class Lookup:
             self._places.pop(server_uuid, None)
             if found.figures.problem != figures.Problem.NOT_RUNNING:
                 return found
+        project_id = known.project_id if known else ''
+        # A Nova that is silent is to hold up no server whose host is known.
+        if not self._nova_free.acquire(blocking=False):
+            return Found(project_id, figures.missing(figures.Problem.BUSY))
         try:
             place = self._place(server_uuid)
         except NovaError as error:
             self._failed.record(_NAME, error.kind, str(error))
-            return Found(known.project_id if known else '',
+            return Found(project_id,
                          figures.missing(figures.Problem.NOVA_SILENT))
+        finally:
+            self._nova_free.release()
         self._failed.end(_NAME)
         if place is None:
             return None

@@ -23,8 +23,10 @@ from nova_vqos.vendordata import lookup
 _MOST_REQUESTS = 32
 # That a client may take to ask, and to read: then Nova has given up.
 _CLIENT_SLACK_S = 2.0
-# The share of all lookups that servers of one host may have.
+# The shares of all lookups that servers of one host may have, and questions to
+# Nova.
 _HOST_SHARE = 4
+_NOVA_SHARE = 2
 
 
 class ConfigurationInvalid(Exception):
@@ -60,7 +62,8 @@ def _make(conf: cfg.ConfigOpts, apis: Mapping[str, rpcapi.AgentAPI],
             of_host_at_once=max(1, options.most_lookups // _HOST_SHARE),
             silent_s=options.keep_s))
     answering = answers.Answers(
-        lookup.Lookup(nova.place, of_hosts.ask, failed),
+        lookup.Lookup(nova.place, of_hosts.ask, failed,
+                      max(1, options.most_lookups // _NOVA_SHARE)),
         keep_s=options.keep_s, most_lookups=options.most_lookups)
     callers = keystone.Callers(conf, most_at_once=_MOST_REQUESTS,
                                failed=failed)

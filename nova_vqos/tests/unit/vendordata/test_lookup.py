@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a server is, and what is asked when that changes or fails."""
 
+from concurrent import futures
 import json
 import logging
+import threading
 
 from keystoneauth1 import exceptions
 import pytest
@@ -14,6 +16,8 @@ from nova_vqos.vendordata import agents
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
+
+LIMIT_S = 30
 
 
 class Agents:
@@ -56,7 +60,8 @@ class Nova:
 
 
 def make(nova, asked):
-    return lookup.Lookup(nova.place, asked.ask, failures.Failures())
+    return lookup.Lookup(nova.place, asked.ask, failures.Failures(),
+                         nova_at_once=2)
 
 
 def problem(found):
@@ -74,6 +79,31 @@ class TestLookup:
             assert found.figures.promised_cu == 60
         assert nova.asked == 1
         assert asked.asked == [('one', ''), *[('one', 'cell1')] * 2]
+
+    def test_a_silent_nova_holds_up_no_server_whose_host_is_known(self):
+        hangs = threading.Event()
+
+        def place(server_uuid):
+            if server_uuid == fakes.UUID:
+                return lookup.Place('p', 'one')
+            assert hangs.wait(LIMIT_S)
+            return None
+
+        look_up = lookup.Lookup(
+            place, Agents(one=FOUND).ask, failures.Failures(), nova_at_once=2)
+        look_up(fakes.UUID)
+        with futures.ThreadPoolExecutor() as pool:
+            try:
+                waiting = [pool.submit(look_up, uuid)
+                           for uuid in ('a', 'b', 'c')]
+                # One of three, whichever came last.
+                done, _ = futures.wait(
+                    waiting, LIMIT_S, futures.FIRST_COMPLETED)
+                assert [problem(one.result()) for one in done] == [
+                    figures.Problem.BUSY]
+                assert look_up(fakes.UUID).figures.available
+            finally:
+                hangs.set()
 
     def test_one_that_moved_is_found_at_once(self):
         nova, asked = Nova('one'), Agents(one=FOUND, two=FOUND)
