@@ -51,18 +51,6 @@ class Cell:
         return SERVER
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def make(clock):
     """Makes agents of cells; those that hang end after the test."""

@@ -50,18 +50,6 @@ def source():
     made.release()
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def asked(source, clock):
     return answers.Answers(source, keep_s=10.0, most_lookups=2, clock=clock)

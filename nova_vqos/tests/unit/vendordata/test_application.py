@@ -18,6 +18,7 @@ import pytest
 from nova_vqos.agent import messages
 from nova_vqos.conf import vendordata
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import vendordata as fixtures
 from nova_vqos.vendordata import application
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
@@ -44,20 +45,13 @@ def make_conf(directory, text=''):
     return conf
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
-
-
 class Service:
     """:ivar asked: servers and projects, in order; an error is raised"""
 
     def __init__(self, conf):
         self.asked = []
         self.found = FOUND
-        self.clock = Clock()
+        self.clock = fixtures.Clock()
         self.callers = keystones.Callers(
             conf, most_at_once=2, failed=failures.Failures(),
             clock=self.clock)
