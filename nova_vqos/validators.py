@@ -7,13 +7,15 @@ whole flavor shows (contradictions, a claim in a suffixed group) the scheduler
 filter and the compute driver refuse.
 
 NOTE: nova-api does not start when this module cannot be imported: nothing
-else of Nova's, and nothing of ours but the policy, is imported here.
+else of Nova's, and nothing of ours but the policy and its parts, is imported
+here.
 """
 
 from nova.api.validation.extra_specs import base
 
 from nova_vqos import policy
 from nova_vqos import units
+from nova_vqos import work
 
 
 class PolicyValidator(base.ExtraSpecValidator):
@@ -77,7 +79,7 @@ def register():
                 'the mean of all kinds. Only hosts that were measured with '
                 'these kinds accept them. ``auto`` lets the agent correct '
                 'the units by what it measures of the server itself.'),
-            value={'type': str},
+            value={'type': str, 'pattern': work.PATTERN},
         ),
         # All other names below vqos: are refused here rather than by Nova,
         # whose text does not say which names there are.

@@ -26,6 +26,10 @@ KIND = '[a-z0-9][a-z0-9-]{0,31}'
 # NOTE: not float() alone: it accepts 'inf', '1e3', '1_0' and other scripts'
 # digits.
 _WEIGHT = r'[0-9]{1,4}(?:\.[0-9]{1,6})?'
+_PART = f'{KIND}:{_WEIGHT}'
+#: The form of all values, for forms of others: a weight of 0 has it too, and a
+#: kind that is there twice.
+PATTERN = f'^(?:{KIND}|{_PART}(?:,{_PART}){{0,{MOST_KINDS - 1}}})$'
 
 EXPECTED = (f'{AUTO}, a kind of work such as integer, or 1 to {MOST_KINDS} '
             f'different kinds with weights above 0 and up to {MOST_WEIGHT}, '

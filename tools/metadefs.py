@@ -14,6 +14,7 @@ import typing as ty
 
 from nova_vqos import policy
 from nova_vqos import validators
+from nova_vqos import work
 
 TARGET = (pathlib.Path(__file__).parent.parent / 'etc' / 'glance' / 'metadefs'
           / 'compute-vqos.json')
@@ -24,6 +25,13 @@ TITLES = {
     policy.GUARANTEE_KEY: 'Guarantee', policy.WORK_KEY: 'Kind of work',
 }
 _TYPES = {int: 'integer', str: 'string'}
+# NOTE: Horizon proposes the default, and then insists on a value. Of a text
+# without one, left empty, it saves the word null.
+_DEFAULTS = {**{key: choices[0] for key, choices in policy.CHOICES.items()},
+             policy.WORK_KEY: work.AUTO}
+# Of a value, as Nova's validators and as Glance call it.
+_LIMITS = {'enum': 'enum', 'min': 'minimum', 'max': 'maximum',
+           'pattern': 'pattern'}
 
 
 def definitions() -> dict[str, ty.Any]:
@@ -38,10 +46,10 @@ def definitions() -> dict[str, ty.Any]:
             # Horizon shows it as it is.
             'description': re.sub('``', '', one.description),
             'type': _TYPES[value['type']],
-            **({'enum': value['enum'], 'default': value['enum'][0]}
-               if 'enum' in value else {}),
-            **({'minimum': value['min'], 'maximum': value['max']}
-               if 'min' in value else {}),
+            **{ours: value[name] for name, ours in _LIMITS.items()
+               if name in value},
+            **({'default': _DEFAULTS[one.name]}
+               if one.name in _DEFAULTS else {}),
         }
     return {
         'namespace': 'OS::Compute::Vqos',

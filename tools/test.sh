@@ -7,17 +7,21 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher host-v2 deb containers)
+ON_REQUEST=(fuzz versions upstream rating watcher horizon host-v2 deb
+    containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
 BESIDE_HOST=(package)
-# What level rating runs, and what names it to tests.
+# What level rating runs.
 CLOUDKITTY_VERSION=25.0.0
 CEILOMETER_VERSION=27.0.0
 # What level watcher runs. Its own fixtures need werkzeug.
 WATCHER_VERSION=17.0.0
-RATING_PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON
+# What level horizon runs: the newest of those that Nova's release has.
+HORIZON_VERSION=27.0.0
+# What names these environments to tests.
+PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON,HORIZON_PYTHON
 
 usage() {
     cat <<EOT
@@ -52,6 +56,8 @@ for changes of what Nova sees of nova_vqos:
   watcher     a real Watcher beside a real Nova and Placement in one process:
               audits, action plans and migrations by the strategy of nova_vqos;
               in an environment of its own, build/watcher
+  horizon     a real Horizon of the lab's cloud, in an environment of its own,
+              build/horizon, and its form of extra specs in a browser (root)
   host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
               under QEMU (root). It takes hours: it goes on where it was, and
               takes names of files and options of its own (-- --help); what
@@ -60,9 +66,9 @@ for changes of what Nova sees of nova_vqos:
   containers  the images of containers, and the role that deploys them, on a
               host of the lab (root): tools/containers.sh
 
-unit, fuzz, functional, host, rating, watcher, host-v2, containers and cloud
-take arguments of pytest. A level that this machine cannot run is skipped, and the reason
-printed; with CI=true it fails; host-v2 always does.
+unit, fuzz, functional, host, rating, watcher, horizon, host-v2, containers and
+cloud take arguments of pytest. A level that this machine cannot run is
+skipped, and the reason printed; with CI=true it fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
@@ -92,7 +98,7 @@ if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
             unit | fuzz | functional | host | host-v2 | containers | cloud \
-                | rating | watcher) ;;
+                | rating | watcher | horizon) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -111,7 +117,7 @@ run_pytest() {
     case $level in
         host | cloud)
             [ "$(id -u)" = 0 ] ||
-                as=(sudo "--preserve-env=CI,${RATING_PYTHONS}")
+                as=(sudo "--preserve-env=CI,$PYTHONS")
             ;;
     esac
     # shellcheck disable=SC2046  # none, or several words
@@ -198,8 +204,9 @@ run_upstream() {
 
 run_rating() {
     may_run_hosts rating || return 0
-    install_rating cloudkitty "cloudkitty==$CLOUDKITTY_VERSION" 'SQLAlchemy<2.1'
-    install_rating ceilometer "ceilometer==$CEILOMETER_VERSION"
+    install_apart rating/cloudkitty "cloudkitty==$CLOUDKITTY_VERSION" \
+        'SQLAlchemy<2.1'
+    install_apart rating/ceilometer "ceilometer==$CEILOMETER_VERSION"
     CLOUDKITTY_PYTHON=$TOP/build/rating/cloudkitty/bin/python \
         CEILOMETER_PYTHON=$TOP/build/rating/ceilometer/bin/python \
         run_pytest host -k 'test_rating or test_ceilometer' "$@"
@@ -222,10 +229,18 @@ run_watcher() {
         nova_vqos/tests/functional/test_watcher.py "$@"
 }
 
-# install_rating NAME REQUIREMENT...: an environment of its own, since what it
-# needs contradicts Nova's.
-install_rating() {
-    local venv=$TOP/build/rating/$1
+run_horizon() {
+    may_run_cloud horizon || return 0
+    install_packages "${BROWSER_PACKAGES[@]}"
+    install_apart horizon "horizon==$HORIZON_VERSION" selenium
+    HORIZON_PYTHON=$TOP/build/horizon/bin/python \
+        run_pytest cloud -k test_horizon "$@"
+}
+
+# install_apart NAME REQUIREMENT...: an environment of its own below build,
+# since what it needs contradicts Nova's.
+install_apart() {
+    local venv=$TOP/build/$1
     shift
     [ "$(cat "$venv/.complete" 2>/dev/null)" != "$*" ] || return 0
     say "filling the environment $venv"

@@ -84,6 +84,7 @@ mapfile -t HOST_TEST_PACKAGES < <(packages_of host-test)
 mapfile -t GUEST_PACKAGES < <(packages_of guest)
 mapfile -t DOC_PACKAGES < <(packages_of docs)
 mapfile -t CLOUD_PACKAGES < <(packages_of cloud)
+mapfile -t BROWSER_PACKAGES < <(packages_of browser)
 
 # placement_of NOVA-VERSION: the Placement of the same release.
 placement_of() {

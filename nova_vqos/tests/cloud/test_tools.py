@@ -65,10 +65,16 @@ def execute(lab, program, *arguments, status=0):
     return done.stdout
 
 
-def test_extra_specs_are_known_to_glance(lab, server):
+def load_metadefs(lab):
+    """As the guide says."""
     execute(lab, 'glance-manage', '--config-file',
             f'{paths.etc("glance")}/glance-api.conf', 'db', 'load_metadefs',
-            '--path', str(project.sample(METADEFS).parent))
+            '--path', str(project.sample(METADEFS).parent), '--merge',
+            '--prefer_new')
+
+
+def test_extra_specs_are_known_to_glance(lab, server):
+    load_metadefs(lab)
     shown = json.loads(execute(
         lab, 'openstack', 'image', 'metadef', 'property', 'list',
         'OS::Compute::Vqos', '-f', 'json'))

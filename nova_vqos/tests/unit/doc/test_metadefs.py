@@ -2,11 +2,13 @@
 """Glance's definitions of our extra specs, as Horizon shows them."""
 
 import json
+import re
 import runpy
 
 import pytest
 
 from nova_vqos import policy
+from nova_vqos import work
 from nova_vqos.tests.fixtures import project
 
 SAMPLE = 'etc/glance/metadefs/compute-vqos.json'
@@ -45,3 +47,29 @@ def test_limits_of_units(properties):
     for value in (units['minimum'] - 1, units['maximum'] + 1):
         with pytest.raises(policy.PolicyError):
             policy.check_value(policy.UNITS_KEY, str(value))
+
+
+def test_each_text_has_a_value_to_begin_with(properties):
+    """Horizon saves the word null where it has none, and none is entered."""
+    for key, one in properties.items():
+        if one['type'] == 'string':
+            policy.check_value(key, one['default'])
+
+
+@pytest.mark.parametrize('text', [
+    'auto', 'integer', 'x' * 32, 'integer:2', 'memory-chase:0.5,integer:1000',
+    ','.join(f'k{number}:1.000001' for number in range(work.MOST_KINDS))])
+def test_kinds_of_work_are_taken(properties, text):
+    policy.check_value(policy.WORK_KEY, text)
+    assert re.search(properties[policy.WORK_KEY]['pattern'], text)
+
+
+@pytest.mark.parametrize('text', [
+    '', 'Integer', 'integer ', '-x', 'x' * 33, 'integer,hash', 'integer:',
+    'integer:1e2', 'integer:.5', 'integer:1.1234567', 'integer:1,',
+    'integer:1;hash:1', 'integer:1, hash:1', 'autoX', 'Xauto', 'integer\n1',
+    ','.join(f'k{number}:1' for number in range(work.MOST_KINDS + 1))])
+def test_what_is_no_kind_of_work_is_not(properties, text):
+    with pytest.raises(policy.PolicyError):
+        policy.check_value(policy.WORK_KEY, text)
+    assert not re.search(properties[policy.WORK_KEY]['pattern'], text)
