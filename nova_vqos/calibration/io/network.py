@@ -57,17 +57,19 @@ class Sample:
     unaccounted: float
 
 
-class _Guest:
+class Guest:
     """A set-up, and a process that reads its tap on order.
 
     The order comes after the packets: so it wakes up once for each burst, as a
     reader that has more to do with each packet does, and no packet pays for
     waking it.
+
+    :ivar mode: of :data:`traffic.MODES`
     """
 
     def __init__(self, mode: str, pcpu: int,
                  stack: contextlib.ExitStack) -> None:
-        self._mode = mode
+        self.mode = mode
         self.setup = traffic.Setup(mode, stack)
         receiving, self._orders = os.pipe()
         stack.callback(os.close, self._orders)
@@ -99,7 +101,7 @@ class _Guest:
             if time.monotonic() > until:
                 raise CalibrationError(
                     'packets got lost on their way to the tap (mode '
-                    f'{self._mode}): see whether this host filters packets '
+                    f'{self.mode}): see whether this host filters packets '
                     'in new namespaces')
 
 
@@ -116,7 +118,7 @@ class Bench:
         modes = list(modes)
         self._sizes = sizes
         with contextlib.ExitStack() as stack:
-            self._guests = {mode: _Guest(mode, pcpus[1], stack)
+            self._guests = {mode: Guest(mode, pcpus[1], stack)
                             for mode in modes}
             names = '|'.join(map(str, pcpus))
             self._accounts = stack.enter_context(contextlib.closing(
@@ -136,11 +138,13 @@ class Bench:
         :returns: by size
         :raises CalibrationError: when packets get lost
         """
-        return {size: self._pair(self._guests[mode], direction,
-                                 traffic.packets(mode, size), *_bursts(size))
+        guest = self._guests[mode]
+        return {size: self._pair(guest, direction,
+                                 traffic.packets(guest.mode, size),
+                                 *_bursts(size))
                 for size in _random.sample(self._sizes, len(self._sizes))}
 
-    def _pair(self, guest: _Guest, direction: str, packets: traffic.Packets,
+    def _pair(self, guest: Guest, direction: str, packets: traffic.Packets,
               burst: int, bursts: int) -> Sample:
         setup = guest.setup
         # So that a bridge, or connection tracking, knows both ends.
@@ -170,7 +174,7 @@ class Bench:
         return Sample(rest / count, backend / count,
                       accounts.lost_ns(path.read, base.read) / count)
 
-    def _round(self, guest: _Guest, send: Callable[[], None],
+    def _round(self, guest: Guest, send: Callable[[], None],
                received: int, bursts: int) -> accounts.Round:
         """
         :param received: packets for the guest of each call of ``send``. It is

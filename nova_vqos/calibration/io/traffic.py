@@ -5,7 +5,8 @@ Nothing here reaches the machine's own network: the namespaces have no name
 and no link to it, and are gone with the program, however it ends. In each is
 a pair of interfaces for the world (``world`` sends what ``port`` receives), a
 tap for the guest, and between port and tap the object of the measurement: a
-bridge, a router, or one that translates addresses. Beside them are the same
+bridge, a router, one that translates addresses, or the kernel's part of Open
+vSwitch, without its daemons. Beside them are the same
 without anything between, where packets end: ``lone_world`` and ``lone_port``,
 and ``lone_tap``.
 """
@@ -13,6 +14,7 @@ and ``lone_tap``.
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import os
 import pathlib
 import shutil
 import socket
@@ -27,7 +29,9 @@ from nova_vqos.calibration.io import tap
 BRIDGE_SETTINGS = ('bridge-nf-call-iptables', 'bridge-nf-call-ip6tables',
                    'bridge-nf-call-arptables')
 #: How packets get from the world's interface to the tap.
-MODES = ('bridge', 'routed', 'nat')
+MODES = ('bridge', 'routed', 'nat', 'openvswitch')
+#: Of these, those where the host looks at the packet's IP address.
+ROUTED_MODES = ('routed', 'nat')
 MTU = 9000
 #: Of a frame, with the header of Ethernet, as interfaces count bytes.
 LEAST_BYTES = 64
@@ -37,6 +41,9 @@ MOST_FRAME_BYTES = MTU + 14
 MOST_BYTES = 65_535
 
 _SECONDS = 20
+# Of some modes, with their packages.
+_TOOLS = {'nat': {'nft': 'nftables'},
+          'openvswitch': {'ovs-dpctl': 'openvswitch-switch'}}
 # Locally administered. No interface here has the world's, so that packets to
 # it end at the interface of the world.
 _GUEST = '02:00:00:00:00:02'
@@ -91,8 +98,8 @@ def packets(mode: str, size: int) -> Packets:
         (tap.large_header(_HEADERS_BYTES, _SEGMENT_BYTES), segment)
         if is_large else (tap.HEADER, datagram))
     public = _PUBLIC_IP if mode == 'nat' else _GUEST_IP
-    via_port, via_tap = ((_GUEST, _WORLD) if mode == 'bridge'
-                         else (_PORT, _TAP))
+    via_port, via_tap = ((_PORT, _TAP) if mode in ROUTED_MODES
+                         else (_GUEST, _WORLD))
     return Packets(
         rx=header + frame(via_port, _WORLD, IPV4,
                           content(_WORLD_IP, public, _PORTS, size)),
@@ -125,7 +132,16 @@ def commands(mode: str) -> list[list[str]]:
     done += [_ip('link', 'set', name, 'up')
              for name in ('world', 'port', 'tap', 'lone_world', 'lone_port',
                           'lone_tap')]
-    if mode != 'bridge':
+    if mode == 'openvswitch':
+        done += [
+            ['ovs-dpctl', 'add-dp', 'switch'],
+            ['ovs-dpctl', 'add-if', 'switch', 'port,port_no=1',
+             'tap,port_no=2'],
+            # As a bridge: nothing asks for the state of connections.
+            *(['ovs-dpctl', 'add-flow', 'switch',
+               f'in_port({by}),eth(),eth_type(0x0800),ipv4()', to]
+              for by, to in (('1', '2'), ('2', '1')))]
+    if mode in ROUTED_MODES:
         for name, own, other, address in (
                 ('port', _PORT_IP, _WORLD_IP, _WORLD),
                 ('tap', _TAP_IP, _GUEST_IP, _GUEST)):
@@ -152,13 +168,16 @@ def settings(mode: str) -> dict[str, str]:
     # Else IPv6 would send packets of its own.
     quiet = {f'net/ipv6/conf/{name}/disable_ipv6': '1'
              for name in ('all', 'default')}
-    return quiet if mode == 'bridge' else quiet | {'net/ipv4/ip_forward': '1'}
+    return quiet | ({'net/ipv4/ip_forward': '1'} if mode in ROUTED_MODES
+                    else {})
 
 
-def missing_tool(mode: str) -> str:
+def missing_tool(mode: str, sysroot: str = '/') -> str:
     """The missing tools of a mode, with their packages; '': none."""
-    tools = {'ip': 'iproute2'} | (
-        {'nft': 'nftables'} if mode == 'nat' else {})
+    if mode == 'openvswitch' and not os.path.isdir(
+            os.path.join(sysroot, 'sys/module/openvswitch')):
+        return 'the kernel has not loaded openvswitch'
+    tools = {'ip': 'iproute2', **_TOOLS.get(mode, {})}
     return ', '.join(f'{tool} is missing: install the package {package}'
                      for tool, package in tools.items()
                      if shutil.which(tool) is None)

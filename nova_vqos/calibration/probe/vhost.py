@@ -43,11 +43,16 @@ _SET_KICK = 0x4008AF20
 _SET_BACKEND = 0x4008AF30
 # The worker strips the header that a guest puts before each packet.
 _STRIPS_HEADER = 1 << 27
-_TRANSMIT = 1
+#: Numbers of the queues of packets for the guest, and from it.
+RECEIVE, TRANSMIT = 0, 1
+# Of a descriptor, its buffer is for the worker to write to.
+_WRITABLE = 2
 
-# The most that a queue holds: a worker needs milliseconds for so many.
-_SIZE = 32768
-_PACKET_BYTES = 74
+#: The most that a queue holds: a worker needs milliseconds for so many.
+SIZE = 32768
+# After virtio's header, to all, of a protocol that no program receives.
+_PACKET = (b'\0' * 10 + b'\xff' * 6 + b'\2' + b'\0' * 5 + b'\x88\xb5').ljust(
+    74, b'\0')
 _FILL_S = 0.001
 
 _PERIOD_US = 50_000
@@ -58,67 +63,92 @@ _MOST = 1.5
 
 
 class Queue:
-    """The memory that a guest shares with vhost, as far as a sender needs it.
+    """The memory that a guest shares with vhost, as far as packets need it.
 
-    NOTE: include/uapi/linux/virtio_ring.h. All descriptors are of one packet,
-    and available from the start: filling the queue again is one write.
+    NOTE: include/uapi/linux/virtio_ring.h. All descriptors are of one buffer,
+    so packets that are received overwrite each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packet: bytes = _PACKET, *,
+                 number: int = TRANSMIT) -> None:
+        """
+        :param packet: after virtio's header; one to receive is as large
+        :param number: :data:`RECEIVE` or :data:`TRANSMIT`
+        """
+        self.number, self.kick = number, os.eventfd(0)
         self._memory = mmap.mmap(-1, 1 << 20)
         self.bytes = len(self._memory)
         self.address = ctypes.addressof(
             ctypes.c_char.from_buffer(self._memory))
         self.descriptors = self.address
-        self._available = 16 * _SIZE
+        self._available = 16 * SIZE
         self.available = self.address + self._available
-        self._used = self._available + 8 + 2 * _SIZE
+        self._used = self._available + 8 + 2 * SIZE
         self.used = self.address + self._used
-        packet = self._used + 8 + 8 * _SIZE
-        self._memory[packet:packet + _PACKET_BYTES] = (
-            b'\0' * 10 + b'\xff' * 6 + b'\2' + b'\0' * 5 + b'\x88\xb5'
-        ).ljust(_PACKET_BYTES, b'\0')
-        descriptor = struct.pack('=QIHH', self.address + packet,
-                                 _PACKET_BYTES, 0, 0)
-        self._memory[:16 * _SIZE] = descriptor * _SIZE
-        struct.pack_into(f'={_SIZE}H', self._memory, self._available + 4,
-                         *range(_SIZE))
+        buffer = self._used + 8 + 8 * SIZE
+        self._memory[buffer:buffer + len(packet)] = packet
+        descriptor = struct.pack(
+            '=QIHH', self.address + buffer, len(packet),
+            _WRITABLE if number == RECEIVE else 0, 0)
+        self._memory[:16 * SIZE] = descriptor * SIZE
+        struct.pack_into(f'={SIZE}H', self._memory, self._available + 4,
+                         *range(SIZE))
 
     @property
-    def sent(self) -> int:
-        """How many packets were taken, modulo 65536."""
+    def done(self) -> int:
+        """How many packets the worker has moved, modulo 65536."""
         return int(struct.unpack_from('=H', self._memory, self._used + 2)[0])
 
+    def add(self, count: int) -> None:
+        """Have the worker move so many packets more, and wake it up.
+
+        :param count: with those before that it has not moved, up to
+            :data:`SIZE`
+        """
+        self._set_available(struct.unpack_from(
+            '=H', self._memory, self._available + 2)[0] + count)
+
     def fill(self) -> None:
-        """Make all packets available that were taken."""
+        """Have the worker move as many as the queue holds, and wake it up."""
+        self._set_available(self.done + SIZE)
+
+    def _set_available(self, index: int) -> None:
         struct.pack_into('=H', self._memory, self._available + 2,
-                         (self.sent + _SIZE) & 0xFFFF)
+                         index & 0xFFFF)
+        os.eventfd_write(self.kick, 1)
 
 
-def start_worker(queue: Queue, kick: int) -> tuple[int, socket.socket]:
-    """Start a worker of this process; it ends with it.
+def start_worker(queue: Queue, backend: int | None = None) -> object:
+    """Start a worker of this process that moves the packets of a queue.
 
-    :param kick: an eventfd that wakes it up
+    :param backend: descriptor of a tap; None: a socket of no interface, where
+        each packet fails
+    :returns: to be kept as long as it runs: it ends with this process, or
+        when nothing has its device open
     :raises OSError: when there is no vhost
     """
     device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(device, _SET_OWNER)
-    backend = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    # A tap takes virtio's header.
+    features = _STRIPS_HEADER if backend is None else 0
+    nowhere = (socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+               if backend is None else None)
     for request, argument in (
-            (_SET_FEATURES, struct.pack('=Q', _STRIPS_HEADER)),
+            (_SET_FEATURES, struct.pack('=Q', features)),
             (_SET_MEMORY, struct.pack(
                 '=IIQQQQ', 1, 0, queue.address, queue.bytes, queue.address,
                 0)),
-            (_SET_SIZE, struct.pack('=II', _TRANSMIT, _SIZE)),
-            (_SET_BASE, struct.pack('=II', _TRANSMIT, 0)),
+            (_SET_SIZE, struct.pack('=II', queue.number, SIZE)),
+            (_SET_BASE, struct.pack('=II', queue.number, 0)),
             (_SET_ADDRESSES, struct.pack(
-                '=IIQQQQ', _TRANSMIT, 0, queue.descriptors, queue.used,
+                '=IIQQQQ', queue.number, 0, queue.descriptors, queue.used,
                 queue.available, 0)),
-            (_SET_KICK, struct.pack('=Ii', _TRANSMIT, kick)),
-            (_SET_BACKEND, struct.pack('=Ii', _TRANSMIT,
-                                       backend.fileno()))):
+            (_SET_KICK, struct.pack('=Ii', queue.number, queue.kick)),
+            (_SET_BACKEND, struct.pack(
+                '=Ii', queue.number,
+                nowhere.fileno() if nowhere else backend))):
         fcntl.ioctl(device, request, argument)
-    return device, backend
+    return device, nowhere
 
 
 def measure(root: str = '/') -> probe_result.Vhost:
@@ -166,14 +196,14 @@ def _not_measured(reason: str) -> probe_result.Vhost:
 
 def _try(tree: server_groups.Tree, pcpu: int) -> tuple[float, int]:
     """:returns: see :func:`judge`"""
-    queue, kick = Queue(), os.eventfd(0)
+    queue = Queue()
     server = tree.server('vhost')
     server.limit(round(LIMIT * _PERIOD_US), _PERIOD_US)
 
     def prepare() -> None:
         server.enter(os.getpid())
         server.move_other(os.getpid())
-        kept.append(start_worker(queue, kick))
+        kept.append(start_worker(queue))
 
     # Not closed as long as it runs.
     kept: list[object] = []
@@ -181,22 +211,21 @@ def _try(tree: server_groups.Tree, pcpu: int) -> tuple[float, int]:
         workers = server.others() - {pid}
         for worker in workers:
             os.sched_setaffinity(worker, {pcpu})
-        feed(queue, kick, _SETTLE_S)
+        feed(queue, _SETTLE_S)
         before, before_s = host_cpus.thread_runs(workers), time.monotonic()
         held_us = server.held_us()
-        feed(queue, kick, _WINDOW_S)
+        feed(queue, _WINDOW_S)
         after, after_s = host_cpus.thread_runs(workers), time.monotonic()
         return (sum(run.run_ns for run in after)
                 - sum(run.run_ns for run in before)) / (
                     after_s - before_s) / 1e9, server.held_us() - held_us
 
 
-def feed(queue: Queue, kick: int, length_s: float) -> None:
+def feed(queue: Queue, length_s: float) -> None:
     """Leave a worker something to do all the time."""
     until_s = time.monotonic() + length_s
     while time.monotonic() < until_s:
         queue.fill()
-        os.eventfd_write(kick, 1)
         time.sleep(_FILL_S)
 
 

@@ -12,15 +12,13 @@ from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import disk_limits
 from nova_vqos.hypervisor.libvirt import session as libvirt_session
+from nova_vqos.hypervisor.linux import bridges
 from nova_vqos.hypervisor.linux import procfs
 
 LOG = logging.getLogger(__name__)
 
 # What libvirt calls the ways in which its own networks reach the world.
 _FORWARD_MODES = {'nat': 'nat', 'route': 'routed', 'open': 'routed'}
-# NOTE: the kernel's Open vSwitch has one device that is the master of all its
-# ports (net/openvswitch/vport-netdev.c).
-_OPENVSWITCH = 'ovs-system'
 # Their packets or requests never get to the host's kernel: a device is handed
 # to the guest, or to a switch or a driver in user space.
 _BYPASSING_INTERFACES = ('hostdev', 'vdpa', 'vhostuser')
@@ -120,21 +118,24 @@ def forward_mode(xml: str) -> str:
 
 def _mode(name: str, interface: domain_xml.Interface, root: str,
           forward_mode: Callable[[str], str]) -> str:
-    if interface.kind == 'bridge':
-        return 'openvswitch' if interface.port == 'openvswitch' else 'bridge'
+    if interface.kind == 'bridge' and interface.port != 'openvswitch':
+        return 'bridge'
     if interface.kind == 'network':
         # One that reaches nothing is a bridge all the same.
         mode = forward_mode(interface.network) or 'bridge'
         return _FORWARD_MODES.get(mode, mode if mode == 'bridge' else '')
-    if interface.kind == 'ethernet':
-        return _link_mode(name, root)
-    return ''
+    mode = _link_mode(name, root)
+    if interface.kind == 'bridge':
+        # Open vSwitch in user space (datapath_type=netdev) has no master.
+        return mode if mode == 'openvswitch' else ''
+    return mode if interface.kind == 'ethernet' else ''
 
 
 def _link_mode(name: str, root: str) -> str:
-    """How the kernel connects an interface that libvirt did not plug.
+    """How the kernel connects an interface.
 
-    Nova plugs those on Open vSwitch and on routed networks itself.
+    Nova plugs those on Open vSwitch and on routed networks itself, so that
+    libvirt does not say it.
     """
     link = os.path.join(root, 'sys/class/net', name)
     try:
@@ -143,7 +144,7 @@ def _link_mode(name: str, root: str) -> str:
         forwarding = procfs.read_text(os.path.join(
             root, 'proc/sys/net/ipv4/conf', name, 'forwarding'), '')
         return 'routed' if forwarding == '1' else ''
-    if master == _OPENVSWITCH:
+    if master == bridges.OPENVSWITCH:
         return 'openvswitch'
     return 'bridge' if os.path.isdir(
         os.path.join(link, 'master', 'bridge')) else ''

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traffic between servers of this host and with others.
 
-Of each bridge; and of the host as a router, where taps are no port of
-anything.
+Of each bridge; of the kernel's Open vSwitch, as one bridge; and of the host as
+a router, where taps are no port of anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,9 @@ _IFF_TAP = 0x0002
 # Ports that come and go change the names; one that only moves to another
 # bridge is found later.
 _SEARCH_INTERVAL_S = 60.0
+#: NOTE: the kernel's Open vSwitch has one device that is the master of all its
+#: ports but the host's own ones (net/openvswitch/vport-netdev.c).
+OPENVSWITCH = 'ovs-system'
 
 
 class _Packets(ty.NamedTuple):
@@ -53,8 +56,10 @@ class _Bridge(ty.NamedTuple):
 
 
 class BridgeReader:
-    """Reads the counters of all bridges of the kernel, which Open vSwitch's
-    are not, and of the kernel's router.
+    """Reads the counters of all bridges of the kernel, and of its router.
+
+    The host's own ports of Open vSwitch do not count as the outside: what the
+    host's programs send from there is brought to a server in their own time.
     """
 
     def __init__(self, root: str = '/') -> None:
@@ -97,13 +102,25 @@ class BridgeReader:
             return
         bridges = [self._ports(name) for name in sorted(names)
                    if os.path.isdir(self._path(name, 'brif'))]
+        masters = {name: self._master(name) for name in names}
+        switch = self._divide(OPENVSWITCH, (
+            name for name, master in masters.items()
+            if master == OPENVSWITCH))
         # A port of anything has a master, such as a bridge. What goes through
         # loopback is the host's own. Bonding has a file there.
         router = self._divide('', (
-            name for name in names if name not in ('lo', 'bonding_masters')
-            and not os.path.exists(self._path(name, 'master'))))
-        self._bridges = (*bridges, *([router] if router.taps else []))
+            name for name, master in masters.items()
+            if not master and name not in ('lo', 'bonding_masters')))
+        self._bridges = (*bridges, *(
+            one for one in (switch, router) if one.taps))
         self._names, self._searched_at_s = names, now_s
+
+    def _master(self, name: str) -> str:
+        """:returns: its name; '': there is none"""
+        try:
+            return os.path.basename(os.readlink(self._path(name, 'master')))
+        except OSError:
+            return ''
 
     def _ports(self, bridge: str) -> _Bridge:
         return self._divide(bridge, os.listdir(self._path(bridge, 'brif')))

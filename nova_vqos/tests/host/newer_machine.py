@@ -37,9 +37,10 @@ META_PACKAGE = 'linux-image-cloud-amd64'
 EMULATOR = 'qemu-system-x86_64'
 MEMORY_MIB = 1024
 #: Of its kernel, what hosts of the lab need besides: links, bridges and their
-#: queues, taps, a /etc of their own, and what calibrates I/O. And vhost.
+#: queues, taps, a /etc of their own, and what calibrates I/O. And vhost and
+#: Open vSwitch.
 MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'vhost_net', 'overlay', 'loop',
-           'nft_chain_nat')
+           'nft_chain_nat', 'openvswitch')
 #: Fetched with these, for tests that load it.
 KVM = 'kvm_amd'
 #: Its clock goes by the instructions that its pCPUs execute, together one a
@@ -366,6 +367,23 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
         init=_BOOT + _WRITABLE + _INIT + _DELEGATE + _RUN,
         contents=_modules(kernel, MODULES),
         options=BY_INSTRUCTIONS, tmpfs=('run',))
+
+
+def run_read_only(command, directory, *, kernel, timeout_s):
+    """Run a command as root of the other machine, which has one pCPU.
+
+    Its clock goes by instructions, see BY_INSTRUCTIONS: so CPU time there is
+    the number of instructions, whatever else this machine does.
+
+    :param directory: for what the run leaves behind
+    :param kernel: path of the kernel, see :func:`fetch_kernel`
+    :param timeout_s: of real time
+    :returns: Run
+    """
+    return boot(
+        command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=1,
+        init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + _RUN,
+        contents=_modules(kernel, MODULES), options=BY_INSTRUCTIONS)
 
 
 def _modules(kernel, names):

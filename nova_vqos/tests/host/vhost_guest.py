@@ -52,14 +52,14 @@ def observe():
         one on all other threads of the server, of which one, as QEMU's main
         loop, also has work that never ends
     """
-    queue, kick = vhost.Queue(), os.eventfd(0)
+    queue = vhost.Queue()
     with server_groups.Tree(probe.NAME, is_idle=False) as tree:
         server = tree.server('limited')
 
         def start_worker():
             server.enter(os.getpid())
             server.move_other(os.getpid())
-            kept.append(vhost.start_worker(queue, kick))
+            kept.append(vhost.start_worker(queue))
 
         def start_vcpu():
             server.enter(os.getpid())
@@ -72,9 +72,9 @@ def observe():
             threads = {'vcpu': vcpu, 'vhost': worker}
 
             def shares():
-                vhost.feed(queue, kick, 0.5)
+                vhost.feed(queue, 0.5)
                 before, before_s = read(threads), time.monotonic()
-                vhost.feed(queue, kick, SECONDS)
+                vhost.feed(queue, SECONDS)
                 after, length_s = read(threads), time.monotonic() - before_s
                 return {name: (after[name] - before[name]) / 1e9 / length_s
                         for name in threads}

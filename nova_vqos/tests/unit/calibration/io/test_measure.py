@@ -86,8 +86,14 @@ def test_a_set_up_touches_nothing_but_its_own(mode):
     """Each interface that is set up was made here, and its name is short."""
     made = {'lo', 'tap', 'lone_tap'}
     for words in traffic.commands(mode):
-        assert words[0] in ('ip', 'nft')
-        if words[:3] == ['ip', 'link', 'add']:
+        assert words[0] in ('ip', 'nft', 'ovs-dpctl')
+        if words[:2] == ['ovs-dpctl', 'add-dp']:
+            made |= {words[2]}
+        elif words[0] == 'ovs-dpctl':
+            assert words[2] in made
+            if words[1] == 'add-if':
+                assert {word.partition(',')[0] for word in words[3:]} <= made
+        elif words[:3] == ['ip', 'link', 'add']:
             made |= {words[4] if words[3] == 'name' else words[3]}
             made |= {words[words.index('peer') + 2]} if 'peer' in words \
                 else set()
@@ -102,9 +108,11 @@ def test_a_set_up_touches_nothing_but_its_own(mode):
 
 @pytest.mark.parametrize(('mode', 'has_bridge', 'forwards', 'translates'), [
     ('bridge', True, False, False), ('routed', False, True, False),
-    ('nat', False, True, True)])
+    ('nat', False, True, True), ('openvswitch', False, False, False)])
 def test_what_is_between(mode, has_bridge, forwards, translates):
     words = [set(line) for line in traffic.commands(mode)]
+    assert any('ovs-dpctl' in line for line in words) == (
+        mode == 'openvswitch')
     assert any('bridge' in line for line in words) == has_bridge
     assert ('net/ipv4/ip_forward' in traffic.settings(mode)) == forwards
     assert any('snat' in line for line in words) == translates
@@ -134,6 +142,30 @@ def test_without_nft_the_rest_is_measured(monkeypatch, tmp_path):
     assert 'nftables' in unmeasured['nat']
     assert measure.choose_modes(['routed'], unmeasured) == ['routed']
     assert unmeasured['bridge'] == 'not wanted'
+
+
+def test_open_vswitch_is_measured_where_the_kernel_has_it(
+        monkeypatch, tmp_path):
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert traffic.missing_tool('openvswitch', str(tmp_path)) == \
+        'the kernel has not loaded openvswitch'
+    (tmp_path / 'sys/module/openvswitch').mkdir(parents=True)
+    assert 'install the package openvswitch-switch' in \
+        traffic.missing_tool('openvswitch', str(tmp_path))
+    for name in ('ip', 'nft', 'ovs-dpctl'):
+        (tmp_path / name).write_text('')
+        (tmp_path / name).chmod(0o755)
+    assert traffic.missing_tool('openvswitch', str(tmp_path)) == ''
+
+
+def test_a_host_without_open_vswitch_is_not_warned_of(monkeypatch, caplog):
+    monkeypatch.setattr(traffic, 'missing_tool', lambda mode: (
+        'not loaded' if mode == 'openvswitch' else ''))
+    unmeasured = {}
+    assert measure.choose_modes(traffic.MODES, unmeasured) == [
+        'bridge', 'routed', 'nat']
+    assert unmeasured['openvswitch'] == 'not loaded'
+    assert not caplog.records
 
 
 def test_interrupts_of_some_pcpus():

@@ -37,14 +37,14 @@ def kind_of(root, device, virt_type='kvm', forward=''):
     return kinds.get('tap0')
 
 
-def plug(root, master, *, bridge=False):
-    """Let the kernel have tap0 below a master."""
+def plug(root, master, *, bridge=False, name='tap0'):
+    """Let the kernel have an interface below a master."""
     net = root / 'sys/class/net'
-    (net / 'tap0').mkdir(parents=True)
+    (net / name).mkdir(parents=True)
     (net / master).mkdir()
     if bridge:
         (net / master / 'bridge').mkdir()
-    (net / 'tap0/master').symlink_to(f'../{master}')
+    (net / name / 'master').symlink_to(f'../{master}')
 
 
 def forward(root, flag):
@@ -55,8 +55,8 @@ def forward(root, flag):
 
 class TestMode:
     @pytest.mark.parametrize('kind, port, mode', [
-        ('bridge', '', 'bridge'), ('bridge', 'openvswitch', 'openvswitch'),
-        ('direct', '', ''), ('user', '', ''), ('server', '', '')])
+        ('bridge', '', 'bridge'), ('direct', '', ''), ('user', '', ''),
+        ('server', '', '')])
     def test_the_xml_says_it(self, root, kind, port, mode):
         assert kind_of(root, interface(kind, port=port)).mode == mode
 
@@ -78,6 +78,18 @@ class TestMode:
     def test_a_port_of_another_program(self, root, master, bridge, mode):
         plug(root, master, bridge=bridge)
         assert kind_of(root, interface('ethernet')).mode == mode
+
+    @pytest.mark.parametrize('flag', [0, 1])
+    def test_open_vswitch_in_user_space(self, root, flag):
+        """The kernel moves no packets of it."""
+        forward(root, flag)
+        device = interface('bridge', port='openvswitch')
+        assert kind_of(root, device).mode == ''
+
+    def test_open_vswitch_in_the_kernel(self, root):
+        plug(root, 'ovs-system')
+        device = interface('bridge', port='openvswitch')
+        assert kind_of(root, device).mode == 'openvswitch'
 
     @pytest.mark.parametrize('flag, mode', [(1, 'routed'), (0, '')])
     def test_a_link_of_its_own_is_routed(self, root, flag, mode):
@@ -151,6 +163,7 @@ def test_disks(kind, driver, wanted):
 
 
 def test_each_device_has_its_own_parts(root):
+    plug(root, 'ovs-system', name='tap1')
     found = read(
         '<disk type="file"><target dev="vda"/></disk>'
         '<disk type="block"><driver cache="none"/><target dev="vdb"/></disk>'

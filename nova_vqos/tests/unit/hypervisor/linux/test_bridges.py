@@ -23,7 +23,8 @@ class Host:
         self.packets = {'lo': (0, 0)}
         self.reader = bridges.BridgeReader(str(path))
 
-    def add(self, name, *, bridge=None, tap=False, ports=None, flags='0x1002'):
+    def add(self, name, *, bridge=None, tap=False, ports=None, flags='0x1002',
+            master=None):
         directory = self.interfaces / name
         directory.mkdir(parents=True)
         self.packets[name] = (0, 0)
@@ -33,7 +34,8 @@ class Host:
             (directory / 'brif').mkdir()
         if bridge is not None:
             (self.interfaces / bridge / 'brif' / name).mkdir()
-            (directory / 'master').mkdir()
+        if bridge or master:
+            (directory / 'master').symlink_to(f'../{bridge or master}')
 
     def read(self, **packets):
         """:param packets: received and sent, by interface"""
@@ -114,10 +116,30 @@ def test_the_host_as_a_router(host, transmits, ipv6, forwarded, sent):
 
 @pytest.fixture
 def switched(host):
-    """It has a tap that is a port of something else, as of Open vSwitch."""
-    host.add('tap0', tap=True)
-    (host.interfaces / 'tap0/master').mkdir()
+    """It has a tap that is a port of something else."""
+    host.add('tap0', tap=True, master='team0')
     return host
+
+
+def test_open_vswitch(host):
+    host.add('ovs-system')
+    # Of the host itself: no port in the kernel's eyes.
+    host.add('br-ex')
+    for name in ('tap0', 'tap1'):
+        host.add(name, tap=True, master='ovs-system')
+    for name in ('eth0', 'vxlan_sys_4789'):
+        host.add(name, master='ovs-system')
+    host.add('eth1')
+    found = host.read(tap0=(10, 1), tap1=(20, 2), eth0=(4, 300),
+                      vxlan_sys_4789=(5, 30), eth1=(99, 99), **{
+                          'br-ex': (7, 8)})
+    assert set(found) == {'tap0', 'tap1'}
+    assert found['tap0'] == found['tap1']
+    one = found['tap0']
+    assert one.ports == {'tap0', 'tap1', 'eth0', 'vxlan_sys_4789'}
+    assert (one.sent, one.received, one.left, one.arrived) == (
+        30, 3, 330, 9)
+    assert one.forwarded is None
 
 
 def test_no_bridge(switched, caplog):
