@@ -19,6 +19,8 @@ from nova_vqos.quantum import classes
 Key: ty.TypeAlias = tuple[str, int]
 #: A slice in microseconds; None: the kernel's own.
 Quantum: ty.TypeAlias = int | None
+#: Of a pCPU: what a vCPU wants of which nothing is known.
+TENTHS: ty.Final = 10
 
 
 class PlanError(ValueError):
@@ -72,8 +74,8 @@ class Vcpu:
         or SPIN (thesis 3.3.3: IOInt+, ConSpin+, LLCO cursor over 50) or has
         the kernel's own slice; has no meaning for other kinds
     :ivar share: the guaranteed part of one pCPU's time, 0 to 1
-    :ivar rests: whether it was seen to hardly want to run: alone, such ones
-        need no pools
+    :ivar tenths: of a pCPU's time that it was seen to want at most
+    :ivar cap: likewise, that its cap leaves it, 0 to 1
     """
 
     server: str
@@ -81,7 +83,8 @@ class Vcpu:
     kind: Kind
     pollutes: bool = False
     share: Fraction | int = 0
-    rests: bool = False
+    tenths: int = TENTHS
+    cap: Fraction | int = 1
 
     @property
     def key(self) -> Key:

@@ -71,10 +71,6 @@ _SOME_CURSOR = 5.0
 _SOME_REST = 0.1
 _CEASES = 0.5
 
-# It rests where it wants to run for less of the time, until it does for more.
-_RESTS_BELOW = 0.1
-_RESTS_UNTIL = 0.2
-
 #: The order between equal cursors. Kinds that suffer from long slices are
 #: first: both cursors of a server that does I/O and leaves the cache alone are
 #: 100.
@@ -306,7 +302,6 @@ class _Vcpu:
         self._evicts = _Steady(False)
         # Until the opposite is known.
         self._sensitive = _Steady(True)
-        self._rests = _Steady(False)
         self._polluted_ago = _RESTLESS_SAMPLES
         self._window: collections.deque[Cursors] = collections.deque(
             maxlen=WINDOW)
@@ -332,10 +327,6 @@ class _Vcpu:
     @property
     def is_sensitive(self) -> bool:
         return self._sensitive.value
-
-    @property
-    def rests(self) -> bool:
-        return self._rests.value
 
     def means(self) -> Cursors:
         return {kind: _mean([sampled[kind] for sampled in self._window])
@@ -392,8 +383,6 @@ class _Vcpu:
             or means[model.Kind.IO] is None
             or any(_level(means, kind) > part * _SOME_CURSOR
                    for kind in (model.Kind.IO, model.Kind.SPIN)))
-        self._rests.propose(rest is not None and 1 - rest < (
-            _RESTS_UNTIL if self.rests else _RESTS_BELOW))
 
     def _propose(self, means: Cursors) -> None:
         evident = _evident_kind(means)
@@ -488,11 +477,6 @@ class Recognizer:
         """
         vcpu = self._vcpus.get(key)
         return vcpu is None or vcpu.is_sensitive
-
-    def rests(self, key: Hashable) -> bool:
-        """Whether a vCPU hardly wants to run."""
-        vcpu = self._vcpus.get(key)
-        return vcpu is not None and vcpu.rests
 
     def means(self, key: Hashable) -> Cursors:
         """The mean cursors of a vCPU over the window."""

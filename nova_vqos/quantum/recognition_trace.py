@@ -89,7 +89,6 @@ class Phase:
     :ivar kind: None: not recognised
     :ivar pollutes: whether it evicts the cache lines of others
     :ivar is_sensitive: whether long slices of others would hurt it
-    :ivar rests: whether it hardly wants to run
     :ivar cursors: their means at the first sample
     """
 
@@ -100,13 +99,12 @@ class Phase:
     kind: model.Kind | None
     pollutes: bool
     is_sensitive: bool
-    rests: bool
     cursors: recognition.Cursors
 
     @property
-    def recognised(self) -> tuple[model.Kind | None, bool, bool, bool]:
+    def recognised(self) -> tuple[model.Kind | None, bool, bool]:
         """What is the same in all of it."""
-        return self.kind, self.pollutes, self.is_sensitive, self.rests
+        return self.kind, self.pollutes, self.is_sensitive
 
 
 def replay(records: Iterable[Record],
@@ -130,7 +128,7 @@ def replay(records: Iterable[Record],
             now = Phase(
                 *key, now_s, now_s, recognizer.kind(key),
                 recognizer.pollutes(key), recognizer.is_sensitive(key),
-                recognizer.rests(key), recognizer.means(key))
+                recognizer.means(key))
             phase = latest.get(key)
             if phase is None or phase.recognised != now.recognised:
                 phase = latest[key] = now

@@ -65,9 +65,13 @@ def make_vcpus(count, pcpus, with_shares):
             vcpus.append(model.Vcpu(server, number, kind, pollutes, weight))
     vcpus = vcpus[:count]
     total = sum(vcpu.share for vcpu in vcpus)
-    return [dataclasses.replace(
-        vcpu, share=with_shares * Fraction(9 * pcpus * vcpu.share,
-                                           10 * total)) for vcpu in vcpus]
+    if not with_shares:
+        return [dataclasses.replace(vcpu, share=0) for vcpu in vcpus]
+    shares = [min(Fraction(1), Fraction(9 * pcpus * vcpu.share, 10 * total))
+              for vcpu in vcpus]
+    # As with units by default: what is promised is the cap.
+    return [dataclasses.replace(vcpu, share=share, cap=share)
+            for vcpu, share in zip(vcpus, shares, strict=True)]
 
 
 def change_one(vcpus):

@@ -8,12 +8,14 @@ Servers come in as :class:`enforced_server.Target`, and an
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
+from fractions import Fraction
 import functools
 import logging
 import time
 
 from nova_vqos import cpuset
 from nova_vqos.agent import messages
+from nova_vqos.agent.quantum import demand as demands
 from nova_vqos.agent.quantum import enforced_server
 from nova_vqos.agent.quantum import trials
 from nova_vqos.agent.quantum import watcher as watchers
@@ -27,7 +29,8 @@ from nova_vqos.quantum.placement import host
 
 LOG = logging.getLogger(__name__)
 
-#: Between two readings of what vCPUs ran that have the kernel's own slices.
+#: Between two readings of what vCPUs ran that have the kernel's own slices;
+#: and what demand is averaged over.
 IDLE_INTERVAL_S = 60.0
 # Between two checks that they still have those: only the agent sets slices.
 _IDLE_CHECK_INTERVAL_S = 600.0
@@ -86,6 +89,7 @@ class _State:
     :ivar runs: counters of its vCPUs
     :ivar runs_before: likewise, a reading earlier
     :ivar runs_at_s: when they were last read
+    :ivar demand: what its vCPUs want
     """
 
     problem: str = ''
@@ -102,6 +106,8 @@ class _State:
     runs_before: Mapping[int, base.ThreadRun] = dataclasses.field(
         default_factory=dict)
     runs_at_s: float = float('-inf')
+    demand: demands.Demand = dataclasses.field(
+        default_factory=demands.Demand)
 
     def needs_check(self, slices_us: Mapping[int, int | None],
                     now_s: float) -> bool:
@@ -278,9 +284,12 @@ class Enforcer:
                 target.share, target.pcpus,
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.pollutes(target.uuid, number)),
-                frozenset(number for number in kinds[target.uuid]
-                          if self._watcher.rests(target.uuid, number)),
-                self._trials.floats(target.uuid))
+                dict(self._states[target.uuid].demand.tenths),
+                _cap_share(target),
+                floats=self._trials.floats(target.uuid),
+                # What waits for locks is not always seen: on x86 no counter
+                # has the pause loops of spin locks.
+                may_spin=target.quantum_class == classes.AUTO)
             for target in targets
             if target.pcpus is not None and not target.is_guaranteed]
         if self.options.pool_interval_s is None or not servers:
@@ -344,6 +353,7 @@ class Enforcer:
         for uuid, state in due.items():
             state.runs_before, state.runs = state.runs, runs.get(uuid, {})
             state.runs_at_s = now_s
+            state.demand.update(state.runs, now_s, IDLE_INTERVAL_S)
 
     def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:
@@ -442,6 +452,13 @@ class Enforcer:
             return _PINNED
         return (self._plan.unplanned.get(target.uuid, '')
                 or self._trials.why_out(target.uuid))
+
+
+def _cap_share(target: enforced_server.Target) -> Fraction | int:
+    """The part of a pCPU's time that a cap leaves each vCPU."""
+    if target.cap is None or target.cap.share > 1:
+        return 1
+    return target.cap.share
 
 
 def _longest(slices_us: Collection[int | None]) -> int | None:

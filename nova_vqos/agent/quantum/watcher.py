@@ -118,10 +118,6 @@ class Watcher:
         """Whether long slices of others would hurt a vCPU."""
         return self._recognizer.is_sensitive((uuid, vcpu))
 
-    def rests(self, uuid: str, vcpu: int) -> bool:
-        """Whether a vCPU hardly wants to run."""
-        return self._recognizer.rests((uuid, vcpu))
-
     def status(self) -> Mapping[str, str]:
         """Why each source is unavailable, by its name; '': it is available."""
         return {name: self._failures.get(name) or source.available()

@@ -18,8 +18,7 @@ class RecognizeTrace(options.OptionsCommand, lister.Lister):
     The agent records one where [vqos_agent] quantum_trace_path is set. A row
     is of one vCPU, from one change to the next; times are since the trace
     began. The cursors, from 0 to 100, are those at the change. A sensitive
-    vCPU whose kind suits any slice does not fill up pools of long slices; one
-    that rests counts as a tenth where the agent sees whether pools are needed.
+    vCPU whose kind suits any slice does not fill up pools of long slices.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -37,12 +36,12 @@ class RecognizeTrace(options.OptionsCommand, lister.Lister):
             raise CalibrationError(
                 f'{parsed_args.trace} cannot be replayed: {error}') from error
         return ('server', 'vcpu', 'from_s', 'to_s', 'kind', 'pollutes',
-                'sensitive', 'rests',
+                'sensitive',
                 *(f'{kind.value}_cursor' for kind in recognition.ORDER)), [
             (phase.server, phase.vcpu, round(phase.from_s, 3),
              round(phase.to_s, 3),
              None if phase.kind is None else phase.kind.value, phase.pollutes,
-             phase.is_sensitive, phase.rests,
+             phase.is_sensitive,
              *(None if (cursor := phase.cursors[kind]) is None
                else round(cursor, 1) for kind in recognition.ORDER))
             for phase in phases]

@@ -19,6 +19,8 @@ from nova_vqos.quantum.placement import plan
 
 OVERLAP = ('other servers may run on some of its pCPUs, and on others that '
            'it may not run on')
+NARROW = ('its pool has fewer pCPUs than it has vCPUs, and these may wait for '
+          'each other')
 NO_PCPU = 'none of the pCPUs that it may run on is online'
 
 
@@ -30,9 +32,13 @@ class Server:
     :ivar polluters: numbers of vCPUs that pollute caches beside their kind
     :ivar share: the guaranteed part of a pCPU's time of each vCPU, 0 to 1
     :ivar pcpus: all that its vCPUs may run on
-    :ivar resting: numbers of vCPUs that were seen to hardly want to run
+    :ivar tenths: of a pCPU that vCPUs were seen to want at most, by number;
+        without those of which nothing is known
+    :ivar cap: the part of a pCPU's time that each vCPU is limited to
     :ivar floats: whether it may run anywhere, with the kernel's own slice,
         and only counts in pools
+    :ivar may_spin: whether vCPUs may wait for each other, unseen. Then it
+        floats rather than being confined to fewer pCPUs than it has vCPUs
     """
 
     uuid: str
@@ -40,8 +46,10 @@ class Server:
     share: Fraction
     pcpus: frozenset[int]
     polluters: Set[int] = frozenset()
-    resting: Set[int] = frozenset()
+    tenths: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    cap: Fraction | int = 1
     floats: bool = False
+    may_spin: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class HostPlan:
 
     :ivar plans: by the pCPUs that they are made of
     :ivar placements: by UUID
-    :ivar unplanned: by UUID, why a server is in no plan
+    :ivar unplanned: by UUID, why a server is in no pool
     :ivar suspended: by UUID, the placements of servers that float instead
     """
 
@@ -103,6 +111,11 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
         for server in group.servers:
             if server.floats:
                 suspended[server.uuid] = placements[server.uuid]
+            is_narrow = server.may_spin and _is_narrow(
+                placements[server.uuid])
+            if is_narrow:
+                unplanned[server.uuid] = NARROW
+            if server.floats or is_narrow:
                 placements[server.uuid] = Placement(
                     dict.fromkeys(server.kinds), None)
     return HostPlan(plans, placements, unplanned, suspended)
@@ -173,8 +186,15 @@ def _narrowed(sockets: Iterable[model.Socket],
 def _vcpus(server: Server) -> Iterable[model.Vcpu]:
     return (model.Vcpu(server.uuid, number, kind,
                        pollutes=number in server.polluters,
-                       share=server.share, rests=number in server.resting)
+                       share=server.share, cap=server.cap,
+                       tenths=server.tenths.get(number, model.TENTHS))
             for number, kind in sorted(server.kinds.items()))
+
+
+def _is_narrow(placement: Placement) -> bool:
+    """Whether a server is confined to fewer pCPUs than it has vCPUs."""
+    return placement.pcpus is not None and len(frozenset().union(
+        *placement.pcpus.values())) < len(placement.slices_us)
 
 
 def _placements(made: model.Plan) -> dict[str, Placement]:

@@ -7,6 +7,9 @@ them:
 * Nothing is separated without need: not where one quantum suits all, nor
   where each vCPU that does not rest can have a pCPU to itself, unless
   polluters have to be parted from cache-friendly vCPUs.
+* Nobody gets clearly less CPU time than without pools: see fairness. A socket
+  where no division achieves that is not divided; nor is the host, where that
+  of its sockets does not.
 * Guarantees: see guarantees. Where a socket cannot hold the shares of its
   vCPUs, nothing is separated: the kernel then has all pCPUs for them.
 * A server that spins on locks is never confined to fewer pCPUs than it has
@@ -31,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 from nova_vqos.quantum.placement import cpus
+from nova_vqos.quantum.placement import fairness
 from nova_vqos.quantum.placement import guarantees
 from nova_vqos.quantum.placement import pools
 from nova_vqos.quantum.placement import sockets
@@ -141,11 +145,10 @@ def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
         return None
     made: list[model.Pool] = []
     for socket, group in zip(host, members, strict=True):
-        clusters = (
-            guarantees.widen(_clusters(socket, group, slices_us, previous))
-            if contended else
-            [pools.Cluster(_common_slice_us(group, slices_us),
-                           len(socket.pcpus), tuple(group))])
+        clusters = (_fair_clusters(socket, group, slices_us, previous)
+                    if contended else None) or [
+            pools.Cluster(_common_slice_us(group, slices_us),
+                          len(socket.pcpus), tuple(group))]
         had = previous.pcpus[socket.number]
         pcpus = cpus.assign_to_pools(
             socket.cores, [cluster.pcpus for cluster in clusters],
@@ -155,6 +158,8 @@ def _separate(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
                  for numbers, cluster in zip(pcpus, clusters, strict=True)]
     slices = {pool.slice_us for pool in made}
     if not parts_polluters and len(made) == len(host) and len(slices) == 1:
+        return None
+    if not fairness.is_fair((pool.vcpus, len(pool.pcpus)) for pool in made):
         return None
     return tuple(made)
 
@@ -166,29 +171,52 @@ def _is_contended(vcpus: Sequence[model.Vcpu], pcpus: int,
     :param separates: whether they are separated now: then they stay so until
         they want a tenth less than there are
     """
-    # One that rests wants a tenth of a pCPU at most.
-    tenths = sum(1 if vcpu.rests else 10 for vcpu in vcpus)
+    tenths = sum(vcpu.tenths for vcpu in vcpus)
     return len(vcpus) > pcpus and (
         tenths > 9 * pcpus if separates else tenths >= 10 * (pcpus + 1))
 
 
+def _fair_clusters(socket: model.Socket, vcpus: Sequence[model.Vcpu],
+                   slices_us: Mapping[str, int],
+                   previous: _Previous) -> list[pools.Cluster] | None:
+    """The clusters of a socket in which no vCPU gets clearly less time.
+
+    Those of the research, if they are such; else others.
+
+    :returns: None: there are none
+    """
+    for fairly in (False, True):
+        clusters = guarantees.widen(_clusters(
+            socket, vcpus, slices_us, previous, fairly=fairly))
+        if fairness.is_fair((cluster.vcpus, cluster.pcpus)
+                            for cluster in clusters):
+            return clusters
+    return None
+
+
 def _clusters(socket: model.Socket, vcpus: Sequence[model.Vcpu],
-              slices_us: Mapping[str, int],
-              previous: _Previous) -> list[pools.Cluster]:
+              slices_us: Mapping[str, int], previous: _Previous, *,
+              fairly: bool) -> list[pools.Cluster]:
     """The clusters of a socket, none too narrow for a server that spins.
 
     Such a server goes to the default cluster, which becomes as wide as it
     needs. Where that makes others too narrow all that spin go there.
     """
     spinning = guarantees.spinning_servers(vcpus)
+    standing, others = (fairness.represent(vcpus, len(socket.pcpus))
+                        if fairly else (vcpus, {}))
     at_default: set[str] = set()
     while True:
-        clusters = pools.clusters(
-            vcpus, len(socket.pcpus), slices_us,
-            previous.quanta[socket.number],
-            {slice_us: len(pcpus) for slice_us, pcpus
-             in previous.pcpus[socket.number].items()},
-            at_default, max(map(spinning.__getitem__, at_default), default=0))
+        clusters = [cluster._replace(vcpus=tuple(
+            one for vcpu in cluster.vcpus
+            for one in (vcpu, *others.get(vcpu.key, ()))))
+            for cluster in pools.clusters(
+                standing, len(socket.pcpus), slices_us,
+                previous.quanta[socket.number],
+                {slice_us: len(pcpus) for slice_us, pcpus
+                 in previous.pcpus[socket.number].items()}, at_default,
+                max(map(spinning.__getitem__, at_default), default=0),
+                fairly=fairly)]
         # Also where those that spin are in another cluster.
         cramped = {
             server for cluster in clusters for server, count

@@ -21,6 +21,9 @@ Where the thesis leaves it open:
 * POLLUTER vCPUs balance clusters without CACHE vCPUs first: caches of a core
   are polluted, too.
 * pCPUs that are left rather stay with the cluster that had them.
+* No vCPU is to get clearly less time than where nothing is divided. Where the
+  above does not achieve that, since numbers do not divide, there is another
+  division, with smaller clusters.
 
 Pure. For a given number of quanta the work grows as vCPUs + pCPUs.
 """
@@ -30,6 +33,9 @@ import typing as ty
 
 from nova_vqos.quantum import model
 from nova_vqos.quantum.placement import assignment
+
+#: The part of its time that no vCPU is to lose by pools.
+TOLERANCE = 0.03
 
 
 class Size(ty.NamedTuple):
@@ -80,6 +86,12 @@ class _Load(ty.NamedTuple):
         """How many pCPUs so many vCPUs fill."""
         return vcpus * self.pcpus // self.vcpus
 
+    def fair_vcpus(self, pcpus: int) -> int:
+        """How many vCPUs so many pCPUs hold, and none gets clearly less."""
+        # None uses more than one.
+        return max(pcpus, int(
+            self.vcpus * pcpus / (self.pcpus * (1 - TOLERANCE)) + 1e-9))
+
     def excess(self, sizes: Sequence[int], pcpus: Sequence[int]) -> list[int]:
         """How many vCPUs of each cluster are above ``least`` per pCPU."""
         return [max(0, size - self.least * count)
@@ -98,8 +110,8 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
              slices_us: Mapping[str, int],
              previous: Mapping[model.Key, model.Quantum] | None = None,
              previous_pcpus: Mapping[model.Quantum, int] | None = None,
-             at_default: Set[str] = frozenset(), least_default: int = 0,
-             ) -> list[Cluster]:
+             at_default: Set[str] = frozenset(), least_default: int = 0, *,
+             fairly: bool = False) -> list[Cluster]:
     """The clusters of one socket (algorithm 2).
 
     :param vcpus: of the socket
@@ -111,6 +123,7 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
     :param at_default: servers whose vCPUs all get the default quantum
     :param least_default: pCPUs that others leave to the default cluster at
         least; at most ``pcpus``
+    :param fairly: whether :func:`divide_fairly` divides
     :returns: shortest quantum first, the default one last
     """
     wanted: dict[model.Quantum, list[model.Vcpu]] = {}
@@ -122,8 +135,10 @@ def clusters(vcpus: Sequence[model.Vcpu], pcpus: int,
             agnostic.append(vcpu)
         else:
             wanted.setdefault(slice_us(vcpu.kind, slices_us), []).append(vcpu)
-    sizes = divide({quantum: len(group) for quantum, group in wanted.items()},
-                   len(agnostic), pcpus, previous_pcpus, least_default)
+    counts = {quantum: len(group) for quantum, group in wanted.items()}
+    sizes = (divide_fairly(counts, len(agnostic), pcpus, least_default)
+             if fairly else divide(counts, len(agnostic), pcpus,
+                                   previous_pcpus, least_default))
     quanta = _quanta(wanted, agnostic, sizes, previous or {})
     members: dict[model.Quantum, list[model.Vcpu]] = {
         quantum: [] for quantum in sizes}
@@ -174,6 +189,42 @@ def divide(wanted: Mapping[model.Quantum, int], agnostic: int, pcpus: int,
             for quantum, count, size, more in zip(
                 [*slices, None], given, sizes, balancing, strict=True)
             if count}
+
+
+def divide_fairly(wanted: Mapping[model.Quantum, int], agnostic: int,
+                  pcpus: int, least_default: int = 0
+                  ) -> dict[model.Quantum, Size]:
+    """Divide a socket so that no vCPU gets clearly less than without that.
+
+    Clusters are smaller than those of :func:`divide`, or there are none. The
+    longest quantum is first: its work gains most.
+
+    :param wanted: see :func:`divide`, as the others
+    """
+    found: dict[model.Quantum, Size] = {}
+    vcpus = sum(wanted.values()) + agnostic
+    load = _Load(vcpus, pcpus, *divmod(vcpus, pcpus))
+    for quantum in sorted((quantum for quantum, count in wanted.items()
+                           if count and quantum is not None), reverse=True):
+        most = wanted[quantum] + agnostic
+        fair = [
+            (count, inside) for count in range(1, pcpus + 1)
+            for inside in [min(most, load.fair_vcpus(count))]
+            if load.least * count <= inside
+            and load.least * (pcpus - count) <= vcpus - inside
+            <= load.fair_vcpus(pcpus - count)
+            and (pcpus - count >= least_default or vcpus == inside)]
+        if fair:
+            count, inside = max(fair, key=lambda each: (
+                each[1], -abs(each[1] * load.pcpus - each[0] * load.vcpus)))
+            own = min(inside, wanted[quantum])
+            found[quantum] = Size(count, own, inside - own)
+            pcpus, vcpus, agnostic = (
+                pcpus - count, vcpus - inside, agnostic - (inside - own))
+    if pcpus:
+        found[None] = Size(pcpus, vcpus - agnostic, agnostic)
+    return dict(sorted(found.items(), key=lambda each: (
+        each[0] is None, each[0] or 0)))
 
 
 def _leave_room(counts: Sequence[int], load: _Load, most: int) -> list[int]:

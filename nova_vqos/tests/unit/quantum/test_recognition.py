@@ -266,17 +266,6 @@ class TestSensitive:
         assert sum(one is not other for one, other
                    in zip(seen, seen[1:], strict=False)) <= 1
 
-    def test_one_that_rests(self):
-        recognizer = fed(*[BUSY] * 7)
-        assert not recognizer.rests(KEY)
-        idle, nearly, awake = (
-            dataclasses.replace(NEUTRAL, ran=0.05, ready=ready)
-            for ready in (0.05, 0.15, 0.3))
-        assert fed(*[idle] * 7, recognizer=recognizer).rests(KEY)
-        assert fed(*[nearly] * 9, recognizer=recognizer).rests(KEY)
-        assert not fed(*[awake] * 8, recognizer=recognizer).rests(KEY)
-        assert not fed(*[NEUTRAL] * 9).rests(KEY)
-
     def test_nobody_is_known_to_be_busy_at_first(self):
         assert recognition.Recognizer(LIMITS).is_sensitive(KEY)
         assert fed(*[BUSY] * 6).is_sensitive(KEY)

@@ -399,13 +399,29 @@ class TestAuto:
         vcpu = world.report(OTHER_UUID)['quantum']['vcpus']['0']
         assert vcpu['kind'] == kind.value
 
-    @pytest.mark.parametrize('rests', [False, True])
-    def test_idle_ones_confine_nobody(self, world, rests):
+    @pytest.mark.parametrize('waits_ms', [0, 400])
+    @pytest.mark.parametrize('quantum_class', ['default', 'auto'])
+    def test_idle_ones_confine_nobody(self, world, quantum_class, waits_ms):
+        """Those that are seen to want little, whatever their class."""
         world.boot(vcpus=2, units='60')
-        if rests:
-            world.watcher.resting |= {(OTHER_UUID, 0), (OTHER_UUID, 1)}
-        world.run(OTHER_UUID, 'auto', run_id=2, vcpus=2)
-        assert bool(world.host.pins) is not rests
+        world.run(OTHER_UUID, quantum_class, run_id=2, vcpus=2)
+        assert is_confined(world)
+        for second in range(150):
+            for uuid, ran_ms in ((UUID, 500), (OTHER_UUID, 1)):
+                world.host.ran[uuid] = dict.fromkeys((0, 1), base.ThreadRun(
+                    second * ran_ms * 10**6, second * waits_ms * 10**6,
+                    second))
+            world.tick()
+        assert is_confined(world) is bool(waits_ms)
+
+    def test_none_is_confined_to_fewer_pcpus_than_it_has_vcpus(self, world):
+        """Where recognition may not see that they wait for each other."""
+        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
+                                (UUID, 1): model.Kind.CACHE}
+        world.run_unlike(quantum_class='auto')
+        assert not is_confined(world)
+        assert world.slice_us() is None
+        assert 'fewer pCPUs' in world.report()['quantum']['left_alone']
 
     def test_a_flavor_may_say_that_any_slice_suits(self, world):
         world.boot(vcpus=3, units='60')
@@ -450,19 +466,24 @@ class TestTrials:
 
         def look(servers, now_s):
             world.watcher.progress = {UUID: watcher.Progress(
-                self.IN_POOL if is_confined(world) else self.WITHOUT, 1.0, 2)}
+                self.IN_POOL if is_confined(world) else self.WITHOUT, 1.0, 1)}
             return observe(servers, now_s)
         world.watcher.observe = look
-        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
-                                (UUID, 1): model.Kind.CACHE}
+        world.watcher.kinds[UUID, 0] = model.Kind.CACHE
         return world
+
+    @staticmethod
+    def run(world):
+        """One of class auto, beside another of its kind."""
+        world.boot(THIRD_UUID, run_id=3)
+        world.run_unlike(quantum_class='auto', vcpus=1)
 
     def undone(self, world):
         return world.host_report()['quantum']['undone']
 
     def test_one_that_gets_on_better_without_stays_out(self, world, caplog):
         caplog.set_level('INFO')
-        world.run_unlike(quantum_class='auto')
+        self.run(world)
         assert is_confined(world)
         assert world.slice_us() == CACHE_US
         world.tick(200)
@@ -487,7 +508,7 @@ class TestTrials:
 
     def test_one_that_does_not_goes_back(self, world, monkeypatch):
         monkeypatch.setattr(TestTrials, 'WITHOUT', 0.2)
-        world.run_unlike(quantum_class='auto')
+        self.run(world)
         world.tick(61)
         seen = []
         for _ in range(240):
@@ -501,7 +522,7 @@ class TestTrials:
     def test_one_that_its_cap_alone_holds_up_is_not_tried(
             self, world, monkeypatch):
         monkeypatch.setattr(TestTrials, 'IN_POOL', 0.4)
-        world.run_unlike(quantum_class='auto')
+        self.run(world)
         before = world.host_report()['quantum']['servers_placed']
         world.tick(300)
         assert world.host_report()['quantum']['servers_placed'] == before
@@ -510,10 +531,9 @@ class TestTrials:
         """However seldom servers move otherwise."""
         world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
                                            pool_interval_s=3600)
-        world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,
-                                (UUID, 1): model.Kind.CACHE}
-        world.watcher.progress = {UUID: watcher.Progress(0.2, 1.0, 2)}
-        world.run_unlike(quantum_class='auto')
+        world.watcher.kinds[UUID, 0] = model.Kind.CACHE
+        world.watcher.progress = {UUID: watcher.Progress(0.2, 1.0, 1)}
+        self.run(world)
         seen = []
         for _ in range(300):
             world.tick()
@@ -553,7 +573,7 @@ class TestTrials:
         assert 'pinned' in world.report()['quantum']['left_alone']
 
     def test_a_failure_forgets_nothing(self, world, monkeypatch):
-        world.run_unlike(quantum_class='auto')
+        self.run(world)
         world.tick(200)
         assert self.undone(world) == 1
         with monkeypatch.context() as patch:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The placement of each server of a host."""
 
+import dataclasses
 from fractions import Fraction
+
+import pytest
 
 from nova_vqos.quantum import model
 from nova_vqos.quantum.placement import host
@@ -30,6 +33,23 @@ def test_unlike_servers_are_separated():
     assert first.pcpus[0] | second.pcpus[0] == {0, 1}
     assert not first.pcpus[0] & second.pcpus[0]
     assert found.unplanned == {}
+
+
+@pytest.mark.parametrize('may_spin, vcpus, reason', [
+    (False, 4, None), (True, 4, host.NARROW), (True, 1, None)])
+def test_one_whose_vcpus_may_wait_for_each_other(may_spin, vcpus, reason):
+    """It floats rather than having fewer pCPUs than vCPUs."""
+    servers = [dataclasses.replace(
+        server(f'{vcpus}-{number}', Kind.CACHE, (0, 1), vcpus),
+        may_spin=may_spin) for number in range(4 // vcpus)]
+    found = plan(*servers, server('b', Kind.DEFAULT, (0, 1), 4))
+    placement = found.placements[servers[0].uuid]
+    assert (placement.pcpus is None) is bool(reason)
+    assert set(placement.slices_us.values()) == {None if reason else 90_000}
+    assert found.unplanned.get(servers[0].uuid) == reason
+    # Others are where they were.
+    assert len(found.placements['b'].pcpus[0]) == 1
+    assert found.suspended == {}
 
 
 def test_equal_servers_get_slices_alone():

@@ -144,6 +144,33 @@ class TestDivide:
                 for width in range(-(-left[0] // most), pcpus_left + 1))
         return fits(counts, pcpus, 0)
 
+    @hypothesis.given(WANTED, st.integers(0, 200), st.integers(1, 64))
+    def test_none_gets_clearly_less(self, wanted, agnostic, pcpus):
+        vcpus = sum(wanted.values()) + agnostic
+        sizes = pools.divide_fairly(wanted, agnostic, pcpus)
+        assert sum(size.pcpus for size in sizes.values()) == pcpus
+        assert sum(size.own + size.balancing
+                   for size in sizes.values()) == vcpus
+        for quantum, size in sizes.items():
+            members = size.own + size.balancing
+            # What each gets, of a pCPU at most.
+            here = min(1, size.pcpus / max(1, members))
+            assert here >= 0.97 * min(1, pcpus / max(1, vcpus)) - 1e-9
+            if quantum is not None:
+                assert size.own <= wanted[quantum]
+
+    @pytest.mark.parametrize('wanted, pcpus, expected', [
+        # k = 2.5: with six on two pCPUs each would have a sixth less.
+        ({1_000: 4, 90_000: 6}, 4, {90_000: (2, 5), None: (2, 5)}),
+        # Seven cannot be divided between two.
+        ({None: 4, 90_000: 3}, 2, {None: (2, 7)}),
+        # Many can.
+        ({None: 22, 90_000: 5}, 8, {90_000: (1, 3), None: (7, 24)}),
+        ({None: 99, 90_000: 101}, 64, {90_000: (32, 101), None: (32, 99)})])
+    def test_fairly(self, wanted, pcpus, expected):
+        assert {quantum: (size.pcpus, size.own) for quantum, size
+                in pools.divide_fairly(wanted, 0, pcpus).items()} == expected
+
     @hypothesis.settings(max_examples=300)
     @hypothesis.given(st.lists(st.integers(1, 20), min_size=2, max_size=4),
                       st.integers(1, 8))
