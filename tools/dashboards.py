@@ -211,6 +211,12 @@ HOST = (
               (f'quantile({part}, nova_vqos_server_recognition_seconds{_H})',
                name) for part, name in (
                   (0.5, 'half of the servers'), (0.95, '95 % of them')))),
+    Panel('Preemptions of servers that spin',
+          'How often a second a vCPU lost its pCPU while another of its '
+          'server ran: it may have held a lock that the other waits for. '
+          'Where the agent has CAP_PERFMON', COUNT, (
+              ('nova_vqos_server_sibling_preemptions_per_second'
+               f'{_H} {_NAMED}', '{{name}}'),)),
     Panel('Pools', 'pCPUs that serve a class, and vCPUs that run there',
           COUNT, (
               (f'nova_vqos_host_pool_pcpus{_H}', 'pCPUs of {{quantum_class}}'),

@@ -389,6 +389,8 @@ class Slices:
     :ivar problem: why its slices are not enforced; '': they are
     :ivar left_alone: why it is in no pool; '': it may be in one
     :ivar vcpus: by number
+    :ivar sibling_preemptions_per_s: how often vCPUs lost their pCPU while
+        another ran, together; None: not known, or none of them spins
     """
 
     class_: str = ''
@@ -396,6 +398,8 @@ class Slices:
     problem: str = ''
     left_alone: str = ''
     vcpus: Mapping[str, Vcpu]
+    sibling_preemptions_per_s: float | None = dataclasses.field(
+        default=None, metadata=primitives.OMIT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from nova_vqos.agent.overrides import gossip
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store as override_store
 from nova_vqos.agent.quantum import enforcer
+from nova_vqos.agent.quantum import preemptions
 from nova_vqos.agent.quantum import watcher
 from nova_vqos.billing import ledger
 from nova_vqos.conf import agent
@@ -130,7 +131,8 @@ def make_enforcer(conf: cfg.ConfigOpts, hypervisor: base.Hypervisor
             slices_us=vqos.slices_us(conf),
             probe_result_path=options.quantum_proof_path,
             interval_s=options.quantum_interval_s,
-            pool_interval_s=options.pool_interval_s or None))
+            pool_interval_s=options.pool_interval_s or None),
+        preempted=preemptions.PreemptionReader())
 
 
 class AgentService(service.Service):  # type: ignore[misc]

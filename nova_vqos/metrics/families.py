@@ -289,6 +289,11 @@ RECOGNITION = Family(
     'For how long its work had been of its kind before that was recognised, '
     'by the slowest of its vCPUs; a server of no recognised kind has none',
     SERVER_LABELS)
+SIBLING_PREEMPTIONS = Family(
+    'nova_vqos_server_sibling_preemptions_per_second', GAUGE,
+    'How often its vCPUs, all together, lost their pCPU while another of them '
+    'ran; only of servers that spin, where the agent has CAP_PERFMON',
+    SERVER_LABELS)
 BILLED = Family(
     'nova_vqos_server_billed_cpu_unit_seconds_total', COUNTER,
     'CPU unit seconds that it was billed for on this host',

@@ -254,7 +254,8 @@ def _slices(server: messages.Server, slices: messages.Slices,
          if waited_s and len(waited_s) == len(vcpus) else None),
         (families.RECOGNITION, (),
          max((vcpu.recognised_after_s for vcpu in vcpus
-              if vcpu.recognised_after_s is not None), default=None))]
+              if vcpu.recognised_after_s is not None), default=None)),
+        (families.SIBLING_PREEMPTIONS, (), slices.sibling_preemptions_per_s)]
 
 
 def _units(host: messages.Units) -> Iterator[families.Sample]:

@@ -17,6 +17,7 @@ from nova_vqos import cpuset
 from nova_vqos.agent import messages
 from nova_vqos.agent.quantum import demand as demands
 from nova_vqos.agent.quantum import enforced_server
+from nova_vqos.agent.quantum import preemptions
 from nova_vqos.agent.quantum import trials
 from nova_vqos.agent.quantum import watcher as watchers
 from nova_vqos.hypervisor import base
@@ -134,16 +135,23 @@ class Enforcer:
 
     def __init__(self, hypervisor: base.ThreadDriver,
                  watcher: watchers.Watcher, options: Options, *,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+                 clock: Callable[[], float] = time.monotonic,
+                 preempted: preemptions.PreemptionReader | None = None
+                 ) -> None:
         """Prepare; nothing is read yet.
 
         :param watcher: recognises servers of class auto; closed with this
+        :param preempted: counts preemptions of servers that spin, closed with
+            this; None: nothing does
         :param clock: monotonic, in seconds
         """
         self.options = options
         self._hypervisor = hypervisor
         self._watcher = watcher
         self._clock = clock
+        self._preempted = preempted
+        # A second, by UUID.
+        self._preemptions: Mapping[str, float] = {}
         self._plan = host.NOTHING
         self._planned_from: tuple[object, ...] = ()
         self._states: dict[str, _State] = {}
@@ -176,6 +184,10 @@ class Enforcer:
         self._recognise(targets, threads, now_s)
         kinds = {target.uuid: self._kinds(target, threads[target.uuid])
                  for target in targets}
+        if self._preempted is not None:
+            self._preemptions = self._preempted.read({
+                uuid: threads[uuid] for uuid in kinds
+                if model.Kind.SPIN in kinds[uuid].values()})
         self._plan = self._make_plan(targets, kinds, slices_us)
         wanted = {uuid: self._wanted_slices_us(uuid, kinds[uuid], slices_us)
                   for uuid in kinds}
@@ -215,8 +227,10 @@ class Enforcer:
                 undone=self._trials.undone), self._alarms())
 
     def close(self) -> None:
-        """Release the watcher. Slices and affinity stay as they are."""
+        """Release what is open. Slices and affinity stay as they are."""
         self._watcher.close()
+        if self._preempted is not None:
+            self._preempted.close()
 
     def _find_threads(self, targets: Sequence[enforced_server.Target]
                       ) -> dict[str, Mapping[int, int]]:
@@ -432,6 +446,7 @@ class Enforcer:
                 if target.quantum_class == classes.AUTO else None),
             problem=state.problem,
             left_alone=self._why_left_alone(target),
+            sibling_preemptions_per_s=self._preemptions.get(target.uuid),
             vcpus={str(number): messages.Vcpu(
                 kind=kind.value, slice_us=slices_us.get(number),
                 obtainable_us=(

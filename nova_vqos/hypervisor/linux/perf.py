@@ -170,12 +170,23 @@ def probe(events: Sequence[Event]) -> str:
     return ''
 
 
-def _open(event: Event, thread: int, pcpu: int, leader: int) -> int:
+def open_sampled(event: Event, thread: int, sample_type: int) -> int:
+    """Open an event that writes records, wherever its thread runs.
+
+    :param sample_type: bits of struct perf_event_attr
+    :returns: its file, to be mapped and closed
+    :raises OSError: when it cannot be opened, see :func:`reason`
+    """
+    return _open(event, thread, ANY_PCPU, -1, sample_type)
+
+
+def _open(event: Event, thread: int, pcpu: int, leader: int,
+          sample_type: int = 0) -> int:
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     attributes = _ATTRIBUTES.pack(
-        event.type, _ATTRIBUTES.size, event.config, 0, 0,
+        event.type, _ATTRIBUTES.size, event.config, 0, sample_type,
         _FORMAT_TIMES_AND_GROUP, event.flags, 0, 0, 0)
     handle: int = _library.syscall(
         ctypes.c_long(number), attributes, ctypes.c_int(thread),

@@ -116,6 +116,7 @@ class TestRpcFacts:
         assert found['units'][0] == '`Units`_ or null'
         assert found['wrong'][0] == 'list of text'
         assert [name for name, *_words in facts.fields(messages.Slices)] == [
-            'class', 'recognised_class', 'problem', 'left_alone', 'vcpus']
+            'class', 'recognised_class', 'problem', 'left_alone', 'vcpus',
+            'sibling_preemptions_per_s']
         assert facts.fields(messages.Pools)[0][1] == (
             'mapping of list of 2 whole numbers')

@@ -274,6 +274,12 @@ class TestServer:
         vcpus['0']['recognised_after_s'] = None
         assert values(agent.scrape(), 'server_recognition_seconds') == []
 
+    def test_preemptions_of_one_that_spins(self, agent):
+        name = 'server_sibling_preemptions_per_second'
+        assert values(agent.scrape(), name) == [1.5]
+        del agent.servers[0]['quantum']['sibling_preemptions_per_s']
+        assert values(agent.scrape(), name) == []
+
     def test_vcpus_without_figures(self, agent):
         (server,) = agent.servers
         server['quantum']['vcpus']['1'].update(

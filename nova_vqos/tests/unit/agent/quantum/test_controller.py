@@ -357,6 +357,26 @@ def is_confined(world, uuid=UUID):
                for pcpus in world.host.pins.get(uuid, {}).values())
 
 
+class TestPreemptions:
+    def test_of_servers_that_spin(self, world):
+        world.boot(vcpus=2, quantum_class='spin')
+        world.run(OTHER_UUID, 'cache', run_id=2)
+        assert set(world.preempted.asked[-1]) == {UUID}
+        slices = world.report()['quantum']
+        assert 'sibling_preemptions_per_s' not in slices
+        world.preempted.per_s = {UUID: 1.5}
+        world.tick(6)
+        assert world.report()['quantum']['sibling_preemptions_per_s'] == 1.5
+        assert 'sibling_preemptions_per_s' not in world.report(OTHER_UUID)[
+            'quantum']
+
+    def test_it_is_closed_at_the_end(self, world):
+        world.run()
+        world.loop._quantum.close()
+        assert world.preempted.asked is None
+        assert world.watcher.observed is None
+
+
 class TestAuto:
     def test_kinds_that_change_all_the_time_move_servers_rarely(self, world):
         world.run_unlike(quantum_class='auto')
