@@ -2,30 +2,33 @@
 """What servers are billed for packets, and what these took, without a guest.
 
 A server here is what the kernel sees of QEMU's I/O: a process that waits for
-packets of a tap and reads them, and one that writes packets to it. There is no
-vCPU, which would hide the host's part. Two servers and the outside are on one
-bridge, behind a router, or each on a bridge of its own behind a router. The
-agent's own biller bills them, by costs that are calibrated anew in each round,
-on the same pCPUs.
+packets of a tap and reads them, and one that writes packets to it; or workers
+of vhost. There is no vCPU, which would hide the host's part. Two servers and
+the outside are on one bridge or Open vSwitch, behind a router, or each on a
+bridge of its own behind a router. The agent's own biller bills them, by costs
+that are calibrated anew in each round, on the same pCPUs.
 
 Windows with packets take turns with windows without, or with those that the
 outside sends to where they end at once. Prints JSON: for each round, by way,
-CPU time in ns. Run it as root, on an idle machine, with ``bridge``, ``routed``
-or ``bridges``, and a number of rounds::
+CPU time in ns. Run it as root, on an idle machine, with ``bridge``,
+``openvswitch``, ``routed`` or ``bridges``, a number of rounds, and ``vhost``
+where its workers move the packets::
 
     unshare --net --mount python -m nova_vqos.tests.host.tap_servers bridge 5
 """
 
+import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
 import random
 import select
+import signal
 import subprocess
-import sys
 import tempfile
 import time
 import typing as ty
@@ -39,14 +42,13 @@ from nova_vqos.calibration.io import measure
 from nova_vqos.calibration.io import network
 from nova_vqos.calibration.io import tap
 from nova_vqos.calibration.io import traffic
+from nova_vqos.calibration.probe import vhost
 from nova_vqos.hypervisor.linux import bridges
 from nova_vqos.profile import fingerprint
+from nova_vqos.profile import io
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.unit.billing import test_meter
 
-# In a round, of the calibration, and of pairs of windows of each way.
-_SWEEPS = 60
-_PAIRS = 30
 _FRAME_BYTES = 1024
 _BURST = 64
 # Of each packet, beside reading it: QEMU has to give it to the guest.
@@ -57,6 +59,7 @@ _SERVERS = ('tap0', 'tap1')
 _ENDS = {name: (f'02:00:00:00:01:0{number}', f'10.0.{number}.2')
          for number, name in enumerate((*_SERVERS, 'world'))}
 _PORTS = {'tap0': 'tap0', 'tap1': 'tap1', 'world': 'port'}
+_BEHIND_ROUTER = ('routed', 'bridges')
 _NOWHERE = '02:00:00:00:02:00'
 
 
@@ -112,7 +115,12 @@ class Way:
 
 
 class Server:
-    """The processes that move the packets of a tap."""
+    """The processes that move the packets of a tap.
+
+    :cvar component: of the bill, for their time
+    """
+
+    component: ty.ClassVar = 'emulator'
 
     def __init__(self, name, packets, pcpu, stack):
         """:param packets: that it can send, by whereto"""
@@ -130,9 +138,46 @@ class Server:
     def send(self, target, count):
         tap.order(self._writers[target][1], count)
 
+    def make_room(self):
+        """For packets of a window: the kernel has it."""
+
     def cpu_time_ns(self):
         return self._reader.cpu_time_ns() + sum(
             writer.cpu_time_ns() for writer, _ in self._writers.values())
+
+
+class VhostServer:
+    """The workers of vhost that move the packets of a tap.
+
+    They are threads of a process that does nothing itself, as QEMU then. See
+    :class:`Server`.
+    """
+
+    component: ty.ClassVar = 'vhost'
+
+    def __init__(self, name, packets, pcpu, stack):
+        own = stack.enter_context(contextlib.closing(tap.Tap(name)))
+        self._received = vhost.Queue(bytes(2048), number=vhost.RECEIVE)
+        self._sent = {target: vhost.Queue(packet)
+                      for target, packet in packets.items()}
+        self._owner = stack.enter_context(contextlib.closing(accounts.Child(
+            functools.partial(_own_workers, own, [
+                self._received, *self._sent.values()]), pcpu=pcpu)))
+
+    def send(self, target, count):
+        self._sent[target].add(count)
+
+    def make_room(self):
+        self._received.fill()
+
+    def cpu_time_ns(self):
+        return self._owner.cpu_time_ns()
+
+
+def _own_workers(of, queues, _counts):
+    kept = [vhost.start_worker(queue, of._file) for queue in queues]
+    while kept:
+        signal.pause()
 
 
 def _read(of, _counts):
@@ -155,18 +200,24 @@ def _write(to, packet, orders, _counts):
         to.write(packet, int.from_bytes(os.read(orders, 8)))
 
 
+_SERVERS_BY_BACKEND = {'qemu': Server, 'vhost': VhostServer}
+
+
 class Network:
     """Two servers and the outside, and their bills."""
 
-    def __init__(self, mode, pcpus, apart, stack):
+    def __init__(self, mode, backend, pcpus, apart, stack):
         self._mode = mode
+        make = _SERVERS_BY_BACKEND[backend]
         self._servers = {
-            name: Server(name, {to: tap.HEADER + self._frame(name, to)
-                                for to in _ENDS if to != name},
-                         pcpus[0], stack)
+            name: make(name, {to: tap.HEADER + self._frame(name, to)
+                              for to in _ENDS if to != name},
+                       pcpus[0], stack)
             for name in _SERVERS}
         for arguments in self._commands():
             subprocess.run(['ip', *arguments.split()], check=True)
+        if mode == 'openvswitch':
+            _switch()
         pathlib.Path('/proc/sys/net/ipv4/ip_forward').write_text('1')
         self._world, self._lone = (
             stack.enter_context(traffic._sending_from(name))
@@ -181,7 +232,7 @@ class Network:
             self._host.run(name)
             self._host.subjects[name] = dataclasses.replace(
                 self._host.subjects[name], devices=meter.Devices(
-                    {name: usage.InterfaceKind(_kind(mode), 'qemu')}, {}))
+                    {name: usage.InterfaceKind(_kind(mode), backend)}, {}))
 
     def _commands(self):
         for name in ('', 'lone_'):
@@ -195,7 +246,7 @@ class Network:
             bridge = _bridge(self._mode, port)
             if bridge:
                 yield f'link set {port} master {bridge}'
-            if self._mode != 'bridge':
+            if self._mode in _BEHIND_ROUTER:
                 mac, address = _ENDS[end]
                 device = bridge or port
                 yield f'link set {device} address {_router(port)}'
@@ -209,7 +260,7 @@ class Network:
 
     def _frame(self, by, to):
         (own_mac, own), (mac, address) = _ENDS[by], _ENDS[to]
-        if self._mode != 'bridge':
+        if self._mode in _BEHIND_ROUTER:
             mac = _router(_PORTS[by])
         return traffic.frame(mac, own_mac, traffic.IPV4, traffic.datagram(
             own, address, (4000, 4001), _FRAME_BYTES))
@@ -248,10 +299,10 @@ class Network:
     def set_costs(self, costs):
         self._host.costs = costs
 
-    def take(self, way):
+    def take(self, way, pairs):
         """What the packets of some pairs of windows took."""
-        took, read = Took(packets=_PAIRS * way.count * way.times), {}
-        for _ in range(_PAIRS):
+        took, read = Took(packets=pairs * way.count * way.times), {}
+        for _ in range(pairs):
             for sign, send in random.sample(
                     [(1, way.through), (-1, way.base)], 2):
                 found, of_accounts = self._window(send, way)
@@ -262,6 +313,8 @@ class Network:
         return took
 
     def _window(self, send, way):
+        for server in self._servers.values():
+            server.make_room()
         before, own = self._moment(), 0
         for _ in range(way.times):
             began_ns = time.thread_time_ns()
@@ -286,8 +339,8 @@ class Network:
                 for name, server in self._servers.items()}
         for name in _SERVERS:
             self._host.hypervisor.used[name] = test_meter.reading(
-                self._host.now_s, emulator_ns=used[name],
-                interfaces={name: counted[name]})
+                self._host.now_s, interfaces={name: counted[name]},
+                **{f'{self._servers[name].component}_ns': used[name]})
         billed = [one.report.used_here_cu_s
                   for one in self._host.round().values()]
         return ({part: sum(one[part] for one in billed) * 1e7
@@ -310,7 +363,22 @@ def _kind(mode):
 
 def _bridge(mode, port):
     """:returns: that a port is on; '': none"""
-    return {'bridge': 'br0', 'bridges': f'br-{port}', 'routed': ''}[mode]
+    return {'bridge': 'br0', 'bridges': f'br-{port}'}.get(mode, '')
+
+
+def _switch():
+    """Have the kernel's Open vSwitch connect all, without its daemons."""
+    def control(*words):
+        subprocess.run(['ovs-dpctl', *words], check=True)
+    numbers = {port: number for number, port in enumerate(
+        _PORTS.values(), 1)}
+    control('add-dp', bridges.OPENVSWITCH)
+    control('add-if', bridges.OPENVSWITCH, *(
+        f'{port},port_no={number}' for port, number in numbers.items()))
+    for by, to in itertools.permutations(_PORTS, 2):
+        control('add-flow', bridges.OPENVSWITCH,
+                f'in_port({numbers[_PORTS[by]]}),eth(dst={_ENDS[to][0]}),'
+                'eth_type(0x0800),ipv4()', str(numbers[_PORTS[to]]))
 
 
 def _router(port):
@@ -329,7 +397,17 @@ def _counters():
 
 
 def main():
-    mode, rounds = sys.argv[1], int(sys.argv[2])
+    parser = argparse.ArgumentParser(prog=f'python -m {__spec__.name}')
+    parser.add_argument('mode', choices=['bridge', 'openvswitch',
+                                         *_BEHIND_ROUTER])
+    parser.add_argument('rounds', type=int)
+    parser.add_argument('backend', nargs='?', default='qemu',
+                        choices=_SERVERS_BY_BACKEND)
+    parser.add_argument('--sweeps', type=int, default=60,
+                        help='of the calibration in a round')
+    parser.add_argument('--pairs', type=int, default=30,
+                        help='of windows of each way in a round')
+    given = parser.parse_args()
     subprocess.run(['mount', '-t', 'sysfs', 'sysfs', '/sys'], check=True)
     for name in ('all', 'default'):
         pathlib.Path(f'/proc/sys/net/ipv6/conf/{name}/disable_ipv6'
@@ -339,12 +417,13 @@ def main():
     pcpus = pcpus[0], pcpus[-1]
     with contextlib.ExitStack() as stack:
         bench = stack.enter_context(contextlib.closing(network.Bench(
-            [_kind(mode)], pcpus[::-1], apart=apart, sizes=(_FRAME_BYTES,))))
-        made = Network(mode, pcpus, apart, stack)
+            [_kind(given.mode)], pcpus[::-1], apart=apart,
+            sizes=(_FRAME_BYTES,))))
+        made = Network(given.mode, given.backend, pcpus, apart, stack)
         made.learn()
-        for _ in range(rounds):
-            made.set_costs(calibrated(bench, _kind(mode)))
-            took = {name: made.take(way)
+        for _ in range(given.rounds):
+            made.set_costs(calibrated(bench, _kind(given.mode), given.sweeps))
+            took = {name: made.take(way, given.pairs)
                     for name, way in made.ways().items()}
             print(json.dumps({
                 name: {'ratio': round(one.ratio, 4),
@@ -352,14 +431,16 @@ def main():
                 for name, one in took.items()}), flush=True)
 
 
-def calibrated(bench, mode):
+def calibrated(bench, mode, sweeps):
     found = measure.sweep(
         'network', [(mode, direction) for direction in network.DIRECTIONS],
-        bench.sweep, _SWEEPS, float('inf'))
-    return io_costs.IoCosts({
-        usage.InterfaceKind(mode, 'qemu'): io_costs.InterfaceCost(*(
+        bench.sweep, sweeps, float('inf'))
+    # A profile has the same cost for both.
+    return io_costs.IoCosts(dict.fromkeys(
+        (usage.InterfaceKind(mode, backend) for backend in io.BACKENDS),
+        io_costs.InterfaceCost(*(
             measure.summary(found[mode, direction]).cost
-            for direction in network.DIRECTIONS))}, {})
+            for direction in network.DIRECTIONS))), {})
 
 
 if __name__ == '__main__':

@@ -34,6 +34,7 @@ LEFT_OUT = {
     'test_partition_unit.py': _NESTED,
     'test_scheduling.py': _NESTED,
     'test_vhost.py': _NESTED,
+    'test_vhost_packets.py': _NESTED,
     'test_kvm.py': 'there is no KVM in an emulated machine',
 }
 
