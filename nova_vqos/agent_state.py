@@ -37,6 +37,7 @@ class AgentState:
         None: none can
     :ivar guarantee_total_pcpus: the same, with what is reserved already; 0:
         none can be reserved; None: not known
+    :ivar keeps_ceilings: whether it keeps the ceilings of projects
     :ivar reserve_cu: that follows the load of the host, see
         :mod:`nova_vqos.billing.reserve`; None: it was not measured
     :ivar alarms: problems that an operator has to look at, one text each; they
@@ -51,6 +52,7 @@ class AgentState:
     occupancy: occupancies.Occupancy = occupancies.UNKNOWN
     guarantee_pcpus: float | None = None
     guarantee_total_pcpus: float | None = None
+    keeps_ceilings: bool = False
     reserve_cu: int | None = None
     alarms: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     seen_at: datetime.datetime | None = None
@@ -73,6 +75,7 @@ def to_text(state: AgentState, *, host: str, pid: int) -> str:
         'dd_billing': list(state.dd_billing),
         'guarantee_pcpus': state.guarantee_pcpus,
         'guarantee_total_pcpus': state.guarantee_total_pcpus,
+        'keeps_ceilings': state.keeps_ceilings,
         'reserve_cu': state.reserve_cu,
         'hypervisor_connected': state.connected,
         'alarms': list(state.alarms),
@@ -103,6 +106,7 @@ def from_text(text: str) -> AgentState:
         occupancy=occupancies.from_state(state.get('quantum')),
         guarantee_pcpus=_pcpus(state.get('guarantee_pcpus')),
         guarantee_total_pcpus=_pcpus(state.get('guarantee_total_pcpus')),
+        keeps_ceilings=state.get('keeps_ceilings') is True,
         reserve_cu=_cu(state.get('reserve_cu')),
         alarms=tuple(alarm for alarm in _list(state, 'alarms')
                      if isinstance(alarm, str)),

@@ -153,6 +153,7 @@ class HostStats(ty.NamedTuple):
     :ivar work: of each of its core types, be it one alone, the slowest first;
         empty: not known
     :ivar servers: how many it had when its room was counted; None: not known
+    :ivar keeps_ceilings: whether its agent keeps the ceilings of projects
     """
 
     profile: str = ''
@@ -173,6 +174,7 @@ class HostStats(ty.NamedTuple):
     sells_units: bool = False
     work: tuple[WorkSpeeds, ...] = ()
     servers: int | None = None
+    keeps_ceilings: bool = False
 
     def without_room(self) -> 'HostStats':
         """The same, without what its servers leave."""
@@ -404,6 +406,8 @@ _CODECS: ty.Final = (
            _MAX_WORK),
     _Codec('vqos_servers', _form(_WHOLE_CU), int, _write_whole,
            _WHOLE_EXPECTED),
+    _Codec('vqos_keeps_ceilings', _form('True|False'), 'True'.__eq__, str,
+           'True or False'),
 )
 KEYS: ty.Final = tuple(codec.key for codec in _CODECS)
 _texts_of: Callable[[Mapping[str, ty.Any]], tuple[ty.Any, ...]] = (

@@ -22,6 +22,7 @@ QUANTUM_CLASS_KEY = 'vqos:quantum_class'
 DD_BILLING_KEY = 'vqos:dd_billing'
 GUARANTEE_KEY = 'vqos:guarantee'
 WORK_KEY = 'vqos:work'
+PROJECT_CEILING_KEY = 'vqos:project_ceiling_cu'
 
 #: The values of each of our keys; the first is the default.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -30,9 +31,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     DD_BILLING_KEY: ('off', 'account', 'charge'),
     GUARANTEE_KEY: ('off', 'preferred', 'required'),
 }
-KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY)
+KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY, PROJECT_CEILING_KEY)
 
-_UNITS_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
+_NUMBER_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
 _MAX_DIGITS = len(str(units.MAX_UNITS))
 
 #: Other extra specs that contradict units, of any value.
@@ -76,6 +77,8 @@ class ServerPolicy(light_typing.NamedTuple):
         (preferred), or on no other host (required)
     :ivar work: the kinds of work that its units are of, as in the flavor; '':
         the mean of all kinds; auto: its own
+    :ivar project_ceiling_cu: CU that the servers of its project with a ceiling
+        share on each host; None: it has none
     """
 
     vcpus: int
@@ -85,6 +88,7 @@ class ServerPolicy(light_typing.NamedTuple):
     dd_billing: str = 'off'
     guarantee: str = 'off'
     work: str = ''
+    project_ceiling_cu: int | None = None
 
     @property
     def mix(self) -> works.Mix | None:
@@ -100,7 +104,7 @@ class ServerPolicy(light_typing.NamedTuple):
         """Primitives only, fit for a message."""
         # NOTE: an older receiver refuses a field that it does not know.
         return {name: value for name, value in self._asdict().items()
-                if name != 'work' or value}
+                if name not in _LATER_FIELDS or value}
 
     @classmethod
     def from_dict(cls, data: object) -> 'ServerPolicy':
@@ -119,9 +123,11 @@ class ServerPolicy(light_typing.NamedTuple):
                  QUANTUM_CLASS_KEY: data.get('quantum_class'),
                  DD_BILLING_KEY: data.get('dd_billing'),
                  GUARANTEE_KEY: data.get('guarantee'),
-                 WORK_KEY: data.get('work') or None}
-        if isinstance(specs[UNITS_KEY], int):
-            specs[UNITS_KEY] = str(specs[UNITS_KEY])
+                 WORK_KEY: data.get('work') or None,
+                 PROJECT_CEILING_KEY: data.get('project_ceiling_cu')}
+        for key in UNITS_KEY, PROJECT_CEILING_KEY:
+            if isinstance(specs[key], int):
+                specs[key] = str(specs[key])
         # NOTE: without units a key must be absent, or have its default.
         given = {key: value for key, value in specs.items()
                  if value is not None and not (
@@ -134,13 +140,17 @@ class ServerPolicy(light_typing.NamedTuple):
         return policy
 
 
+# Fields that the first receivers of policies do not know.
+_LATER_FIELDS = ('work', 'project_ceiling_cu')
+
+
 def check_value(key: str, value: object) -> None:
     """Check one extra spec by itself, as the API's validators do.
 
     :raises PolicyError: when it is our key, and invalid or unknown
     """
-    if key == UNITS_KEY:
-        _parse_units(value)
+    if key in {UNITS_KEY, PROJECT_CEILING_KEY}:
+        _parse_cu(key, value)
     elif key in CHOICES:
         _parse_choice(key, value)
     elif key == WORK_KEY:
@@ -171,16 +181,15 @@ def parse(extra_specs: Mapping[str, str], vcpus: int,
     for key in ours:
         check_value(key, extra_specs[key])
     vcpus = _checked_vcpus(vcpus)
-    server_units = (_parse_units(extra_specs[UNITS_KEY])
-                    if UNITS_KEY in extra_specs else None)
     policy = ServerPolicy(
         vcpus=vcpus,
-        units=server_units,
+        units=_optional_cu(extra_specs, UNITS_KEY),
         cap=_choice(extra_specs, CAP_KEY),
         quantum_class=_choice(extra_specs, QUANTUM_CLASS_KEY),
         dd_billing=_choice(extra_specs, DD_BILLING_KEY),
         guarantee=_choice(extra_specs, GUARANTEE_KEY),
-        work=extra_specs.get(WORK_KEY, ''))
+        work=extra_specs.get(WORK_KEY, ''),
+        project_ceiling_cu=_optional_cu(extra_specs, PROJECT_CEILING_KEY))
     if policy.units is None:
         _check_without_units(extra_specs, policy)
     else:
@@ -224,6 +233,10 @@ def _check_without_units(extra_specs: Mapping[str, str],
             WORK_KEY, policy.work,
             f'left out of a flavor without {UNITS_KEY}, of which it says the '
             'kind of work')
+    if policy.project_ceiling_cu is not None:
+        raise PolicyError(
+            PROJECT_CEILING_KEY, policy.project_ceiling_cu,
+            f'left out of a flavor without {UNITS_KEY}, whose sum it bounds')
 
 
 def _check_with_units(extra_specs: Mapping[str, str],
@@ -232,6 +245,7 @@ def _check_with_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             UNITS_KEY, policy.units,
             f'at least 1 for each of the {policy.vcpus} vCPUs')
+    _check_ceiling(policy)
     for key in QUOTA_KEYS:
         if key in extra_specs:
             raise PolicyError(key, extra_specs[key], 'left out of a flavor '
@@ -249,6 +263,24 @@ def _check_with_units(extra_specs: Mapping[str, str],
                 f'{UNITS_KEY}: dedicated CPUs are not sold in units')
 
 
+def _check_ceiling(policy: ServerPolicy) -> None:
+    ceiling_cu = policy.project_ceiling_cu
+    if ceiling_cu is None or policy.units is None:
+        return
+    if ceiling_cu < policy.units:
+        raise PolicyError(
+            PROJECT_CEILING_KEY, ceiling_cu,
+            f'at least the {policy.units} CU of {UNITS_KEY}')
+    if policy.cap != 'hard':
+        raise PolicyError(
+            CAP_KEY, policy.cap,
+            f'hard in a flavor with {PROJECT_CEILING_KEY}')
+    if policy.guarantee != 'off':
+        raise PolicyError(
+            GUARANTEE_KEY, policy.guarantee, f'off in a flavor with '
+            f'{PROJECT_CEILING_KEY}: what is reserved is not limited')
+
+
 def _check_image(numa_topology: 'ty.Any') -> None:
     for cell in numa_topology.cells if numa_topology is not None else ():
         if cell.cpu_policy in DEDICATED_POLICIES:
@@ -259,16 +291,20 @@ def _check_image(numa_topology: 'ty.Any') -> None:
                 'sold in units')
 
 
-def _parse_units(value: object) -> int:
+def _optional_cu(extra_specs: Mapping[str, str], key: str) -> int | None:
+    return _parse_cu(key, extra_specs[key]) if key in extra_specs else None
+
+
+def _parse_cu(key: str, value: object) -> int:
     # NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
     # digits, unlike Placement and other readers of the flavor.
     if (not isinstance(value, str) or not value.isascii()
             or not value.isdecimal() or value.startswith('0')
             or len(value) > _MAX_DIGITS):
-        raise PolicyError(UNITS_KEY, value, _UNITS_EXPECTED)
+        raise PolicyError(key, value, _NUMBER_EXPECTED)
     number = int(value)
     if number > units.MAX_UNITS:
-        raise PolicyError(UNITS_KEY, value, _UNITS_EXPECTED)
+        raise PolicyError(key, value, _NUMBER_EXPECTED)
     return number
 
 

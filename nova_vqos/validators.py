@@ -81,6 +81,16 @@ def register():
                 'the units by what it measures of the server itself.'),
             value={'type': str, 'pattern': work.PATTERN},
         ),
+        PolicyValidator(
+            name=policy.PROJECT_CEILING_KEY,
+            description=(
+                'CPU units that the servers of one project whose flavors have '
+                'this share on each host. None gets more than its own units; '
+                'what one leaves unused another may use. Where flavors differ '
+                'the smallest number counts. Only hosts whose agent keeps '
+                'ceilings accept such servers.'),
+            value={'type': int, 'min': 1, 'max': units.MAX_UNITS},
+        ),
         # All other names below vqos: are refused here rather than by Nova,
         # whose text does not say which names there are.
         PolicyValidator(

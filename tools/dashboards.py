@@ -273,9 +273,12 @@ SERVER = (
          '1: its I/O is more than its units can pay for'),
     Panel('Promised against delivered',
           'What it was promised, what it is left of that while it pays for '
-          'its I/O, and what its vCPUs use', CU, (
+          "its I/O or shares its project's ceiling, and what its vCPUs use",
+          CU, (
               (f'max(nova_vqos_server_entitled_cpu_units{_S})', 'promised'),
               (f'min(nova_vqos_server_limit_cpu_units{_S})', 'limit'),
+              (f'min(nova_vqos_server_ceiling_left_cpu_units{_S})',
+               'left by the ceiling'),
               ('sum(rate(nova_vqos_server_vcpu_cpu_unit_seconds_total'
                f'{_S}[$__rate_interval]))', 'delivered'),
               (f'sum(nova_vqos_server_rolling_4h_cpu_units{_S})',

@@ -23,6 +23,7 @@ TITLES = {
     policy.QUANTUM_CLASS_KEY: 'Quantum class',
     policy.DD_BILLING_KEY: 'Billing of I/O',
     policy.GUARANTEE_KEY: 'Guarantee', policy.WORK_KEY: 'Kind of work',
+    policy.PROJECT_CEILING_KEY: 'Ceiling of a project',
 }
 _TYPES = {int: 'integer', str: 'string'}
 # NOTE: Horizon proposes the default, and then insists on a value. Of a text

@@ -40,7 +40,9 @@ from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
+from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.ceiling import controller as ceilings
 from nova_vqos.agent.correction import controller as corrections
 from nova_vqos.agent.correction import store as correction_stores
 from nova_vqos.agent.guarantee import controller as guarantees
@@ -164,9 +166,13 @@ class Loop:
         self._billing = billing.BillingController(
             biller, known, job('Billing', '_billing'), io_limits,
             self._disk_limits, lambda: self._compute.sources)
+        shares = ceiling_shares.Shares(known)
         self._caps = caps.CapsController(
-            hypervisor, known, self._jobs, self._informer, io_limits,
+            hypervisor, known, self._jobs, self._informer, io_limits, shares,
             self._executor, clock)
+        self._ceilings = ceilings.CeilingController(
+            hypervisor, known, job('Reading of CPU time for ceilings',
+                                   '_ceilings'), self._caps, shares)
         self._corrections = corrections.CorrectionController(
             hypervisor, known, job('Measuring the speed of servers',
                                    '_corrections'), self._caps,
@@ -186,7 +192,8 @@ class Loop:
         # What the looks at servers follow from comes before them, and what
         # follows from these comes after.
         self._before: tuple[controller.Controller, ...] = (
-            self._overrides, self._corrections, self._guarantees)
+            self._overrides, self._corrections, self._guarantees,
+            self._ceilings)
         self._after: tuple[controller.Controller, ...] = (
             self._caps, self._billing, self._disk_limits, self._quantum,
             self._sampler)
@@ -404,6 +411,7 @@ class Loop:
         """Begin whatever a server needs; see whether anything is left."""
         self._informer.refresh(server, now_s)
         self._corrections.reconcile(server, now_s, terms)
+        self._ceilings.reconcile(server)
         self._caps.reconcile(server, now_s, terms)
         self._guarantees.reconcile(server, now_s, terms)
         self._billing.reconcile(server, now_s, terms)
@@ -510,7 +518,7 @@ class Loop:
             guarantee_pcpus=(None if guaranteed is None
                              else guaranteed.free_pcpus),
             guarantee_total_pcpus=self._guarantees.total_pcpus,
-            reserve_cu=self._billing.reserve_cu,
+            keeps_ceilings=True, reserve_cu=self._billing.reserve_cu,
             alarms=(*self._profiles.alarms, *(
                 alarm for status in self._statuses.values()
                 for alarm in status.alarms)))
@@ -522,7 +530,7 @@ class Loop:
             server, self._caps.state(server), self._billing.state(server),
             self._disk_limits.state(server),
             self._quantum.state(server), self._guarantees.state(server),
-            self._corrections.message(server),
+            self._corrections.message(server), self._ceilings.message(server),
             self._sampler.history(server), self._sampler.clocks(now_s),
             self._profiles.profile,
             now_s, self._failed_fields[server])
@@ -557,6 +565,7 @@ class Loop:
             dd_billing=status.dd_billing, capacity=self._billing.capacity,
             quantum_classes=status.quantum_classes,
             quantum=self._quantum.pools, guarantee=self._guarantees.host,
+            project_ceilings=self._ceilings.host,
             pushed_generation=policy_override.generation_of(
                 self._overrides.overrides),
             ticks=self._ticks, errors=self._errors + sum(

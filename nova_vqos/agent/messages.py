@@ -124,6 +124,23 @@ class HostGuarantee:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectCeiling:
+    """The ceiling that servers of a project share on a host.
+
+    :ivar ceiling_cu: the smallest of their flavors
+    :ivar servers: how many share it
+    :ivar units_cu: their own units together
+    :ivar used_cu: by all of them, lately; None: not known
+    """
+
+    project_id: str
+    ceiling_cu: int
+    servers: int
+    units_cu: int
+    used_cu: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoopReport:
     """The state of an agent's loop and of its host.
 
@@ -145,6 +162,7 @@ class LoopReport:
     :ivar quantum_classes: values of ``vqos:quantum_class`` that work here
     :ivar quantum: None: there was no round yet
     :ivar guarantee: None: the host guarantees no speed
+    :ivar project_ceilings: that servers share here; None: the agent keeps none
     :ivar pushed_generation: of the newest push; 0: there was none
     :ivar ticks: since the agent started, as all numbers below
     :ivar writes: of caps
@@ -181,6 +199,7 @@ class LoopReport:
     quantum_classes: tuple[str, ...]
     quantum: Pools | None = None
     guarantee: HostGuarantee | None = None
+    project_ceilings: tuple[ProjectCeiling, ...] | None = None
     pushed_generation: int = 0
     ticks: int
     writes: int
@@ -456,13 +475,27 @@ class Correction:
     problem: str = ''
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCeiling:
+    """The ceiling that a server shares with others of its project.
+
+    :ivar ceiling_cu: the smallest of their flavors
+    :ivar left_cu: what it leaves the server now, of its own units
+    :ivar servers: how many share it on this host
+    """
+
+    ceiling_cu: int
+    left_cu: float
+    servers: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recap:
     """The last time that a cap was set.
 
     :ivar reason: the server's origin, for its first cap here; else flavor,
-        profile, pcpus, vcpus, correction, lifted, debt, tampered, released or
-        other
+        profile, pcpus, vcpus, correction, lifted, debt, ceiling, tampered,
+        released or other
     :ivar wrong_ms: for how long another cap was in force before, at the most;
         None: unknown
     """
@@ -495,6 +528,7 @@ class Server:
     :ivar right: whether its cap is as wanted; None: without units
     :ivar guarantee: None: its flavor asks for none, and nothing is reserved
     :ivar correction: None: its flavor asks for none
+    :ivar ceiling: None: its flavor has none
     :ivar disk_limit: None: its disks are not held back
     :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
         work, as corrected
@@ -533,6 +567,7 @@ class Server:
     quantum: Slices | None = None
     guarantee: Guarantee | None = None
     correction: Correction | None = None
+    ceiling: ServerCeiling | None = None
     last_recap: Recap | None = None
 
 

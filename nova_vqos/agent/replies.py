@@ -45,6 +45,7 @@ class ServerView(ty.NamedTuple):
     quantum: quantum.QuantumState
     guarantee: guarantees.GuaranteeState
     correction: messages.Correction | None
+    ceiling: messages.ServerCeiling | None
     history: usage_history.History
     clocks: base.Clocks
     profile: model.Profile | None
@@ -282,6 +283,7 @@ _FIELDS: Mapping[str, _Field] = {
     'guarantee': lambda view: view.guarantee.message(view.server,
                                                      _clock(view)),
     'correction': lambda view: view.correction,
+    'ceiling': lambda view: view.ceiling,
     'last_recap': _last_recap,
 }
 

@@ -126,6 +126,9 @@ class VcpuTime(ty.NamedTuple):
     :ivar run: as in :class:`Usage`, like the next three
     :ivar vcpus: how many are online
     :ivar clock: of the part of that time in which cycles were counted
+    :ivar total_ns: CPU time of all threads of the domain
+    :ivar held_ns: time that the domain's own limit throttled its threads: a
+        part of throttled_ns
     """
 
     run: str
@@ -134,6 +137,8 @@ class VcpuTime(ty.NamedTuple):
     throttled_ns: int
     vcpus: int
     clock: ClockTime = NO_CLOCK_TIME
+    total_ns: int = 0
+    held_ns: int = 0
 
 
 class GuestWork(ty.NamedTuple):

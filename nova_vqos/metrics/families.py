@@ -308,6 +308,12 @@ WRITTEN_OFF = Family(
 LIMIT = Family(
     'nova_vqos_server_limit_cpu_units', GAUGE,
     'Units that it may use while it pays for its I/O', SERVER_LABELS)
+PROJECT_CEILING = Family(
+    'nova_vqos_server_project_ceiling_cpu_units', GAUGE,
+    'Units that servers of its project share on this host', SERVER_LABELS)
+CEILING_LEFT = Family(
+    'nova_vqos_server_ceiling_left_cpu_units', GAUGE,
+    'Units that this ceiling leaves it', SERVER_LABELS)
 OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
     'Whether its I/O costs more than its units can pay for', SERVER_LABELS)

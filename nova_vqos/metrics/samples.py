@@ -207,6 +207,9 @@ def _server(server: messages.Server, deliveries: Deliveries,
             (families.PREDICTED, ('low',), correction.low),
             (families.PREDICTED, ('mean',), correction.predicted),
             (families.PREDICTED, ('high',), correction.high)]
+    if server.ceiling is not None:
+        found += [(families.PROJECT_CEILING, (), server.ceiling.ceiling_cu),
+                  (families.CEILING_LEFT, (), server.ceiling.left_cu)]
     if server.emulator_memory is not None:
         memory = server.emulator_memory
         found += [

@@ -230,6 +230,8 @@ class Judge:
                     _not_offered, offered, key, wanted))
         if policy.guarantee == 'required':
             checks.append(self._no_guarantee)
+        if policy.project_ceiling_cu is not None:
+            checks.append(_no_ceilings)
         self._checks = tuple(checks)
 
     def refusal(self, stats: host_stats.HostStats) -> str:
@@ -396,6 +398,9 @@ def describe(policy: policies.ServerPolicy) -> str:
         if _is_wanted(key, value)]
     if policy.work:
         asked.append(f'{policies.WORK_KEY} {policy.work}')
+    if policy.project_ceiling_cu is not None:
+        asked.append(
+            f'{policies.PROJECT_CEILING_KEY} {policy.project_ceiling_cu}')
     if policy.units is not None:
         cu = units.cu_per_vcpu(policy.units, policy.vcpus)
         asked.insert(0, f'{policy.units} CU on {policy.vcpus} vCPUs, '
@@ -414,6 +419,11 @@ def _no_room(core_types: _CoreTypes) -> str:
         else f'{one.room_cu} CU left on pCPUs of {one.speed_cu} CU'
         for one in core_types)
     return f'none of its core types is fast enough and has room: {has}'
+
+
+def _no_ceilings(stats: host_stats.HostStats) -> str:
+    return '' if stats.keeps_ceilings else (
+        f'its agent does not keep {policies.PROJECT_CEILING_KEY}')
 
 
 def _not_offered(offered_of: Callable[[host_stats.HostStats], Sequence[str]],

@@ -86,6 +86,11 @@ def admit(candidate, report, tracker, *, sale, periods):
                 f'{", ".join(offered)}')
     if policy.units is None:
         return Admission()
+    if policy.project_ceiling_cu is not None and (
+            not report.agent.keeps_ceilings):
+        raise CannotServe(
+            f'{policies.PROJECT_CEILING_KEY} is {policy.project_ceiling_cu}, '
+            "and this host's agent does not keep it")
     if not report.valid:
         raise CannotServe(report.problem)
     try:

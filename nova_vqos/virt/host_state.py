@@ -124,7 +124,8 @@ class HostReport:
             agent_seen_at=self.agent.seen_at,
             quantum_classes=self.agent.quantum_classes,
             quantum_pools=self.agent.occupancy,
-            dd_billing=self.agent.dd_billing)
+            dd_billing=self.agent.dd_billing,
+            keeps_ceilings=self.agent.keeps_ceilings)
         profile = self.profile
         if profile is None:
             return stats

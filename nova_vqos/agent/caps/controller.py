@@ -14,6 +14,7 @@ from nova_vqos.agent import informer as informers
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.caps import state as states
 from nova_vqos.hypervisor import base
@@ -33,11 +34,13 @@ class CapsController(controller.Controller):
 
     def __init__(self, hypervisor: base.CapDriver, known: servers.Servers,
                  jobs: worker.ServerJobs, informer: informers.Informer,
-                 limits: billing.Limits, executor: futures.Executor,
+                 limits: billing.Limits, ceilings: ceiling_shares.Shares,
+                 executor: futures.Executor,
                  clock: Callable[[], float]) -> None:
         """
         :param informer: keeps descriptions of servers
         :param limits: what servers are left that pay for their I/O
+        :param ceilings: what the ceilings of their projects leave servers
         :param executor: runs the last writes, at the end of the agent
         :param clock: monotonic, in seconds
         """
@@ -46,6 +49,7 @@ class CapsController(controller.Controller):
         self._jobs = jobs
         self._informer = informer
         self._limits = limits
+        self._ceilings = ceilings
         self._executor = executor
         self._clock = clock
         self._states = known.states(states.CapState)
@@ -135,6 +139,13 @@ class CapsController(controller.Controller):
         self._servers.mark(server)
         self._jobs.retry_now(server)
 
+    def keeps_ceiling(self, server: servers.Server) -> bool:
+        """Whether what its project's ceiling leaves a server is in force."""
+        state = self._states[server]
+        return (state.right and state.desired is not None
+                and state.desired.inputs.ceiling
+                == self._ceilings.share(server))
+
     def is_lifted(self, server: servers.Server) -> bool:
         """Whether nothing limits a server's I/O."""
         state = self._states[server]
@@ -157,7 +168,7 @@ class CapsController(controller.Controller):
             if (problem := state.tampering.problem))
 
     def close(self) -> None:
-        """Give servers that paid for their I/O all they are entitled to.
+        """Give servers that are limited all they are entitled to.
 
         Nothing ends a limit once this agent is gone. Debts are in the ledger.
         """
@@ -175,7 +186,8 @@ class CapsController(controller.Controller):
                 for server, changes in limited.items()], timeout=left_s)
             limited = self._limited(self._terms)
         for server in limited:
-            LOG.warning('Server %s (%s) keeps the limit on its I/O',
+            LOG.warning('Server %s (%s) keeps the limit on its I/O, or its '
+                        'part of a ceiling',
                         server.uuid, server.name)
 
     # One look at one server.
@@ -249,6 +261,7 @@ class CapsController(controller.Controller):
         found = desired.desire(
             server, in_force, terms,
             limit_share=self._limits.limit_share(server) if charged else None,
+            ceiling_share=self._ceilings.share(server),
             lifted=state.lifted_until_s is not None, before=state.desired)
         if found.inputs.debt is not None:
             self._limits.adopt(server, found.inputs.debt)
@@ -489,7 +502,7 @@ class CapsController(controller.Controller):
 
     def _limited(self, terms: controller.HostTerms
                  ) -> dict[servers.Server, tuple[base.Change, ...]]:
-        """What has to be written to servers that pay for their I/O.
+        """What has to be written to servers that are limited.
 
         By what is in force: what is wanted may not have been written.
         """
@@ -497,7 +510,8 @@ class CapsController(controller.Controller):
         for server in self._servers.values():
             wanted = self._states[server].desired
             if wanted is None or not (server.policy is None
-                                      or server.is_charged(terms)):
+                                      or server.is_charged(terms)
+                                      or wanted.inputs.ceiling is not None):
                 continue
             try:
                 changes = self._changes_without_limit(

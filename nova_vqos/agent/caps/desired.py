@@ -34,6 +34,8 @@ class Inputs(ty.NamedTuple):
     :ivar lifted: whether the limit on its I/O is lifted, for a migration
     :ivar debt: part of its entitlement that its I/O leaves it; None: it does
         not pay for it
+    :ivar ceiling: part of its entitlement that its project's ceiling leaves
+        it; None: all of it
     """
 
     flavor: policies.ServerPolicy
@@ -43,6 +45,7 @@ class Inputs(ty.NamedTuple):
     correction: float
     lifted: bool
     debt: float | None
+    ceiling: float | None = None
 
     def difference(self, before: 'Inputs | None') -> str:
         """The name of the first that is another one than before.
@@ -54,15 +57,17 @@ class Inputs(ty.NamedTuple):
         for name, now, then in zip(self._fields, self, before, strict=True):
             if now != then and not (name == 'lifted' and not self.lifted):
                 return name
-        # The limit on its I/O is in force again after a migration.
-        return 'debt' if self.lifted != before.lifted else 'other'
+        if self.lifted == before.lifted:
+            return 'other'
+        # Its limit is in force again after a migration.
+        return 'ceiling' if self.debt is None else 'debt'
 
 
 class Desired(ty.NamedTuple):
     """What is wanted for a server.
 
     :ivar tune: what is to be in force
-    :ivar entitled: the same, were there no limit on its I/O
+    :ivar entitled: the same, without a limit on its I/O or a ceiling
     :ivar inputs: what both follow from
     """
 
@@ -80,19 +85,22 @@ class Desired(ty.NamedTuple):
     def without_limit(self) -> 'Desired':
         """The same, with the whole entitlement."""
         return self._replace(tune=self.entitled,
-                             inputs=self.inputs._replace(debt=None))
+                             inputs=self.inputs._replace(debt=None,
+                                                         ceiling=None))
 
 
 def desire(server: servers.Server, in_force: base.InForce,
            terms: controller.HostTerms, *, limit_share: float | None,
-           lifted: bool = False, before: Desired | None = None) -> Desired:
+           ceiling_share: float | None = None, lifted: bool = False,
+           before: Desired | None = None) -> Desired:
     """Work out what is wanted for a server with units.
 
     :param server: that was described, and has a policy
     :param limit_share: what its I/O leaves it, see
         :class:`nova_vqos.billing.charge.Control`; None: not yet known, so what
         is in force stays, where an agent before this one has set it
-    :param lifted: whether there is no limit on its I/O for now
+    :param ceiling_share: what its project's ceiling leaves it; None: all
+    :param lifted: whether neither limits it for now
     :param before: what was wanted last
     :raises Unenforceable: when it cannot be worked out, or given
     """
@@ -101,22 +109,27 @@ def desire(server: servers.Server, in_force: base.InForce,
         raise Unenforceable('the server was not described')
     inputs = Inputs(policy, '' if terms.profile is None else terms.profile.id,
                     domain.pcpus, len(in_force.vcpus), server.correction,
-                    lifted, None)
+                    lifted, None, ceiling_share)
     if before is not None and before.inputs[:5] == inputs[:5]:
         entitled = before.entitled
     else:
         entitled = entitlement(policy, len(in_force.vcpus), domain.pcpus,
                                terms, server.correction)
-    if not server.is_charged(terms):
+    charged = server.is_charged(terms)
+    if not charged and ceiling_share is None:
         return Desired(entitled, entitled, inputs)
     backend = charging.backend(server, terms)
     vcpus = max(policy.vcpus, len(in_force.vcpus))
-    if limit_share is None:
+    if not charged:
+        limit_share = None
+    elif limit_share is None:
         # Whoever was charged before this agent started still is.
         limit_share = backend.limit_in_force(entitled, vcpus, in_force, terms)
     return Desired(
         entitled if lifted
-        else backend.quotas(entitled, vcpus, limit_share, terms),
+        else backend.quotas(entitled, vcpus, min(
+            share for share in (limit_share, ceiling_share)
+            if share is not None), terms),
         entitled, inputs._replace(debt=limit_share))
 
 

@@ -43,7 +43,7 @@ def of_host(host: messages.Host) -> list[Capability]:
     no_units = '' if host.units is not None and not host.problem else (
         'the host sells no units: ' + (host.problem or 'it has no profile'))
     return [*_units(no_units), *_quantum(host), *_billing(host, no_units),
-            *_guarantee(host, no_units), *_others()]
+            *_guarantee(host, no_units), _ceiling(host, no_units), *_others()]
 
 
 def _units(no_units: str) -> Iterator[Capability]:
@@ -120,6 +120,16 @@ def _guarantee(host: messages.Host, no_units: str) -> Iterator[Capability]:
         yield Capability(policy.GUARANTEE_KEY, 'required', REFUSED, why)
         yield Capability(policy.GUARANTEE_KEY, 'preferred', IGNORED,
                          f'a cap alone: {why}')
+
+
+def _ceiling(host: messages.Host, no_units: str) -> Capability:
+    if not no_units and host.project_ceilings is None:
+        no_units = 'the agent is too old'
+    if no_units:
+        return Capability(policy.PROJECT_CEILING_KEY, '', REFUSED, no_units)
+    return Capability(policy.PROJECT_CEILING_KEY, '', APPROXIMATED,
+                      'while the agent runs; what one server leaves unused '
+                      'others have seconds later')
 
 
 def _others() -> Iterator[Capability]:

@@ -2,7 +2,7 @@
 """nova-vqos-manage host list and host show."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import itertools
 import typing as ty
 
@@ -133,6 +133,8 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
         ('dd_billing', output.texts(host.dd_billing)),
         ('guarantee', output.Shown(host.guarantee,
                                    _guarantee(host.guarantee))),
+        ('project_ceilings', output.Shown(
+            host.project_ceilings, _ceilings(host.project_ceilings))),
         ('fairness', output.Shown(*_fairness(host.capacity))),
         ('servers', output.Shown(host.servers, str(len(host.servers)))),
         ('wrong', output.texts(host.wrong)),
@@ -159,6 +161,15 @@ def _guarantee(found: messages.HostGuarantee | None) -> str:
     return 'none' if found is None else (
         f'{found.reserved_pcpus:.2f} pCPUs reserved, '
         f'{found.free_pcpus:.2f} free')
+
+
+def _ceilings(found: Sequence[messages.ProjectCeiling] | None) -> str:
+    """The ceiling of each project, one a line."""
+    return 'none' if not found else '\n'.join(
+        f'{one.project_id}: '
+        + ('' if one.used_cu is None else f'{one.used_cu:.2f} used ')
+        + f'of {one.ceiling_cu} CU, {one.servers} servers of {one.units_cu} CU'
+        for one in found)
 
 
 def _fairness(load: host_load.LoadReport | None

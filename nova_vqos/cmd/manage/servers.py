@@ -146,6 +146,7 @@ def fields(host: str, server: messages.ServerDetail
         ('arriving', server.arriving), ('entitled_cu', server.entitled_cu),
         ('work', server.policy.work if server.policy else ''),
         ('correction', _correction(server.correction)),
+        ('ceiling', _ceiling(server.ceiling)),
         ('delivered_cu', _delivered(server.rates)),
         ('delivered_10s_cu', _delivered(server.rates_10s)),
         ('delivered_5min_cu', _delivered(server.rates_5min)),
@@ -385,6 +386,14 @@ def _correction(found: messages.Correction | None) -> output.Shown:
     if found.problem:
         lines.append(found.problem)
     return output.Shown(found, '\n'.join(lines))
+
+
+def _ceiling(found: messages.ServerCeiling | None) -> output.Shown:
+    if found is None:
+        return output.text(None)
+    return output.Shown(
+        found, f'{found.left_cu:.2f} CU now, of {found.ceiling_cu} CU that '
+        f'{found.servers} servers of its project share on this host')
 
 
 def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:

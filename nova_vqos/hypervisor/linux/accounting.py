@@ -59,6 +59,8 @@ class Account:
             domain.root, pid, domain.version, 'cpuacct')
         self._run = _run(proc, pid)
         self._last = CpuTime(0, 0, 0, 0, 0, 0)
+        # That the domain's own limit throttled.
+        self._held_ns = 0
         self._children: domain_files.Children | None = None
         self._incomplete = False
         self._iothreads: dict[str, domain_files.File] = {}
@@ -107,13 +109,15 @@ class Account:
         :raises ValueError: when it is not understood
         """
         self._open_children()
-        vcpu_ns, _, _, throttled_ns = self._read_cgroups()
+        vcpu_ns, emulator_ns, iothread_ns, throttled_ns = self._read_cgroups()
         self._last = self._last._replace(
             vcpu_ns=max(self._last.vcpu_ns, vcpu_ns),
             throttled_ns=max(self._last.throttled_ns, throttled_ns))
         return usage.VcpuTime(
             self._run, time.monotonic(), self._last.vcpu_ns,
-            self._last.throttled_ns, sum(map(bool, self._throttled)))
+            self._last.throttled_ns, sum(map(bool, self._throttled)),
+            total_ns=vcpu_ns + emulator_ns + iothread_ns,
+            held_ns=self._held_ns)
 
     def _read_cgroups(self) -> tuple[int, int, int, int]:
         """Read CPU time of vCPUs, emulator and I/O threads, and throttling.
@@ -125,8 +129,9 @@ class Account:
         iothread_ns = self._iothread_tally.update(
             self._read_all(self._iothreads, self._time_ns))
         total_ns = self._time_ns(self._total.read())
-        throttled_ns = self._throttled_tally.update(
-            self._read_all(self._throttled, self._throttled_ns))
+        throttled = self._read_all(self._throttled, self._throttled_ns)
+        self._held_ns = throttled.get('', self._held_ns)
+        throttled_ns = self._throttled_tally.update(throttled)
         # What a vCPU used that was unplugged is in the sum for ever.
         return (total_ns - emulator_ns - iothread_ns, emulator_ns,
                 iothread_ns, throttled_ns)

@@ -81,7 +81,7 @@ class HostFiles(fixtures.Fixture):
     def agent_lives(self, age_s=0, classes=('default',),
                     dd_billing=('off',), quantum=occupancy.UNKNOWN,
                     guarantee_pcpus=None, guarantee_total_pcpus=None,
-                    reserve_cu=None):
+                    reserve_cu=None, keeps_ceilings=True):
         """The agent was last alive so many seconds ago.
 
         :param classes: quantum classes that it says the host enforces
@@ -90,6 +90,7 @@ class HostFiles(fixtures.Fixture):
         :param guarantee_pcpus: what it says can still be reserved
         :param guarantee_total_pcpus: the same, with what is reserved already
         :param reserve_cu: what it measured that the host needs
+        :param keeps_ceilings: whether it is one that knows ceilings
         """
         seen_at = (datetime.datetime.now(datetime.UTC)
                    - datetime.timedelta(seconds=age_s))
@@ -100,7 +101,7 @@ class HostFiles(fixtures.Fixture):
             'quantum': quantum.to_state(),
             'guarantee_pcpus': guarantee_pcpus,
             'guarantee_total_pcpus': guarantee_total_pcpus,
-            'reserve_cu': reserve_cu,
+            'reserve_cu': reserve_cu, 'keeps_ceilings': keeps_ceilings,
         }))
 
     def agent_was_never_there(self):

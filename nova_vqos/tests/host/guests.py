@@ -41,7 +41,7 @@ _XML = """
       <nova:flavor name="test"{flavor_id}>
         <nova:vcpus>{vcpus}</nova:vcpus>
         <nova:extraSpecs>{specs}</nova:extraSpecs>
-      </nova:flavor>
+      </nova:flavor>{owner}
     </nova:instance>
   </metadata>
   <memory unit='MiB'>{memory_mib}</memory>{memory}
@@ -67,6 +67,8 @@ _SHARED = """
     <source type='memfd'/>
     <access mode='shared'/>
   </memoryBacking>"""
+_OWNER = """
+      <nova:owner><nova:project uuid="{}"/></nova:owner>"""
 _BOOT = """
     <kernel>{kernel}</kernel>
     <initrd>{initrd}</initrd>
@@ -106,7 +108,7 @@ class Guest:
     def __init__(self, host, specs=None, cap=None, shares=None, vcpus=1,
                  pinned_to=None, spare_vcpus=0, flavor_id=None, initrd=None,
                  memory_mib=48, persistent=False, devices='', rom=None,
-                 kind=None, shares_memory=False):
+                 kind=None, shares_memory=False, project=None):
         """:param specs: the flavor's extra specs
         :param cap: quota and period that its XML has, None: none
         :param shares: that its XML has, None: none
@@ -123,6 +125,7 @@ class Guest:
         :param kind: of libvirt; None: kvm for firmware, otherwise qemu, which
             is emulated
         :param shares_memory: whether its memory is a memfd that others see
+        :param project: id of its owner, None: its XML has none
         """
         self.uuid = str(uuids.uuid4())
         self.name = f'instance-{self.uuid[:8]}'
@@ -136,6 +139,7 @@ class Guest:
             name=self.name, uuid=self.uuid, vcpus=vcpus,
             specs=extra_specs(specs or {}),
             most_vcpus=vcpus + spare_vcpus, cputune=cputune,
+            owner=_OWNER.format(project) if project else '',
             flavor_id=f' id="{flavor_id}"' if flavor_id else '',
             memory_mib=memory_mib, devices=devices,
             memory=_SHARED if shares_memory else '',

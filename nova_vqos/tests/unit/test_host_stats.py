@@ -28,7 +28,8 @@ WHOLE = host_stats.HostStats(
     sells_units=True, work=(
         host_stats.WorkSpeeds(Decimal('33.4'), {
             'integer': 0.341, 'memory-chase': 0.2987654321098765}),
-        host_stats.WorkSpeeds(Decimal(200), {'integer': 2.1})), servers=12)
+        host_stats.WorkSpeeds(Decimal(200), {'integer': 2.1})), servers=12,
+    keeps_ceilings=True)
 TEXTS = {
     'vqos_profile': 'valid', 'vqos_profile_id': 'f00f00f00f00f00f',
     'vqos_slowest_cu': '33.4', 'vqos_fastest_cu': '200',
@@ -41,7 +42,8 @@ TEXTS = {
     'vqos_largest_vcpu_cu': '26.666667', 'vqos_pieces': '100:3 40:12',
     'vqos_stranded_cu': '480', 'vqos_sells_units': 'True',
     'vqos_work': '33.4=integer:34.1,memory-chase:29.87654321098765 '
-                 '200=integer:210', 'vqos_servers': '12'}
+                 '200=integer:210', 'vqos_servers': '12',
+    'vqos_keeps_ceilings': 'True'}
 
 CU = st.decimals(0, 999_999, allow_nan=False, places=17)
 NAMES = st.lists(st.from_regex('[a-z_]{1,9}', fullmatch=True),
@@ -78,7 +80,8 @@ STATS = st.builds(
         ).map(lambda found: tuple(sorted(found, reverse=True))),
     stranded_cu=st.none() | st.integers(0, 10**10 - 1),
     sells_units=st.booleans(), work=WORK,
-    servers=st.none() | st.integers(0, 10**10 - 1))
+    servers=st.none() | st.integers(0, 10**10 - 1),
+    keeps_ceilings=st.booleans())
 # What the parts of stats are made of, in any order, and anything else.
 PARTS = st.lists(st.sampled_from([
     '0', '60', '1', '9' * 6, '9' * 40, '.', ':', ' ', ',', '-', '+00:00', 'T',
@@ -127,7 +130,8 @@ def test_as_it_is_reported():
 def test_a_host_of_stock_nova():
     assert decode(uptime='1 day') == host_stats.HostStats()
     texts = host_stats.encode(host_stats.HostStats())
-    assert texts == {**dict.fromkeys(TEXTS, ''), 'vqos_sells_units': 'False'}
+    assert texts == {**dict.fromkeys(TEXTS, ''), 'vqos_sells_units': 'False',
+                     'vqos_keeps_ceilings': 'False'}
 
 
 @given(STATS)

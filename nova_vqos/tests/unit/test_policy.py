@@ -8,6 +8,7 @@ import pytest
 from nova_vqos import policy
 
 UNITS = policy.UNITS_KEY
+CEILING = policy.PROJECT_CEILING_KEY
 
 
 def test_a_flavor_without_ours_is_stock():
@@ -42,14 +43,15 @@ def test_class_and_accounting_go_without_units(quantum_class):
         vcpus=1, quantum_class=quantum_class, dd_billing='account')
 
 
+@pytest.mark.parametrize('key', [UNITS, CEILING])
 @pytest.mark.parametrize('value', [
     '0', '-1', str(2**31), str(2**40), 'sixty', '', ' 60', '60 ', '6_0',
     '+60', '060', '6e1', '60.0', '0x3c', '\u0666\u0660', '60\n', '9' * 5000,
     60, None, ['60']])
-def test_units_that_are_no_number(value):
+def test_units_that_are_no_number(key, value):
     with pytest.raises(policy.PolicyError) as caught:
-        policy.parse({UNITS: value}, 1)
-    assert (caught.value.key, caught.value.value) == (UNITS, value)
+        policy.parse({UNITS: '60', key: value}, 1)
+    assert (caught.value.key, caught.value.value) == (key, value)
     assert '1 to 2147483647' in caught.value.expected
 
 
@@ -100,6 +102,12 @@ def test_choices_name_what_they_may_be(key, value):
     ({'vqos:work': 'integer'}, 1, 'vqos:work', UNITS),
     ({UNITS: '60', 'vqos:quantum': 'io'}, 1, 'vqos:quantum',
      'vqos:quantum_class'),
+    ({CEILING: '60'}, 1, CEILING, UNITS),
+    ({UNITS: '60', CEILING: '59'}, 1, CEILING, 'at least the 60 CU'),
+    ({UNITS: '60', CEILING: '60', 'vqos:cap': 'floor'}, 1, 'vqos:cap',
+     'hard'),
+    ({UNITS: '60', CEILING: '60', 'vqos:guarantee': 'preferred'}, 1,
+     'vqos:guarantee', 'off'),
 ])
 def test_contradictions(extra_specs, vcpus, key, says):
     with pytest.raises(policy.PolicyError) as caught:
@@ -107,6 +115,14 @@ def test_contradictions(extra_specs, vcpus, key, says):
     assert (caught.value.key, str(caught.value.value)) == (
         key, extra_specs[key])
     assert says in caught.value.expected
+
+
+def test_a_ceiling():
+    found = policy.parse({UNITS: '60', CEILING: '100'}, 1)
+    assert found == policy.ServerPolicy(1, 60, project_ceiling_cu=100)
+    assert policy.ServerPolicy.from_dict(found.to_dict()) == found
+    # Who does not know ceilings does not see one where there is none.
+    assert 'project_ceiling_cu' not in policy.ServerPolicy(1, 60).to_dict()
 
 
 @pytest.mark.parametrize(('text', 'weights'), [

@@ -29,7 +29,7 @@ def test_readers_never_see_a_part(beats, tmp_path):
         'seen_at': first['seen_at'], 'classes': ['default'],
         'dd_billing': ['off'], 'quantum': {'pools': {}},
         'guarantee_pcpus': None, 'guarantee_total_pcpus': None,
-        'reserve_cu': None,
+        'keeps_ceilings': False, 'reserve_cu': None,
         'hypervisor_connected': False, 'alarms': ['why']}
 
     def beat():

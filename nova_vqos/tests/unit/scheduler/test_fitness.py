@@ -181,7 +181,8 @@ def make_report(draw, most_servers=3, *, exact=False, kinds=()):
             quantum_classes=draw.choice((('default',), ('default', 'io'))),
             dd_billing=draw.choice((
                 ('off',), ('off', 'account'), ('off', 'account', 'charge'))),
-            guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0))))
+            guarantee_pcpus=draw.choice((None, 0.0, 0.5, 8.0)),
+            keeps_ceilings=draw.choice((False, True, True))))
     servers = [core_types.Server(draw.randrange(1, 300), None,
                                  draw.randrange(1, 5), work.parse(
                                      draw.choice(kinds)) if kinds else None)
@@ -199,7 +200,8 @@ def make_policy(draw, report):
     return policies.ServerPolicy(
         vcpus, units=cu, quantum_class=draw.choice(('default', 'io')),
         dd_billing=draw.choice(('off', 'account')),
-        guarantee=draw.choice(('off', 'off', 'preferred', 'required')))
+        guarantee=draw.choice(('off', 'off', 'preferred', 'required')),
+        project_ceiling_cu=draw.choice((None, None, 10_000)))
 
 
 class Tracker:
@@ -304,6 +306,15 @@ def test_a_kind_of_work(cu, text, room_cu, parts):
     assert (judge.speed_cu(stats), judge.cost_cu(stats)) == {
         'hash': (30, 2 * cu), 'integer': (120, cu), '': (60, cu),
         'gpu': (None, None)}[text]
+
+
+def test_a_host_whose_agent_keeps_no_ceilings():
+    judge = judge_of(policies.ServerPolicy(1, units=60,
+                                           project_ceiling_cu=100))
+    assert 'vqos:project_ceiling_cu 100' in judge.asked
+    assert judge.refusal(make_stats()) == (
+        'its agent does not keep vqos:project_ceiling_cu')
+    assert judge.refusal(make_stats(keeps_ceilings=True)) == ''
 
 
 def test_a_host_that_does_not_say_its_kinds_of_work():

@@ -378,7 +378,8 @@ def test_the_heartbeat(files):
         seen_at = json.load(file)['seen_at']
     found = agent_state.read(files.agent_state_path)
     assert found == agent_state.AgentState(
-        profile_id='', seen_at=datetime.datetime.fromisoformat(seen_at))
+        profile_id='', keeps_ceilings=True,
+        seen_at=datetime.datetime.fromisoformat(seen_at))
 
 
 @pytest.mark.parametrize('content', [

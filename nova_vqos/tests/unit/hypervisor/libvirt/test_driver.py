@@ -255,7 +255,8 @@ class TestUsages:
         found = reader.vcpu_times({fakes.UUID: 7})[fakes.UUID]
         assert before_s <= found.read_at_s <= time.monotonic()
         assert found == usage.VcpuTime(
-            'boot-1/42/1234', found.read_at_s, 30_000_000, 2_000_000, 1)
+            'boot-1/42/1234', found.read_at_s, 30_000_000, 2_000_000, 1,
+            total_ns=50_000_000, held_ns=0)
         # The biller has the same files.
         opened = len(os.listdir('/proc/self/fd'))
         reader.usages([fakes.UUID], {})
