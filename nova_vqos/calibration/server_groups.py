@@ -115,17 +115,19 @@ class Tree:
     directory says so, which no killed program keeps.
     """
 
-    def __init__(self, name: str, root: str = '/', *,
-                 is_idle: bool = True) -> None:
+    def __init__(self, name: str, root: str = '/', *, is_idle: bool = True,
+                 weight: int = 1) -> None:
         """
         :param name: one of its own; what an earlier run left there is removed
         :param root: where /proc and /sys are looked for, for tests
         :param is_idle: False: it competes with all others
+        :param weight: if so, how often that of any group of the kernel's
         :raises CalibrationError: when this host has no groups for CPU time
         """
         self._mount, _own = idle.hierarchy(root)
         self._path = self._mount / name
         self._is_idle = is_idle
+        self._weight = weight
         self._is_unified = (self._mount / 'cgroup.controllers').exists()
         self._lock = -1
 
@@ -165,6 +167,10 @@ class Tree:
             raise self._in_use()
         if self._is_idle:
             (self._path / 'cpu.idle').write_text('1')
+        elif self._weight != 1 and self._is_unified:
+            (self._path / 'cpu.weight').write_text(str(_WEIGHT * self._weight))
+        elif self._weight != 1:
+            (self._path / 'cpu.shares').write_text(str(_SHARES * self._weight))
         if self._is_unified:
             (self._path / 'cgroup.subtree_control').write_text('+cpu')
 

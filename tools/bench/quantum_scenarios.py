@@ -272,10 +272,13 @@ def run(scenario: str, options: argparse.Namespace,
     return windows
 
 
-def tree_of_ours() -> server_groups.Tree:
-    """Competes with others as any program does: not idle."""
+def tree_of_ours(weight: int = 1) -> server_groups.Tree:
+    """Competes with others as any program does: not idle.
+
+    :param weight: of so many groups
+    """
     return server_groups.Tree(f'nova-vqos-bench-{os.getpid()}',
-                              is_idle=False)
+                              is_idle=False, weight=weight)
 
 
 def start_order(counts: Mapping[model.Kind, int]

@@ -5,7 +5,7 @@ The loads are those of nova-vqos-calibrate quantum.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 import contextlib
 import os
@@ -38,6 +38,8 @@ _WALK_S = 0.2
 _WALKS = 4
 # Until all of them have begun to run.
 _SCATTER_S = 0.1
+# An answer that took longer is none.
+_PATIENCE_NS = 2e9
 _S_NS = 1e9
 _MS_NS = 1e6
 _US_NS = 1e3
@@ -58,25 +60,40 @@ class Measured(ty.NamedTuple):
 
     :ivar runs_us: how long vCPUs ran at a time, by kind
     :ivar share: of all pCPUs' time that they had
+    :ivar each: likewise as values, of each server by name
     """
 
     values: Mapping[quantum_results.Metric, float]
     runs_us: Mapping[str, float]
     share: float
+    each: Mapping[str, Mapping[quantum_results.Metric, float]]
 
 
 class _Server(ty.NamedTuple):
+    """:ivar client: that sends it requests; None: it answers none
+    """
+
     name: str
+    label: str
     kind: model.Kind
     program: loads.Server
+    client: requests.Client | None
 
 
 class _Seen(ty.NamedTuple):
-    """The sums of all vCPUs of a kind."""
+    """The sums of all vCPUs of a server, or of a kind."""
 
-    work: float
-    run_ns: float
-    runs: int
+    work: float = 0.0
+    run_ns: float = 0.0
+    runs: int = 0
+
+    def plus(self, other: '_Seen') -> '_Seen':
+        return _Seen(self.work + other.work, self.run_ns + other.run_ns,
+                     self.runs + other.runs)
+
+    def since(self, before: '_Seen') -> '_Seen':
+        return _Seen(self.work - before.work, self.run_ns - before.run_ns,
+                     self.runs - before.runs)
 
 
 class Servers(contextlib.ExitStack):
@@ -97,25 +114,33 @@ class Servers(contextlib.ExitStack):
         self._board = loads.Board()
         self.callback(self._board.close)
         self._servers: list[_Server] = []
-        self._clients: list[requests.Client] = []
         self._clients_pcpus: frozenset[int] = frozenset()
         self._executor = self.enter_context(futures.ThreadPoolExecutor(
             _CLIENTS, initializer=_run_before_all))
 
-    def start(self, kind: model.Kind, vcpus: int, lines: int) -> None:
+    def start(self, kind: model.Kind, vcpus: int, lines: int, *,
+              label: str = '', per_second: float = _REQUESTS_PER_S,
+              **more: int) -> str:
         """Start one more server.
 
         :param lines: of the list that it walks; 0: it walks none
+        :param label: its name begins with it; '': with its kind
+        :param per_second: requests that are sent to one that answers them
+        :param more: options of the script
+        :returns: its name
         :raises CalibrationError: when it does not start
         """
-        name = f'{kind.value}{len(self._servers)}'
+        label = label or kind.value
+        name = f'{label}{len(self._servers)}'
         group = self._tree.server(name, vcpus)
-        options = {'lines': lines} if lines else {}
+        options = {'lines': lines, **more} if lines else more
+        client = None
         if kind is _IO:
-            client = requests.Client(per_second=_REQUESTS_PER_S)
+            client = requests.Client(per_second=per_second)
             self.callback(client.close)
-            self._clients.append(client)
             options['socket'] = client.server.fileno()
+            # One that waits for requests would not begin.
+            client.greet()
         program = loads.Server(self._board, _SCRIPT_KINDS[kind], vcpus=vcpus,
                                enter=group.enter, **options)
         self.callback(program.close)
@@ -124,14 +149,36 @@ class Servers(contextlib.ExitStack):
             self.vcpus.append((name, number, kind))
         for thread in program.other_threads():
             group.move_other(thread)
-        self._servers.append(_Server(name, kind, program))
+        self._servers.append(_Server(name, label, kind, program, client))
+        return name
+
+    def threads(self, name: str) -> tuple[int, ...]:
+        """The threads of a server's vCPUs, by number."""
+        return self._find(name).program.vcpu_threads()
+
+    def other_threads(self, name: str) -> tuple[int, ...]:
+        """The threads of a server that are no vCPUs."""
+        return self._find(name).program.other_threads()
+
+    def work(self, name: str) -> list[float]:
+        """What each vCPU of a server has done so far, by number."""
+        return [self._board.read(slot).work
+                for slot in self._find(name).program.vcpus]
+
+    def sent(self, name: str) -> int:
+        """How many requests a server has been sent so far."""
+        client = self._find(name).client
+        return 0 if client is None else client.sent
+
+    def _find(self, name: str) -> _Server:
+        return next(one for one in self._servers if one.name == name)
 
     def set_up(self, settings: Mapping[tuple[str, int], Setting]) -> None:
         """Have vCPUs run as an arm wants.
 
-        On which of its pCPUs each one begins is by lot, with as many on each:
-        where an arm leaves that to the kernel, it would be where the arm
-        before had it.
+        On which of its pCPUs each one begins is by lot, with as many of each
+        kind on each: where an arm leaves that to the kernel, it would be where
+        the arm before had it.
 
         :param settings: by name of the server, and number of the vCPU
         :raises CalibrationError: when a server has ended
@@ -143,6 +190,7 @@ class Servers(contextlib.ExitStack):
             settings[name, number].pcpus
             for name, number, kind in self.vcpus if kind is _IO))
         threads: dict[int, Setting] = {}
+        kinds: dict[int, str] = {}
         for server in self._servers:
             found = {tid: settings[server.name, number] for number, tid
                      in enumerate(server.program.vcpu_threads())}
@@ -155,61 +203,73 @@ class Servers(contextlib.ExitStack):
             for tid in server.program.other_threads():
                 sched_attr.set_slice(tid, longest_us)
             threads.update(found)
-        self._scatter(threads)
+            kinds.update(dict.fromkeys(found, server.label))
+        self._scatter(threads, kinds)
         for server in self._servers:
             server.program.resume()
         time.sleep(_SCATTER_S)
         for tid, setting in threads.items():
             os.sched_setaffinity(tid, setting.pcpus)
 
-    def _scatter(self, threads: Mapping[int, Setting]) -> None:
-        begun: collections.Counter[int] = collections.Counter()
+    def _scatter(self, threads: Mapping[int, Setting],
+                 kinds: Mapping[int, str]) -> None:
+        begun: collections.Counter[object] = collections.Counter()
         for tid in random.sample(list(threads), len(threads)):
-            pcpu = min(sorted(threads[tid].pcpus), key=lambda one: begun[one])
-            begun[pcpu] += 1
+            kind, pcpus = kinds[tid], threads[tid].pcpus
+            pcpu = min(random.sample(sorted(pcpus), len(pcpus)),
+                       key=lambda one: (begun[one, kind], begun[one]))
+            begun.update((pcpu, (pcpu, kind)))
             os.sched_setaffinity(tid, {pcpu})
 
-    def measure(self, pause_s: float, seconds: float) -> Measured:
+    def measure(self, pause_s: float, seconds: float,
+                wait: Callable[[float], None] = time.sleep) -> Measured:
         """Let them work for a while, and see what they did.
 
         :param pause_s: how long before that
+        :param wait: for so many seconds
         :raises CalibrationError: when one has ended
         """
-        asked = [self._executor.submit(_ask, client, self._clients_pcpus,
-                                       pause_s, seconds)
-                 for client in self._clients]
+        asked = {server.name: self._executor.submit(
+            _ask, server.client, self._clients_pcpus, pause_s, seconds)
+            for server in self._servers if server.client is not None}
         # Not waits for anything: caches and queues are to be as this arm
         # makes them; then the length of the measurement.
-        time.sleep(pause_s)
+        wait(pause_s)
         before, began_s = self._look(), time.monotonic()
-        time.sleep(seconds)
+        wait(seconds)
         for server in self._servers:
             # Says so when it has ended.
             server.program.resume()
         after, length_s = self._look(), time.monotonic() - began_s
-        waited_ns = [one for answer in asked for one in answer.result()]
-        values = _of_latencies(waited_ns) if waited_ns else {}
+        waited_ns = {name: answer.result() for name, answer in asked.items()}
+        done = {name: seen.since(before[name]) for name, seen in after.items()}
+        of_all = [one for answers in waited_ns.values() for one in answers]
+        values = _of_latencies(of_all) if of_all else {}
         runs_us = {}
-        used_s = 0.0
-        for kind, seen in after.items():
-            work, run_ns, runs = (
-                late - early
-                for late, early in zip(seen, before[kind], strict=True))
-            values.update(_of_work(kind, work, run_ns / _S_NS, length_s))
-            runs_us[kind.value] = run_ns / max(1, runs) / _US_NS
-            used_s += run_ns / _S_NS
-        return Measured(values, runs_us, used_s / length_s / self._pcpus)
-
-    def _look(self) -> dict[model.Kind, _Seen]:
-        found: dict[model.Kind, _Seen] = {}
+        by_kind: dict[model.Kind, _Seen] = {}
         for server in self._servers:
+            by_kind[server.kind] = by_kind.get(server.kind, _Seen()).plus(
+                done[server.name])
+        for kind, seen in by_kind.items():
+            values.update(_of_work(kind, seen.work, seen.run_ns / _S_NS,
+                                   length_s))
+            runs_us[kind.value] = seen.run_ns / max(1, seen.runs) / _US_NS
+        return Measured(
+            values, runs_us, sum(seen.run_ns for seen in done.values())
+            / _S_NS / length_s / self._pcpus, {
+                name: _of_server(seen, waited_ns.get(name), length_s)
+                for name, seen in done.items()})
+
+    def _look(self) -> dict[str, _Seen]:
+        found: dict[str, _Seen] = {}
+        for server in self._servers:
+            seen = _Seen()
             for slot, tid in zip(server.program.vcpus,
                                  server.program.vcpu_threads(), strict=True):
                 run = procfs.read_run(tid)
-                old = found.get(server.kind, _Seen(0.0, 0.0, 0))
-                found[server.kind] = _Seen(
-                    old.work + self._board.read(slot).work,
-                    old.run_ns + run.run_ns, old.runs + run.runs)
+                seen = seen.plus(_Seen(self._board.read(slot).work,
+                                       run.run_ns, run.runs))
+            found[server.name] = seen
         return found
 
 
@@ -286,4 +346,24 @@ def _of_work(kind: model.Kind, work: float, cpu_s: float, length_s: float,
     if cpu_s > 0:
         found[quantum_results.Metric(f'{name} per CPU time', '/s')] = (
             work / cpu_s)
+    return found
+
+
+def _of_server(seen: _Seen, waited_ns: list[int] | None, length_s: float,
+               ) -> dict[quantum_results.Metric, float]:
+    """What one server did.
+
+    :param waited_ns: by its requests; None: it answers none
+    """
+    found = {quantum_results.Metric('CPU time', '%'):
+             100 * seen.run_ns / _S_NS / length_s}
+    if waited_ns is None:
+        found[quantum_results.Metric('work', '/s')] = seen.work / length_s
+    elif waited_ns:
+        found[quantum_results.Metric('answered', '%')] = 100 * sum(
+            one < _PATIENCE_NS for one in waited_ns) / len(waited_ns)
+        found.update({
+            quantum_results.Metric(name, 'ms', is_time=True):
+            requests.percentile(waited_ns, share) / _MS_NS
+            for name, share in (('median', 0.5), ('p99', 0.99))})
     return found

@@ -43,6 +43,16 @@ class Client:
         self._own.setblocking(False)
         self._number = 0
 
+    @property
+    def sent(self) -> int:
+        """Requests so far."""
+        return self._number
+
+    def greet(self) -> None:
+        """Send one request for nothing, so that the server does something."""
+        self._number += 1
+        self._own.send(_MESSAGE.pack(self._number))
+
     def close(self) -> None:
         self._own.close()
         self.server.close()

@@ -2,7 +2,8 @@
 
 -- A server of one kind, for the calibration of slices: its vCPUs are threads.
 --   sysbench quantum.lua --threads=N --time=0 --kind=walk|lock|answer
---       --board=FD --slot=N --parent=PID [--lines=N] [--socket=FD] run
+--       --board=FD --slot=N --parent=PID [--lines=N] [--socket=FD]
+--       [--mixes=N] [--waits=1] run
 -- Each thread tells on the board, memory that it shares with who started it,
 -- who it is, how much work it did, and in how much CPU time.
 
@@ -39,7 +40,7 @@ local READ_WRITE, SHARED, PRIVATE_ANONYMOUS = 3, 1, 0x22
 local DONT_WAIT, THREAD_CPU_TIME, HUGE_PAGES = 0x40, 3, 14
 local DEATH_SIGNAL, KILL = 1, 9
 -- Some 100 us, between two looks at the clock.
-local STEPS, SECTIONS, MIXES = 1000, 5, 20000
+local STEPS, SECTIONS = 1000, 5
 -- In a critical section, and out of it: some 5 and 15 us.
 local INSIDE, OUTSIDE = 1000, 3000
 
@@ -49,7 +50,9 @@ sysbench.cmdline.options = {
     slot = {'of the first thread', 0},
     parent = {'process to end with', 0},
     lines = {'of the list that is walked: a power of two', 1024},
-    socket = {'file descriptor that requests come from', 0}
+    socket = {'file descriptor that requests come from', 0},
+    mixes = {'work for an answer: 20000 are some 100 us', 20000},
+    waits = {'whether it waits for requests, and has no work of its own', 0}
 }
 
 local board, slot, lines, guard, run
@@ -117,8 +120,9 @@ end
 -- Answers requests that have come, or else does work of its own, so that it
 -- never waits: a vCPU that does both looks busy.
 function kinds.answer()
-    local bytes = C.recv(sysbench.opt.socket, message, 64, DONT_WAIT)
-    mix(MIXES)
+    local bytes = C.recv(sysbench.opt.socket, message, 64,
+                         sysbench.opt.waits == 0 and DONT_WAIT or 0)
+    mix(sysbench.opt.mixes)
     if bytes > 0 then
         C.send(sysbench.opt.socket, message, bytes, DONT_WAIT)
     end

@@ -64,6 +64,17 @@ def test_groups_that_compete_with_others(cgroups):
             (made.cpu / 'vqos-test' / name).unlink()
 
 
+def test_groups_that_weigh_more_than_others(cgroups):
+    made, version = cgroups
+    with server_groups.Tree('vqos-test', made.root, is_idle=False, weight=16):
+        group = made.cpu / 'vqos-test'
+        name, value = (('cpu.shares', '16384') if version == 1
+                       else ('cpu.weight', '1600'))
+        assert contents(group)[name] == value
+        for name in contents(group):
+            (group / name).unlink()
+
+
 def test_what_a_killed_run_left_is_removed(cgroups):
     made, _version = cgroups
     (made.cpu / 'vqos-test/1/vcpu0').mkdir(parents=True)
