@@ -217,6 +217,7 @@ def run(mix: str, options: argparse.Namespace,
             options.pcpus, options.classes,
             str(pathlib.Path(directory) / f'{way}.json'))
             for way in options.ways}
+        servers.run_before_all()
         stock = {(name, number): quantum_servers.Setting(None, options.pcpus)
                  for name, number, _kind in servers.vcpus}
         for way, agent in agents.items():

@@ -11,6 +11,8 @@ from nova_vqos.quantum import model
 # plans are to be steady.
 _MARGIN = 0.5
 _TENTH_NS = 1e8
+# Over a longer time a mean says little of the present: what was known stays.
+_LONGEST_S = 300.0
 
 
 class Demand:
@@ -35,6 +37,9 @@ class Demand:
             if now_s < self._began_s + interval_s:
                 return
             elapsed_s = now_s - self._began_s
+            if elapsed_s > _LONGEST_S:
+                self._before, self._began_s = runs, now_s
+                return
             for number in self.tenths.keys() | runs.keys():
                 wanted = _wanted(self._before.get(number), runs.get(number))
                 if wanted is None:

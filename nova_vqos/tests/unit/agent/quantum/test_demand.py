@@ -45,6 +45,16 @@ def test_less_than_an_interval_shows_nothing():
     assert found.tenths == {0: 1}
 
 
+def test_a_long_time_says_nothing():
+    found = demand.Demand()
+    for at_s in (0.0, 60.0, 361.0):
+        found.update({0: run(at_s / 4)}, at_s, INTERVAL_S)
+    found.update({0: run(361 / 4)}, 662.0, INTERVAL_S)
+    assert found.tenths == {0: 3}
+    found.update({0: run(361 / 4)}, 722.0, INTERVAL_S)
+    assert found.tenths == {0: 1}
+
+
 @pytest.mark.parametrize('now', [{}, {0: run(1)}, {0: run(5, 1)}])
 def test_one_that_is_gone_or_another_is_unknown(now):
     found = demand.Demand()
