@@ -104,10 +104,13 @@ class CeilingController(controller.Controller):
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Read what servers use, and divide each ceiling."""
         members = self._by_project()
+        unknown = members.pop('', [])
         self._projects = {
             project_id: self._projects.get(project_id) or _Project()
             for project_id in members}
-        alarms = []
+        alarms = [] if not unknown else [
+            f'{len(unknown)} servers have a ceiling that is not kept: their '
+            'domains name no project']
         for project_id, sharing in members.items():
             project = self._projects[project_id]
             least_cu = self._divide(project, sharing, now_s, terms)
@@ -117,7 +120,7 @@ class CeilingController(controller.Controller):
                     f'exceed their ceiling of {project.ceiling_cu} CU: '
                     f'limits can leave them no less than {least_cu:.1f} CU')
         self._alarms = tuple(alarms)
-        self.due_at_s = now_s if members else float('inf')
+        self.due_at_s = now_s if members or unknown else float('inf')
         if members and now_s >= self._read_at_s and not self._job.busy:
             self._read_at_s = now_s + _INTERVAL_S
             known = tuple(server for sharing in members.values()
@@ -305,7 +308,7 @@ def _shares_ceiling(server: servers.Server) -> bool:
     """Whether a server has a ceiling, and runs here."""
     return (server.policy is not None
             and server.policy.project_ceiling_cu is not None
-            and bool(_project_id(server)) and not server.is_arriving)
+            and not server.is_arriving)
 
 
 def _project_id(server: servers.Server) -> str:

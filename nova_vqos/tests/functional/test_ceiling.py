@@ -8,21 +8,17 @@ real guests.
 from nova.tests.functional.api import client as api_client
 
 from nova import utils
-from nova_vqos import domain_xml
 from nova_vqos import policy
 from nova_vqos.tests.functional import base
 
 KEY = policy.PROJECT_CEILING_KEY
-# What 60 CU are on a pCPU of 200 CU.
-CAP = (15_000, 50_000, 614)
 
 
 class CeilingTestCase(base.VqosTestCase):
 
     def setUp(self):
         super().setUp()
-        self.files = self.start_host('fast', 2.0)
-        self.migrations.hook = self.hook
+        self.start_host('fast', 2.0)
 
     def make_ceiling(self, ceiling_cu=100, units=60, specs=None, **kwargs):
         return self.make_flavor(
@@ -32,45 +28,6 @@ class CeilingTestCase(base.VqosTestCase):
         """The agent of a host beats, one that knows ceilings or not."""
         self.host_files[host].agent_lives(keeps_ceilings=keeps)
         self._run_periodics()
-
-    def described(self, server):
-        """What the agent reads of a server: project, and its policy."""
-        found = domain_xml.read(self.domain(server).XMLDesc(0).encode())
-        return found.project_id, policy.parse(found.extra_specs, found.vcpus)
-
-    def test_the_domain_has_it_and_the_project_also_after_moves(self):
-        self.start_host('slow', 1.0)
-        server = self.boot(self.make_ceiling(), 'fast')
-        expected = (self.api.project_id, policy.ServerPolicy(
-            1, 60, project_ceiling_cu=100))
-        self.assertEqual(expected, self.described(server))
-        # Its own cap and claim are those of its units.
-        self.assertEqual(CAP, self.tunables(server))
-        self.assertEqual({'fast': 60}, self.allocated(server['id']))
-        self._live_migrate(server, host='slow')
-        _where, _sent, received = self.migrations.arrived[-1]
-        self.assertEqual(
-            self.api.project_id,
-            domain_xml.read(received.encode()).project_id)
-        self.assertEqual(expected, self.described(server))
-        self._reboot_server(server, hard=True)
-        self.assertEqual(expected, self.described(server))
-        self._resize_server(server, self.make_ceiling(90))
-        self._confirm_resize(server)
-        self.assertEqual(90, self.described(server)[1].project_ceiling_cu)
-
-    def test_what_a_tenant_says_changes_no_project(self):
-        """It is of the request, not of metadata, properties or names."""
-        server = self._create_server(
-            image_uuid=base.IMAGE_ID, flavor_id=self.make_ceiling(),
-            networks='none', host='fast',
-            name='<nova:project uuid="p2"/>')
-        self.api.post_server_metadata(server['id'], {'metadata': {
-            KEY: '10000', 'project_id': 'p2'}})
-        self._reboot_server(server, hard=True)
-        project_id, found = self.described(server)
-        self.assertEqual((self.api.project_id, 100),
-                         (project_id, found.project_ceiling_cu))
 
     def test_hosts_that_do_not_keep_it_refuse(self):
         flavor = self.make_ceiling()
