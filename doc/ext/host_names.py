@@ -33,6 +33,8 @@ class ExtraSpecs(described.Described):
         values[policy.WORK_KEY] = (
             f'a kind, or 1 to {work.MOST_KINDS} of ``kind:weight``, weights '
             f'up to {work.MOST_WEIGHT}')
+        values[policy.PROJECT_CEILING_KEY] = (
+            f'``{policy.UNITS_KEY}`` to {units.MAX_UNITS}')
         return {key: (values[key],) for key in policy.KEYS}
 
 
@@ -86,6 +88,7 @@ def _whole_report(directive):
             quantum_classes=policy.CHOICES[policy.QUANTUM_CLASS_KEY],
             dd_billing=policy.CHOICES[policy.DD_BILLING_KEY],
             guarantee_pcpus=1.5, guarantee_total_pcpus=1.75,
+            keeps_ceilings=True,
             occupancy=occupancy.Occupancy(
                 {'io': occupancy.PoolSize(2, 5),
                  'cache': occupancy.PoolSize(4, 3)}, 1)))
