@@ -18,10 +18,12 @@ from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import proof
+from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
 from nova_vqos_lab import story
 from nova_vqos_lab import tempest
+from nova_vqos_lab import vendordata
 
 _Found = ty.TypeVar('_Found', kinds.Comparison, proof.Proof)
 
@@ -156,6 +158,11 @@ def _parser() -> argparse.ArgumentParser:
                      help='of the chance (default: another one each time)')
     one.set_defaults(function=_soak)
     one = commands.add_parser(
+        'vendordata', help="make what is missing of the cloud, start Nova's "
+        'metadata service and nova-vqos-vendordata on it, and a server whose '
+        'guest reads its figures; show them beside those of server show')
+    one.set_defaults(function=_vendordata)
+    one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',
         help="run a command in the cloud's network, logged in as its "
         'administrator')
@@ -209,7 +216,7 @@ def _status(_options: argparse.Namespace, _rest: list[str]) -> int:
     for name, pid in lab.running():
         _say_running(name, pid)
     if lab.is_up:
-        for service in config.PORTS:
+        for service in services.APIS:
             process.say(f'{service:10} {config.url(service)}')
         _say_usage()
     return 0 if lab.is_up else 1
@@ -300,6 +307,21 @@ def _soak(options: argparse.Namespace, _rest: list[str]) -> int:
                 f'{done.steps} --minutes {math.ceil(options.minutes * 2)}')
     process.say(done.summary())
     return 1 if done.violations else 0
+
+
+def _vendordata(_options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        _make(lab)
+        vendordata.start(lab)
+        with lab.cloud() as session:
+            reader = vendordata.Reader(lab, session)
+            found, shown = reader.wait_read()
+    process.say(vendordata.table(found, shown))
+    process.say('what its guest reads:\n'
+                f'  devstack/lab exec openstack console log show '
+                f'--lines 3 {vendordata.NAME}')
+    return 0
 
 
 def _exec(_options: argparse.Namespace, rest: list[str]) -> int:

@@ -97,8 +97,8 @@ class Lab:
             openstack.together(
                 *(lambda host=host: self._start_host(host)
                   for host in self.hosts.values()),
-                self._step_inside(services.start_mariadb),
-                self._step_inside(services.start_rabbitmq),
+                self.inside_network(services.start_mariadb),
+                self.inside_network(services.start_rabbitmq),
                 self._make_guest)
             config.write_controller()
         self._start_services()
@@ -149,7 +149,8 @@ class Lab:
             openstack.together(
                 *(host.remove for host in self.hosts.values()),
                 # Nothing that they have is to last.
-                *(daemon.kill for daemon in services.ALL))
+                *(daemon.kill for daemon in (
+                    *services.ALL, *services.ON_REQUEST)))
             # With what was started and not noted any more.
             self.network.remove()
             cgroups.remove(cgroups.detect(), pace.GROUP)
@@ -169,6 +170,9 @@ class Lab:
         """:returns: what the cloud consists of, with its pid if it runs"""
         for daemon in services.ALL:
             yield daemon.name, daemon.pid
+        for daemon in services.ON_REQUEST:
+            if daemon.alive():
+                yield daemon.name, daemon.pid
         yield from self.running_on_hosts()
 
     def running_on_hosts(self) -> Iterator[tuple[str, int | None]]:
@@ -268,8 +272,8 @@ class Lab:
         """Let this thread use the network of the cloud's services."""
         return daemons.network(self.network.controller)
 
-    def _step_inside(self, step: Callable[[], object]) -> Callable[[], None]:
-        """:returns: a step that is done in the controller's network."""
+    def inside_network(self, step: Callable[[], object]) -> Callable[[], None]:
+        """:returns: a step that is done in the controller's network"""
         def inside() -> None:
             with self.controller_network():
                 step()

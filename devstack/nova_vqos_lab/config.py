@@ -22,7 +22,7 @@ REGION = 'lab'
 CONTROLLER = paths.CONTROLLER_ADDRESS
 PORTS = {
     'keystone': 5000, 'placement': 8778, 'glance': 9292, 'nova': 8774,
-    'neutron': 9696,
+    'neutron': 9696, 'metadata': 8775, 'vendordata': 8797,
 }
 DATABASES = ('keystone', 'placement', 'glance', 'nova_api', 'nova_cell0',
              'nova')
@@ -101,7 +101,7 @@ def write(path: str, text: str) -> None:
         stream.write(text)
 
 
-def _credentials(user: str) -> Section:
+def credentials(user: str) -> Section:
     """:returns: how a service logs into Keystone."""
     return {
         'auth_type': 'password', 'auth_url': url('keystone'),
@@ -111,10 +111,10 @@ def _credentials(user: str) -> Section:
     }
 
 
-def _auth_token(user: str) -> Section:
+def auth_token(user: str) -> Section:
     """:returns: how an API checks the tokens that it is sent."""
     return {
-        **_credentials(user), 'www_authenticate_uri': url('keystone'),
+        **credentials(user), 'www_authenticate_uri': url('keystone'),
         'service_token_roles': 'service',
         'service_token_roles_required': True,
     }
@@ -151,7 +151,7 @@ def placement() -> Settings:
         # NOTE: with more, concurrent boots are sold more than a host has.
         'placement': {'allocation_conflict_retry_count': 1},
         'placement_database': _database('placement'),
-        'keystone_authtoken': _auth_token('placement'),
+        'keystone_authtoken': auth_token('placement'),
     }
 
 
@@ -170,7 +170,7 @@ def glance() -> Settings:
             'filesystem_store_datadir': paths.data('glance-staging')},
         'os_glance_tasks_store': {
             'filesystem_store_datadir': paths.data('glance-tasks')},
-        'keystone_authtoken': _auth_token('glance'),
+        'keystone_authtoken': auth_token('glance'),
         'paste_deploy': {
             'flavor': 'keystone',
             'config_file': os.path.join(
@@ -188,14 +188,14 @@ def _nova(name: str) -> Settings:
                     'graceful_shutdown_timeout': 5,
                     # Of two hosts, one may have no room, or be too slow.
                     'allow_resize_to_same_host': True},
-        'keystone_authtoken': _auth_token('nova'),
-        'service_user': {**_credentials('nova'),
+        'keystone_authtoken': auth_token('nova'),
+        'service_user': {**credentials('nova'),
                          'send_service_user_token': True},
-        'placement': _credentials('placement'),
-        'glance': {**_credentials('glance'),
+        'placement': credentials('placement'),
+        'glance': {**credentials('glance'),
                    'endpoint_override': url('glance')},
         # NOTE: answers empty lists, see neutron_stub.py.
-        'neutron': {**_credentials('neutron'),
+        'neutron': {**credentials('neutron'),
                     'endpoint_override': url('neutron')},
         'vnc': {'enabled': False},
         'notifications': {'notification_format': 'unversioned'},
@@ -223,6 +223,35 @@ def nova_controller(name: str) -> Settings:
         # What limits servers is to be what hosts have.
         'quota': {'instances': -1, 'cores': -1, 'ram': -1},
     })
+
+
+def metadata(secret: str) -> Settings:
+    """Nova's metadata service, which asks nova-vqos-vendordata.
+
+    :param secret: by which proxies sign which server asks
+    """
+    return merge(nova_controller('nova-metadata'), {
+        'neutron': {'service_metadata_proxy': True,
+                    'metadata_proxy_shared_secret': secret},
+        'api': {
+            'vendordata_providers': 'StaticJSON,DynamicJSON',
+            'vendordata_dynamic_targets': f'vqos@{url("vendordata")}/'},
+        'vendordata_dynamic_auth': {'auth_section': 'service_user'},
+    })
+
+
+def vendordata() -> Settings:
+    """:returns: the settings of nova-vqos-vendordata on the controller"""
+    return {
+        'DEFAULT': {'transport_url': transport_url(),
+                    'log_file': paths.log('nova-vqos-vendordata')},
+        'keystone_authtoken': auth_token('vqos'),
+        'vqos_vendordata': {'listen_address': CONTROLLER,
+                            'listen_port': PORTS['vendordata'],
+                            # What a guest reads is seldom of another sample
+                            # than what its administrator reads then.
+                            'keep_s': 2},
+    }
 
 
 def unified_limits() -> Settings:
@@ -369,12 +398,17 @@ def write_controller() -> None:
     write_ini(f'{paths.etc("glance")}/glance-api.conf', glance())
     for name in ('nova-api', 'nova-conductor', 'nova-scheduler'):
         write_ini(f'{paths.etc(name)}/nova.conf', nova_controller(name))
-    shutil.copy(os.path.join(sys.prefix, 'etc', 'nova', 'api-paste.ini'),
-                paths.etc('nova-api'))
+    copy_paste_ini('nova-api')
     for name in ('glance', 'nova', 'nova-locks'):
         os.makedirs(paths.data(name), exist_ok=True)
     write(paths.OPENRC, ''.join(
         f'export {name}={value}\n' for name, value in openrc().items()))
+
+
+def copy_paste_ini(name: str) -> None:
+    """Give one of Nova's APIs the description of its parts."""
+    shutil.copy(os.path.join(sys.prefix, 'etc', 'nova', 'api-paste.ini'),
+                paths.etc(name))
 
 
 def openrc() -> dict[str, str]:

@@ -126,12 +126,18 @@ def build_image(directory: str) -> Image:
     init = importlib.resources.files('nova_vqos_lab').joinpath(
         'ioguest_init.sh').read_text()
     guest.build_initramfs(initrd, tools=('bash',), init=init, contents={
+        '/www/page': guest.workload('text')[:PAGE_BYTES],
+        **module_files(modules)})
+    return Image(kernel, initrd)
+
+
+def module_files(modules: Mapping[str, bytes]) -> dict[str, bytes]:
+    """:returns: modules of a guest's kernel, as its init finds them"""
+    return {
         '/modules/order': ''.join(
             f'{name}\n' for name in modules).encode(),
-        '/www/page': guest.workload('text')[:PAGE_BYTES],
         **{f'/modules/{name}': content for name, content in modules.items()},
-    })
-    return Image(kernel, initrd)
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

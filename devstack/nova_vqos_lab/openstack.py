@@ -104,26 +104,43 @@ def connect() -> openstack.connection.Connection:
 
 def make_accounts() -> None:
     """Make users, roles, services and endpoints, where they are missing."""
-    cloud = connect()
+    with connect() as cloud:
+        for name, kind in _ENDPOINTS.items():
+            make_service(cloud, name, kind)
+
+
+def make_service(cloud: openstack.connection.Connection, name: str,
+                 kind: str) -> None:
+    """Make a service with its user and endpoint, unless there is one.
+
+    :param name: a key of config.PORTS
+    :param kind: its type in the catalog
+    """
+    identity = cloud.identity
+    if identity.find_service(name):
+        return
+    make_user(cloud, name, 'admin', 'service')
+    service = identity.create_service(name=name, type=kind)
+    identity.create_endpoint(
+        service_id=service.id, interface='public', region_id=config.REGION,
+        url=config.url(name))
+
+
+def make_user(cloud: openstack.connection.Connection, name: str,
+              *roles: str) -> None:
+    """Make a user of the services' project, unless there is one.
+
+    :param roles: which are made where they are missing
+    """
     identity = cloud.identity
     project = identity.find_project('service') or identity.create_project(
         name='service', domain_id='default')
-    roles = {role.name: role for role in identity.roles()}
-    service_role = roles.get('service') or identity.create_role(
-        name='service')
-    known = {service.name for service in identity.services()}
-    for name, kind in _ENDPOINTS.items():
-        if name in known:
-            continue
-        user = identity.create_user(
-            name=name, password=config.PASSWORD, domain_id='default')
-        for role in (roles['admin'], service_role):
-            identity.assign_project_role_to_user(project, user, role)
-        service = identity.create_service(name=name, type=kind)
-        identity.create_endpoint(
-            service_id=service.id, interface='public',
-            region_id=config.REGION, url=config.url(name))
-    cloud.close()
+    user = identity.find_user(name) or identity.create_user(
+        name=name, password=config.PASSWORD, domain_id='default')
+    for role in roles:
+        identity.assign_project_role_to_user(
+            project, user,
+            identity.find_role(role) or identity.create_role(name=role))
 
 
 def hosts_up(names: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ own, whatever the machine already runs, and cannot be reached from outside
 the lab.
 """
 
+from collections.abc import Mapping
 import json
 import os
 import shutil
@@ -29,17 +30,23 @@ _WSGI = {
     'keystone': 'keystone.wsgi.api', 'placement': 'placement.wsgi.api',
     'glance': 'glance.wsgi.api', 'nova': 'nova.wsgi.osapi_compute',
     'neutron': 'nova_vqos_lab.neutron_stub',
+    'metadata': 'nova.wsgi.metadata',
 }
 # The directory that each finds its configuration in.
-_WSGI_ETC = {'nova': 'nova-api'}
+_WSGI_ETC = {'nova': 'nova-api', 'metadata': 'nova-metadata'}
 
 MARIADB = daemons.Daemon('mariadb')
 RABBITMQ = daemons.Daemon('rabbitmq')
 CONDUCTOR = daemons.Daemon('nova-conductor')
 SCHEDULER = daemons.Daemon('nova-scheduler')
-APIS = {name: daemons.Daemon(f'{name}-api') for name in _WSGI}
+APIS = {name: daemons.Daemon(f'{name}-api') for name in _WSGI
+        if name != 'metadata'}
 # In the order of their start.
 ALL = (MARIADB, RABBITMQ, *APIS.values(), CONDUCTOR, SCHEDULER)
+# What not each cloud has, see vendordata.py.
+METADATA = daemons.Daemon('metadata-api')
+VENDORDATA = daemons.Daemon('nova-vqos-vendordata')
+ON_REQUEST = (METADATA, VENDORDATA)
 
 
 def start_mariadb() -> None:
@@ -155,23 +162,40 @@ def _listens(port: int) -> bool:
 def start_api(service: str) -> None:
     """Start one of the WSGI applications, and wait until it answers.
 
+    :param service: a key of config.PORTS
+    """
+    daemon = METADATA if service == 'metadata' else APIS[service]
+    program = 'nova' if daemon is METADATA else service
+    start_wsgi(
+        daemon, service, _WSGI[service], BIN,
+        env={f'OS_{program.upper()}_CONFIG_DIR': paths.etc(
+                 _WSGI_ETC.get(service, service)),
+             'PYTHONPATH': os.path.dirname(os.path.dirname(__file__))})
+
+
+def start_wsgi(daemon: daemons.Daemon, service: str, module: str,
+               directory: str, *arguments: str,
+               env: Mapping[str, str] | None = None) -> None:
+    """Start a WSGI application, and wait until it answers.
+
     uWSGI closes each connection after its answer: unless it says so, clients
     that send the next request on it find it reset.
 
     :param service: a key of config.PORTS
+    :param module: that has the application
+    :param directory: of the program uwsgi
+    :param arguments: more of uwsgi's
+    :param env: variables on top of this process's own
     """
-    daemon = APIS[service]
-    etc = paths.etc(_WSGI_ETC.get(service, service))
     daemon.start([
-        f'{BIN}/uwsgi', '--http-socket',
+        f'{directory}/uwsgi', '--http-socket',
         f'{config.CONTROLLER}:{config.PORTS[service]}',
-        '--module', f'{_WSGI[service]}:application', '--master',
+        '--module', f'{module}:application', '--master',
         '--processes', '1', '--threads', '6', '--enable-threads',
         '--lazy-apps', '--die-on-term', '--need-app', '--buffer-size',
         '65535', '--add-header', 'Connection: close',
         '--disable-logging', '--procname', f'vqos-{service}-api',
-    ], env={f'OS_{service.upper()}_CONFIG_DIR': etc,
-            'PYTHONPATH': os.path.dirname(os.path.dirname(__file__))})
+        *arguments], env=env)
     process.wait_until(lambda: _answers(service), 90, f'the {service} API',
                        log=daemon.log, alive=daemon.alive)
 
@@ -213,3 +237,12 @@ def start_scheduler() -> None:
     """Start nova-scheduler."""
     SCHEDULER.start([f'{BIN}/nova-scheduler', '--config-file',
                      f'{paths.etc("nova-scheduler")}/nova.conf'])
+
+
+def start_vendordata() -> None:
+    """Start nova-vqos-vendordata, and wait until it answers."""
+    VENDORDATA.start([f'{BIN}/nova-vqos-vendordata', '--config-file',
+                      f'{paths.etc("vendordata")}/vendordata.conf'])
+    process.wait_until(lambda: _answers('vendordata'), 90,
+                       'nova-vqos-vendordata', log=VENDORDATA.log,
+                       alive=VENDORDATA.alive)
