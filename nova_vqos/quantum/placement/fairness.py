@@ -11,7 +11,7 @@ The kernel gives each vCPU what it wants, and divides what is scarce by weight
 """
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 import itertools
 import math
 import typing as ty
@@ -45,7 +45,8 @@ def is_fair(groups: Iterable[tuple[Sequence[model.Vcpu], int]]) -> bool:
         for level in [_level(each, pcpus)] for claim in each)
 
 
-def represent(vcpus: Sequence[model.Vcpu], pcpus: int
+def represent(vcpus: Sequence[model.Vcpu], pcpus: int,
+              spinning: Container[str]
               ) -> tuple[list[model.Vcpu],
                          Mapping[model.Key, Sequence[model.Vcpu]]]:
     """Let one vCPU stand for several alike that want less than others get.
@@ -54,6 +55,8 @@ def represent(vcpus: Sequence[model.Vcpu], pcpus: int
     small.
 
     :param pcpus: how many there are for all of them
+    :param spinning: servers of which each vCPU stands for itself: where they
+        are has to be known
     :returns: those that stand for themselves or for others, too; and by key of
         such a one the others
     """
@@ -67,8 +70,7 @@ def represent(vcpus: Sequence[model.Vcpu], pcpus: int
     whole: dict[tuple[model.Kind, bool], model.Key] = {}
     for vcpu in vcpus:
         alike = vcpu.kind, vcpu.is_polluter
-        # A server that spins is counted vCPU by vCPU.
-        if (vcpu.kind is model.Kind.SPIN
+        if (vcpu.server in spinning
                 or vcpu.tenths >= level * model.TENTHS):
             standing.append(vcpu)
             whole[alike] = vcpu.key

@@ -203,7 +203,7 @@ def _clusters(socket: model.Socket, vcpus: Sequence[model.Vcpu],
     needs. Where that makes others too narrow all that spin go there.
     """
     spinning = guarantees.spinning_servers(vcpus)
-    standing, others = (fairness.represent(vcpus, len(socket.pcpus))
+    standing, others = (fairness.represent(vcpus, len(socket.pcpus), spinning)
                         if fairly else (vcpus, {}))
     at_default: set[str] = set()
     while True:

@@ -91,7 +91,8 @@ class TestRepresent:
         # Those that spin are counted one by one.
         (wanting(1, of_kind(Kind.SPIN, 4)), 2, 4)])
     def test_how_many_count(self, vcpus, pcpus, standing):
-        found, others = fairness.represent(vcpus, pcpus)
+        spinning = {vcpu.server for vcpu in vcpus if vcpu.kind is Kind.SPIN}
+        found, others = fairness.represent(vcpus, pcpus, spinning)
         assert len(found) == standing
         assert sorted(vcpu.key for vcpu in found + [
             one for group in others.values() for one in group]) == sorted(
@@ -99,6 +100,32 @@ class TestRepresent:
         for key, group in others.items():
             (kind,) = {vcpu.kind for vcpu in found if vcpu.key == key}
             assert {vcpu.kind for vcpu in group} == {kind}
+
+    def test_of_a_server_that_spins_each_stands_for_itself(self):
+        vcpus = wanting(1, [
+            *of_kind(Kind.CACHE, 4, name='other'),
+            *of_kind(Kind.SPIN, 1, name='spins'),
+            model.Vcpu('spins0', 1, Kind.CACHE)])
+        found, _others = fairness.represent(vcpus, 2, {'spins0'})
+        assert {('spins0', 0), ('spins0', 1)} <= {vcpu.key for vcpu in found}
+
+
+def test_others_stand_for_no_vcpu_of_a_server_that_spins():
+    """It was sent to a pool that is too narrow for it, again and again."""
+    kinds = {
+        'a': (Kind.POLLUTER, Kind.CACHE),
+        'b': (Kind.IO, Kind.DEFAULT, Kind.SPIN, Kind.CACHE),
+        'c': (Kind.IO, Kind.SPIN, Kind.IO)}
+    vcpus = [model.Vcpu(server, number, kind)
+             for server, of_server in kinds.items()
+             for number, kind in enumerate(of_server)]
+    vcpus += wanting(1, [
+        model.Vcpu('d', number, kind) for number, kind
+        in enumerate((Kind.POLLUTER, Kind.POLLUTER, Kind.SPIN))])
+    plan = planning.make_plan(vcpus, quantum_vcpus.sockets(1, 5),
+                              quantum_vcpus.SLICES_US)
+    assert {vcpu.key for pool in plan.pools for vcpu in pool.vcpus} == {
+        vcpu.key for vcpu in vcpus}
 
 
 def test_a_pool_of_idle_ones_is_small():
