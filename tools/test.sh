@@ -7,8 +7,8 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher horizon host-v2 deb
-    containers)
+ON_REQUEST=(fuzz versions upstream rating watcher horizon host-long host-v2
+    deb containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -58,6 +58,8 @@ for changes of what Nova sees of nova_vqos:
               in an environment of its own, build/watcher
   horizon     a real Horizon of the lab's cloud, in an environment of its own,
               build/horizon, and its form of extra specs in a browser (root)
+  host-long   those of host's tests that measure a newer kernel under QEMU for
+              minutes each (root)
   host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
               under QEMU (root). It takes hours: it goes on where it was, and
               takes names of files and options of its own (-- --help); what
@@ -66,9 +68,10 @@ for changes of what Nova sees of nova_vqos:
   containers  the images of containers, and the role that deploys them, on a
               host of the lab (root): tools/containers.sh
 
-unit, fuzz, functional, host, rating, watcher, horizon, host-v2, containers and
-cloud take arguments of pytest. A level that this machine cannot run is
-skipped, and the reason printed; with CI=true it fails; host-v2 always does.
+unit, fuzz, functional, host, rating, watcher, horizon, host-long, host-v2,
+containers and cloud take arguments of pytest. A level that this machine cannot
+run is skipped, and the reason printed; with CI=true it fails; host-v2 always
+does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
@@ -97,8 +100,8 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-v2 | containers | cloud \
-                | rating | watcher | horizon) ;;
+            unit | fuzz | functional | host | host-long | host-v2 \
+                | containers | cloud | rating | watcher | horizon) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -253,13 +256,18 @@ run_host() {
     may_run_hosts host || return 0
     if [ ${#begun[@]} -gt 0 ]; then
         local status=0
-        run_pytest host -m 'not quiet' || status=$?
+        run_pytest host -m 'not quiet and not long' || status=$?
         join_levels || status=$?
         [ "$status" = 0 ] || return "$status"
-        run_pytest host -m quiet
+        run_pytest host -m 'quiet and not long'
     else
-        run_pytest host "$@"
+        run_pytest host -m 'not long' "$@"
     fi
+}
+
+run_host-long() {
+    may_run_hosts host-long || return 0
+    run_pytest host -m long "$@"
 }
 
 run_cloud() {

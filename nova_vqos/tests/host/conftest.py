@@ -29,6 +29,8 @@ PREFIX = 'vqostest'
 def pytest_configure(config):
     config.addinivalue_line(
         'markers', 'quiet: measures, so that nothing else may run meanwhile')
+    config.addinivalue_line(
+        'markers', 'long: takes minutes, so that it runs on request')
 
 
 class Lab:

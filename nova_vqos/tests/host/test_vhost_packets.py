@@ -14,7 +14,7 @@ from nova_vqos.tests.host import vhost_packets_guest as guest
 TIMEOUT_S = 900
 TOLERANCE = 0.05
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.long]
 
 
 @pytest.fixture(scope='module')
