@@ -291,7 +291,9 @@ class CeilingController(controller.Controller):
                          if self._servers.get(server.uuid) is server}
         found: dict[str, list[servers.Server]] = {}
         for server in sorted(self._members, key=lambda one: one.uuid):
-            found.setdefault(_project_id(server), []).append(server)
+            # One that was described since the last look may share none now.
+            if _shares_ceiling(server):
+                found.setdefault(_project_id(server), []).append(server)
         return found
 
 

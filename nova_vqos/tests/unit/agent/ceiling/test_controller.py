@@ -143,6 +143,19 @@ class TestSum:
         assert pair.left(A) == [60.0]
         assert pair.host.tunes[A].domain.quota_us is None
 
+    @pytest.mark.parametrize('specs', [None, fakes.make_specs()],
+                             ids=['gone', 'without'])
+    def test_a_description_just_before_a_tick(self, world, specs):
+        world.serve(A, ceiling_cu=100)
+        world.start()
+        world.host.describe_as(A, extra_specs=specs)
+        world.host.event(base.EventKind.CHANGED, A)
+        world.loop.step()
+        world.executor.work()
+        world.tick()
+        assert world.host_report()['errors'] == 0
+        assert world.report(A)['ceiling'] is None
+
     def test_another_flavor_ends_it(self, pair):
         pair.change(B, extra_specs=fakes.make_specs())
         pair.run_on(5)
