@@ -509,9 +509,10 @@ class CapsController(controller.Controller):
         found = {}
         for server in self._servers.values():
             wanted = self._states[server].desired
-            if wanted is None or not (server.policy is None
-                                      or server.is_charged(terms)
-                                      or wanted.inputs.ceiling is not None):
+            if wanted is None or not (
+                    server.policy is None or server.is_charged(terms)
+                    or wanted.inputs.ceiling is not None
+                    or server.policy.project_ceiling_cu is not None):
                 continue
             try:
                 changes = self._changes_without_limit(

@@ -291,6 +291,18 @@ class TestOthersBesides:
             assert pair.left_cu(uuid) == 60.0
             assert pair.host.tunes[uuid].domain.quota_us is None
 
+    def test_the_end_of_the_agent_gives_back_what_was_not_written(self, pair):
+        """The ceiling limits it no more, and its quota is not yet raised."""
+        pair.host.refuse[A] = base.DomainBusy('a snapshot')
+        pair.host.stop(B)
+        pair.run_on(3)
+        assert pair.left(A) == [30.0]
+        del pair.host.refuse[A]
+        pair.executor.use_threads(1)
+        pair.loop.stop()
+        pair.loop.run()
+        assert pair.left(A) == [60.0]
+
     def test_a_new_agent_goes_on(self, pair, tmp_path):
         again = pair.restarted(tmp_path)
         again.wants_cu = pair.wants_cu
