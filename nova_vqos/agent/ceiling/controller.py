@@ -281,7 +281,9 @@ class CeilingController(controller.Controller):
                 >= _HELD_TIME * (now.read_at_s - before.read_at_s))
 
     def _used_cu(self, sharing: Iterable[servers.Server]) -> float | None:
-        used_cu = [self._states[server].used_cu for server in sharing]
+        # NOTE: no state of a server that has gone since the last tick.
+        used_cu = [self._states[server].used_cu if server in self._states
+                   else None for server in sharing]
         return None if None in used_cu else sum(
             ty.cast('list[float]', used_cu))
 

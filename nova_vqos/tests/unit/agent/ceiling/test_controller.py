@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The servers of a project share a ceiling, on a host that a test turns."""
 
+import gc
+import weakref
+
 import pytest
 
 from nova_vqos import policy
@@ -369,6 +372,16 @@ class TestReports:
         assert pair.host_report()['project_ceilings'] == [{
             'project_id': 'p1', 'ceiling_cu': 60, 'servers': 2,
             'units_cu': 120, 'used_cu': pytest.approx(60.0)}]
+
+    def test_keeps_nothing_of_a_server_that_started_again(self, pair):
+        gone = weakref.ref(pair.loop._servers[A])
+        pair.host.runs[A] += 100
+        pair.host.event(base.EventKind.STARTED, A, detail='booted')
+        # Before the next tick.
+        assert pair.host_report()['project_ceilings'][0]['used_cu'] is None
+        pair.run_on(3)
+        gc.collect()
+        assert gone() is None
 
     def test_too_many_for_what_limits_can_leave(self, world):
         """100 of them, at 0.8 CU of a pCPU each."""
