@@ -185,9 +185,12 @@ class CeilingController(controller.Controller):
 
     def _is_worth_it(self, found: Mapping[servers.Server, float],
                      members: Sequence[division.Member]) -> bool:
-        """Whether those that are held back, if any, would get more."""
+        """Whether those that are held back, if any, would get more.
+
+        Or those that nothing holds: what they use the others must not.
+        """
         held = [server for server, member in zip(found, members, strict=True)
-                if member.is_held]
+                if member.is_held or member.is_free]
         return any(found[server] > self._left_cu(server)
                    + _DEAD_BAND * _units(server) for server in held or found)
 
@@ -265,9 +268,12 @@ class CeilingController(controller.Controller):
                   now: usage.VcpuTime) -> bool:
         """Whether a server used its part up, or was throttled by it.
 
-        Not by its own cap: that of each vCPU, unless it was lowered.
+        Not by its own cap: that of each vCPU, unless it was lowered. One whose
+        limits are lifted is not held by any: what it uses is what it wants.
         """
         used_cu = self._states[server].used_cu
+        if self._caps.state(server).lifted_until_s is not None:
+            return False
         if (used_cu is not None
                 and used_cu >= _HELD_USE * self._left_cu(server)):
             return True

@@ -23,7 +23,7 @@ class Member(ty.NamedTuple):
     :ivar most_cu: that it can use of them: the rest pays for its I/O
     :ivar used_cu: lately; None: not known, it may want all
     :ivar is_held: whether its part held it back lately
-    :ivar is_free: whether no limit binds it now: it may use all
+    :ivar is_free: whether no limit binds it now: what it uses comes first
     :ivar least_cu: that a limit can leave it
     """
 
@@ -43,21 +43,22 @@ def divide(ceiling_cu: float, members: Sequence[Member]) -> list[float]:
 
     :param members: one or more
     """
-    free_cu = sum(one.units for one in members if one.is_free)
-    bound = [one for one in members if not one.is_free]
-    found = iter(_divide(max(0.0, ceiling_cu - free_cu), bound))
-    return [float(one.units) if one.is_free else next(found)
-            for one in members]
+    sold_cu = sum(one.units for one in members)
+    if sold_cu <= ceiling_cu:
+        return [float(one.units) for one in members]
+    free = {index: max(_wanted_cu(one), _least_cu(ceiling_cu, sold_cu, one))
+            for index, one in enumerate(members) if one.is_free}
+    found = iter(_divide(max(0.0, ceiling_cu - sum(free.values())),
+                         [one for one in members if not one.is_free]))
+    return [free[index] if one.is_free else next(found)
+            for index, one in enumerate(members)]
 
 
 def _divide(ceiling_cu: float, members: Sequence[Member]) -> list[float]:
     sold_cu = sum(one.units for one in members)
     if sold_cu <= ceiling_cu:
         return [float(one.units) for one in members]
-    least_cu = [
-        min(float(one.units), max(
-            one.least_cu, LEAST_SHARE * ceiling_cu * one.units / sold_cu))
-        for one in members]
+    least_cu = [_least_cu(ceiling_cu, sold_cu, one) for one in members]
     wanted_cu = [max(0.0, _wanted_cu(one) - least)
                  for one, least in zip(members, least_cu, strict=True)]
     given = _add(least_cu, _fill(ceiling_cu - sum(least_cu), members,
@@ -66,10 +67,16 @@ def _divide(ceiling_cu: float, members: Sequence[Member]) -> list[float]:
         one.units - cu for one, cu in zip(members, given, strict=True)]))
 
 
+def _least_cu(ceiling_cu: float, sold_cu: int, member: Member) -> float:
+    return min(float(member.units), max(
+        member.least_cu, LEAST_SHARE * ceiling_cu * member.units / sold_cu))
+
+
 def _wanted_cu(member: Member) -> float:
+    most_cu = float(member.units) if member.is_free else member.most_cu
     if member.is_held or member.used_cu is None:
-        return member.most_cu
-    return min(member.most_cu, _AHEAD * member.used_cu)
+        return most_cu
+    return min(most_cu, _AHEAD * member.used_cu)
 
 
 def _fill(left_cu: float, members: Sequence[Member],

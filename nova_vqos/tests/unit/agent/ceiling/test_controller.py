@@ -260,7 +260,7 @@ class TestOthersBesides:
     def test_a_migration_suspends_it_for_one_and_others_make_room(self, pair):
         pair.loop.lift(B, 60.0)
         pair.settle()
-        pair.run_on(3)
+        pair.run_on(6)
         assert pair.left_cu(B) == 60.0
         assert pair.left_cu(A) < 1.0
         pair.host.event(base.EventKind.CHANGED, B,
@@ -269,6 +269,19 @@ class TestOthersBesides:
         pair.run_on(5)
         assert pair.left(A, B) == [30.0, 30.0]
         assert pair.report(B)['last_recap']['reason'] in {'ceiling', 'lifted'}
+
+    def test_one_that_migrates_and_uses_little_starves_no_other(self, pair):
+        pair.wants_cu[B] = 0
+        pair.run_on(LONG_S)
+        pair.loop.lift(B, 10 * LONG_S)
+        for wants_cu, left_cu in (8, 50.0), (30, 22.5), (100, 0.8), (0, 54.0):
+            pair.wants_cu[B] = wants_cu
+            pair.run_on(2 * LONG_S)
+            assert pair.left(A, B) == [left_cu, 60.0]
+        pair.host.event(base.EventKind.CHANGED, B, detail=base.JOB_COMPLETED)
+        pair.settle()
+        pair.settle()
+        assert pair.left(A, B) == [54.0, 6.0]
 
     def test_one_that_arrives_takes_its_part_when_it_runs(self, pair):
         pair.serve(C, incoming=True)

@@ -53,13 +53,19 @@ def idle(units, used_cu=0.0):
     (60, [idle(60), idle(60)], [30, 30]),
     # What pays for I/O is not of use to its server.
     (60, [busy(60)._replace(most_cu=15), busy(60)], [15, 45]),
-    # One that is free has all of its units, others what is left of it,
+    # One that is free has what it uses and some more, others what is left,
     (80, [busy(60)._replace(is_free=True), busy(60)], [60, 20]),
+    (80, [idle(60, None)._replace(is_free=True), busy(60)], [60, 20]),
+    (80, [idle(60, 32)._replace(is_free=True), busy(60)], [40, 40]),
+    (60, [idle(60, 8)._replace(is_free=True), busy(60)], [10, 50]),
+    # at least what one that is not free keeps,
+    (60, [idle(60)._replace(is_free=True), busy(60)], [6, 54]),
     # and at least what a limit can leave.
     (60, [busy(60)._replace(is_free=True), busy(60)._replace(least_cu=2)],
      [60, 2]),
     # It limits nobody.
-    (120, [busy(60), busy(60)], [60, 60])])
+    (120, [busy(60), busy(60)], [60, 60]),
+    (120, [idle(60)._replace(is_free=True), busy(60)], [60, 60])])
 def test_examples(ceiling_cu, group, found):
     assert division.divide(ceiling_cu, group) == pytest.approx(found)
 
@@ -75,13 +81,15 @@ def test_the_sum_is_the_ceiling_or_all_units(group, part):
 @hypothesis.given(GROUPS, st.floats(0.01, 1.5))
 def test_none_gets_more_than_its_units_or_less_than_it_keeps(group, part):
     ceiling_cu = part * total_units(group)
-    free_cu = sum(one.units for one in group if one.is_free)
-    bound_cu = total_units(group) - free_cu
-    for one, cu in zip(group, division.divide(ceiling_cu, group),
-                       strict=True):
+    found = division.divide(ceiling_cu, group)
+    free_cu = sum(cu for one, cu in zip(group, found, strict=True)
+                  if one.is_free)
+    bound_cu = sum(one.units for one in group if not one.is_free)
+    for one, cu in zip(group, found, strict=True):
         assert cu <= one.units * (1 + 1e-9)
         if one.is_free:
-            assert cu == one.units
+            assert cu == one.units or cu == pytest.approx(max(
+                1.25 * one.used_cu, division.LEAST_SHARE * part * one.units))
         else:
             part_cu = one.units * min(
                 1.0, max(0.0, ceiling_cu - free_cu) / bound_cu)
