@@ -13,6 +13,7 @@ host see :func:`nova_vqos.cputune.compute`.
 
 from collections.abc import Iterable
 from fractions import Fraction
+import functools
 import math
 
 from nova_vqos import light_typing
@@ -180,6 +181,7 @@ def cost_cu(units: Fraction | int, coefficient: float,
     return max(Fraction(units), Fraction(math.ceil(exact * 1000), 1000))
 
 
+@functools.lru_cache(maxsize=4096)
 def least_cu_per_vcpu(coefficient: float, *, tick_us: int) -> Fraction:
     """The least speed in CU that a cap can express on a pCPU.
 
