@@ -117,8 +117,9 @@ def test_offers_all_names_values_and_limits(form, extra_specs):
         assert field.get('enum') == one.get('enum')
         assert (field.get('min'), field.get('max')) == (
             one.get('minimum'), one.get('maximum'))
-    # Units have no default: not to be saved as it is.
-    assert found['end'] == {policy.UNITS_KEY: ''}
+    # Numbers have no default: not to be saved as it is.
+    assert found['end'] == {policy.UNITS_KEY: '',
+                            policy.PROJECT_CEILING_KEY: ''}
     assert extra_specs() == {}
 
 
@@ -127,8 +128,11 @@ def test_what_it_saves_is_valid(lab, form, extra_specs):
               policy.QUANTUM_CLASS_KEY: 'io', policy.DD_BILLING_KEY: 'charge',
               policy.GUARANTEE_KEY: 'preferred',
               policy.WORK_KEY: 'integer:0.5,hash:0.5'}
-    saved = form(namespace=definitions()['display_name'], attempts=[wanted])
-    assert (saved['refused'], saved['end']) == ([None], None)
+    # A ceiling contradicts a floor: its line is removed.
+    saved = form(namespace=definitions()['display_name'], attempts=[wanted],
+                 remove=[policy.PROJECT_CEILING_KEY])
+    assert (saved['refused'], saved['end']) == (
+        [{policy.PROJECT_CEILING_KEY: ''}], None)
     assert extra_specs() == wanted
     assert policy.parse(wanted, 2).units == 60
     with lab.cloud() as cloud:
@@ -147,14 +151,18 @@ def test_what_it_saves_is_valid(lab, form, extra_specs):
 
 
 def test_saves_no_bad_value(form, extra_specs):
-    bad = [{policy.UNITS_KEY: value} for value in (
-        '0', '-1', '1.5', '2147483648', '')]
-    works = [{policy.UNITS_KEY: '60', policy.WORK_KEY: value} for value in (
-        'Integer', 'integer,hash', 'integer:', '')]
+    valid = {policy.UNITS_KEY: '60', policy.PROJECT_CEILING_KEY: '100',
+             policy.WORK_KEY: 'auto'}
+    numbers = ('0', '-1', '1.5', '2147483648', '')
+    works = ('Integer', 'integer,hash', 'integer:', '')
+    bad = [(key, value)
+           for key, values in ((policy.UNITS_KEY, numbers),
+                               (policy.PROJECT_CEILING_KEY, numbers),
+                               (policy.WORK_KEY, works)) for value in values]
     found = form(namespace=definitions()['display_name'],
-                 attempts=[*bad, *works])
+                 attempts=[{**valid, key: value} for key, value in bad])
     assert [set(one or ()) for one in found['refused']] == [
-        {policy.UNITS_KEY}] * len(bad) + [{policy.WORK_KEY}] * len(works)
+        {key} for key, _value in bad]
     assert all(text for one in found['refused'] for text in one.values())
     assert extra_specs() == {}
 
