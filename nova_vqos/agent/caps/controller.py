@@ -139,6 +139,10 @@ class CapsController(controller.Controller):
         self._servers.mark(server)
         self._jobs.retry_now(server)
 
+    def can_enforce(self, server: servers.Server) -> bool:
+        """Whether a server's cap could be worked out, when it last was."""
+        return self._states[server].is_enforceable
+
     def keeps_ceiling(self, server: servers.Server) -> bool:
         """Whether what its project's ceiling leaves a server is in force."""
         state = self._states[server]
@@ -235,7 +239,9 @@ class CapsController(controller.Controller):
             return
         try:
             state.desired = self._desire(server, in_force, terms)
+            state.is_enforceable = True
         except desired.Unenforceable as error:
+            state.is_enforceable = False
             self._limits.waive(server)
             server.set_problem(f'its cap is left as it is: {error}')
             self._release(server, in_force, now_s, terms)

@@ -78,6 +78,7 @@ class CapState:
     """What the caps controller knows of one server.
 
     :ivar desired: what is wanted; None: nothing, or not yet known
+    :ivar is_enforceable: whether what is wanted could be worked out
     :ivar in_force: what was last read; None: nothing yet
     :ivar right: whether that is what is wanted
     :ivar wants_changes: whether anything is to be written that is not yet
@@ -101,6 +102,7 @@ class CapState:
 
     def __init__(self, _server: servers.Server) -> None:
         self.desired: desired.Desired | None = None
+        self.is_enforceable = True
         self.in_force: base.InForce | None = None
         self.right = self.wants_changes = False
         self.right_at_first_sight: bool | None = None

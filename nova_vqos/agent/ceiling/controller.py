@@ -103,7 +103,8 @@ class CeilingController(controller.Controller):
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Read what servers use, and divide each ceiling."""
-        members = self._by_project()
+        sharing, unenforced = self._sharing()
+        members = _by_project(sharing)
         unknown = members.pop('', [])
         self._projects = {
             project_id: self._projects.get(project_id) or _Project()
@@ -111,20 +112,24 @@ class CeilingController(controller.Controller):
         alarms = [] if not unknown else [
             f'{len(unknown)} servers have a ceiling that is not kept: their '
             'domains name no project']
-        for project_id, sharing in members.items():
+        if unenforced:
+            alarms.append(
+                f'{len(unenforced)} servers have a ceiling that is not kept: '
+                'their caps are left as they are, see their problems')
+        for project_id, group in members.items():
             project = self._projects[project_id]
-            least_cu = self._divide(project, sharing, now_s, terms)
+            least_cu = self._divide(project, group, now_s, terms)
             if least_cu > project.ceiling_cu:
                 alarms.append(
-                    f'the {len(sharing)} servers of project {project_id} '
+                    f'the {len(group)} servers of project {project_id} '
                     f'exceed their ceiling of {project.ceiling_cu} CU: '
                     f'limits can leave them no less than {least_cu:.1f} CU')
         self._alarms = tuple(alarms)
-        self.due_at_s = now_s if members or unknown else float('inf')
+        self.due_at_s = now_s if self._members else float('inf')
         if members and now_s >= self._read_at_s and not self._job.busy:
             self._read_at_s = now_s + _INTERVAL_S
-            known = tuple(server for sharing in members.values()
-                          for server in sharing)
+            known = tuple(server for group in members.values()
+                          for server in group)
             self._job.begin(
                 functools.partial(self._hypervisor.vcpu_times, {
                     server.uuid: server.run_id for server in known}),
@@ -293,16 +298,32 @@ class CeilingController(controller.Controller):
         return None if None in used_cu else sum(
             ty.cast('list[float]', used_cu))
 
-    def _by_project(self) -> dict[str, list[servers.Server]]:
-        """The servers that share ceilings, by project."""
+    def _sharing(self) -> tuple[list[servers.Server], list[servers.Server]]:
+        """The servers with a ceiling, and those of them that no limit holds.
+
+        NOTE: others would wait for ever for the latter to get less.
+        """
         self._members = {server for server in self._members
                          if self._servers.get(server.uuid) is server}
-        found: dict[str, list[servers.Server]] = {}
+        sharing, unenforced = [], []
         for server in sorted(self._members, key=lambda one: one.uuid):
             # One that was described since the last look may share none now.
-            if _shares_ceiling(server):
-                found.setdefault(_project_id(server), []).append(server)
-        return found
+            if not _shares_ceiling(server):
+                continue
+            if self._caps.can_enforce(server):
+                sharing.append(server)
+            else:
+                self._shares.change(server, None)
+                unenforced.append(server)
+        return sharing, unenforced
+
+
+def _by_project(sharing: Iterable[servers.Server]
+                ) -> dict[str, list[servers.Server]]:
+    found: dict[str, list[servers.Server]] = {}
+    for server in sharing:
+        found.setdefault(_project_id(server), []).append(server)
+    return found
 
 
 def _has_to_change(project: _Project,

@@ -293,6 +293,26 @@ class TestOthersBesides:
         pair.run_on(3)
         assert pair.left(A, B, C) == [20.0, 20.0, 20.0]
 
+    def test_one_that_cannot_be_held_is_waited_for_by_none(self, pair):
+        pair.wants_cu[B] = 0
+        pair.run_on(LONG_S)
+        pair.serve(C, units='150', ceiling_cu=200)
+        pair.run_on(5)
+        assert 'faster than the pCPU' in pair.report(C)['problem']
+        assert pair.report(C)['ceiling'] is None
+        assert any('their caps are left as they are' in alarm
+                   for alarm in pair.host_report()['alarms'])
+        pair.wants_cu[B] = 100
+        pair.run_on(10)
+        assert pair.left(A, B) == [30.0, 30.0]
+        # Alone it is looked at again all the same.
+        for uuid in A, B:
+            pair.host.stop(uuid)
+        pair.run_on(3)
+        document.store(fakes.make_profile(2.0), str(pair.profile_path))
+        pair.run_on(5)
+        assert pair.report(C)['ceiling']['servers'] == 1
+
     def test_another_writer_is_undone(self, pair):
         pair.host.set_tune(A, domain=base.Limit(None, 50_000))
         pair.run_on(10)
