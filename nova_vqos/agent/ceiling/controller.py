@@ -33,7 +33,7 @@ _HELD_S = 30.0
 # Of its part, in use; and of the time, for which a limit throttled it.
 _HELD_USE = 0.9
 _HELD_TIME = 0.05
-# Of its units: a part that differs by less stays.
+# Of the units of one that wants more: for less a ceiling is not divided anew.
 _DEAD_BAND = 0.05
 # How often the ceiling of one project is divided anew.
 _DIVISIONS_AT_ONCE = 3
