@@ -106,6 +106,8 @@ class CeilingController(controller.Controller):
         sharing, unenforced = self._sharing()
         members = _by_project(sharing)
         unknown = members.pop('', [])
+        for server in (*unknown, *unenforced):
+            self._shares.change(server, None)
         self._projects = {
             project_id: self._projects.get(project_id) or _Project()
             for project_id in members}
@@ -313,7 +315,6 @@ class CeilingController(controller.Controller):
             if self._caps.can_enforce(server):
                 sharing.append(server)
             else:
-                self._shares.change(server, None)
                 unenforced.append(server)
         return sharing, unenforced
 

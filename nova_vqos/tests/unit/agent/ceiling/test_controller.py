@@ -123,6 +123,11 @@ class TestSum:
                    world.host_report()['alarms']) is (
                        others.get('project') == '')
 
+    def test_one_whose_project_is_not_known_any_more(self, pair):
+        pair.change(B, project_id='')
+        pair.run_on(10)
+        assert pair.left(A, B) == [60.0, 60.0]
+
     def test_the_smallest_of_several_counts(self, world):
         world.serve(A, ceiling_cu=60)
         world.serve(B, ceiling_cu=100)
