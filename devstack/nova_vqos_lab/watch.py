@@ -126,6 +126,9 @@ class _Watched:
             return 0.0, 0.0
         inside_s = timed[-1] - timed[0]
         outside_s = self._seen_at[timed[-1]] - self._seen_at[timed[0]]
+        # On a busy machine one look may find all of them.
+        if not outside_s:
+            return 0.0, 0.0
         return inside_s / outside_s - 1, outside_s
 
 
