@@ -9,7 +9,7 @@ number of instructions.
 import pytest
 
 from nova_vqos.tests.host import newer_machine
-from nova_vqos.tests.host import vhost_packets_guest as guest
+from nova_vqos.tests.host import vhost_packets_guest
 
 TIMEOUT_S = 900
 TOLERANCE = 0.05
@@ -32,8 +32,8 @@ def seen(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize('mode', guest.MODES)
-@pytest.mark.parametrize('size', guest.SIZES)
+@pytest.mark.parametrize('mode', vhost_packets_guest.MODES)
+@pytest.mark.parametrize('size', vhost_packets_guest.SIZES)
 def test_packets_cost_what_they_cost_with_qemu(seen, mode, size):
     """A profile has no costs of their own for them."""
     billed_ns, measured_ns = seen['costs'][mode][str(size)]
@@ -41,18 +41,19 @@ def test_packets_cost_what_they_cost_with_qemu(seen, mode, size):
 
 
 def test_open_vswitch_costs_more_than_a_bridge(seen):
-    bridge, switch = (seen['costs'][mode]['64'][1] for mode in guest.MODES)
+    bridge, switch = (seen['costs'][mode]['64'][1]
+                      for mode in vhost_packets_guest.MODES)
     assert switch > 1.2 * bridge
 
 
-@pytest.mark.parametrize('mode', guest.MODES)
+@pytest.mark.parametrize('mode', vhost_packets_guest.MODES)
 @pytest.mark.parametrize('way', ['to outside', 'local'])
 def test_each_cpu_second_is_billed_once(seen, mode, way):
     assert seen['bills'][mode][way]['ratio'] == pytest.approx(
         1, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize('mode', guest.MODES)
+@pytest.mark.parametrize('mode', vhost_packets_guest.MODES)
 @pytest.mark.parametrize('way, least', [
     ('from outside', 0.92), ('from outside, bursts', 0.92),
     ('from outside, singly', 0.7)])

@@ -80,8 +80,8 @@ class TestBilling:
         assert report['tamperings'] == []
         assert report['policy_source'] == {
             'units': 'flavor', 'cap': 'flavor', 'work': 'flavor',
-            'guarantee': 'pushed', 'quantum_class': 'pushed',
-            'dd_billing': 'pushed'}
+            'project_ceiling_cu': 'flavor', 'guarantee': 'pushed',
+            'quantum_class': 'pushed', 'dd_billing': 'pushed'}
         assert report['booted']['dd_billing'] == 'off'
         assert report['pushed']['dd_billing'] == 'charge'
         assert report['pushed']['pushed_at'] == '2027-01-15T08:00:00+00:00'
