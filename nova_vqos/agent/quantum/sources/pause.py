@@ -72,7 +72,7 @@ class PauseSource(base.Source):
                 return {}
         rates = self._counted.read(observed)
         self.missing = self._counted.missing
-        if self.missing and not rates:
+        if self.missing and not self._counted.watches:
             # With another number next time, if KVM was loaded again.
             self._stop()
         return {key: exits for key, (exits,) in rates.items()}

@@ -51,6 +51,11 @@ class ThreadEvents:
         self._watched: dict[int, _Watched] = {}
         self.missing = perf.probe(events)
 
+    @property
+    def watches(self) -> bool:
+        """Whether it counts in any thread now."""
+        return bool(self._watched)
+
     def read(self, observed: base.Observation
              ) -> Mapping[model.Key, tuple[float, ...]]:
         """The known rates of events since the last reading, by vCPU."""

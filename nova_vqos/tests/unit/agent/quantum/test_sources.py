@@ -374,6 +374,15 @@ class TestPause:
         kernel.counts[101] = perf.Counts(30, 30, (found,))
         assert self.read(source, 11)[UUID, 1] == counted
 
+    def test_one_thread_that_cannot_be_watched_stops_no_other(
+            self, kernel, source):
+        """Not even where that was seen at the first observation."""
+        kernel.errors[101] = errno.EMFILE
+        assert self.read(source, 10) == {}
+        kernel.counts[100] = perf.Counts(30, 30, (1050,))
+        assert self.read(source, 12) == {(UUID, 0): 500}
+        assert '1 of 2 vCPUs are not watched' in source.available()
+
     def test_waits_count_beside(self, kernel, source):
         self.read(source, 10, {0: 0})
         kernel.counts[100] = perf.Counts(30, 30, (1050,))
