@@ -11,7 +11,8 @@ from nova_vqos.quantum import model
 # plans are to be steady.
 _MARGIN = 0.5
 _TENTH_NS = 1e8
-# Over a longer time a mean says little of the present: what was known stays.
+# Over a longer time, unless readings are that rare, a mean says little of the
+# present: what was known stays.
 _LONGEST_S = 300.0
 
 
@@ -31,13 +32,16 @@ class Demand:
                interval_s: float) -> None:
         """Add a reading of counters.
 
+        :param runs: {}: they could not be read
         :param interval_s: that demand is averaged over, at least
         """
+        if not runs:
+            return
         if self._began_s is not None:
             if now_s < self._began_s + interval_s:
                 return
             elapsed_s = now_s - self._began_s
-            if elapsed_s > _LONGEST_S:
+            if elapsed_s > max(_LONGEST_S, 2 * interval_s):
                 self._before, self._began_s = runs, now_s
                 return
             for number in self.tenths.keys() | runs.keys():

@@ -367,7 +367,8 @@ class Enforcer:
         for uuid, state in due.items():
             state.runs_before, state.runs = state.runs, runs.get(uuid, {})
             state.runs_at_s = now_s
-            state.demand.update(state.runs, now_s, IDLE_INTERVAL_S)
+            state.demand.update(state.runs, now_s, max(
+                IDLE_INTERVAL_S, self.options.interval_s))
 
     def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:

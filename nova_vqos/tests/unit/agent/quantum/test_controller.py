@@ -434,6 +434,19 @@ class TestAuto:
             world.tick()
         assert is_confined(world) is bool(waits_ms)
 
+    def test_idle_ones_confine_nobody_where_looks_are_rare(
+            self, tmp_path, monkeypatch):
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           interval_s=600.0)
+        world.run_unlike(units='60')
+        assert is_confined(world)
+        for minute in range(35):
+            for uuid, ran_s in ((UUID, 30), (OTHER_UUID, 0)):
+                world.host.ran[uuid] = dict.fromkeys((0, 1), base.ThreadRun(
+                    minute * ran_s * 10**9, 0, minute))
+            world.tick(60)
+        assert not is_confined(world)
+
     def test_none_is_confined_to_fewer_pcpus_than_it_has_vcpus(self, world):
         """Where recognition may not see that they wait for each other."""
         world.watcher.kinds |= {(UUID, 0): model.Kind.CACHE,

@@ -63,3 +63,20 @@ def test_one_that_is_gone_or_another_is_unknown(now):
     assert found.tenths == {0: 1, 1: 1}
     found.update({**now, 1: run(0)}, 120.0, INTERVAL_S)
     assert found.tenths == {1: 1}
+
+
+def test_a_reading_that_failed_changes_nothing():
+    found = demand.Demand()
+    found.update({0: run(0)}, 0.0, INTERVAL_S)
+    found.update({0: run(0)}, 60.0, INTERVAL_S)
+    found.update({}, 120.0, INTERVAL_S)
+    assert found.tenths == {0: 1}
+    found.update({0: run(60)}, 180.0, INTERVAL_S)
+    assert found.tenths == {0: 5}
+
+
+def test_readings_may_be_as_rare_as_an_operator_wants():
+    found = demand.Demand()
+    for at_s in (0.0, 600.0):
+        found.update({0: run(at_s / 4)}, at_s, 600.0)
+    assert found.tenths == {0: 3}
