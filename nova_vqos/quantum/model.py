@@ -141,13 +141,11 @@ class Plan:
     :ivar separates: whether vCPUs must be confined to their pool; False: only
         slices are set, no affinity
     :ivar slices_us: the input slice of each quantum class, as sorted pairs
-    :ivar whole: whether nothing was to be separated
     """
 
     pools: tuple[Pool, ...]
     separates: bool = True
     slices_us: tuple[tuple[str, int], ...] = ()
-    whole: bool = False
 
 
 def check(vcpus: Sequence[Vcpu], sockets: Sequence[Socket]) -> None:

@@ -35,9 +35,6 @@ LOG = logging.getLogger(__name__)
 IDLE_INTERVAL_S = 60.0
 # Between two checks that they still have those: only the agent sets slices.
 _IDLE_CHECK_INTERVAL_S = 600.0
-# For how long no pools are made where some were given up: what servers want
-# goes up and down, and each time all vCPUs move.
-_WHOLE_S = 600.0
 
 # The source that recognises polluters.
 _CACHE_SOURCE = 'cache'
@@ -157,8 +154,6 @@ class Enforcer:
         self._preemptions: Mapping[str, float] = {}
         self._plan = host.NOTHING
         self._planned_from: tuple[object, ...] = ()
-        # By the pCPUs of a plan: it separates nothing until then.
-        self._whole_until_s: dict[frozenset[int], float] = {}
         self._states: dict[str, _State] = {}
         self._host_problems: list[str] = []
         self._logged_problems: list[str] = []
@@ -193,7 +188,7 @@ class Enforcer:
             self._preemptions = self._preempted.read({
                 uuid: threads[uuid] for uuid in kinds
                 if model.Kind.SPIN in kinds[uuid].values()})
-        self._plan = self._make_plan(targets, kinds, slices_us, now_s)
+        self._plan = self._make_plan(targets, kinds, slices_us)
         wanted = {uuid: self._wanted_slices_us(uuid, kinds[uuid], slices_us)
                   for uuid in kinds}
         for target in targets:
@@ -296,8 +291,7 @@ class Enforcer:
 
     def _make_plan(self, targets: Sequence[enforced_server.Target],
                    kinds: Mapping[str, Mapping[int, model.Kind]],
-                   slices_us: Mapping[str, int],
-                   now_s: float) -> host.HostPlan:
+                   slices_us: Mapping[str, int]) -> host.HostPlan:
         servers = [
             host.Server(
                 target.uuid, self._planned(target, kinds[target.uuid]),
@@ -324,19 +318,11 @@ class Enforcer:
             self._set_host_problem(f'no server has a pool: {error}')
             self._planned_from = ()
             return host.NOTHING
-        whole = {pcpus for pcpus, until_s in self._whole_until_s.items()
-                 if now_s < until_s}
-        planned_from = servers, sockets, slices_us, whole
+        planned_from = servers, sockets, slices_us
         if planned_from == self._planned_from:
             return self._plan
         self._planned_from = planned_from
-        made = host.plan_host(servers, sockets, slices_us, self._plan, whole)
-        self._whole_until_s = {
-            pcpus: self._whole_until_s[pcpus] for pcpus in whole} | {
-            pcpus: now_s + _WHOLE_S for pcpus, each in made.plans.items()
-            if not each.separates and pcpus in self._plan.plans
-            and self._plan.plans[pcpus].separates}
-        return made
+        return host.plan_host(servers, sockets, slices_us, self._plan)
 
     def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],
                           slices_us: Mapping[str, int]

@@ -86,14 +86,12 @@ NOTHING = HostPlan({}, {}, {}, {})
 
 def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
               slices_us: Mapping[str, int],
-              previous: HostPlan = NOTHING,
-              whole: Set[frozenset[int]] = frozenset()) -> HostPlan:
+              previous: HostPlan = NOTHING) -> HostPlan:
     """Place all servers of a host.
 
     :param sockets: of all pCPUs that are online
     :param slices_us: see :func:`nova_vqos.quantum.placement.plan.make_plan`
     :param previous: the plan in force, which changes little
-    :param whole: pCPUs of plans that are to separate nothing
     """
     plans: dict[frozenset[int], model.Plan] = {}
     placements: dict[str, Placement] = {}
@@ -108,8 +106,7 @@ def plan_host(servers: Sequence[Server], sockets: Sequence[model.Socket],
             continue
         plans[pcpus] = plan.make_plan(
             [vcpu for server in group.servers for vcpu in _vcpus(server)],
-            usable, slices_us, previous.plans.get(pcpus),
-            whole=pcpus in whole)
+            usable, slices_us, previous.plans.get(pcpus))
         placements.update(_placements(plans[pcpus]))
         for server in group.servers:
             if server.floats:

@@ -43,8 +43,7 @@ from nova_vqos.quantum.placement import wide
 
 def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
               slices_us: Mapping[str, int],
-              previous: model.Plan | None = None, *,
-              whole: bool = False) -> model.Plan:
+              previous: model.Plan | None = None) -> model.Plan:
     """Place all vCPUs of a host.
 
     :param vcpus: those that may float: not of servers with pinned or dedicated
@@ -54,7 +53,6 @@ def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
         vCPUs of other classes keep the kernel's slice
     :param previous: the plan in force. vCPUs stay in their pool as far as
         possible; where the input is the same, this is the answer
-    :param whole: separate nothing
     :returns: each vCPU, and each pCPU, is in one of its pools; none without
         vCPUs
     :raises model.PlanError: when no plan can be made from the input
@@ -68,17 +66,15 @@ def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
                 f'{classes.MAX_SLICE_US} microseconds')
     slices = tuple(sorted(slices_us.items()))
     host = wide.join([socket for socket in host if socket.pcpus], vcpus)
-    if (previous is not None and previous.whole is whole
-            and _is_current(previous, vcpus, host, slices)):
+    if previous is not None and _is_current(previous, vcpus, host, slices):
         return previous
     if not vcpus:
-        return model.Plan((), separates=False, slices_us=slices, whole=whole)
+        return model.Plan((), separates=False, slices_us=slices)
     widths = [len(socket.pcpus) for socket in host]
     before = _Previous(previous, host)
     members = guarantees.exchange(wide.exchange(
         sockets.assign(vcpus, widths, before.sockets), widths), widths)
-    separated = (None if whole else
-                 _separate(vcpus, host, members, slices_us, before))
+    separated = _separate(vcpus, host, members, slices_us, before)
     if separated is not None:
         return model.Plan(separated, separates=True, slices_us=slices)
     # All get one slice, since vCPUs float.
@@ -86,7 +82,7 @@ def make_plan(vcpus: Sequence[model.Vcpu], host: Sequence[model.Socket],
     return model.Plan(tuple(
         model.Pool(socket.number, socket.pcpus, slice_us, tuple(group))
         for socket, group in zip(host, members, strict=True)),
-        separates=False, slices_us=slices, whole=whole)
+        separates=False, slices_us=slices)
 
 
 class _Previous:

@@ -434,27 +434,6 @@ class TestAuto:
             world.tick()
         assert is_confined(world) is bool(waits_ms)
 
-    def test_pools_that_were_given_up_come_back_late(self, world):
-        """What servers want goes up and down, and each time all move."""
-        ran_s = {UUID: 0, OTHER_UUID: 0}
-
-        def run(minutes, busy):
-            for _ in range(minutes):
-                for uuid in ran_s:
-                    ran_s[uuid] += 60 * busy
-                    world.host.ran[uuid] = dict.fromkeys((0, 1), (
-                        base.ThreadRun(ran_s[uuid] * 10**9, 0, 1)))
-                world.tick(60)
-        world.run_unlike(units='60')
-        run(4, busy=True)
-        assert is_confined(world)
-        run(4, busy=False)
-        assert not is_confined(world)
-        run(5, busy=True)
-        assert not is_confined(world)
-        run(6, busy=True)
-        assert is_confined(world)
-
     def test_idle_ones_confine_nobody_where_looks_are_rare(
             self, tmp_path, monkeypatch):
         world = quantum_world.QuantumWorld(tmp_path, monkeypatch,

@@ -99,17 +99,6 @@ class TestTogether:
         assert plan.pools == ()
 
 
-    def test_where_it_is_to_be_so(self):
-        vcpus = servers({Kind.CACHE: 4, Kind.IO: 4})
-        host = sockets(1, 2)
-        plan = make_plan(vcpus, host)
-        assert plan.separates
-        for whole in (True, False):
-            plan = planning.make_plan(vcpus, host, SLICES_US, plan,
-                                      whole=whole)
-            assert plan.separates is not whole
-
-
 class TestSeparated:
     def test_default_vcpus_from_long_slices(self):
         vcpus = servers({Kind.DEFAULT: 4, Kind.CACHE: 4})
