@@ -37,6 +37,8 @@ def reported_s(client, host, guest):
 
 
 def wait_reported(client, host, guest):
+    # What is sent before its queue exists is lost.
+    client.wait_reachable(host)
     process.wait_until(lambda: reported_s(client, host, guest), LIMIT_S,
                        f'the agent to report {guest.name}')
 
