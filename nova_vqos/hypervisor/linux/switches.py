@@ -67,18 +67,19 @@ class Recorder:
 
     def _records(self, tail: int, head: int
                  ) -> Iterator[sibling_preemptions.Turn]:
-        buffer = self._pages[mmap.PAGESIZE:]
-        while tail < head:
-            begin = tail % mmap.PAGESIZE
-            # It may go on at the beginning of the buffer.
-            record = (buffer + buffer)[begin:begin + 64]
-            kind, misc, size = _HEADER.unpack_from(record)
-            if size < _HEADER.size or size > head - tail:
+        begin = mmap.PAGESIZE + tail % mmap.PAGESIZE
+        # It may go on at the beginning of the buffer.
+        records = (self._pages[begin:]
+                   + self._pages[mmap.PAGESIZE:begin])[:head - tail]
+        place = 0
+        while place < len(records):
+            kind, misc, size = _HEADER.unpack_from(records, place)
+            if size < _HEADER.size or size > len(records) - place:
                 return
-            tail += size
+            place += size
             if kind != _RECORD_SWITCH:
                 continue
-            (at_ns,) = _NUMBER.unpack_from(record, size - _NUMBER.size)
+            (at_ns,) = _NUMBER.unpack_from(records, place - _NUMBER.size)
             yield sibling_preemptions.Turn(at_ns, _change(misc))
 
 
