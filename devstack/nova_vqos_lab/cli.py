@@ -158,9 +158,9 @@ def _parser() -> argparse.ArgumentParser:
                      help='of the chance (default: another one each time)')
     one.set_defaults(function=_soak)
     one = commands.add_parser(
-        'vendordata', help="make what is missing of the cloud, start Nova's "
-        'metadata service and nova-vqos-vendordata on it, and a server whose '
-        'guest reads its figures; show them beside those of server show')
+        'vendordata', help="complete the cloud, start Nova's metadata service "
+        'and nova-vqos-vendordata, and boot a server whose guest reads its '
+        'figures; show them beside those of server show')
     one.set_defaults(function=_vendordata)
     one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',

@@ -5,8 +5,8 @@ Both levels of clustering (thesis 3.3.3), and what a stock cloud needs beyond
 them:
 
 * Nothing is separated without need: not where one quantum suits all, nor
-  where each vCPU that does not rest can have a pCPU to itself, unless
-  polluters have to be parted from cache-friendly vCPUs.
+  where vCPUs want less time than all pCPUs have, unless polluters have to be
+  parted from cache-friendly vCPUs.
 * Nobody gets clearly less CPU time than without pools: see fairness. A socket
   where no division achieves that is not divided; nor is the host, where that
   of its sockets does not.
@@ -19,10 +19,12 @@ them:
 * SMT siblings stay in one pool where the numbers allow it: see cpus.
 * Stability: one vCPU more, less, or of another kind moves at most thrice
   ceil(vCPUs / pCPUs) others per socket to another pool (mostly none to three),
-  as long as the same pools are needed, polluters are on the same sockets, as
-  many vCPUs rest, and no wide server that spins begins, or ceases, to fit into
-  its pool, or to need sockets that are joined. That is
-  what tests found, not a proof; in the other cases more have to move.
+  as long as the same pools are needed, polluters are on the same sockets,
+  vCPUs want as much as before, and no wide server that spins begins, or
+  ceases, to fit into its pool, or to need sockets that are joined. Up to twice
+  as many move where pools change their sizes, since a socket may then be
+  divided in the other of two ways. That is what tests found, not a proof; in
+  the other cases more have to move.
 
 Pure: the result depends on nothing but the vCPUs, the pCPUs and the previous
 plan.

@@ -68,7 +68,7 @@ class Form:
             By.CSS_SELECTOR, '[ng-click*=addCustom]').click()
 
     def _rows(self):
-        """:returns: what is on the right, by the names of extra specs"""
+        """:returns: the row of each extra spec that is set, by its name"""
         return {
             row.find_element(By.CLASS_NAME, 'input-group-addon').get_attribute(
                 'title'): row
