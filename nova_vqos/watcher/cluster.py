@@ -7,6 +7,7 @@ import typing as ty
 from nova_vqos import policy
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand
+from nova_vqos.cmd.manage import placement as placements
 from nova_vqos.watcher import balance
 
 _MEMORY = 'MEMORY_MB'
@@ -25,7 +26,7 @@ class Cluster(ty.NamedTuple):
     providers: Mapping[str, demand.Provider]
 
 
-def read(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
+def read(placement: placements.Placement, computes: Iterable[clouds.Compute],
          placed: Mapping[str, tuple[str, bool]]) -> Cluster:
     """Ask Placement what hosts have, and what servers hold of them.
 
@@ -39,8 +40,8 @@ def read(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
     """
     names = {one.provider: one.host for one in computes}
     hosts, servers = [], []
-    held = dict(cloud.holdings(names))
-    providers = cloud.providers(names)
+    held = dict(placement.holdings(names))
+    providers = placement.providers(names)
     for uuid, provider in providers.items():
         host, capacity_cu = names[uuid], provider.capacity(
             policy.RESOURCE_CLASS)

@@ -164,8 +164,8 @@ class Proposals:
         if key not in self._facts:
             self._facts[key] = {
                 one.compute.host: one for one in migration.facts_of(
-                    self._cloud, self._computes.values(), moved.demand,
-                    self._answers, self._providers)}
+                    self._cloud.placement, self._computes.values(),
+                    moved.demand, self._answers, self._providers)}
         return self._facts[key]
 
     def _with_arrivals(self, facts: checks.Facts,

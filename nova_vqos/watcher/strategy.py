@@ -97,7 +97,7 @@ class UnitBalance(base.BaseStrategy):
         computes = [one for one in cloud.computes()
                     if one.host in nodes and one.provider
                     and not one.obstacles]
-        found = cluster.read(cloud, computes, self._placed(nodes))
+        found = cluster.read(cloud.placement, computes, self._placed(nodes))
         options = bus.options().vqos
         proposed = proposals.Proposals(
             cloud, computes, _ask(bus, [one.host for one in computes]),

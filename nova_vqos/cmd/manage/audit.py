@@ -18,6 +18,7 @@ from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import differences
 from nova_vqos.cmd.manage import output
+from nova_vqos.cmd.manage import placement
 
 COLUMNS = ('kind', 'server_uuid', 'host', 'found_cu', 'expected_cu', 'advice',
            'command')
@@ -104,8 +105,9 @@ class Audit(command.ManageCommand, lister.Lister):
             now = cloud.server_now(server.uuid)
             return now is not None and not differences.is_moving(now) and (
                 now.host, now.units_cu) == (server.host, server.units_cu)
-        return cloud.set_claim(server.uuid, host.provider, one.expected_cu,
-                               is_right) or _REPAIRED
+        return cloud.placement.set_claim(
+            server.uuid, host.provider, one.expected_cu, is_right
+        ) or _REPAIRED
 
 
 class _Survey:
@@ -163,17 +165,17 @@ class _Survey:
             raise clouds.no_compute(unknown[0])
 
     def _holdings(self, computes: Iterable[clouds.Compute]
-                  ) -> dict[str, clouds.Holdings]:
+                  ) -> dict[str, placement.Holdings]:
         wanted = [one.provider for one in computes if one.provider]
         found = {}
-        for provider, holdings in self._cloud.holdings(wanted):
+        for provider, holdings in self._cloud.placement.holdings(wanted):
             found[provider] = holdings
             self._log('Read %d of %d resource providers', len(found),
                       len(wanted))
         return found
 
     def _judged(self, computes: Mapping[str, clouds.Compute],
-                held: Mapping[str, clouds.Holdings]
+                held: Mapping[str, placement.Holdings]
                 ) -> Iterable[tuple[str, differences.Host]]:
         states = {one.host: one.value for one in self._states}
         for name, compute in computes.items():

@@ -42,7 +42,7 @@ class _Check(command.ManageCommand, lister.Lister):
         hosts = list(computes)
         answers = self.ask(self.connections.hosts(
             one.host for one in hosts), rpcapi.GET_HOST)
-        return migration.facts_of(cloud, hosts, demand,
+        return migration.facts_of(cloud.placement, hosts, demand,
                                   {one.host: one for one in answers})
 
     def _log_policy(self, name: str,

@@ -1,51 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova and Placement: servers, flavors and hosts, as an administrator.
+"""A cloud, as its administrator sees it: servers, flavors and hosts of Nova.
 
-All is read only but the removal of what nova_vqos has left in Placement, the
-repair of claims, and the traits of flavors.
-
-Importing openstacksdk takes a second, which commands with --host need not
-wait for: it is imported where it is used.
+All is read only but the extra specs of flavors. For Placement see
+:mod:`nova_vqos.cmd.manage.placement`, for openstacksdk, which is imported
+late, :mod:`nova_vqos.cmd.manage.rest`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent import futures
 import datetime
-import operator
 import typing as ty
 import urllib.parse
 
-from nova_vqos import host_stats
 from nova_vqos import policy
-from nova_vqos.agent import fanout
-from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import differences
 from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import placement
+from nova_vqos.cmd.manage import rest
 
-# Of Nova: services by UUID, with those that are forced down, and hypervisors
-# likewise, without asking each for its uptime; migrations by UUID; flavors
-# with their extra specs; a check of new ones; servers of cells that are down;
-# where a server's vCPUs are. Of Placement: groups of resources in nested
-# providers.
+# Services by UUID, with those that are forced down, and hypervisors likewise,
+# without asking each for its uptime; migrations by UUID; flavors with their
+# extra specs; a check of new ones; servers of cells that are down; where a
+# server's vCPUs are.
 _HYPERVISORS = '2.53'
 _MIGRATIONS = '2.59'
 _FLAVORS = '2.61'
 _SERVERS = '2.69'
 _TOPOLOGY = '2.78'
 _EXTRA_SPECS = '2.86'
-_PLACEMENT = '1.36'
 _PAGE = 500
 # No list is longer: Nova would not page.
 _MOST = 20_000
 _MOST_SERVERS = 1_000_000
 _AT_ONCE = 8
-# Of a change, while others change the same.
-_TRIES = 5
-_CONFLICT = 409
-_NOT_FOUND = 404
-_CONCURRENT = 'placement.concurrent_update'
 _COMPUTE = 'nova-compute'
-_NAMES = {'compute': 'Nova', 'placement': 'Placement'}
 _LISTS = {'server': 'openstack server list --all-projects',
           'flavor': 'openstack flavor list --all'}
 _MIGRATES = ('ACTIVE', 'PAUSED')
@@ -55,7 +43,6 @@ _OPEN = ('accepted', 'queued', 'preparing', 'running', 'running (post-copy)',
          'pre-migrating', 'migrating', 'post-migrating', 'finished',
          'confirming', 'reverting')
 
-_Answer = ty.TypeVar('_Answer')
 # What a list of Nova has, its ID first.
 _Entry = ty.TypeVar('_Entry', bound=tuple[ty.Any, ...])
 
@@ -105,17 +92,6 @@ class Server(ty.NamedTuple):
     obstacles: tuple[str, ...]
 
 
-class Holdings(ty.NamedTuple):
-    """What is held of a resource provider.
-
-    :ivar inventory: of CPU units; None: it has none
-    :ivar held: resources by class, by consumer
-    """
-
-    inventory: differences.Inventory | None
-    held: Mapping[str, Mapping[str, int]]
-
-
 def connect(os_cloud: str | None) -> 'Cloud':
     """Connect with the credentials of the environment.
 
@@ -123,17 +99,22 @@ def connect(os_cloud: str | None) -> 'Cloud':
     :raises ManageError: when there are none
     """
     import openstack
-    return Cloud(_ask('Nova', lambda: openstack.connect(cloud=os_cloud)))
+    return Cloud(rest.ask('Nova', lambda: openstack.connect(cloud=os_cloud)))
 
 
 class Cloud:
-    """Asks Nova and Placement; whatever fails raises ManageError."""
+    """Asks Nova; whatever fails raises ManageError.
+
+    :ivar placement: its Placement
+    """
 
     def __init__(self, connection: ty.Any) -> None:
         """
         :param connection: openstack.connection.Connection
         """
+        self.placement = placement.Placement(connection)
         self._connection = connection
+        self._nova = rest.Service(connection, 'compute')
 
     def hosts(self) -> list[str]:
         """Hosts of all compute services, also of those that are down."""
@@ -169,11 +150,11 @@ class Cloud:
                              'that run are live-migrated')
         if found.task_state:
             obstacles.append(f'the server is busy: {found.task_state}')
-        nodes = self._get('compute', f'/servers/{found.id}/topology',
-                          _TOPOLOGY, lambda body: body['nodes'])
+        nodes = self._nova.get(f'/servers/{found.id}/topology', _TOPOLOGY,
+                               lambda body: body['nodes'])
         return Server(
             uuid=found.id, name=found.name, flavor=found.flavor,
-            host=found.compute_host, resources=self._held(found.id),
+            host=found.compute_host, resources=self.placement.held(found.id),
             has_topology=bool(nodes),
             obstacles=tuple(obstacles))
 
@@ -197,15 +178,9 @@ class Cloud:
 
     def server_now(self, uuid: str) -> differences.Server | None:
         """A server of any kind; None: there is none."""
-        def get() -> differences.Server | None:
-            from openstack import exceptions
-            answer = self._connection.compute.get(
-                f'/servers/{uuid}', microversion=_SERVERS)
-            if answer.status_code == _NOT_FOUND:
-                return None
-            exceptions.raise_from_response(answer)
-            return _placed_server(answer.json()['server'])
-        return _ask(_NAMES['compute'], get)
+        return self._nova.get_if_any(
+            f'/servers/{uuid}', _SERVERS,
+            lambda body: _placed_server(body['server']))
 
     def servers_now(self, uuids: Iterable[str]
                     ) -> Iterator[differences.Server | None]:
@@ -223,119 +198,28 @@ class Cloud:
                     one['uuid'], one['instance_uuid'],
                     _time(one['updated_at'] or one['created_at']))))
 
-    def holdings(self, providers: Iterable[str]
-                 ) -> Iterator[tuple[str, Holdings]]:
-        """What is held of resource providers, by UUID."""
-        wanted = list(providers)
-        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            yield from zip(wanted, pool.map(self._holdings, wanted),
-                           strict=True)
-
-    def set_claim(self, consumer: str, provider: str, amount_cu: int,
-                  is_right: Callable[[], bool]) -> str:
-        """Set the CPU units that a server holds of its host.
-
-        What else it holds stays.
-
-        :param is_right: asked once what it holds was read: a change after
-            that is a conflict
-        :returns: why it was not set; '': it was
-        """
-        path = f'/allocations/{consumer}'
-        for _ in range(_TRIES):
-            body = self._get('placement', path, _PLACEMENT, dict)
-            if not is_right():
-                return 'the server has changed meanwhile'
-            changed = self._get_changed(body, provider, amount_cu)
-            if changed is None:
-                return 'it holds nothing of its host any more'
-            refused = self._put(path, changed)
-            if refused is None:
-                return ''
-            if refused != _CONCURRENT:
-                return f'Placement has no room for its {amount_cu} CU'
-        return 'its claim is changed all the time: try again'
-
-    def offers(self, demand: demands.Demand
-               ) -> dict[str, demands.Provider]:
-        """The hosts that Placement offers for a demand, by UUID."""
-        def read(body: ty.Any) -> dict[str, demands.Provider]:
-            summaries = body['provider_summaries']
-            roots = {summaries[provider]['root_provider_uuid']
-                     for request in body['allocation_requests']
-                     for provider in request['allocations']}
-            return {root: demands.Provider.of_summary(summaries[root])
-                    for root in roots if root in summaries}
-        return self._get(
-            'placement', f'/allocation_candidates?{demand.query}', _PLACEMENT,
-            read)
-
-    def providers(self, uuids: Iterable[str]
-                  ) -> dict[str, demands.Provider]:
-        """The resource providers of some hosts, by UUID."""
-        wanted = [uuid for uuid in uuids if uuid]
-        with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(wanted, pool.map(self._provider, wanted),
-                            strict=True))
-
-    def remove_inventory(self, provider: str, name: str) -> None:
-        """Remove a resource class from a resource provider.
-
-        :raises ManageError: when servers hold some of it
-        """
-        path = f'/resource_providers/{provider}/inventories/{name}'
-        if not self._change('delete', path):
-            raise errors.ManageError(
-                f'servers hold {name} of resource provider {provider}: '
-                'migrate or delete them first')
-
-    def remove_traits(self, provider: str,
-                      select: Callable[[Iterable[str]], set[str]]
-                      ) -> list[str]:
-        """Remove traits from a resource provider.
-
-        :param select: finds them among all that it has
-        :returns: those that were removed, sorted
-        """
-        path = f'/resource_providers/{provider}/traits'
-        for _ in range(_TRIES):
-            traits, generation = self._get(
-                'placement', path, _PLACEMENT, lambda body: (
-                    set(body['traits']), body['resource_provider_generation']))
-            removed = select(traits)
-            # nova-compute may change its provider at the same time.
-            if not removed or self._change('put', path, json={
-                    'traits': sorted(traits - removed),
-                    'resource_provider_generation': generation}):
-                return sorted(removed)
-        raise errors.ManageError(
-            f'resource provider {provider} is changed all the time: try again')
-
-    def create_traits(self, names: Iterable[str]) -> None:
-        """Have Placement know some traits, which no host needs to have."""
-        known = self._get(
-            'placement', f'/traits?name=startswith:{host_stats.TRAIT}',
-            _PLACEMENT, lambda body: set(body['traits']))
-        for name in sorted(set(names) - known):
-            self._change('put', f'/traits/{name}')
-
     def change_flavor(self, flavor_id: str, set_specs: Mapping[str, str],
                       removed: Iterable[str]) -> None:
         """Change extra specs of a flavor; others stay."""
         path = f'/flavors/{urllib.parse.quote(flavor_id)}/os-extra_specs'
-        for key in removed:
-            self._change('delete', f'{path}/{urllib.parse.quote(key)}',
-                         'compute', _EXTRA_SPECS)
+        conflicts = [self._nova.change(
+            'delete', f'{path}/{urllib.parse.quote(key)}', _EXTRA_SPECS)
+            for key in removed]
         if set_specs:
-            self._change('post', path, 'compute', _EXTRA_SPECS,
-                         json={'extra_specs': dict(set_specs)})
+            conflicts.append(self._nova.change(
+                'post', path, _EXTRA_SPECS,
+                json={'extra_specs': dict(set_specs)}))
+        if any(conflicts):
+            raise errors.ManageError(
+                f'others change flavor {flavor_id} at the same time: try '
+                'again')
 
     def _services(self) -> list[Compute]:
         """All compute services, without their providers; at least one."""
         # NOTE: not by openstacksdk's list: its objects of a thousand services
         # take nearly half a second.
-        found = self._get(
-            'compute', f'/os-services?binary={_COMPUTE}', _HYPERVISORS,
+        found = self._nova.get(
+            f'/os-services?binary={_COMPUTE}', _HYPERVISORS,
             lambda body: [_service(one) for one in body['services']])
         if not found:
             raise errors.ManageError(
@@ -348,70 +232,6 @@ class Cloud:
             self._connection.compute.find_server(
                 name_or_id, all_projects=True)))
 
-    def _provider(self, uuid: str) -> demands.Provider:
-        path = f'/resource_providers/{uuid}'
-        inventories, usages, traits = (
-            self._get('placement', f'{path}/{name}', _PLACEMENT,
-                      operator.itemgetter(name))
-            for name in ('inventories', 'usages', 'traits'))
-        return demands.Provider(inventories, usages, frozenset(traits))
-
-    def _held(self, server_uuid: str) -> dict[str, int]:
-        def read(body: ty.Any) -> dict[str, int]:
-            held: dict[str, int] = {}
-            for allocation in body['allocations'].values():
-                for name, amount in allocation['resources'].items():
-                    held[name] = held.get(name, 0) + amount
-            return held
-        return self._get('placement', f'/allocations/{server_uuid}',
-                         _PLACEMENT, read)
-
-    def _holdings(self, provider: str) -> Holdings:
-        path = f'/resource_providers/{provider}'
-
-        def read(body: Mapping[str, ty.Any]) -> differences.Inventory | None:
-            found = body['inventories'].get(policy.RESOURCE_CLASS)
-            return None if found is None else differences.Inventory(
-                found['total'], found['reserved'], found['allocation_ratio'])
-        return Holdings(
-            self._get('placement', f'{path}/inventories', _PLACEMENT, read),
-            self._get('placement', f'{path}/allocations', _PLACEMENT,
-                      lambda body: {
-                          consumer: one['resources'] for consumer, one
-                          in body['allocations'].items()}))
-
-    @staticmethod
-    def _get_changed(body: Mapping[str, ty.Any], provider: str,
-                     amount_cu: int) -> dict[str, ty.Any] | None:
-        """What a consumer holds, with other units; None: nothing of it."""
-        resources = {uuid: dict(one['resources'])
-                     for uuid, one in body.get('allocations', {}).items()}
-        if provider not in resources:
-            return None
-        resources[provider].pop(policy.RESOURCE_CLASS, None)
-        if amount_cu:
-            resources[provider][policy.RESOURCE_CLASS] = amount_cu
-        return {
-            'allocations': {uuid: {'resources': amounts}
-                            for uuid, amounts in resources.items() if amounts},
-            **{name: body[name] for name in (
-                'project_id', 'user_id', 'consumer_generation')}}
-
-    def _put(self, path: str, body: Mapping[str, ty.Any]) -> str | None:
-        """Write to Placement.
-
-        :returns: the code of a conflict; None: it was written
-        """
-        def put() -> str | None:
-            from openstack import exceptions
-            answer = self._connection.placement.put(
-                path, microversion=_PLACEMENT, json=body)
-            if answer.status_code == _CONFLICT:
-                return str(answer.json()['errors'][0]['code'])
-            exceptions.raise_from_response(answer)
-            return None
-        return _ask(_NAMES['placement'], put)
-
     def _get_pages(self, name: str, path: str, version: str,
                    read: Callable[[ty.Any], _Entry],
                    most: int = _MOST) -> list[_Entry]:
@@ -423,8 +243,8 @@ class Cloud:
         """
         found: list[_Entry] = []
         marker = ''
-        while page := self._get(
-                'compute', f'{path}limit={_PAGE}{marker}', version,
+        while page := self._nova.get(
+                f'{path}limit={_PAGE}{marker}', version,
                 lambda body: [read(one) for one in body[name]]):
             found += page
             if len(found) > most:
@@ -432,37 +252,6 @@ class Cloud:
                     f'Nova has more than {most} {name}, or does not page')
             marker = f'&marker={urllib.parse.quote(page[-1][0])}'
         return found
-
-    def _get(self, service: str, path: str, version: str,
-             read: Callable[[ty.Any], _Answer]) -> _Answer:
-        """
-        :param read: reads the body of the answer
-        """
-        def get() -> _Answer:
-            from openstack import exceptions
-            answer = getattr(self._connection, service).get(
-                path, microversion=version)
-            exceptions.raise_from_response(answer)
-            return read(answer.json())
-        return _ask(_NAMES[service], get)
-
-    def _change(self, method: str, path: str, service: str = 'placement',
-                version: str = _PLACEMENT, **options: ty.Any) -> bool:
-        """Change something.
-
-        :param method: of HTTP, in lower case
-        :returns: False: it is in use, or is not any more as it was read
-        """
-        def change() -> bool:
-            from openstack import exceptions
-            answer = getattr(getattr(self._connection, service), method)(
-                path, microversion=version, **options)
-            if answer.status_code == _CONFLICT:
-                return False
-            exceptions.raise_from_response(answer)
-            return True
-        return _ask(_NAMES[service], change)
-
 
 def select(flavors: Iterable[Flavor],
            given: Collection[str]) -> list[Flavor]:
@@ -493,7 +282,7 @@ def _find(what: str, given: str, find: Callable[[], ty.Any]) -> ty.Any:
         except exceptions.DuplicateResource as error:
             raise errors.ManageError(f'several {what}s are called {given}: '
                                      'give the ID') from error
-    found = _ask('Nova', find_one)
+    found = rest.ask('Nova', find_one)
     if found is None:
         raise _missing(what, given)
     return found
@@ -566,28 +355,3 @@ def _service(one: Mapping[str, ty.Any]) -> Compute:
                          f'{f": {reason}" if reason else ""}')
     return Compute(one['host'], '', one['forced_down'] or one['state'] != 'up',
                    tuple(obstacles))
-
-
-def _ask(service: str, ask: Callable[[], _Answer]) -> _Answer:
-    """
-    :raises ManageError: when a service does not answer, or refuses
-    """
-    from keystoneauth1 import exceptions as keystone
-    from openstack import exceptions
-    try:
-        return ask()
-    except (keystone.ConnectionError, exceptions.NotSupported) as error:
-        # NOTE: openstacksdk calls a service that is down one of no supported
-        # version: it asks its versions first.
-        raise errors.ManageError(
-            f'{service} cannot be asked: {fanout.one_line(error)} (is it '
-            'running, and its endpoint in the catalog right?)') from error
-    except (exceptions.SDKException, keystone.ClientException) as error:
-        raise errors.ManageError(
-            f'{service} cannot be asked: {fanout.one_line(error)} '
-            '(administrator\'s credentials come from OS_* or --os-cloud)'
-        ) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise errors.ManageError(
-            f'the answer of {service} is not what its API documents'
-            ) from error

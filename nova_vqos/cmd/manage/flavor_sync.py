@@ -94,7 +94,7 @@ class SyncFlavors(command.ManageCommand, lister.Lister):
         if todo and not parsed_args.dry_run:
             # NOTE: Placement refuses a request with a trait that it does not
             # know, and no host may have these yet.
-            cloud.create_traits(host_stats.ASKED_TRAITS)
+            cloud.placement.create_traits(host_stats.ASKED_TRAITS)
             for flavor, change in todo:
                 cloud.change_flavor(flavor.flavor_id, change.set,
                                     change.removed)

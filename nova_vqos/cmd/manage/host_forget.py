@@ -43,7 +43,8 @@ class ForgetHost(command.ManageCommand, show.ShowOne):
             raise errors.ManageError(
                 f'Nova has no compute service {host} with a resource '
                 'provider: there is nothing to remove')
-        found = cloud.providers([compute.provider])[compute.provider]
+        placement = cloud.placement
+        found = placement.providers([compute.provider])[compute.provider]
         used_cu = found.usages.get(policy.RESOURCE_CLASS, 0)
         if used_cu:
             raise errors.ManageError(
@@ -53,8 +54,10 @@ class ForgetHost(command.ManageCommand, show.ShowOne):
         if not parsed_args.force:
             self._check_stopped(compute, has_units)
         if has_units:
-            cloud.remove_inventory(compute.provider, policy.RESOURCE_CLASS)
-        traits = cloud.remove_traits(compute.provider, host_stats.own_traits)
+            placement.remove_inventory(compute.provider,
+                                       policy.RESOURCE_CLASS)
+        traits = placement.remove_traits(compute.provider,
+                                         host_stats.own_traits)
         return zip(*(('host', host), ('provider', compute.provider),
                      ('units_removed', output.flag(has_units)),
                      ('traits_removed', output.texts(traits))), strict=True)

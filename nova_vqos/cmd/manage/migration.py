@@ -15,6 +15,7 @@ from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
+from nova_vqos.cmd.manage import placement as placements
 
 
 class Migration:
@@ -72,8 +73,8 @@ class Migration:
         return source and self._check.verdict(source).speed_cu
 
 
-def facts_of(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
-             demand: demands.Demand,
+def facts_of(placement: placements.Placement,
+             computes: Iterable[clouds.Compute], demand: demands.Demand,
              answers: Mapping[str, fanout.Answer[messages.Host]],
              providers: Mapping[str, demands.Provider] = {}
              ) -> list[checks.Facts]:
@@ -83,9 +84,9 @@ def facts_of(cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
     :param providers: that were read already, by UUID
     """
     hosts = {one.host: one for one in computes}
-    offered = cloud.offers(demand)
+    offered = placement.offers(demand)
     known = {**providers, **offered}
-    known |= cloud.providers(
+    known |= placement.providers(
         one.provider for one in hosts.values() if one.provider not in known)
     return [checks.Facts(
         hosts[host], hosts[host].provider in offered,

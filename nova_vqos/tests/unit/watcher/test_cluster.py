@@ -4,6 +4,7 @@
 from nova_vqos import policy
 from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand
+from nova_vqos.cmd.manage import placement
 from nova_vqos.watcher import balance
 from nova_vqos.watcher import cluster
 
@@ -41,15 +42,15 @@ class Placement:
         return {uuid: self._providers[uuid] for uuid in uuids}
 
     def holdings(self, uuids):
-        return [(uuid, cloud.Holdings(None, self._held[uuid]))
+        return [(uuid, placement.Holdings(None, self._held[uuid]))
                 for uuid in uuids]
 
 
 def test_hosts_and_servers():
     computes = [cloud.Compute(f'h{number}', f'p{number}', False, ())
                 for number in range(1, 5)]
-    placement = Placement()
-    found = cluster.read(placement, computes, {
+    known = Placement()
+    found = cluster.read(known, computes, {
         'one': ('h1', True), 'two': ('h1', False), 'arriving': ('h1', True),
         'stock': ('h3', True), 'closed': ('h4', True)})
     assert found.hosts == (
@@ -58,5 +59,5 @@ def test_hosts_and_servers():
     assert found.servers == (
         balance.Server('one', 'h1', 60, 1024),
         balance.Server('two', 'h1', 60, 512, may_move=False))
-    assert found.providers == placement.providers(
+    assert found.providers == known.providers(
         [one.provider for one in computes])

@@ -48,6 +48,7 @@ class Cloud:
     """Nova and Placement with the servers of one host, and room on others."""
 
     def __init__(self):
+        self.placement = self
         self.servers = {}
         self.hosts = {}
         self.asked = []
