@@ -12,7 +12,7 @@ extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
               'reno.sphinxext', 'sphinx.ext.graphviz',
               # Ours, see doc/ext.
               'host_names', 'log_lines', 'metric_families', 'navigation',
-              'profile_fields', 'program_help', 'rpc_methods']
+              'profile_fields', 'program_help', 'prose', 'rpc_methods']
 html_theme = 'openstackdocs'
 openstackdocs_auto_name = False
 # The theme's own guess goes by Git's tags alone.
@@ -28,12 +28,12 @@ highlight_language = 'none'
 html_theme_options = {'analytics_tracking_code': '', 'display_badge': False}
 templates_path = ['_templates']
 html_static_path = ['_static']
-html_css_files = ['nova_vqos.css']
+html_css_files = ['colours.css', 'nova_vqos.css']
 # What docstrings name is in the code, not in these pages.
 nitpick_ignore_regex = [('py:.*', '.*')]
 graphviz_output_format = 'svg'
-# One look for all diagrams: dark on light, whatever the page is shown on. The
-# font is a wide one, so that any other fits its boxes.
+# One look for all diagrams: dark on light, which colours.css turns round on
+# dark screens. The font is a wide one, so that any other fits its boxes.
 graphviz_dot_args = [
     '-Gbgcolor=white', '-Gfontname=DejaVu Sans,sans-serif', '-Gfontsize=11',
     '-Gpad=0.15', '-Gnodesep=0.35', '-Granksep=0.45', '-Gcolor=#8fa3b0',
