@@ -9,7 +9,8 @@ TOP=$(cd "$(dirname "$0")/.." && pwd)
 
 usage() {
     cat <<EOT
-usage: tools/demo.sh [--whole] [--json FILE] [--keep] [--cloud] [--embedded]
+usage: tools/demo.sh [--whole] [--json FILE] [--plot FILE] [--keep] [--cloud]
+                     [--embedded]
 
 Installs what it needs (packages of the distribution, as root or by sudo, and
 a virtual environment in .venv), makes an OpenStack with two hosts of unlike
@@ -20,6 +21,7 @@ promised and delivered figures, and removes the cloud again.
                of work that flavors declare, servers of several vCPUs, full
                hosts, migrations that are refused, bad flavors
   --json FILE  also write measurements and checks to FILE
+  --plot FILE  also draw promised and delivered speed to FILE, an .svg
   --keep       leave the cloud running, with the commands to use it
   --cloud      no demonstration: make the cloud, calibrate its hosts,
                deploy nova_vqos, and leave it running
@@ -32,6 +34,7 @@ EOT
 }
 
 json=()
+plot=()
 whole=()
 keep=
 cloud=
@@ -43,6 +46,10 @@ while [ $# -gt 0 ]; do
             [ $# -ge 2 ] || { usage >&2; exit 2; }
             # The story may run as another user, and elsewhere.
             json=(--json "$(realpath -m -- "$2")")
+            shift ;;
+        --plot)
+            [ $# -ge 2 ] || { usage >&2; exit 2; }
+            plot=(--plot "$(realpath -m -- "$2")")
             shift ;;
         --whole) whole=(--whole) ;;
         --keep) keep=1 ;;
@@ -61,6 +68,7 @@ done
 # run_embedded: the story in one process, as this user.
 run_embedded() {
     cd "$TOP"
+    [ ${#plot[@]} = 0 ] || say 'no plot: no speed is measured'
     exec "$VENV/bin/python" -m nova_vqos.tests.functional.embedded \
         ${json[@]+"${json[@]}"}
 }
@@ -118,4 +126,4 @@ fi
 passing=()
 [ -n "$keep" ] || passing=(--removed-next)
 lab demo ${whole[@]+"${whole[@]}"} ${json[@]+"${json[@]}"} \
-    ${passing[@]+"${passing[@]}"}
+    ${plot[@]+"${plot[@]}"} ${passing[@]+"${passing[@]}"}

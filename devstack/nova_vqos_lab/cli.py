@@ -3,11 +3,13 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+import importlib
 import math
 import os
 import random
 import signal
 import sys
+import types
 import typing as ty
 
 from nova_vqos_lab import cloud
@@ -18,6 +20,7 @@ from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import proof
+from nova_vqos_lab import results
 from nova_vqos_lab import services
 from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
@@ -95,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
         'units on it, and leave it running')
     one.add_argument('--json', metavar='FILE',
                      help='also write measurements and checks to FILE')
+    one.add_argument('--plot', metavar='FILE', type=_svg,
+                     help='also draw promised and delivered speed, as SVG, '
+                     'to FILE; needs matplotlib')
     one.add_argument('--whole', action='store_true',
                      help='with the chapters for those who want to know '
                      'everything: twice as long')
@@ -103,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
                      'fewer kinds of work, and leave host fast as the last '
                      'chapter needs it')
     one.set_defaults(function=_demo)
+    one = commands.add_parser(
+        'plot', help='draw what demo --json wrote, as demo --plot does; '
+        'needs matplotlib, and no cloud')
+    one.add_argument('results', metavar='JSON')
+    one.add_argument('plot', metavar='FILE', type=_svg,
+                     help='to write, as SVG')
+    one.set_defaults(function=_plot)
     one = commands.add_parser(
         'kinds', help='make the cloud anew, run programs that no host was '
         'calibrated by on both hosts, with stock Nova and at equal units, '
@@ -223,18 +236,29 @@ def _status(_options: argparse.Namespace, _rest: list[str]) -> int:
 
 
 def _demo(options: argparse.Namespace, _rest: list[str]) -> int:
+    # What it lacks it says before the minutes that the rest takes.
+    plotter = _module_of_plots('demo_plot') if options.plot else None
     with cloud.only_one():
         lab = cloud.Lab()
         lab.down()
-        results = story.run(lab, whole=options.whole,
-                            stays=not options.removed_next)
+        found = story.run(lab, whole=options.whole,
+                          stays=not options.removed_next)
         if options.json:
-            results.write(options.json)
-        process.say(results.table())
-        if results.ended and not options.removed_next:
+            found.write(options.json)
+        process.say(found.table())
+        if plotter is not None:
+            plotter.write(found.measurements, options.plot)
+        if found.ended and not options.removed_next:
             # The guides use it.
             tempest.prepare(lab)
-    return 0 if results.passed else 1
+    return 0 if found.passed else 1
+
+
+def _plot(options: argparse.Namespace, _rest: list[str]) -> int:
+    plotter = _module_of_plots('demo_plot')
+    plotter.write(results.read_measurements(options.results),
+                  options.plot)
+    return 0
 
 
 def _kinds(options: argparse.Namespace, _rest: list[str]) -> int:
@@ -248,19 +272,19 @@ def _prove(options: argparse.Namespace, _rest: list[str]) -> int:
     os.environ[counting.VARIABLE] = '1'
     os.environ[slowcpu.VARIABLE] = options.slow
     # What it lacks it says before the minutes that the rest takes.
-    draw = _plotter() if options.plot else None
+    plotter = _module_of_plots('proof_plot') if options.plot else None
     found = _show(options, lambda lab: proof.run(lab, options.cycles))
-    if draw is not None:
-        draw(found, options.plot)
+    if plotter is not None:
+        plotter.write(found, options.plot)
     return 0 if found.is_shown else 1
 
 
-def _plotter() -> Callable[[proof.Proof, str], None]:
+def _module_of_plots(name: str) -> types.ModuleType:
+    """:returns: a module of this package that needs matplotlib"""
     try:
-        from nova_vqos_lab import proof_plot
+        return importlib.import_module(f'nova_vqos_lab.{name}')
     except ImportError as error:
-        raise process.LabError(f'--plot needs matplotlib: {error}') from error
-    return proof_plot.write
+        raise process.LabError(f'plots need matplotlib: {error}') from error
 
 
 def _show(options: argparse.Namespace,

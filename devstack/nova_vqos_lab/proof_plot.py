@@ -8,14 +8,12 @@ from collections.abc import Sequence
 import itertools
 import typing as ty
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from nova_vqos_lab import plotting
 from nova_vqos_lab import visits
 
 _HOSTS = ('fast', 'slow')
-_COLOURS = {'fast': '#0b5cad', 'slow': '#a85a00'}
 _MARKERS = {'fast': 'o', 'slow': 's'}
 _WIDTH_IN, _HEIGHT_IN = 9, 4
 # Points of a row are spread over this part of it, evenly.
@@ -38,17 +36,10 @@ def write(found: Found, path: str) -> None:
 
     :param path: of an SVG file
     """
-    with matplotlib.rc_context({
-            'svg.fonttype': 'none', 'svg.hashsalt': 'proof',
-            'axes.spines.top': False, 'axes.spines.right': False,
-            'axes.grid': True, 'axes.grid.axis': 'x', 'axes.axisbelow': True,
-            'grid.color': '#d5dae0', 'figure.constrained_layout.use': True}):
-        figure = Figure((_WIDTH_IN, _HEIGHT_IN))
+    with plotting.svg(path, _WIDTH_IN, _HEIGHT_IN, 'proof') as figure:
         times, works = figure.subplots(1, 2, width_ratios=(3, 2))
         _draw_cpu_time(times, found)
         _draw_work(works, found)
-        # Dated by what it is committed with.
-        figure.savefig(path, format='svg', metadata={'Date': None})
 
 
 def _draw_cpu_time(axes: Axes, found: Found) -> None:
@@ -86,7 +77,7 @@ def _draw_rows(axes: Axes,
         heights = [row + _LANE * ((number * _GOLDEN) % 1 - 0.5)
                    for number in range(len(errors))]
         axes.plot([error * _PERCENT for error in errors], heights,
-                  _MARKERS[host], color=_COLOURS[host], markersize=3,
+                  _MARKERS[host], color=plotting.COLOURS[host], markersize=3,
                   alpha=0.6, linestyle='none')
     axes.set_yticks(range(len(rows)),
                     [f'{name} ({len(errors)})' for name, _, errors in rows])

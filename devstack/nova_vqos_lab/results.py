@@ -169,6 +169,20 @@ class Results:
         return f'{len(verdicts)} checks: {counts}'
 
 
+def read_measurements(path: str) -> list[Measurement]:
+    """:param path: of a file that Results.write wrote
+
+    :raises LabError: where it is no such file
+    """
+    try:
+        with open(path, encoding='utf-8') as stream:
+            return [Measurement(**one)
+                    for one in json.load(stream)['measurements']]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise process.LabError(f'{path}: not what demo --json writes: '
+                               f'{error}') from error
+
+
 def plus_minus(uncertainty: float) -> str:
     """:param uncertainty: half of an interval, relative; infinite: too little
         was measured for one
