@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import typing as ty
 
 from nova_vqos import policy
-from nova_vqos.cmd.manage import cloud as clouds
+from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand
 from nova_vqos.cmd.manage import placement as placements
 from nova_vqos.watcher import balance
@@ -26,7 +26,7 @@ class Cluster(ty.NamedTuple):
     providers: Mapping[str, demand.Provider]
 
 
-def read(placement: placements.Placement, computes: Iterable[clouds.Compute],
+def read(placement: placements.Placement, computes: Iterable[cloud.Compute],
          placed: Mapping[str, tuple[str, bool]]) -> Cluster:
     """Ask Placement what hosts have, and what servers hold of them.
 

@@ -12,7 +12,7 @@ from nova_vqos import policy
 from nova_vqos.agent import fanout
 from nova_vqos.agent import messages
 from nova_vqos.cmd.manage import checks
-from nova_vqos.cmd.manage import cloud as clouds
+from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import placement as placements
@@ -26,7 +26,7 @@ class Migration:
     :ivar demand: what it asks of Placement
     """
 
-    def __init__(self, server: clouds.Server, *, agent_max_age_s: int,
+    def __init__(self, server: cloud.Server, *, agent_max_age_s: int,
                  servers_without_units: str) -> None:
         """
         :param agent_max_age_s: see the option, as the next one
@@ -74,7 +74,7 @@ class Migration:
 
 
 def facts_of(placement: placements.Placement,
-             computes: Iterable[clouds.Compute], demand: demands.Demand,
+             computes: Iterable[cloud.Compute], demand: demands.Demand,
              answers: Mapping[str, fanout.Answer[messages.Host]],
              providers: Mapping[str, demands.Provider] = {}
              ) -> list[checks.Facts]:

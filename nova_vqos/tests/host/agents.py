@@ -87,8 +87,11 @@ class Agent:
 
     more = ''
 
-    def __init__(self, host, bus, **options):
-        """:param options: of its configuration, by name."""
+    def __init__(self, host, bus, environment=None, **options):
+        """
+        :param environment: variables on top of this process's own
+        :param options: of its configuration, by name
+        """
         self.host = host
         self._config = host.path('etc/nova-vqos/nova-vqos.conf')
         with open(self._config, 'w', encoding='utf-8') as stream:
@@ -103,7 +106,8 @@ class Agent:
         # The heartbeat of a killed agent would look like ours.
         if os.path.exists(self._state_path):
             os.unlink(self._state_path)
-        self.process = host.popen(self.argv, log=f'agent-{host.name}')
+        self.process = host.popen(self.argv, environment,
+                                  log=f'agent-{host.name}')
         self._log_start = os.path.getsize(self.process.log)
 
     @property
