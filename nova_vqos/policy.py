@@ -23,6 +23,11 @@ DD_BILLING_KEY = 'vqos:dd_billing'
 GUARANTEE_KEY = 'vqos:guarantee'
 WORK_KEY = 'vqos:work'
 PROJECT_CEILING_KEY = 'vqos:project_ceiling_cu'
+BURST_KEY = 'vqos:burst_cu'
+BURST_SECONDS_KEY = 'vqos:burst_seconds'
+
+#: How long a full balance lasts, at the most.
+MOST_BURST_SECONDS = 86_400
 
 #: The values of each of our keys; the first is the default.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -31,10 +36,15 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     DD_BILLING_KEY: ('off', 'account', 'charge'),
     GUARANTEE_KEY: ('off', 'preferred', 'required'),
 }
-KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY, PROJECT_CEILING_KEY)
-
-_NUMBER_EXPECTED = f'a whole number from 1 to {units.MAX_UNITS}'
-_MAX_DIGITS = len(str(units.MAX_UNITS))
+#: Our keys whose values are whole numbers from 1 on, and the largest.
+NUMBERS: Mapping[str, int] = {
+    UNITS_KEY: units.MAX_UNITS,
+    PROJECT_CEILING_KEY: units.MAX_UNITS,
+    BURST_KEY: units.MAX_UNITS,
+    BURST_SECONDS_KEY: MOST_BURST_SECONDS,
+}
+KEYS: tuple[str, ...] = (UNITS_KEY, *CHOICES, WORK_KEY,
+                         *list(NUMBERS)[1:])
 
 #: Other extra specs that contradict units, of any value.
 QUOTA_KEYS = ('quota:cpu_quota', 'quota:cpu_period', 'quota:cpu_shares')
@@ -79,6 +89,8 @@ class ServerPolicy(light_typing.NamedTuple):
         the mean of all kinds; auto: its own
     :ivar project_ceiling_cu: CU that the servers of its project with a ceiling
         share on each host; None: it has none
+    :ivar burst_cu: CU of the whole server while it bursts; None: it does not
+    :ivar burst_seconds: how long it can do so with all that it may save
     """
 
     vcpus: int
@@ -89,6 +101,8 @@ class ServerPolicy(light_typing.NamedTuple):
     guarantee: str = 'off'
     work: str = ''
     project_ceiling_cu: int | None = None
+    burst_cu: int | None = None
+    burst_seconds: int | None = None
 
     @property
     def mix(self) -> works.Mix | None:
@@ -124,8 +138,10 @@ class ServerPolicy(light_typing.NamedTuple):
                  DD_BILLING_KEY: data.get('dd_billing'),
                  GUARANTEE_KEY: data.get('guarantee'),
                  WORK_KEY: data.get('work') or None,
-                 PROJECT_CEILING_KEY: data.get('project_ceiling_cu')}
-        for key in UNITS_KEY, PROJECT_CEILING_KEY:
+                 PROJECT_CEILING_KEY: data.get('project_ceiling_cu'),
+                 BURST_KEY: data.get('burst_cu'),
+                 BURST_SECONDS_KEY: data.get('burst_seconds')}
+        for key in NUMBERS:
             if isinstance(specs[key], int):
                 specs[key] = str(specs[key])
         # NOTE: without units a key must be absent, or have its default.
@@ -141,7 +157,7 @@ class ServerPolicy(light_typing.NamedTuple):
 
 
 # Fields that the first receivers of policies do not know.
-_LATER_FIELDS = ('work', 'project_ceiling_cu')
+_LATER_FIELDS = ('work', 'project_ceiling_cu', 'burst_cu', 'burst_seconds')
 
 
 def check_value(key: str, value: object) -> None:
@@ -149,8 +165,8 @@ def check_value(key: str, value: object) -> None:
 
     :raises PolicyError: when it is our key, and invalid or unknown
     """
-    if key in {UNITS_KEY, PROJECT_CEILING_KEY}:
-        _parse_cu(key, value)
+    if key in NUMBERS:
+        _parse_number(key, value)
     elif key in CHOICES:
         _parse_choice(key, value)
     elif key == WORK_KEY:
@@ -183,13 +199,16 @@ def parse(extra_specs: Mapping[str, str], vcpus: int,
     vcpus = _checked_vcpus(vcpus)
     policy = ServerPolicy(
         vcpus=vcpus,
-        units=_optional_cu(extra_specs, UNITS_KEY),
+        units=_optional_number(extra_specs, UNITS_KEY),
         cap=_choice(extra_specs, CAP_KEY),
         quantum_class=_choice(extra_specs, QUANTUM_CLASS_KEY),
         dd_billing=_choice(extra_specs, DD_BILLING_KEY),
         guarantee=_choice(extra_specs, GUARANTEE_KEY),
         work=extra_specs.get(WORK_KEY, ''),
-        project_ceiling_cu=_optional_cu(extra_specs, PROJECT_CEILING_KEY))
+        project_ceiling_cu=_optional_number(extra_specs,
+                                            PROJECT_CEILING_KEY),
+        burst_cu=_optional_number(extra_specs, BURST_KEY),
+        burst_seconds=_optional_number(extra_specs, BURST_SECONDS_KEY))
     if policy.units is None:
         _check_without_units(extra_specs, policy)
     else:
@@ -237,6 +256,11 @@ def _check_without_units(extra_specs: Mapping[str, str],
         raise PolicyError(
             PROJECT_CEILING_KEY, policy.project_ceiling_cu,
             f'left out of a flavor without {UNITS_KEY}, whose sum it bounds')
+    for key in BURST_KEY, BURST_SECONDS_KEY:
+        if key in extra_specs:
+            raise PolicyError(
+                key, extra_specs[key], f'left out of a flavor without '
+                f'{UNITS_KEY}, which it saves')
 
 
 def _check_with_units(extra_specs: Mapping[str, str],
@@ -246,6 +270,7 @@ def _check_with_units(extra_specs: Mapping[str, str],
             UNITS_KEY, policy.units,
             f'at least 1 for each of the {policy.vcpus} vCPUs')
     _check_ceiling(policy)
+    _check_burst(policy)
     for key in QUOTA_KEYS:
         if key in extra_specs:
             raise PolicyError(key, extra_specs[key], 'left out of a flavor '
@@ -281,6 +306,38 @@ def _check_ceiling(policy: ServerPolicy) -> None:
             f'{PROJECT_CEILING_KEY}: what is reserved is not limited')
 
 
+def _check_burst(policy: ServerPolicy) -> None:
+    burst_cu = policy.burst_cu
+    if burst_cu is None or policy.burst_seconds is None:
+        if burst_cu is not None or policy.burst_seconds is not None:
+            missing, given, value = (
+                (BURST_SECONDS_KEY, BURST_KEY, burst_cu)
+                if policy.burst_seconds is None else
+                (BURST_KEY, BURST_SECONDS_KEY, policy.burst_seconds))
+            raise PolicyError(given, value,
+                              f'left out of a flavor without {missing}')
+        return
+    if policy.units is None or burst_cu <= policy.units:
+        raise PolicyError(
+            BURST_KEY, burst_cu,
+            f'more than the {policy.units} CU of {UNITS_KEY}')
+    for key, choice, allowed, why in (
+            (CAP_KEY, policy.cap, ('hard',),
+             'a floor bounds nothing from above'),
+            (GUARANTEE_KEY, policy.guarantee, ('off',),
+             'what is reserved is not limited'),
+            (DD_BILLING_KEY, policy.dd_billing, ('off', 'account'),
+             'a charged server has less than its units, not more')):
+        if choice not in allowed:
+            raise PolicyError(key, choice, f'{" or ".join(allowed)} in a '
+                              f'flavor with {BURST_KEY}: {why}')
+    if policy.project_ceiling_cu is not None:
+        raise PolicyError(
+            PROJECT_CEILING_KEY, policy.project_ceiling_cu,
+            f'left out of a flavor with {BURST_KEY}: none of its servers may '
+            'use more than its units')
+
+
 def _check_image(numa_topology: 'ty.Any') -> None:
     for cell in numa_topology.cells if numa_topology is not None else ():
         if cell.cpu_policy in DEDICATED_POLICIES:
@@ -291,21 +348,20 @@ def _check_image(numa_topology: 'ty.Any') -> None:
                 'sold in units')
 
 
-def _optional_cu(extra_specs: Mapping[str, str], key: str) -> int | None:
-    return _parse_cu(key, extra_specs[key]) if key in extra_specs else None
+def _optional_number(extra_specs: Mapping[str, str], key: str) -> int | None:
+    return (_parse_number(key, extra_specs[key]) if key in extra_specs
+            else None)
 
 
-def _parse_cu(key: str, value: object) -> int:
+def _parse_number(key: str, value: object) -> int:
+    most = NUMBERS[key]
     # NOTE: not int() alone: it accepts ' 60 ', '6_0', '+60' and other scripts'
     # digits, unlike Placement and other readers of the flavor.
     if (not isinstance(value, str) or not value.isascii()
             or not value.isdecimal() or value.startswith('0')
-            or len(value) > _MAX_DIGITS):
-        raise PolicyError(key, value, _NUMBER_EXPECTED)
-    number = int(value)
-    if number > units.MAX_UNITS:
-        raise PolicyError(key, value, _NUMBER_EXPECTED)
-    return number
+            or len(value) > len(str(most)) or int(value) > most):
+        raise PolicyError(key, value, f'a whole number from 1 to {most}')
+    return int(value)
 
 
 def _choice(extra_specs: Mapping[str, str], key: str) -> str:

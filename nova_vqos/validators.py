@@ -91,6 +91,22 @@ def register():
                 'ceilings accept such servers.'),
             value={'type': int, 'min': 1, 'max': units.MAX_UNITS},
         ),
+        PolicyValidator(
+            name=policy.BURST_KEY,
+            description=(
+                'CPU units that the whole server has while it bursts: more '
+                'than its own. It spends what it saved when it used less. '
+                'Only with vqos:burst_seconds, and only where the host has '
+                'room.'),
+            value={'type': int, 'min': 1, 'max': units.MAX_UNITS},
+        ),
+        PolicyValidator(
+            name=policy.BURST_SECONDS_KEY,
+            description=(
+                'Seconds for which a server that saved all that it may can '
+                'run at vqos:burst_cu.'),
+            value={'type': int, 'min': 1, 'max': policy.MOST_BURST_SECONDS},
+        ),
         # All other names below vqos: are refused here rather than by Nova,
         # whose text does not say which names there are.
         PolicyValidator(

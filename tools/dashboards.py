@@ -273,12 +273,14 @@ SERVER = (
          '1: its I/O is more than its units can pay for'),
     Panel('Promised against delivered',
           'What it was promised, what it is left of that while it pays for '
-          "its I/O or shares its project's ceiling, and what its vCPUs use",
+          "its I/O or shares its project's ceiling, what it may burst at, and "
+          'what its vCPUs use',
           CU, (
               (f'max(nova_vqos_server_entitled_cpu_units{_S})', 'promised'),
               (f'min(nova_vqos_server_limit_cpu_units{_S})', 'limit'),
               (f'min(nova_vqos_server_ceiling_left_cpu_units{_S})',
                'left by the ceiling'),
+              (f'max(nova_vqos_server_burst_left_cpu_units{_S})', 'in bursts'),
               ('sum(rate(nova_vqos_server_vcpu_cpu_unit_seconds_total'
                f'{_S}[$__rate_interval]))', 'delivered'),
               (f'sum(nova_vqos_server_rolling_4h_cpu_units{_S})',
@@ -299,6 +301,9 @@ SERVER = (
         (f'sum(nova_vqos_server_debt_cpu_unit_seconds{_S})', 'owed'),
         ('sum(increase(nova_vqos_server_written_off_cpu_unit_seconds_total'
          f'{_S}[1h]))', 'written off in an hour'))),
+    Panel('Savings', 'Units that it saved for bursts; below 0: it overspent',
+          CU_S, ((f'sum(nova_vqos_server_saved_cpu_unit_seconds{_S})',
+                  'saved'),)),
     Panel('Memory of the emulator',
           "What of the host's memory it has beyond the guest's RAM: at least "
           'and at most', BYTES, (

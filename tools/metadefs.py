@@ -24,6 +24,8 @@ TITLES = {
     policy.DD_BILLING_KEY: 'Billing of I/O',
     policy.GUARANTEE_KEY: 'Guarantee', policy.WORK_KEY: 'Kind of work',
     policy.PROJECT_CEILING_KEY: 'Ceiling of a project',
+    policy.BURST_KEY: 'Units while it bursts',
+    policy.BURST_SECONDS_KEY: 'Seconds of a full balance',
 }
 _TYPES = {int: 'integer', str: 'string'}
 # NOTE: Horizon proposes the default, and then insists on a value. Of a text

@@ -35,6 +35,10 @@ class ExtraSpecs(described.Described):
             f'up to {work.MOST_WEIGHT}')
         values[policy.PROJECT_CEILING_KEY] = (
             f'``{policy.UNITS_KEY}`` to {units.MAX_UNITS}')
+        values[policy.BURST_KEY] = (
+            f'above ``{policy.UNITS_KEY}``, to {units.MAX_UNITS}')
+        values[policy.BURST_SECONDS_KEY] = (
+            f'1 to {policy.MOST_BURST_SECONDS}')
         return {key: (values[key],) for key in policy.KEYS}
 
 

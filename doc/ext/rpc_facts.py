@@ -46,7 +46,9 @@ def _cast_by(name):
         method = getattr(rpcapi.AgentAPI(None), name)
     client = made.return_value
     parameters = inspect.signature(method).parameters
-    method(**{each: mock.MagicMock() for each in parameters})
+    # What a server that bursts needs came later than the method.
+    method(**{each: mock.MagicMock() for each in parameters
+              if each != 'most_saved_cu_us'})
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
     how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'

@@ -40,6 +40,8 @@ from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
+from nova_vqos.agent.burst import controller as bursts
+from nova_vqos.agent.caps import burst_shares
 from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.ceiling import controller as ceilings
@@ -167,9 +169,14 @@ class Loop:
             biller, known, job('Billing', '_billing'), io_limits,
             self._disk_limits, lambda: self._compute.sources)
         shares = ceiling_shares.Shares(known)
+        times_units = burst_shares.BurstShares(known)
         self._caps = caps.CapsController(
             hypervisor, known, self._jobs, self._informer, io_limits, shares,
-            self._executor, clock)
+            times_units, self._executor, clock)
+        self._bursts = bursts.BurstController(
+            hypervisor, known, job('Reading of CPU time for bursts',
+                                   '_bursts'), self._caps, self._billing,
+            times_units)
         self._ceilings = ceilings.CeilingController(
             hypervisor, known, job('Reading of CPU time for ceilings',
                                    '_ceilings'), self._caps, shares)
@@ -193,7 +200,7 @@ class Loop:
         # follows from these comes after.
         self._before: tuple[controller.Controller, ...] = (
             self._overrides, self._corrections, self._guarantees,
-            self._ceilings)
+            self._ceilings, self._bursts)
         self._after: tuple[controller.Controller, ...] = (
             self._caps, self._billing, self._disk_limits, self._quantum,
             self._sampler)
@@ -412,6 +419,7 @@ class Loop:
         self._informer.refresh(server, now_s)
         self._corrections.reconcile(server, now_s, terms)
         self._ceilings.reconcile(server)
+        self._bursts.reconcile(server)
         self._caps.reconcile(server, now_s, terms)
         self._guarantees.reconcile(server, now_s, terms)
         self._billing.reconcile(server, now_s, terms)
@@ -531,6 +539,7 @@ class Loop:
             self._disk_limits.state(server),
             self._quantum.state(server), self._guarantees.state(server),
             self._corrections.message(server), self._ceilings.message(server),
+            self._bursts.message(server),
             self._sampler.history(server), self._sampler.clocks(now_s),
             self._profiles.profile,
             now_s, self._failed_fields[server])
@@ -566,6 +575,8 @@ class Loop:
             quantum_classes=status.quantum_classes,
             quantum=self._quantum.pools, guarantee=self._guarantees.host,
             project_ceilings=self._ceilings.host,
+            burst_room_cu=self._bursts.room_cu,
+            keeps_bursts=self._bursts.is_on,
             pushed_generation=policy_override.generation_of(
                 self._overrides.overrides),
             ticks=self._ticks, errors=self._errors + sum(

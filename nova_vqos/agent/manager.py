@@ -79,7 +79,7 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
 
 
 class AgentManager:
-    """The RPC endpoint of a host's agent, version 1.6."""
+    """The RPC endpoint of a host's agent, version 1.7."""
 
     target = oslo_messaging.Target(version=rpcapi.VERSION)
 
@@ -239,7 +239,8 @@ class AgentManager:
     @_checked
     def claim_ledger(self, _context: object, server_uuid: object,
                      host: object, claimed_at: object, nonce: object = None,
-                     most_debt_cu_us: object = account.MOST) -> None:
+                     most_debt_cu_us: object = account.MOST,
+                     most_saved_cu_us: object = 0) -> None:
         """Hand the account of a server over that runs on another host now.
 
         Not before it has ended here. A claim that was replayed by a queue,
@@ -248,6 +249,8 @@ class AgentManager:
         :param nonce: goes back with the answer; missing: to an agent of a
             version before 1.6
         :param most_debt_cu_us: above which that host writes debt off
+        :param most_saved_cu_us: that the server may save there; missing: it
+            does not burst there
         :raises InvalidArgument: when an argument is not what it has to be
         """
         checked = _uuid(server_uuid)
@@ -259,7 +262,8 @@ class AgentManager:
             raise rpcapi.InvalidArgument('claimed_at must be a time')
         claim = transfer.Claim(
             checked, claimant, '' if nonce is None else _nonce(nonce),
-            account.check_amount(most_debt_cu_us, 'most_debt_cu_us'))
+            account.check_amount(most_debt_cu_us, 'most_debt_cu_us'),
+            account.check_amount(most_saved_cu_us, 'most_saved_cu_us'))
         if self._transfer is not None:
             self._transfer.receive_claim(claim, claimed_at)
 

@@ -163,6 +163,9 @@ class LoopReport:
     :ivar quantum: None: there was no round yet
     :ivar guarantee: None: the host guarantees no speed
     :ivar project_ceilings: that servers share here; None: the agent keeps none
+    :ivar burst_room_cu: what servers that burst may use here beyond their
+        units; None: none can burst here, or none wants to
+    :ivar keeps_bursts: whether servers can burst here
     :ivar pushed_generation: of the newest push; 0: there was none
     :ivar ticks: since the agent started, as all numbers below
     :ivar writes: of caps
@@ -200,6 +203,8 @@ class LoopReport:
     quantum: Pools | None = None
     guarantee: HostGuarantee | None = None
     project_ceilings: tuple[ProjectCeiling, ...] | None = None
+    burst_room_cu: float | None = None
+    keeps_bursts: bool = False
     pushed_generation: int = 0
     ticks: int
     writes: int
@@ -339,6 +344,8 @@ class Bill:
     :ivar stored: whether accounts can be written to the ledger
     :ivar rolling_4h: mean use on this host in the last four hours; None: not
         known
+    :ivar saved_cu_s: what it used less than its units, for bursts; below 0: it
+        overspent; None: its flavor has no bursts
     """
 
     server_uuid: str = ''
@@ -358,6 +365,8 @@ class Bill:
     inherited: bool = False
     stored: bool = True
     rolling_4h: rolling.Mean | None = None
+    saved_cu_s: float | None = dataclasses.field(
+        default=None, metadata=primitives.OMIT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,13 +498,31 @@ class ServerCeiling:
     servers: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """What a server saved, and what it may use beyond its units.
+
+    :ivar burst_cu: of its flavor
+    :ivar left_cu: what it may use now: its units, while it does not burst
+    :ivar saved_cu_s: below 0: it overspent; None: not known
+    :ivar most_saved_cu_s: that it may save
+    :ivar problem: why it cannot burst; '': it can, once it has saved enough
+    """
+
+    burst_cu: int
+    left_cu: float
+    saved_cu_s: float | None
+    most_saved_cu_s: float
+    problem: str = ''
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recap:
     """The last time that a cap was set.
 
     :ivar reason: the server's origin, for its first cap here; else flavor,
-        profile, pcpus, vcpus, correction, lifted, debt, ceiling, tampered,
-        released or other
+        profile, pcpus, vcpus, correction, lifted, debt, ceiling, burst,
+        tampered, released or other
     :ivar wrong_ms: for how long another cap was in force before, at the most;
         None: unknown
     """
@@ -529,6 +556,7 @@ class Server:
     :ivar guarantee: None: its flavor asks for none, and nothing is reserved
     :ivar correction: None: its flavor asks for none
     :ivar ceiling: None: its flavor has none
+    :ivar burst: likewise
     :ivar disk_limit: None: its disks are not held back
     :ivar coefficient: of the slowest pCPU that it may run on, by its kind of
         work, as corrected
@@ -568,6 +596,7 @@ class Server:
     guarantee: Guarantee | None = None
     correction: Correction | None = None
     ceiling: ServerCeiling | None = None
+    burst: Burst | None = None
     last_recap: Recap | None = None
 
 

@@ -78,16 +78,17 @@ class Outbox:
         self._notify = notify
 
     def claim(self, server_uuid: str, nonce: str, most_debt_cu_us: int,
-              source: str) -> None:
+              source: str, most_saved_cu_us: int = 0) -> None:
         """Claim the account of a server that is here now.
 
         :param source: the host that it came from; '': all hosts are asked
+        :param most_saved_cu_us: that the server may save
         """
         api = self._api
         if api is not None:
             self._put(lambda: api.claim_ledger(
                 server_uuid, self._host, self._utc(), nonce, most_debt_cu_us,
-                source))
+                source, most_saved_cu_us))
 
     def hand_over(self, host: str, statement: account.Statement, nonce: str,
                   *, is_copy: bool) -> None:

@@ -46,6 +46,7 @@ class ServerView(ty.NamedTuple):
     guarantee: guarantees.GuaranteeState
     correction: messages.Correction | None
     ceiling: messages.ServerCeiling | None
+    burst: messages.Burst | None
     history: usage_history.History
     clocks: base.Clocks
     profile: model.Profile | None
@@ -284,6 +285,7 @@ _FIELDS: Mapping[str, _Field] = {
                                                      _clock(view)),
     'correction': lambda view: view.correction,
     'ceiling': lambda view: view.ceiling,
+    'burst': lambda view: view.burst,
     'last_recap': _last_recap,
 }
 

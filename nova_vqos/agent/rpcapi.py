@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 # ('openstack').
 EXCHANGE = 'nova_vqos'
 TOPIC = 'vqos-agent'
-VERSION = '1.6'
+VERSION = '1.7'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
@@ -178,7 +178,7 @@ class AgentAPI:
 
     def claim_ledger(self, server_uuid: str, host: str, claimed_at: float,
                      nonce: str, most_debt_cu_us: int,
-                     source: str = '') -> None:
+                     source: str = '', most_saved_cu_us: int = 0) -> None:
         """Ask for the account of a server that runs here now.
 
         :param host: CONF.host of the caller
@@ -186,14 +186,19 @@ class AgentAPI:
         :param nonce: by which the answer is known
         :param most_debt_cu_us: above which debt is written off here
         :param source: CONF.host of the agent that is asked; '': all are
+        :param most_saved_cu_us: that the server may save here; 0: it does not
+            burst, and agents of version 1.6 answer as well
         :raises oslo_messaging.MessagingException: when the bus is down
         """
+        savings = ({'most_saved_cu_us': most_saved_cu_us} if most_saved_cu_us
+                   else {})
         self._client.prepare(
-            fanout=not source or None, server=source or None, version='1.6'
+            fanout=not source or None, server=source or None,
+            version='1.7' if savings else '1.6'
         ).cast(
             {}, 'claim_ledger', server_uuid=server_uuid, host=host,
             claimed_at=claimed_at, nonce=nonce,
-            most_debt_cu_us=most_debt_cu_us)
+            most_debt_cu_us=most_debt_cu_us, **savings)
 
     def hand_over(self, host: str, statement: account.Statement, nonce: str,
                   *, is_copy: bool) -> None:

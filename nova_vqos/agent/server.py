@@ -178,8 +178,8 @@ class Server:
     def policy_sources(self) -> dict[str, str]:
         """Where each field of the policy comes from: flavor or pushed."""
         source = 'flavor' if self.applied is None else 'pushed'
-        return {**dict.fromkeys(('units', 'cap', 'work', 'project_ceiling_cu'),
-                                'flavor'),
+        return {**dict.fromkeys(('units', 'cap', 'work', 'project_ceiling_cu',
+                                 'burst_cu', 'burst_seconds'), 'flavor'),
                 **dict.fromkeys(policy_override.FOLLOWED, source)}
 
     def coefficient(self, profile: model.Profile) -> float:

@@ -36,6 +36,9 @@ _MOST_AHEAD_S = 86_400
 # Debt comes from use alone, but it is kept as a float meanwhile.
 _ROUNDING_CU_US = _CU_US_PER_CU_S
 
+# A field of a statement that need not be there.
+_SAVED = 'saved_cu_us'
+
 _HOST_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._@:-]{0,254}')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
@@ -79,6 +82,7 @@ class Statement:
     :ivar sequence: of two statements of a server the one with the higher
         sequence is later, and includes the other
     :ivar total_cu_us: usage by component, on all hosts
+    :ivar saved_cu_us: see :class:`Account`
     """
 
     server_uuid: str
@@ -86,12 +90,18 @@ class Statement:
     total_cu_us: Mapping[str, int]
     debt_cu_us: int
     written_off_cu_us: int
+    saved_cu_us: int = 0
 
     def to_dict(self) -> dict[str, ty.Any]:
         """Primitives only, fit for a message."""
-        return {**{field.name: getattr(self, field.name)
-                   for field in dataclasses.fields(self)},
-                'total_cu_us': dict(self.total_cu_us)}
+        found = {**{field.name: getattr(self, field.name)
+                    for field in dataclasses.fields(self)},
+                 'total_cu_us': dict(self.total_cu_us)}
+        # NOTE: an agent before 1.7 refuses a field that it does not know, and
+        # asks for no savings.
+        if not self.saved_cu_us:
+            del found[_SAVED]
+        return found
 
     @classmethod
     def from_dict(cls, data: object) -> 'Statement':
@@ -100,7 +110,8 @@ class Statement:
         :raises StatementInvalid: when the input is invalid
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(data, Mapping) or set(data) != names:
+        if not isinstance(data, Mapping) or (
+                set(data) | {_SAVED}) != names:
             raise StatementInvalid(
                 f'it must be a mapping with {", ".join(sorted(names))}')
         uuid = data['server_uuid']
@@ -109,6 +120,7 @@ class Statement:
         return cls(
             server_uuid=uuid,
             total_cu_us=amounts(data['total_cu_us']),
+            saved_cu_us=check_balance(data.get(_SAVED, 0), _SAVED),
             **{name: check_amount(data[name], name) for name in (
                 'sequence', 'debt_cu_us', 'written_off_cu_us')})
 
@@ -140,6 +152,8 @@ class Account:
     :ivar own_cu_us: usage on this host by component, not yet transferred
     :ivar debt_cu_us: to be paid out of the server's entitlement
     :ivar written_off_cu_us: debt that will not be paid
+    :ivar saved_cu_us: what it used less than its units, for bursts; below 0:
+        it overspent
     :ivar inherited: statement of the previous host; included in all totals but
         own_cu_us
     :ivar sequence: of the last statement that was sent or received, or one
@@ -158,6 +172,7 @@ class Account:
     sequence: int = 0
     handed_to: str = ''
     baseline: usage.Usage | None = None
+    saved_cu_us: int = 0
 
     @property
     def total_cu_us(self) -> dict[str, int]:
@@ -198,7 +213,8 @@ class Account:
         return Account(
             self.server_uuid, debt_cu_us=self.debt_cu_us,
             written_off_cu_us=self.written_off_cu_us,
-            inherited=self.statement(), sequence=self.sequence).awaiting()
+            inherited=self.statement(), sequence=self.sequence,
+            saved_cu_us=self.saved_cu_us).awaiting()
 
     def awaiting(self) -> 'Account':
         """The account while a later one of another host is awaited."""
@@ -228,14 +244,18 @@ class Account:
                               later.debt_cu_us),
             written_off_cu_us=_moved(
                 self.written_off_cu_us, inherited.written_off_cu_us,
-                later.written_off_cu_us)).with_statement(inherited)
+                later.written_off_cu_us),
+            saved_cu_us=self.saved_cu_us - inherited.saved_cu_us
+            + later.saved_cu_us).with_statement(inherited)
 
     def objection(self, statement: Statement, most_debt_cu_us: int,
-                  now_s: float) -> str:
+                  now_s: float,
+                  savings_cu_us: tuple[int, int] = (0, 0)) -> str:
         """Why a statement cannot be true; '': it can.
 
         :param most_debt_cu_us: above which this host writes debt off
         :param now_s: UTC in seconds
+        :param savings_cu_us: the least and the most that its flavor allows
         """
         used_cu_us, before = statement.total_cu_us, self.inherited
         if statement.sequence > now_s + _MOST_AHEAD_S:
@@ -245,6 +265,11 @@ class Account:
         if statement.debt_cu_us > most_debt_cu_us:
             return (f'its debt of {cu_s(statement.debt_cu_us):.0f} CU seconds '
                     f'is above the ceiling of {cu_s(most_debt_cu_us):.0f}')
+        least_cu_us, most_cu_us = savings_cu_us
+        if not least_cu_us <= statement.saved_cu_us <= most_cu_us:
+            return (f'its savings of {cu_s(statement.saved_cu_us):.0f} CU '
+                    f'seconds are not from {cu_s(least_cu_us):.0f} to '
+                    f'{cu_s(most_cu_us):.0f}')
         if (statement.debt_cu_us + statement.written_off_cu_us
                 > sum(used_cu_us.values()) + _ROUNDING_CU_US):
             return 'it has more debt than use'
@@ -274,7 +299,9 @@ class Account:
                               statement.debt_cu_us),
             written_off_cu_us=_moved(
                 self.written_off_cu_us, before.written_off_cu_us,
-                statement.written_off_cu_us))
+                statement.written_off_cu_us),
+            saved_cu_us=self.saved_cu_us - before.saved_cu_us
+            + statement.saved_cu_us)
 
     def handed_over(self, host: str, now_s: float) -> 'Account':
         """The account after its transfer to a host, see :meth:`statement`.
@@ -292,16 +319,20 @@ class Account:
             self, handed_to=host, baseline=None,
             sequence=max(self.sequence + 1, int(now_s)))
 
-    def statement(self, most_debt_cu_us: int = MOST) -> Statement:
+    def statement(self, most_debt_cu_us: int = MOST,
+                  most_saved_cu_us: int = MOST) -> Statement:
         """The account as sent to another host.
 
         :param most_debt_cu_us: above which that host writes debt off, as
             where the server has fewer units there: the rest is written off
+        :param most_saved_cu_us: that the server may save there; 0: it does
+            not burst there, or that host does not know of it
         """
         debt_cu_us = min(self.debt_cu_us, most_debt_cu_us)
         return Statement(
             self.server_uuid, self.sequence, self.total_cu_us, debt_cu_us,
-            self.written_off_cu_us + self.debt_cu_us - debt_cu_us)
+            self.written_off_cu_us + self.debt_cu_us - debt_cu_us,
+            min(self.saved_cu_us, most_saved_cu_us) if most_saved_cu_us else 0)
 
 
 def amounts(data: object) -> dict[str, int]:
@@ -339,4 +370,16 @@ def check_amount(value: object, name: str) -> int:
             or not 0 <= value <= MOST):
         raise StatementInvalid(
             f'{name} must be a whole number from 0 to {MOST}')
+    return value
+
+
+def check_balance(value: object, name: str) -> int:
+    """An amount that may be below 0, from untrusted input.
+
+    :raises StatementInvalid: when the input is invalid
+    """
+    if (isinstance(value, bool) or not isinstance(value, int)
+            or not -MOST <= value <= MOST):
+        raise StatementInvalid(
+            f'{name} must be a whole number from {-MOST} to {MOST}')
     return value

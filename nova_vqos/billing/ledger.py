@@ -30,7 +30,11 @@ SCHEMA = 1
 
 _AMOUNTS = tuple(f'{name}_cu_us' for name in meter.COMPONENTS)
 _COLUMNS = ('server_uuid', *_AMOUNTS, 'debt_cu_us', 'written_off_cu_us',
-            'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at')
+            'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at',
+            'saved_cu_us')
+# NOTE: it came later. An agent from before it leaves it alone, and writes its
+# default: so both use one schema.
+_SAVED = 'saved_cu_us INTEGER NOT NULL DEFAULT 0'
 _CREATE = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS servers (
@@ -42,7 +46,8 @@ CREATE TABLE IF NOT EXISTS servers (
     handed_to TEXT NOT NULL,
     inherited TEXT,
     baseline TEXT,
-    updated_at TEXT NOT NULL
+    updated_at TEXT NOT NULL,
+    {_SAVED}
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_age ON servers (updated_at);
 CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
@@ -227,6 +232,9 @@ class Ledger:
             raise _Unusable(verdict)
         if version == 0:
             connection.executescript(_CREATE)
+        elif 'saved_cu_us' not in {name for _, name, *_ in connection.execute(
+                'PRAGMA table_info(servers)')}:
+            connection.execute(f'ALTER TABLE servers ADD COLUMN {_SAVED}')
 
     def _make_safe_file(self) -> int:
         """Make the file where it is missing; check that it is safe.
@@ -340,7 +348,7 @@ def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
         if one.inherited.server_uuid else None,
         None if one.baseline is None
         else json.dumps(_document(one.baseline), default=_document),
-        updated_at)
+        updated_at, one.saved_cu_us)
 
 
 def _document(value: ty.Any) -> dict[str, ty.Any]:
@@ -363,11 +371,12 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
         'total_cu_us': {name: row[f'{name}_cu_us']
                         for name in meter.COMPONENTS},
         'debt_cu_us': row['debt_cu_us'],
-        'written_off_cu_us': row['written_off_cu_us']})
+        'written_off_cu_us': row['written_off_cu_us'],
+        'saved_cu_us': row['saved_cu_us']})
     account = accounts.Account(
         own.server_uuid, own_cu_us=own.total_cu_us,
         debt_cu_us=own.debt_cu_us, written_off_cu_us=own.written_off_cu_us,
-        sequence=own.sequence,
+        sequence=own.sequence, saved_cu_us=own.saved_cu_us,
         handed_to=row['handed_to'] and accounts.check_host(row['handed_to']))
     if row['inherited'] is not None:
         account = dataclasses.replace(

@@ -314,6 +314,17 @@ PROJECT_CEILING = Family(
 CEILING_LEFT = Family(
     'nova_vqos_server_ceiling_left_cpu_units', GAUGE,
     'Units that this ceiling leaves it', SERVER_LABELS)
+BURST = Family(
+    'nova_vqos_server_burst_cpu_units', GAUGE,
+    'Units that it may have while it bursts', SERVER_LABELS)
+BURST_LEFT = Family(
+    'nova_vqos_server_burst_left_cpu_units', GAUGE,
+    'Units that it may use now, by what it saved and the host has room for',
+    SERVER_LABELS)
+SAVED = Family(
+    'nova_vqos_server_saved_cpu_unit_seconds', GAUGE,
+    'What it saved of its units for bursts; below 0: it overspent',
+    SERVER_LABELS)
 OVERDRAWN = Family(
     'nova_vqos_server_overdrawn', GAUGE,
     'Whether its I/O costs more than its units can pay for', SERVER_LABELS)

@@ -210,6 +210,10 @@ def _server(server: messages.Server, deliveries: Deliveries,
     if server.ceiling is not None:
         found += [(families.PROJECT_CEILING, (), server.ceiling.ceiling_cu),
                   (families.CEILING_LEFT, (), server.ceiling.left_cu)]
+    if server.burst is not None:
+        found += [(families.BURST, (), server.burst.burst_cu),
+                  (families.BURST_LEFT, (), server.burst.left_cu),
+                  (families.SAVED, (), server.burst.saved_cu_s)]
     if server.emulator_memory is not None:
         memory = server.emulator_memory
         found += [

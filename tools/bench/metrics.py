@@ -86,7 +86,8 @@ def make_servers(count: int) -> list[dict[str, ty.Any]]:
         return digits.randrange(10**11) / 1e6
     return [metrics.make_server(
         server_uuid=str(uuid.uuid4()), name=f'instance-{number:08x}',
-        vcpu_s=counter(), throttled_s=counter(), disk_limit=None, bill={
+        vcpu_s=counter(), throttled_s=counter(), disk_limit=None, burst=None,
+        bill={
             **metrics.make_server()['bill'], 'used_here_cu_s': {
                 name: counter() for name in metrics.COMPONENTS}})
         for number in range(count)]

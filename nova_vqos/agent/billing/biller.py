@@ -27,6 +27,7 @@ from nova_vqos.billing import host_load
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
 from nova_vqos.billing import rolling
+from nova_vqos.billing import savings
 from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
@@ -70,6 +71,8 @@ class Billable:
 
     :ivar is_default: whether its account is one by default: it stays on this
         host, is updated rarely, and causes no notifications
+    :ivar burst: None: it does not burst. One that does is updated in each
+        interval, and its account follows it to other hosts, in any case
     :ivar origin: see :class:`nova_vqos.agent.server.Server`
     :ivar began_s: when its guest began to run here; None: unknown
     :ivar billed_since_s: earlier use is not billed; None: all is
@@ -99,6 +102,7 @@ class Billable:
     private_ram_bytes: int | None = None
     is_default: bool = False
     disk_limit: throttle.DiskLimit | None = None
+    burst: savings.Terms | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -297,7 +301,8 @@ class Biller:
             if book is None:
                 continue
             baseline = book.account.baseline
-            if subject.is_default and baseline is not None:
+            if (subject.is_default and subject.burst is None
+                    and baseline is not None):
                 found[uuid] = _IDLE._replace(most_s=_TURN_S - (
                     baseline.read_at_s + zlib.crc32(uuid.encode())) % _TURN_S)
             elif subject.limit_share is None:
@@ -338,10 +343,15 @@ class Biller:
             book = self._books.begin(subject.uuid, subject.origin)
         if subject.is_default:
             self._send_last(subject.uuid, book)
-        if not (subject.is_default or book.is_claimed):
+        burst = subject.burst
+        if not book.is_claimed and (not subject.is_default
+                                    or burst is not None):
             book.is_claimed = True
-            self.transfer.begin(subject.uuid, accounts.cu_us(
-                self.options.ceiling_s * (subject.entitlement_cu or 0)))
+            self.transfer.begin(
+                subject.uuid, accounts.cu_us(
+                    self.options.ceiling_s * (subject.entitlement_cu or 0)),
+                (0, 0) if burst is None
+                else (burst.least_cu_us, burst.most_cu_us))
         book.set_control(subject.limit_share, subject.backend.control,
                          throttles=self.options.throttles,
                          disk_limit=subject.disk_limit)
@@ -357,7 +367,7 @@ class Biller:
             for name, used_ns in bill.used_ns.items()}
         book.bill(used_cu_us,
                   meter.baseline(last, reading, subject.devices),
-                  bill.length_s)
+                  bill.length_s, burst)
         book.rolling = self._rolling.add(
             subject.uuid, reading.read_at_s, bill.length_s,
             sum(used_cu_us.values()))
@@ -474,7 +484,9 @@ class Biller:
             not_modelled=tuple(sorted(book.unmodelled)),
             inherited=(bool(account.inherited.server_uuid)
                        and not account.awaits_statement),
-            stored=not self._books.problem, rolling_4h=book.rolling)
+            stored=not self._books.problem, rolling_4h=book.rolling,
+            saved_cu_s=(None if subject.burst is None
+                        else accounts.cu_s(account.saved_cu_us)))
 
     def _read_host(self, pcpu_cu: float) -> None:
         if not self._capacity.is_due(self._clock()):

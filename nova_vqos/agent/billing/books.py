@@ -16,6 +16,7 @@ from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
 from nova_vqos.billing import rolling
+from nova_vqos.billing import savings
 from nova_vqos.billing import throttle
 from nova_vqos.billing import usage
 
@@ -90,12 +91,16 @@ class Book:
                 self.throttle = throttle.Throttle(disk_limit)
 
     def bill(self, used_cu_us: Mapping[str, int], baseline: usage.Usage,
-             length_s: float) -> None:
+             length_s: float, burst: savings.Terms | None = None) -> None:
         """Add what an interval cost.
 
         :param baseline: what the next reading is to be compared with
+        :param burst: by which it saves units; None: it saves none
         """
-        self.account = self.account.billed(used_cu_us, baseline)
+        self.account = dataclasses.replace(
+            self.account.billed(used_cu_us, baseline),
+            saved_cu_us=0 if burst is None else burst.balance(
+                self.account.saved_cu_us, length_s, used_cu_us['vcpu']))
         if length_s > 0:
             self.lately = {name: accounts.cu_s(used) / length_s
                            for name, used in used_cu_us.items()}

@@ -20,6 +20,7 @@ from nova_vqos.agent.billing import disk_limits
 from nova_vqos.billing import costs
 from nova_vqos.billing import host_load
 from nova_vqos.billing import meter
+from nova_vqos.billing import savings
 from nova_vqos.profile import model
 
 LOG = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ class BillState:
     :ivar bill: the latest, for people; None: it is not billed
     :ivar is_off: whether it is not billed, as far as known
     :ivar is_default: whether its account is one by default: its flavor has no
-        ``vqos:dd_billing``, and the host accounts all servers with units
+        ``vqos:dd_billing``, and the host accounts all servers with units; or
+        it has bursts, and no billing
     :ivar unread: why it is not billed, though it should be; '': it is
     :ivar billed_at_s: when it was last billed, or did not have to be; None:
         not looked at yet
@@ -122,14 +124,16 @@ class BillState:
         if server.domain is None:
             return
         is_off = server.dd_billing == servers.NO_BILLING
-        self.is_default = is_off and accounts_all and server.may_be_accounted
+        self.is_default = is_off and (
+            savings.terms(server.policy) is not None
+            or accounts_all and server.may_be_accounted)
         self.is_off = is_off and not self.is_default
         if self.is_off:
             self.bill = self.billed_at_s = None
             self.record_unread(server, '')
         elif self._was_off:
             self.since_s = now_s
-        if self.is_default:
+        if self.is_default and savings.terms(server.policy) is None:
             # No limit follows from its bill: no alarm either.
             self.unread = ''
         self._was_off = self.is_off
@@ -192,6 +196,17 @@ class BillingController(controller.Controller):
         return self._states[server]
 
     @property
+    def is_on(self) -> bool:
+        """Whether servers are billed here."""
+        return self._biller is not None
+
+    def saved_cu_s(self, server: servers.Server) -> float | None:
+        """What a server saved for bursts; None: not known now."""
+        state = self._states[server]
+        return (None if state.bill is None or state.unread
+                else state.bill.saved_cu_s)
+
+    @property
     def capacity(self) -> host_load.LoadReport | None:
         """Where the CPU time of the host goes; None: not known."""
         return None if self._biller is None else self._biller.capacity
@@ -217,7 +232,7 @@ class BillingController(controller.Controller):
         was_billed = server in self._billed
         for each in self._billed, self._accounted, self._unbilled:
             each.discard(server)
-        if state.is_default:
+        if state.is_default and savings.terms(server.policy) is None:
             self._accounted.add(server)
             if state.bill is None:
                 self._unbilled.add(server)
@@ -339,7 +354,8 @@ class BillingController(controller.Controller):
             billed_since_s=state.since_s,
             backend=backend,
             disk_limit=disk_limits.in_force(domain),
-            private_ram_bytes=domain.private_ram_bytes)
+            private_ram_bytes=domain.private_ram_bytes,
+            burst=savings.terms(server.policy))
 
     def _end_unread_limits(self, biller: billers.Biller, now_s: float,
                            terms: controller.HostTerms) -> None:

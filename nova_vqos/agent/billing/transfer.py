@@ -48,6 +48,7 @@ class _OpenClaim:
 
     :ivar nonce: that answers have
     :ivar most_debt_cu_us: above which this host writes debt off
+    :ivar savings_cu_us: the least and the most that the server may have saved
     :ivar source: host that the server came from; '': not known
     :ivar at_s: when it is sent, on the monotonic clock; None: not known until
         the ledger could be read
@@ -56,6 +57,7 @@ class _OpenClaim:
 
     nonce: str
     most_debt_cu_us: int
+    savings_cu_us: tuple[int, int]
     source: str
     at_s: list[float] | None = None
     until_s: float = float('inf')
@@ -67,12 +69,14 @@ class Claim:
 
     :ivar nonce: goes back with the answer; '': of an agent before 1.6
     :ivar most_debt_cu_us: above which that host writes debt off
+    :ivar most_saved_cu_us: that the server may save there
     """
 
     server_uuid: str
     host: str
     nonce: str = ''
     most_debt_cu_us: int = accounts.MOST
+    most_saved_cu_us: int = 0
 
 
 class AccountTransfer:
@@ -146,16 +150,18 @@ class AccountTransfer:
 
     # Called with the bills, by one thread at a time.
 
-    def begin(self, uuid: str, most_debt_cu_us: int) -> None:
+    def begin(self, uuid: str, most_debt_cu_us: int,
+              savings_cu_us: tuple[int, int] = (0, 0)) -> None:
         """Begin to claim the account of a server that is new in the books.
 
         :param most_debt_cu_us: above which this host writes debt off
+        :param savings_cu_us: the least and the most that it may have saved
         """
         # NOTE: one that starts again may still get the answer.
         before = self._open.get(uuid)
         self._open[uuid] = _OpenClaim(
             secrets.token_hex(16) if before is None else before.nonce,
-            most_debt_cu_us, self.sources.get(uuid, ''))
+            most_debt_cu_us, savings_cu_us, self.sources.get(uuid, ''))
         self.next_claim_at_s = float('-inf')
 
     def send_claims(self) -> None:
@@ -174,7 +180,8 @@ class AccountTransfer:
             if claim.at_s and now_s >= claim.at_s[0]:
                 self._outbox.claim(
                     uuid, claim.nonce, claim.most_debt_cu_us,
-                    claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '')
+                    claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '',
+                    claim.savings_cu_us[1])
                 claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
             if now_s >= claim.until_s:
                 self._close(uuid)
@@ -226,7 +233,8 @@ class AccountTransfer:
             # NOTE: an agent before 1.6 takes a copy for the last word.
             if claim.nonce or not is_copy:
                 self._outbox.hand_over(
-                    claim.host, account.statement(claim.most_debt_cu_us),
+                    claim.host, account.statement(claim.most_debt_cu_us,
+                                                  claim.most_saved_cu_us),
                     claim.nonce, is_copy=is_copy)
         self._answers.clear()
 
@@ -290,7 +298,8 @@ class AccountTransfer:
         if account is None or account.handed_to:
             return
         objection = account.objection(
-            statement, claim.most_debt_cu_us, self._utc())
+            statement, claim.most_debt_cu_us, self._utc(),
+            claim.savings_cu_us)
         if objection:
             self._refuse(uuid, 'implausible', objection)
             return

@@ -14,6 +14,7 @@ from nova_vqos.agent import informer as informers
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
+from nova_vqos.agent.caps import burst_shares
 from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.caps import state as states
@@ -35,12 +36,14 @@ class CapsController(controller.Controller):
     def __init__(self, hypervisor: base.CapDriver, known: servers.Servers,
                  jobs: worker.ServerJobs, informer: informers.Informer,
                  limits: billing.Limits, ceilings: ceiling_shares.Shares,
+                 bursts: burst_shares.BurstShares,
                  executor: futures.Executor,
                  clock: Callable[[], float]) -> None:
         """
         :param informer: keeps descriptions of servers
         :param limits: what servers are left that pay for their I/O
         :param ceilings: what the ceilings of their projects leave servers
+        :param bursts: what servers may use beyond their units
         :param executor: runs the last writes, at the end of the agent
         :param clock: monotonic, in seconds
         """
@@ -50,6 +53,7 @@ class CapsController(controller.Controller):
         self._informer = informer
         self._limits = limits
         self._ceilings = ceilings
+        self._bursts = bursts
         self._executor = executor
         self._clock = clock
         self._states = known.states(states.CapState)
@@ -172,9 +176,10 @@ class CapsController(controller.Controller):
             if (problem := state.tampering.problem))
 
     def close(self) -> None:
-        """Give servers that are limited all they are entitled to.
+        """Give servers all that they are entitled to, and no more.
 
-        Nothing ends a limit once this agent is gone. Debts are in the ledger.
+        Nothing ends a limit, or a burst, once this agent is gone. Debts and
+        savings are in the ledger.
         """
         if self._terms is None:
             return
@@ -190,8 +195,8 @@ class CapsController(controller.Controller):
                 for server, changes in limited.items()], timeout=left_s)
             limited = self._limited(self._terms)
         for server in limited:
-            LOG.warning('Server %s (%s) keeps the limit on its I/O, or its '
-                        'part of a ceiling',
+            LOG.warning('Server %s (%s) keeps the limit on its I/O, its part '
+                        'of a ceiling, or its burst',
                         server.uuid, server.name)
 
     # One look at one server.
@@ -268,6 +273,7 @@ class CapsController(controller.Controller):
             server, in_force, terms,
             limit_share=self._limits.limit_share(server) if charged else None,
             ceiling_share=self._ceilings.share(server),
+            burst_share=self._bursts.share(server),
             lifted=state.lifted_until_s is not None, before=state.desired)
         if found.inputs.debt is not None:
             self._limits.adopt(server, found.inputs.debt)
@@ -508,7 +514,7 @@ class CapsController(controller.Controller):
 
     def _limited(self, terms: controller.HostTerms
                  ) -> dict[servers.Server, tuple[base.Change, ...]]:
-        """What has to be written to servers that are limited.
+        """What has to be written to servers that are limited, or burst.
 
         By what is in force: what is wanted may not have been written.
         """
@@ -518,7 +524,9 @@ class CapsController(controller.Controller):
             if wanted is None or not (
                     server.policy is None or server.is_charged(terms)
                     or wanted.inputs.ceiling is not None
-                    or server.policy.project_ceiling_cu is not None):
+                    or server.policy.project_ceiling_cu is not None
+                    or wanted.inputs.burst is not None
+                    or server.policy.burst_cu is not None):
                 continue
             try:
                 changes = self._changes_without_limit(

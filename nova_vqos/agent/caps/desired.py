@@ -36,6 +36,7 @@ class Inputs(ty.NamedTuple):
         not pay for it
     :ivar ceiling: part of its entitlement that its project's ceiling leaves
         it; None: all of it
+    :ivar burst: how many times its units it may use; None: once
     """
 
     flavor: policies.ServerPolicy
@@ -46,6 +47,7 @@ class Inputs(ty.NamedTuple):
     lifted: bool
     debt: float | None
     ceiling: float | None = None
+    burst: float | None = None
 
     def difference(self, before: 'Inputs | None') -> str:
         """The name of the first that is another one than before.
@@ -67,7 +69,7 @@ class Desired(ty.NamedTuple):
     """What is wanted for a server.
 
     :ivar tune: what is to be in force
-    :ivar entitled: the same, without a limit on its I/O or a ceiling
+    :ivar entitled: the same, without a limit on its I/O, a ceiling or a burst
     :ivar inputs: what both follow from
     """
 
@@ -83,15 +85,17 @@ class Desired(ty.NamedTuple):
 
     @property
     def without_limit(self) -> 'Desired':
-        """The same, with the whole entitlement."""
+        """The same, with the whole entitlement and no more."""
         return self._replace(tune=self.entitled,
                              inputs=self.inputs._replace(debt=None,
-                                                         ceiling=None))
+                                                         ceiling=None,
+                                                         burst=None))
 
 
 def desire(server: servers.Server, in_force: base.InForce,
            terms: controller.HostTerms, *, limit_share: float | None,
-           ceiling_share: float | None = None, lifted: bool = False,
+           ceiling_share: float | None = None,
+           burst_share: float | None = None, lifted: bool = False,
            before: Desired | None = None) -> Desired:
     """Work out what is wanted for a server with units.
 
@@ -100,6 +104,8 @@ def desire(server: servers.Server, in_force: base.InForce,
         :class:`nova_vqos.billing.charge.Control`; None: not yet known, so what
         is in force stays, where an agent before this one has set it
     :param ceiling_share: what its project's ceiling leaves it; None: all
+    :param burst_share: how many times its units it may use; None: once. Its
+        flavor has no other limit
     :param lifted: whether neither limits it for now
     :param before: what was wanted last
     :raises Unenforceable: when it cannot be worked out, or given
@@ -109,12 +115,15 @@ def desire(server: servers.Server, in_force: base.InForce,
         raise Unenforceable('the server was not described')
     inputs = Inputs(policy, '' if terms.profile is None else terms.profile.id,
                     domain.pcpus, len(in_force.vcpus), server.correction,
-                    lifted, None, ceiling_share)
+                    lifted, None, ceiling_share, burst_share)
     if before is not None and before.inputs[:5] == inputs[:5]:
         entitled = before.entitled
     else:
         entitled = entitlement(policy, len(in_force.vcpus), domain.pcpus,
                                terms, server.correction)
+    if burst_share is not None:
+        return Desired(_in_burst(entitled, burst_share, terms), entitled,
+                       inputs)
     charged = server.is_charged(terms)
     if not charged and ceiling_share is None:
         return Desired(entitled, entitled, inputs)
@@ -131,6 +140,20 @@ def desire(server: servers.Server, in_force: base.InForce,
             share for share in (limit_share, ceiling_share)
             if share is not None), terms),
         entitled, inputs._replace(debt=limit_share))
+
+
+def _in_burst(entitled: cputune.CpuTune, burst_share: float,
+              terms: controller.HostTerms) -> cputune.CpuTune:
+    """The same with larger quotas: no vCPU runs on two pCPUs at a time.
+
+    The weight stays, so that others who want their units have them.
+    """
+    cap = entitled.cap
+    if cap is None or terms.profile is None:
+        return entitled
+    return entitled._replace(cap=units.cap_of_share(
+        min(Fraction(1), cap.share * Fraction(burst_share)),
+        tick_us=terms.profile.tick_us, period_us=cap.period_us))
 
 
 def entitlement(policy: policies.ServerPolicy, vcpus_online: int,

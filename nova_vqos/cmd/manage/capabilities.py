@@ -43,7 +43,8 @@ def of_host(host: messages.Host) -> list[Capability]:
     no_units = '' if host.units is not None and not host.problem else (
         'the host sells no units: ' + (host.problem or 'it has no profile'))
     return [*_units(no_units), *_quantum(host), *_billing(host, no_units),
-            *_guarantee(host, no_units), _ceiling(host, no_units), *_others()]
+            *_guarantee(host, no_units), _ceiling(host, no_units),
+            *_burst(host, no_units), *_others()]
 
 
 def _units(no_units: str) -> Iterator[Capability]:
@@ -130,6 +131,19 @@ def _ceiling(host: messages.Host, no_units: str) -> Capability:
     return Capability(policy.PROJECT_CEILING_KEY, '', APPROXIMATED,
                       'while the agent runs; what one server leaves unused '
                       'others have seconds later')
+
+
+def _burst(host: messages.Host, no_units: str) -> Iterator[Capability]:
+    state, why = APPROXIMATED, (
+        'while the agent runs, and the host has room; a balance may be '
+        'overspent by what an interval of billing uses')
+    if no_units:
+        state, why = REFUSED, no_units
+    elif not host.keeps_bursts:
+        state, why = IGNORED, ('servers have their units and no more: the '
+                               'agent does not keep what they save')
+    for key in policy.BURST_KEY, policy.BURST_SECONDS_KEY:
+        yield Capability(key, '', state, why)
 
 
 def _others() -> Iterator[Capability]:

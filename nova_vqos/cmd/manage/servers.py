@@ -147,6 +147,7 @@ def fields(host: str, server: messages.ServerDetail
         ('work', server.policy.work if server.policy else ''),
         ('correction', _correction(server.correction)),
         ('ceiling', _ceiling(server.ceiling)),
+        ('burst', _burst(server.burst)),
         ('delivered_cu', _delivered(server.rates)),
         ('delivered_10s_cu', _delivered(server.rates_10s)),
         ('delivered_5min_cu', _delivered(server.rates_5min)),
@@ -394,6 +395,17 @@ def _ceiling(found: messages.ServerCeiling | None) -> output.Shown:
     return output.Shown(
         found, f'{found.left_cu:.2f} CU now, of {found.ceiling_cu} CU that '
         f'{found.servers} servers of its project share on this host')
+
+
+def _burst(found: messages.Burst | None) -> output.Shown:
+    if found is None:
+        return output.text(None)
+    saved = ('unknown' if found.saved_cu_s is None
+             else f'{found.saved_cu_s:.0f}')
+    lines = [f'{found.left_cu:.2f} CU now, {found.burst_cu} CU at the most; '
+             f'{saved} of {found.most_saved_cu_s:.0f} CU seconds saved']
+    return output.Shown(found, '\n'.join(
+        lines + [found.problem] * bool(found.problem)))
 
 
 def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:

@@ -118,8 +118,7 @@ def test_offers_all_names_values_and_limits(form, extra_specs):
         assert (field.get('min'), field.get('max')) == (
             one.get('minimum'), one.get('maximum'))
     # Numbers have no default: not to be saved as it is.
-    assert found['end'] == {policy.UNITS_KEY: '',
-                            policy.PROJECT_CEILING_KEY: ''}
+    assert found['end'] == dict.fromkeys(policy.NUMBERS, '')
     assert extra_specs() == {}
 
 
@@ -128,11 +127,12 @@ def test_what_it_saves_is_valid(lab, form, extra_specs):
               policy.QUANTUM_CLASS_KEY: 'io', policy.DD_BILLING_KEY: 'charge',
               policy.GUARANTEE_KEY: 'preferred',
               policy.WORK_KEY: 'integer:0.5,hash:0.5'}
-    # A ceiling contradicts a floor: its line is removed.
+    # Ceilings and bursts contradict a floor: their lines are removed.
+    others = policy.NUMBERS.keys() - {policy.UNITS_KEY}
     saved = form(namespace=definitions()['display_name'], attempts=[wanted],
-                 remove=[policy.PROJECT_CEILING_KEY])
+                 remove=sorted(others))
     assert (saved['refused'], saved['end']) == (
-        [{policy.PROJECT_CEILING_KEY: ''}], None)
+        [dict.fromkeys(others, '')], None)
     assert extra_specs() == wanted
     assert policy.parse(wanted, 2).units == 60
     with lab.cloud() as cloud:
@@ -151,14 +151,13 @@ def test_what_it_saves_is_valid(lab, form, extra_specs):
 
 
 def test_saves_no_bad_value(form, extra_specs):
-    valid = {policy.UNITS_KEY: '60', policy.PROJECT_CEILING_KEY: '100',
-             policy.WORK_KEY: 'auto'}
+    valid = {**dict.fromkeys(policy.NUMBERS, '100'), policy.WORK_KEY: 'auto'}
     numbers = ('0', '-1', '1.5', '2147483648', '')
     works = ('Integer', 'integer,hash', 'integer:', '')
     bad = [(key, value)
-           for key, values in ((policy.UNITS_KEY, numbers),
-                               (policy.PROJECT_CEILING_KEY, numbers),
-                               (policy.WORK_KEY, works)) for value in values]
+           for key, values in (
+               *((key, numbers) for key in policy.NUMBERS),
+               (policy.WORK_KEY, works)) for value in values]
     found = form(namespace=definitions()['display_name'],
                  attempts=[{**valid, key: value} for key, value in bad])
     assert [set(one or ()) for one in found['refused']] == [

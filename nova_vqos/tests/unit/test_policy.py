@@ -9,6 +9,9 @@ from nova_vqos import policy
 
 UNITS = policy.UNITS_KEY
 CEILING = policy.PROJECT_CEILING_KEY
+BURST = policy.BURST_KEY
+SECONDS = policy.BURST_SECONDS_KEY
+BURSTS = {UNITS: '60', BURST: '90', SECONDS: '600'}
 
 
 def test_a_flavor_without_ours_is_stock():
@@ -43,7 +46,7 @@ def test_class_and_accounting_go_without_units(quantum_class):
         vcpus=1, quantum_class=quantum_class, dd_billing='account')
 
 
-@pytest.mark.parametrize('key', [UNITS, CEILING])
+@pytest.mark.parametrize('key', [UNITS, CEILING, BURST, SECONDS])
 @pytest.mark.parametrize('value', [
     '0', '-1', str(2**31), str(2**40), 'sixty', '', ' 60', '60 ', '6_0',
     '+60', '060', '6e1', '60.0', '0x3c', '\u0666\u0660', '60\n', '9' * 5000,
@@ -52,7 +55,8 @@ def test_units_that_are_no_number(key, value):
     with pytest.raises(policy.PolicyError) as caught:
         policy.parse({UNITS: '60', key: value}, 1)
     assert (caught.value.key, caught.value.value) == (key, value)
-    assert '1 to 2147483647' in caught.value.expected
+    assert caught.value.expected == (
+        f'a whole number from 1 to {86_400 if key == SECONDS else 2**31 - 1}')
 
 
 @pytest.mark.parametrize('length, shown', [
@@ -108,6 +112,17 @@ def test_choices_name_what_they_may_be(key, value):
      'hard'),
     ({UNITS: '60', CEILING: '60', 'vqos:guarantee': 'preferred'}, 1,
      'vqos:guarantee', 'off'),
+    ({BURST: '90', SECONDS: '600'}, 1, BURST, UNITS),
+    ({SECONDS: '600'}, 1, SECONDS, UNITS),
+    ({UNITS: '60', BURST: '90'}, 1, BURST, SECONDS),
+    ({UNITS: '60', SECONDS: '600'}, 1, SECONDS, BURST),
+    ({**BURSTS, BURST: '60'}, 1, BURST, 'more than the 60 CU'),
+    ({**BURSTS, SECONDS: '86401'}, 1, SECONDS, '1 to 86400'),
+    ({**BURSTS, 'vqos:cap': 'floor'}, 1, 'vqos:cap', 'hard'),
+    ({**BURSTS, 'vqos:guarantee': 'preferred'}, 1, 'vqos:guarantee', 'off'),
+    ({**BURSTS, 'vqos:dd_billing': 'charge'}, 1, 'vqos:dd_billing',
+     'off or account'),
+    ({**BURSTS, CEILING: '100'}, 1, CEILING, 'left out'),
 ])
 def test_contradictions(extra_specs, vcpus, key, says):
     with pytest.raises(policy.PolicyError) as caught:
@@ -123,6 +138,17 @@ def test_a_ceiling():
     assert policy.ServerPolicy.from_dict(found.to_dict()) == found
     # Who does not know ceilings does not see one where there is none.
     assert 'project_ceiling_cu' not in policy.ServerPolicy(1, 60).to_dict()
+
+
+@pytest.mark.parametrize('dd_billing', ['off', 'account'])
+def test_a_burst(dd_billing):
+    found = policy.parse({**BURSTS, 'vqos:dd_billing': dd_billing}, 1)
+    assert found == policy.ServerPolicy(
+        1, 60, dd_billing=dd_billing, burst_cu=90, burst_seconds=600)
+    assert policy.ServerPolicy.from_dict(found.to_dict()) == found
+    # Who does not know bursts does not see one where there is none.
+    assert not {'burst_cu', 'burst_seconds'} & set(
+        policy.ServerPolicy(1, 60).to_dict())
 
 
 @pytest.mark.parametrize(('text', 'weights'), [

@@ -47,7 +47,7 @@ def view(server, profile=None, history=None, clocks=base.NO_CLOCKS):
         server, state.CapState(server), billing.BillState(server),
         disk_limits.DiskLimitState(server),
         quantum.QuantumState(server), guarantee.GuaranteeState(server),
-        None, None, history or usage_history.History(), clocks, profile,
+        None, None, None, history or usage_history.History(), clocks, profile,
         now_s=100.0,
         failed=set())
 
@@ -68,10 +68,12 @@ class TestServer:
                 'vcpus': 2, 'units': 60, 'cap': 'hard',
                 'quantum_class': 'io', 'dd_billing': 'account',
                 'guarantee': 'off', 'work': '',
-                'project_ceiling_cu': None},
+                'project_ceiling_cu': None, 'burst_cu': None,
+                'burst_seconds': None},
             'policy_source': dict.fromkeys(
-                ('units', 'cap', 'work', 'project_ceiling_cu', 'guarantee',
-                 'quantum_class', 'dd_billing'),
+                ('units', 'cap', 'work', 'project_ceiling_cu', 'burst_cu',
+                 'burst_seconds', 'guarantee', 'quantum_class',
+                 'dd_billing'),
                 'flavor'),
             'booted': {'quantum_class': 'io', 'dd_billing': 'account',
                        'guarantee': 'off'},
@@ -82,7 +84,7 @@ class TestServer:
             'rates': None, 'clock': None, 'emulator_memory': None,
             'bill': None, 'quantum': None,
             'disk_limit': None, 'guarantee': None, 'correction': None,
-            'ceiling': None, 'last_recap': None}
+            'ceiling': None, 'burst': None, 'last_recap': None}
 
     def test_one_that_comes_is_reported_by_two_hosts(self):
         server = servers.Server(fakes.UUID, 1, 'migrated')

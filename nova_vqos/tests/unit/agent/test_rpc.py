@@ -221,6 +221,10 @@ class TestRpc:
         assert taken == [
             (transfer.Claim(fakes.UUID, 'there', NONCE, 7), 1.5)] * 2
         taken.clear()
+        agent.api.claim_ledger(fakes.UUID, 'there', 1.5, NONCE, 7, '', 11)
+        manage.wait_until(lambda: taken)
+        assert taken.pop() == (
+            transfer.Claim(fakes.UUID, 'there', NONCE, 7, 11), 1.5)
         statement = account.Statement(fakes.UUID, 1, account.nothing(), 2, 3)
         for is_copy in False, True:
             agent.api.hand_over('host', statement, NONCE, is_copy=is_copy)
@@ -352,7 +356,8 @@ class TestRpc:
             **wrong}) for wrong in (
                 {'nonce': ''}, {'nonce': 5}, {'more': 1},
                 {'most_debt_cu_us': -1}, {'most_debt_cu_us': None},
-                {'most_debt_cu_us': 2**63}, {'most_debt_cu_us': 1.5})),
+                {'most_debt_cu_us': 2**63}, {'most_debt_cu_us': 1.5},
+                {'most_saved_cu_us': -1}, {'most_saved_cu_us': None})),
         *(('hand_over', {
             'statement': account.Account(fakes.UUID).statement().to_dict(),
             'nonce': NONCE, 'is_copy': False, **wrong}) for wrong in (

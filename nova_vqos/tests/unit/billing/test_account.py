@@ -224,14 +224,16 @@ class TestObjection:
     # The largest server since 2026, in CU microseconds.
     LIFE = (int(NOW_S) - FIRST_S) * 100_000 * 10**6
 
-    def objection(self, before=None, **change):
+    def objection(self, before=None, savings_cu_us=(-10**12, 10**12),
+                  **change):
         stated = dataclasses.replace(accounts.Statement(
             UUID, int(NOW_S), used(emulator=10**12), 10**9, 10**9), **change)
         return (before or accounts.Account(UUID)).objection(
-            stated, self.MOST_DEBT_CU_US, NOW_S)
+            stated, self.MOST_DEBT_CU_US, NOW_S, savings_cu_us)
 
     @pytest.mark.parametrize('change', [
-        {}, {'sequence': 1}, {'sequence': int(NOW_S) + 86_400},
+        {}, {'saved_cu_us': 10**12}, {'saved_cu_us': -10**12},
+        {'sequence': 1}, {'sequence': int(NOW_S) + 86_400},
         {'debt_cu_us': 60 * 300 * 10**6}, {'written_off_cu_us': 999 * 10**9},
         {'total_cu_us': used(disk=LIFE)}])
     def test_what_may_be(self, change):
@@ -242,6 +244,9 @@ class TestObjection:
         ({'sequence': accounts.MOST}, 'ahead'),
         ({'debt_cu_us': 60 * 300 * 10**6 + 1}, 'ceiling'),
         ({'debt_cu_us': accounts.MOST}, 'ceiling'),
+        ({'saved_cu_us': 10**12 + 1}, 'savings'),
+        ({'saved_cu_us': -10**12 - 1}, 'savings'),
+        ({'saved_cu_us': 1, 'savings_cu_us': (0, 0)}, 'savings'),
         ({'written_off_cu_us': 1001 * 10**9}, 'more debt than use'),
         ({'written_off_cu_us': accounts.MOST}, 'more debt than use'),
         ({'total_cu_us': used(disk=LIFE + 1)}, 'since 2026'),
@@ -351,3 +356,60 @@ class TestStatement:
     def test_an_invalid_host_is_refused(self, name):
         with pytest.raises(accounts.StatementInvalid):
             accounts.check_host(name)
+
+
+class TestSavings:
+    def saved(self, host, amount):
+        host.account = dataclasses.replace(
+            host.account, saved_cu_us=host.account.saved_cu_us + amount)
+
+    def test_they_follow_a_server_that_comes_and_goes(self):
+        here, there = Host('here'), Host('there')
+        self.saved(here, 100)
+        expected = 100
+        for number in range(4):
+            source, target = (here, there) if number % 2 == 0 else (there,
+                                                                    here)
+            statement = source.hand_over(target, NOW_S + number)
+            target.adopt()
+            # What it saves before the statement is there.
+            self.saved(target, 7)
+            target.account = target.account.with_statement(statement)
+            # It comes again.
+            target.account = target.account.with_statement(statement)
+            self.saved(target, -40)
+            expected += 7 - 40
+            assert target.account.saved_cu_us == expected
+
+    def test_those_of_a_ledger_that_was_read_late(self):
+        stored = dataclasses.replace(accounts.Account(UUID), saved_cu_us=100)
+        later = dataclasses.replace(accounts.Account(UUID), saved_cu_us=-30,
+                                    baseline=test_meter.reading())
+        assert stored.followed_by(later).saved_cu_us == 70
+
+    def test_no_more_than_the_next_host_allows(self):
+        saved = dataclasses.replace(accounts.Account(UUID), saved_cu_us=100)
+        assert saved.statement(most_saved_cu_us=60).saved_cu_us == 60
+        assert saved.statement(most_saved_cu_us=0).saved_cu_us == 0
+        overspent = dataclasses.replace(saved, saved_cu_us=-100)
+        assert overspent.statement(most_saved_cu_us=60).saved_cu_us == -100
+
+    def test_an_agent_that_does_not_know_them(self):
+        """It asks for none, and refuses a field that it does not know."""
+        saved = dataclasses.replace(accounts.Account(UUID), saved_cu_us=100)
+        known = {'server_uuid', 'sequence', 'total_cu_us', 'debt_cu_us',
+                 'written_off_cu_us'}
+        told = saved.statement(most_saved_cu_us=0)
+        assert set(told.to_dict()) == known
+        # And its own statement has none.
+        assert accounts.Statement.from_dict(told.to_dict()) == told
+        more = saved.statement()
+        assert set(more.to_dict()) == known | {'saved_cu_us'}
+        assert accounts.Statement.from_dict(more.to_dict()) == more
+
+    @pytest.mark.parametrize('value', [
+        None, '1', 1.0, True, accounts.MOST + 1, -accounts.MOST - 1])
+    def test_what_is_no_balance(self, value):
+        told = accounts.Account(UUID).statement().to_dict()
+        with pytest.raises(accounts.StatementInvalid, match='saved_cu_us'):
+            accounts.Statement.from_dict({**told, 'saved_cu_us': value})

@@ -28,8 +28,8 @@ def full_account(server_uuid=UUID):
         own_cu_us=test_account.used(vcpu=accounts.MOST, disk=3),
         debt_cu_us=4, written_off_cu_us=5,
         inherited=accounts.Statement(
-            server_uuid, 7, test_account.used(net_rx=1), 2, 3),
-        sequence=8, handed_to='host.example',
+            server_uuid, 7, test_account.used(net_rx=1), 2, 3, -5),
+        sequence=8, handed_to='host.example', saved_cu_us=-6,
         baseline=test_meter.reading(
             1.25, vcpu_ns=2**60,
             interfaces={'tap0': test_meter.packets(1, 2, 3, 4, 5)},
@@ -172,6 +172,18 @@ class TestFile:
         ledger.open()
         assert 'schema 99' in ledger.alarm
         assert len(list(path.parent.glob('*.damaged-*-0'))) == 1
+
+    def test_one_from_before_savings_gets_them(self, ledger, path):
+        ledger.store([full_account()])
+        ledger.close()
+        with sqlite3.connect(path) as connection:
+            connection.execute('ALTER TABLE servers DROP COLUMN saved_cu_us')
+        again = ledgers.Ledger(str(path))
+        assert again.get(UUID) == dataclasses.replace(full_account(),
+                                                      saved_cu_us=0)
+        again.store([full_account()])
+        assert again.get(UUID) == full_account()
+        assert again.alarm == ''
 
     def test_few_damaged_ones_are_kept(self, ledger, path):
         path.parent.mkdir()

@@ -96,8 +96,8 @@ def test_the_guide_counts_series_as_they_are(tmp_path, server, count):
     agent.servers = []
     others = len(agent.scrape())
     agent.servers = [metrics.make_server(
-        guarantee=None, correction=None, ceiling=None, clock=None,
-        disk_limit=None, **server)]
+        guarantee=None, correction=None, ceiling=None, burst=None,
+        clock=None, disk_limit=None, **server)]
     # Of class auto, and of servers that spin, alone.
     quantum = agent.servers[0]['quantum']
     del quantum['sibling_preemptions_per_s']

@@ -244,6 +244,6 @@ class TestSending:
         wait_until(lambda: Api.claims)
         sender.stop()
         assert Api.claims == [('server', 'host', 5.0, billing_host.NONCE, 7,
-                               '')]
+                               '', 0)]
         assert sender.dropped == 1
         assert 'the bus is down' in caplog.text

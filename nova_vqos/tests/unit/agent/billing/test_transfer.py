@@ -5,6 +5,7 @@ import pytest
 
 from nova_vqos.billing import account
 from nova_vqos.billing import ledger as ledgers
+from nova_vqos.billing import savings
 from nova_vqos.tests.fixtures import billing_host
 
 UUID = billing_host.UUID
@@ -25,7 +26,8 @@ class TestTransfer:
         for asked in target.sent.claims:
             source.receive_claim(target.name, asked.server_uuid,
                                  nonce=asked.nonce,
-                                 most_debt_cu_us=asked.most_debt_cu_us)
+                                 most_debt_cu_us=asked.most_debt_cu_us,
+                                 most_saved_cu_us=asked.most_saved_cu_us)
         target.sent.claims.clear()
         source.round()
         for answer in source.sent.statements:
@@ -60,6 +62,31 @@ class TestTransfer:
         billed = there.use(length_s=2.0, vcpu_ns=12 * 10**8)
         assert billed.report.debt_cu_s == 100
         assert billed.report.inherited is True
+
+    BURST = savings.Terms(50, 100, 60)
+
+    def test_savings_go_along(self, host, there):
+        host.begin(burst=self.BURST)
+        host.use(length_s=20.0)
+        host.leave()
+        there.begin(origin='migrated', burst=self.BURST, is_default=True)
+        self.deliver(host, there)
+        # A second of its own, and twenty of the other host.
+        assert there.use(length_s=1.0).report.saved_cu_s == 1050
+        assert there.account().saved_cu_us == 1050 * 10**6
+        assert there.account().inherited.saved_cu_us == 1000 * 10**6
+
+    @pytest.mark.parametrize('saved_cu_us', [
+        BURST.most_cu_us + 1, BURST.least_cu_us - 1])
+    def test_savings_that_cannot_be_are_refused(self, there, saved_cu_us):
+        there.begin(origin='migrated', burst=self.BURST)
+        (asked,) = there.sent.claims
+        there.receive(billing_host.Answer('there', account.Statement(
+            UUID, int(billing_host.NOW_S), account.nothing(), 0, 0,
+            saved_cu_us), asked.nonce, is_copy=False))
+        there.round()
+        assert there.account().saved_cu_us == 0
+        assert there.biller.transfer.refused == 1
 
     def test_what_a_host_counts_is_what_was_used_there(self, host, there):
         """Else a counter of that host would jump when the account comes."""

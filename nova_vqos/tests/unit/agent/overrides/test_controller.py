@@ -80,7 +80,8 @@ class TestBilling:
         assert report['tamperings'] == []
         assert report['policy_source'] == {
             'units': 'flavor', 'cap': 'flavor', 'work': 'flavor',
-            'project_ceiling_cu': 'flavor', 'guarantee': 'pushed',
+            'project_ceiling_cu': 'flavor', 'burst_cu': 'flavor',
+            'burst_seconds': 'flavor', 'guarantee': 'pushed',
             'quantum_class': 'pushed', 'dd_billing': 'pushed'}
         assert report['booted']['dd_billing'] == 'off'
         assert report['pushed']['dd_billing'] == 'charge'

@@ -57,6 +57,12 @@ def test_a_host_without_units(fields, why):
     assert found['vqos:dd_billing=account'][0] == capabilities.APPROXIMATED
 
 
+def test_a_host_that_keeps_no_savings():
+    found = states(keeps_bursts=False)
+    for key in policy.BURST_KEY, policy.BURST_SECONDS_KEY:
+        assert found[key][0] == capabilities.IGNORED
+
+
 def test_slices_that_the_kernel_does_not_have():
     found = states(proof={
         'kernel': '6.18', 'measured_at': '2026-11-22T10:00:00+00:00',
