@@ -251,6 +251,15 @@ class TestAgent:
         rested.run_on(12)
         assert rested.cap_cu(A) == pytest.approx(45, rel=1e-4)
 
+    def test_a_profile_that_cannot_give_its_units(self, rested):
+        """Its cap is left as it is, without the burst."""
+        document.store(fakes.make_profile(coefficient=0.2),
+                       str(rested.profile_path))
+        rested.run_on(12)
+        assert rested.cap_cu(A) == 30.0
+        assert 'its cap is left as it is' in rested.report(A)['burst'][
+            'problem']
+
     def test_a_server_that_is_killed_and_starts_again(self, rested):
         rested.host.runs[A] += 100
         rested.host.event(base.EventKind.STARTED, A, detail='booted')
