@@ -15,7 +15,6 @@ import tarfile
 import pytest
 
 from nova_vqos.tests.fixtures import project
-from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import guests
@@ -36,8 +35,9 @@ def old_tree(tmp_path_factory):
     done = subprocess.run(
         ['git', '-C', str(project.TOP), 'archive', OLD], capture_output=True,
         timeout=60, check=False)
-    requirement.need(f'no commit {OLD} here: {done.stderr.decode()}'
-                     if done.returncode else '')
+    if done.returncode:
+        # A checkout need not have its history.
+        pytest.skip(f'no commit {OLD} here: {done.stderr.decode()}')
     tree = tmp_path_factory.mktemp('old')
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(tree, filter='data')
