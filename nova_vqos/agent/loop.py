@@ -41,9 +41,8 @@ from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.burst import controller as bursts
-from nova_vqos.agent.caps import burst_shares
-from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.caps import unit_shares
 from nova_vqos.agent.ceiling import controller as ceilings
 from nova_vqos.agent.correction import controller as corrections
 from nova_vqos.agent.correction import store as correction_stores
@@ -168,18 +167,18 @@ class Loop:
         self._billing = billing.BillingController(
             biller, known, job('Billing', '_billing'), io_limits,
             self._disk_limits, lambda: self._compute.sources)
-        shares = ceiling_shares.Shares(known)
-        times_units = burst_shares.BurstShares(known)
+        left_by_ceilings = unit_shares.UnitShares(known)
+        in_bursts = unit_shares.UnitShares(known)
         self._caps = caps.CapsController(
-            hypervisor, known, self._jobs, self._informer, io_limits, shares,
-            times_units, self._executor, clock)
+            hypervisor, known, self._jobs, self._informer, io_limits,
+            left_by_ceilings, in_bursts, self._executor, clock)
         self._bursts = bursts.BurstController(
             hypervisor, known, job('Reading of CPU time for bursts',
                                    '_bursts'), self._caps, self._billing,
-            times_units)
+            in_bursts)
         self._ceilings = ceilings.CeilingController(
             hypervisor, known, job('Reading of CPU time for ceilings',
-                                   '_ceilings'), self._caps, shares)
+                                   '_ceilings'), self._caps, left_by_ceilings)
         self._corrections = corrections.CorrectionController(
             hypervisor, known, job('Measuring the speed of servers',
                                    '_corrections'), self._caps,

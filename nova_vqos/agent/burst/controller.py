@@ -18,8 +18,8 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.burst import division
-from nova_vqos.agent.caps import burst_shares
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.caps import unit_shares
 from nova_vqos.billing import account
 from nova_vqos.billing import savings
 from nova_vqos.billing import usage
@@ -63,7 +63,7 @@ class BurstController(controller.Controller):
     def __init__(self, hypervisor: base.UsageDriver, known: servers.Servers,
                  job: worker.PeriodicJob, server_caps: caps.CapsController,
                  bills: billing.BillingController,
-                 shares: burst_shares.BurstShares) -> None:
+                 shares: unit_shares.UnitShares) -> None:
         """
         :param job: reads what servers use
         :param bills: what servers saved

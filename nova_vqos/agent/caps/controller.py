@@ -14,10 +14,9 @@ from nova_vqos.agent import informer as informers
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
-from nova_vqos.agent.caps import burst_shares
-from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.caps import state as states
+from nova_vqos.agent.caps import unit_shares
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -35,8 +34,8 @@ class CapsController(controller.Controller):
 
     def __init__(self, hypervisor: base.CapDriver, known: servers.Servers,
                  jobs: worker.ServerJobs, informer: informers.Informer,
-                 limits: billing.Limits, ceilings: ceiling_shares.Shares,
-                 bursts: burst_shares.BurstShares,
+                 limits: billing.Limits, ceilings: unit_shares.UnitShares,
+                 bursts: unit_shares.UnitShares,
                  executor: futures.Executor,
                  clock: Callable[[], float]) -> None:
         """

@@ -18,8 +18,8 @@ from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
-from nova_vqos.agent.caps import ceiling_shares
 from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.caps import unit_shares
 from nova_vqos.agent.ceiling import division
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
@@ -73,7 +73,7 @@ class CeilingController(controller.Controller):
 
     def __init__(self, hypervisor: base.UsageDriver, known: servers.Servers,
                  job: worker.PeriodicJob, server_caps: caps.CapsController,
-                 server_shares: ceiling_shares.Shares) -> None:
+                 server_shares: unit_shares.UnitShares) -> None:
         """
         :param job: reads what servers use
         :param server_shares: what is decided; this alone changes it

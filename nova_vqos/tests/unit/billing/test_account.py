@@ -399,10 +399,10 @@ class TestSavings:
         saved = dataclasses.replace(accounts.Account(UUID), saved_cu_us=100)
         known = {'server_uuid', 'sequence', 'total_cu_us', 'debt_cu_us',
                  'written_off_cu_us'}
-        told = saved.statement(most_saved_cu_us=0)
-        assert set(told.to_dict()) == known
+        sent = saved.statement(most_saved_cu_us=0)
+        assert set(sent.to_dict()) == known
         # And its own statement has none.
-        assert accounts.Statement.from_dict(told.to_dict()) == told
+        assert accounts.Statement.from_dict(sent.to_dict()) == sent
         more = saved.statement()
         assert set(more.to_dict()) == known | {'saved_cu_us'}
         assert accounts.Statement.from_dict(more.to_dict()) == more
@@ -410,6 +410,6 @@ class TestSavings:
     @pytest.mark.parametrize('value', [
         None, '1', 1.0, True, accounts.MOST + 1, -accounts.MOST - 1])
     def test_what_is_no_balance(self, value):
-        told = accounts.Account(UUID).statement().to_dict()
+        sent = accounts.Account(UUID).statement().to_dict()
         with pytest.raises(accounts.StatementInvalid, match='saved_cu_us'):
-            accounts.Statement.from_dict({**told, 'saved_cu_us': value})
+            accounts.Statement.from_dict({**sent, 'saved_cu_us': value})

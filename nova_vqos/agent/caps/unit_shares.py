@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers burst at: decided by one controller, enforced by caps."""
+"""How much of its units a server may use: less by a ceiling, more in a burst.
+
+One controller decides, and caps enforces.
+"""
 
 from nova_vqos.agent import server as servers
 
@@ -9,15 +12,17 @@ class _Share:
         self.share: float | None = None
 
 
-class BurstShares:
-    """How many times its units each server may use now."""
+class UnitShares:
+    """How many times its units each server may use, by one controller."""
 
     def __init__(self, known: servers.Servers) -> None:
         self._servers = known
         self._states = known.states(_Share)
 
     def share(self, server: servers.Server) -> float | None:
-        """What a server may use: above 1; None: its units, and no more."""
+        """What a server may use: below 1 by a ceiling, above 1 in a burst;
+        None: its units.
+        """
         return self._states[server].share
 
     def change(self, server: servers.Server, share: float | None) -> None:
