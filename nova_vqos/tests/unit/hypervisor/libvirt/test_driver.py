@@ -115,10 +115,14 @@ class TestLibvirt:
         for _ in range(2):
             hypervisor.activity([uuid])
         assert asked.lookups == [uuid]
-        daemon.lookupByName('test').destroy()
-        assert hypervisor.running() == {}
-        hypervisor.activity([uuid])
-        assert asked.lookups == [uuid] * 2
+        domain = daemon.lookupByName('test')
+        domain.destroy()
+        try:
+            assert hypervisor.running() == {}
+            hypervisor.activity([uuid])
+            assert asked.lookups == [uuid] * 2
+        finally:
+            domain.create()
 
     def test_events_arrive(self, hypervisor, daemon, events):
         domain = daemon.lookupByName('test')
@@ -177,7 +181,6 @@ class TestLibvirt:
             with pytest.raises(base.DomainGone):
                 hypervisor.read(uuid)
         finally:
-            # Of the whole process.
             domain.create()
 
     def test_without_a_connection_all_is_unavailable(self, hypervisor):
