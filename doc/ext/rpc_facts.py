@@ -46,14 +46,15 @@ def _cast_by(name):
         method = getattr(rpcapi.AgentAPI(None), name)
     client = made.return_value
     parameters = inspect.signature(method).parameters
-    # What a server that bursts needs came later than the method.
-    method(**{each: mock.MagicMock() for each in parameters
-              if each != 'most_saved_cu_us'})
+    # What has a default may be of a later version than the method.
+    method(**{name: mock.MagicMock() for name, each in parameters.items()
+              if each.default is each.empty})
     prepared, = client.prepare.call_args_list
     sent, = client.prepare.return_value.method_calls
-    how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'
     if 'source' in parameters:
-        how += ' or all'
+        how = 'cast to one or all'
+    else:
+        how = 'cast to all' if prepared.kwargs.get('fanout') else 'cast to one'
     return sent.args[1], (how, prepared.kwargs.get('version')
                           or made.call_args.args[1].version)
 
