@@ -29,7 +29,8 @@ from nova_vqos.profile import model
 LOG = logging.getLogger(__name__)
 
 _INTERVAL_S = 2.0
-# What was read longer ago is not known any more.
+# What was read longer ago is not known any more: each server may use all
+# that it can.
 _STALE_S = 10.0
 # Of what it may save, what a server saves before it bursts again.
 _BEGIN_SHARE = 0.1
@@ -110,15 +111,12 @@ class BurstController(controller.Controller):
         self.due_at_s = now_s if self._members else float('inf')
         if not self._members:
             return
-        if now_s - self._recorded_at_s > _STALE_S:
+        is_stale = now_s - self._recorded_at_s > _STALE_S
+        if is_stale:
             for state in self._states.values():
                 state.reading = state.used_cu = None
-        before = {server: self._states[server].spends
-                  for server in self._members}
-        for server in self._members:
-            self._follow_savings(server)
-        if before != {server: self._states[server].spends
-                      for server in self._members}:
+        changed = [self._follow_savings(server) for server in self._members]
+        if is_stale or any(changed):
             self._decide(now_s, terms)
         if now_s >= self._read_at_s and not self._job.busy:
             self._read_at_s = now_s + _INTERVAL_S
@@ -164,10 +162,14 @@ class BurstController(controller.Controller):
 
     # What they may use.
 
-    def _follow_savings(self, server: servers.Server) -> None:
-        """Note whether a server has something to spend."""
+    def _follow_savings(self, server: servers.Server) -> bool:
+        """Note whether a server has something to spend.
+
+        :returns: whether that changed
+        """
         state, terms = self._states[server], savings.terms(server.policy)
         saved_cu_s = self._bills.saved_cu_s(server)
+        before = state.spends
         if (terms is None or saved_cu_s is None
                 or not self._caps.can_enforce(server)):
             state.spends = False
@@ -176,6 +178,7 @@ class BurstController(controller.Controller):
         else:
             state.spends = saved_cu_s >= _BEGIN_SHARE * account.cu_s(
                 terms.most_cu_us)
+        return state.spends != before
 
     def _decide(self, now_s: float, terms: controller.HostTerms) -> None:
         """Divide the host's room among those that have savings."""

@@ -216,6 +216,21 @@ class TestRoom:
         rested.tick(5)
         assert rested.cap_cu(A) == 30
 
+    def test_readings_that_fail_are_no_room(self, rested, monkeypatch):
+        rested.serve(B, units='100', burst_cu=None)
+        rested.serve(C, units='70', burst_cu=None)
+        rested.run_on(10)
+        assert rested.cap_cu(A) == 90
+
+        def fail(_run_ids):
+            raise base.HypervisorError('the daemon hangs')
+        monkeypatch.setattr(rested.host, 'vcpu_times', fail)
+        rested.run_on(9)
+        # One that fails now and then changes nothing.
+        assert rested.cap_cu(A) == 90
+        rested.run_on(4)
+        assert rested.cap_cu(A) == 30
+
 
 class TestAgent:
     def test_no_burst_outlives_it(self, rested):
