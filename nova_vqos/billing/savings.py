@@ -45,11 +45,16 @@ class Terms(ty.NamedTuple):
         """What it has saved after an interval; below 0: it overspent.
 
         :param saved_cu_us: before
+        :param length_s: of the interval; 0: not known, so that what it used
+            is not paid
         :param used_cu_us: by its vCPUs in the interval
         """
-        earned_cu_us = account.cu_us(self.units * max(0.0, length_s))
+        # NOTE: a server that started while no agent ran has used something,
+        # and it is not known in what time.
+        gained_cu_us = 0 if length_s <= 0 else account.cu_us(
+            self.units * length_s) - used_cu_us
         return max(self.least_cu_us, min(
-            self.most_cu_us, saved_cu_us + earned_cu_us - used_cu_us))
+            self.most_cu_us, saved_cu_us + gained_cu_us))
 
 
 def terms(policy: policies.ServerPolicy | None) -> Terms | None:

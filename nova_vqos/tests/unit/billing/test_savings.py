@@ -21,7 +21,9 @@ S = 10**6
     # No more than its flavor says,
     (5900, 10.0, 0, 6000), (9000, 0.0, 0, 6000),
     # and no more than what a day of bursts overspends.
-    (0, 1.0, 10**9, -60 * 86_400), (0, -1.0, 0, 0)])
+    (0, 1.0, 10**9, -60 * 86_400),
+    # Nothing is earned or paid in a time that is not known.
+    (500, 0.0, 700, 500), (500, -1.0, 700, 500)])
 def test_a_balance(saved, length_s, used, found):
     assert TERMS.balance(saved * S, length_s, used * S) == found * S
 
