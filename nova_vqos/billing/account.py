@@ -200,6 +200,23 @@ class Account:
                 name: self.own_cu_us[name] + used_cu_us[name]
                 for name in meter.COMPONENTS})
 
+    def with_savings(self, saved_cu_us: int, least_cu_us: int = 0,
+                     most_cu_us: int = 0) -> 'Account':
+        """The account with another balance, bounded by what its flavor allows.
+
+        While a statement is awaited, what is above the bound is cut from the
+        balance of the one before it. So the next one, which replaces that,
+        takes nothing of what was saved here.
+        """
+        bounded_cu_us = max(least_cu_us, min(most_cu_us, saved_cu_us))
+        stated = self.inherited
+        cut_cu_us = min(saved_cu_us - bounded_cu_us, stated.saved_cu_us)
+        if cut_cu_us > 0 and self.awaits_statement:
+            stated = dataclasses.replace(
+                stated, saved_cu_us=stated.saved_cu_us - cut_cu_us)
+        return dataclasses.replace(self, saved_cu_us=bounded_cu_us,
+                                   inherited=stated)
+
     def adopted(self) -> 'Account':
         """The account of a server that starts on this host.
 

@@ -40,21 +40,16 @@ class Terms(ty.NamedTuple):
         """
         return -self._replace(seconds=policies.MOST_BURST_SECONDS).most_cu_us
 
-    def balance(self, saved_cu_us: int, length_s: float,
-                used_cu_us: int) -> int:
-        """What it has saved after an interval; below 0: it overspent.
+    def gained_cu_us(self, length_s: float, used_cu_us: int) -> int:
+        """What it saves in an interval; below 0: it spends.
 
-        :param saved_cu_us: before
-        :param length_s: of the interval; 0: not known, so that what it used
-            is not paid
+        :param length_s: 0: not known, so that it neither earns nor pays
         :param used_cu_us: by its vCPUs in the interval
         """
         # NOTE: a server that started while no agent ran has used something,
         # and it is not known in what time.
-        gained_cu_us = 0 if length_s <= 0 else account.cu_us(
+        return 0 if length_s <= 0 else account.cu_us(
             self.units * length_s) - used_cu_us
-        return max(self.least_cu_us, min(
-            self.most_cu_us, saved_cu_us + gained_cu_us))
 
 
 def terms(policy: policies.ServerPolicy | None) -> Terms | None:

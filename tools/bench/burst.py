@@ -179,9 +179,10 @@ def main() -> None:
                 samples, took_s, used_s = pipe.recv()
                 found[name] += samples
                 if name == 'burst':
-                    saved_cu_us = terms.balance(
-                        saved_cu_us, took_s,
-                        account.to_cu_us(round(used_s * 1e9), 1.0))
+                    saved_cu_us = min(
+                        terms.most_cu_us, saved_cu_us + terms.gained_cu_us(
+                            took_s, account.to_cu_us(round(used_s * 1e9),
+                                                     1.0)))
                     if saved_cu_us <= 0:
                         sys.exit('it spent all that it had: lower the load')
             rounds.append(found)

@@ -97,10 +97,13 @@ class Book:
         :param baseline: what the next reading is to be compared with
         :param burst: by which it saves units; None: it saves none
         """
-        self.account = dataclasses.replace(
-            self.account.billed(used_cu_us, baseline),
-            saved_cu_us=0 if burst is None else burst.balance(
-                self.account.saved_cu_us, length_s, used_cu_us['vcpu']))
+        account = self.account.billed(used_cu_us, baseline)
+        self.account = (
+            account.with_savings(account.saved_cu_us) if burst is None
+            else account.with_savings(
+                account.saved_cu_us + burst.gained_cu_us(
+                    length_s, used_cu_us['vcpu']),
+                burst.least_cu_us, burst.most_cu_us))
         if length_s > 0:
             self.lately = {name: accounts.cu_s(used) / length_s
                            for name, used in used_cu_us.items()}
