@@ -266,13 +266,12 @@ class Account:
             + later.saved_cu_us).with_statement(inherited)
 
     def objection(self, statement: Statement, most_debt_cu_us: int,
-                  now_s: float,
-                  savings_cu_us: tuple[int, int] = (0, 0)) -> str:
+                  now_s: float, most_saved_cu_us: int = 0) -> str:
         """Why a statement cannot be true; '': it can.
 
         :param most_debt_cu_us: above which this host writes debt off
         :param now_s: UTC in seconds
-        :param savings_cu_us: the least and the most that its flavor allows
+        :param most_saved_cu_us: that its flavor allows
         """
         used_cu_us, before = statement.total_cu_us, self.inherited
         if statement.sequence > now_s + _MOST_AHEAD_S:
@@ -282,11 +281,10 @@ class Account:
         if statement.debt_cu_us > most_debt_cu_us:
             return (f'its debt of {cu_s(statement.debt_cu_us):.0f} CU seconds '
                     f'is above the ceiling of {cu_s(most_debt_cu_us):.0f}')
-        least_cu_us, most_cu_us = savings_cu_us
-        if not least_cu_us <= statement.saved_cu_us <= most_cu_us:
+        if statement.saved_cu_us > most_saved_cu_us:
             return (f'its savings of {cu_s(statement.saved_cu_us):.0f} CU '
-                    f'seconds are not from {cu_s(least_cu_us):.0f} to '
-                    f'{cu_s(most_cu_us):.0f}')
+                    'seconds are above the bound of '
+                    f'{cu_s(most_saved_cu_us):.0f}')
         if (statement.debt_cu_us + statement.written_off_cu_us
                 > sum(used_cu_us.values()) + _ROUNDING_CU_US):
             return 'it has more debt than use'

@@ -297,9 +297,12 @@ class AccountTransfer:
             return
         if account is None or account.handed_to:
             return
+        least_cu_us, most_cu_us = claim.savings_cu_us
+        # It may have overspent more as another flavor: forgiven, as in a bill.
+        statement = dataclasses.replace(statement, saved_cu_us=max(
+            least_cu_us, statement.saved_cu_us))
         objection = account.objection(
-            statement, claim.most_debt_cu_us, self._utc(),
-            claim.savings_cu_us)
+            statement, claim.most_debt_cu_us, self._utc(), most_cu_us)
         if objection:
             self._refuse(uuid, 'implausible', objection)
             return

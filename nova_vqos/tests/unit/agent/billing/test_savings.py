@@ -79,3 +79,13 @@ class TestReturn:
         host.leave()
         follow()
         assert host.account().saved_cu_us == most_cu_us
+
+    def test_what_it_overspent_as_another_flavor_is_forgiven(self, host,
+                                                             there):
+        """Beyond a day of its bursts; all else of its account counts."""
+        host.begin(burst=BURST)
+        host.use(length_s=20_000.0, vcpu_ns=20_000 * 10**9)
+        assert host.account().saved_cu_us == -10**6 * S
+        self.go(host, there, self.SMALLER)
+        assert there.account().saved_cu_us == self.SMALLER.least_cu_us
+        assert there.account().total_cu_us == host.account().total_cu_us
