@@ -106,8 +106,7 @@ class BurstController(controller.Controller):
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """End what is spent, and read what servers use."""
-        self._members = {server for server in self._members
-                         if self._servers.get(server.uuid) is server}
+        self._drop_gone()
         self.due_at_s = now_s if self._members else float('inf')
         if not self._members:
             return
@@ -160,6 +159,11 @@ class BurstController(controller.Controller):
             return 'the host has no room'
         return ''
 
+    def _drop_gone(self) -> None:
+        """Forget members that do not run here any more."""
+        self._members = {server for server in self._members
+                         if self._servers.get(server.uuid) is server}
+
     # What they may use.
 
     def _follow_savings(self, server: servers.Server) -> bool:
@@ -194,7 +198,7 @@ class BurstController(controller.Controller):
             found = {
                 server: division.Member(extra_cu, uses[server].wants)
                 for server in sorted(self._members, key=lambda one: one.uuid)
-                if self._states[server].spends and server in uses
+                if self._states[server].spends
                 and (extra_cu := _most_extra_cu(server, profile)) > 0}
         for server in self._members - found.keys():
             self._change(server, 0.0)
@@ -236,6 +240,8 @@ class BurstController(controller.Controller):
                 self._record_use(server, found.get(server.uuid),
                                  terms.profile)
         self._recorded_at_s = now_s
+        # One may have started again since the last tick.
+        self._drop_gone()
         self._decide(now_s, terms)
 
     def _record_use(self, server: servers.Server,

@@ -2,6 +2,8 @@
 """Servers burst with what they saved, on a host that a test turns."""
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 
@@ -280,3 +282,15 @@ class TestAgent:
         rested.host.event(base.EventKind.STARTED, A, detail='booted')
         rested.run_on(3)
         assert rested.saved_cu_s() > 1000
+
+    def test_one_that_has_gone_is_forgotten(self, rested):
+        """Also where it starts again while what servers use is being read."""
+        gone = weakref.ref(rested.loop._servers[A])
+        rested.now_s += 2.0
+        rested.loop.step()
+        rested.host.runs[A] += 100
+        rested.host.event(base.EventKind.STARTED, A, detail='booted')
+        rested.executor.work()
+        rested.run_on(3)
+        gc.collect()
+        assert gone() is None
