@@ -47,6 +47,8 @@ class _BurstState:
     :ivar io_cu: the same by its other threads
     :ivar spends: whether it has savings to spend
     :ivar extra_cu: what it may use beyond its units, in CU of the host
+    :ivar most_extra_cu: the same by its flavor and the host's pCPUs, whatever
+        the room is; 0: its vCPUs have whole pCPUs without a burst
     """
 
     def __init__(self, _server: servers.Server) -> None:
@@ -55,6 +57,7 @@ class _BurstState:
         self.io_cu = 0.0
         self.spends = False
         self.extra_cu = 0.0
+        self.most_extra_cu = 0.0
         self.raises = retry.TokenBucket(_RAISES_AT_ONCE, _RAISE_INTERVAL_S)
 
 
@@ -154,9 +157,11 @@ class BurstController(controller.Controller):
             return 'its cap is left as it is, see its problem'
         if saved_cu_s is None:
             return 'what it saved is not known now'
-        if (server in self._states and self._states[server].spends
-                and self._shares.share(server) is None):
-            return 'the host has no room'
+        state = self._states.get(server)
+        if state is not None and state.spends and (
+                self._shares.share(server) is None):
+            return ('the host has no room' if state.most_extra_cu else
+                    'each of its vCPUs has a whole pCPU without a burst')
         return ''
 
     def _drop_gone(self) -> None:
@@ -189,17 +194,19 @@ class BurstController(controller.Controller):
         profile = terms.profile
         uses: dict[servers.Server, division.Use] = {}
         found: dict[servers.Server, division.Member] = {}
+        self._room_cu = None
         if profile is not None:
             uses = {server: self._use(server, profile)
                     for server in self._servers.values()}
             self._room_cu = division.room_cu(
                 units.capacity_cu(map(profile.coefficient, profile.pcpus))
                 - terms.reserved_cu, uses.values())
-            found = {
-                server: division.Member(extra_cu, uses[server].wants)
-                for server in sorted(self._members, key=lambda one: one.uuid)
-                if self._states[server].spends
-                and (extra_cu := _most_extra_cu(server, profile)) > 0}
+            for server in sorted(self._members, key=lambda one: one.uuid):
+                state = self._states[server]
+                state.most_extra_cu = _most_extra_cu(server, profile)
+                if state.spends and state.most_extra_cu:
+                    found[server] = division.Member(
+                        state.most_extra_cu, uses[server].wants)
         for server in self._members - found.keys():
             self._change(server, 0.0)
         for server, extra_cu in self._changes(found, now_s).items():
@@ -288,8 +295,8 @@ def _most_extra_cu(server: servers.Server, profile: model.Profile) -> float:
     if terms is None:
         return 0.0
     cost = _cost(server, profile)
-    return min(terms.burst_cu * cost,
-               _pcpus_cu(server, profile)) - terms.units * cost
+    return max(0.0, min(terms.burst_cu * cost, _pcpus_cu(
+        server, profile)) - terms.units * cost)
 
 
 def _pcpus_cu(server: servers.Server, profile: model.Profile) -> float:

@@ -142,6 +142,15 @@ class TestBalance:
         world.run_on(62)
         assert world.cap_cu(A) == 100.0
 
+    def test_one_whose_units_are_whole_pcpus(self, world):
+        world.serve(A, units='100', seconds='10', burst_cu='250')
+        world.start()
+        world.run_on(62)
+        assert world.cap_cu(A) == 100.0
+        # It is not the room that it lacks.
+        assert world.host_report()['burst_room_cu'] == 200
+        assert 'whole pCPU' in world.report(A)['burst']['problem']
+
     @pytest.mark.parametrize('dd_billing', ['off', 'account', None])
     def test_whatever_is_billed(self, world, dd_billing):
         world.serve(A, **({} if dd_billing is None
