@@ -101,6 +101,15 @@ class HostLoad:
         """See :class:`nova_vqos.billing.reserve.Reserve`."""
         return self._reserve.cu
 
+    @property
+    def outside_cu(self) -> float | None:
+        """What ran outside of domains in the last minute, the kernel's work
+        for their I/O included; None: not known.
+        """
+        load = self._load
+        return None if load is None else max(
+            0.0, load.total_cu - load.servers_cu)
+
     def add_server(self, modelled_cu_us: int, *, unpaid_cu_us: int) -> None:
         """Add the I/O of a billed server.
 

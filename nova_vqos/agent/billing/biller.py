@@ -197,6 +197,11 @@ class Biller:
         """See :class:`nova_vqos.billing.reserve.Reserve`."""
         return self._capacity.reserve_cu
 
+    @property
+    def outside_cu(self) -> float | None:
+        """See :class:`nova_vqos.billing.host_load.HostLoad`."""
+        return self._capacity.outside_cu
+
     def begin_interval(self, now_s: float, wanted: Collection[Billable], *,
                        is_whole: bool = True) -> bool:
         """Begin the next interval, if it is due.

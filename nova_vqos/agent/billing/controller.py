@@ -216,6 +216,11 @@ class BillingController(controller.Controller):
         """See :class:`nova_vqos.billing.reserve.Reserve`; None: not known."""
         return None if self._biller is None else self._biller.reserve_cu
 
+    @property
+    def outside_cu(self) -> float | None:
+        """What ran outside of servers in the last minute; None: not known."""
+        return None if self._biller is None else self._biller.outside_cu
+
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
         """Follow the billing policy of a server."""

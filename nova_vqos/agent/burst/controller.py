@@ -200,7 +200,8 @@ class BurstController(controller.Controller):
                     for server in self._servers.values()}
             self._room_cu = division.room_cu(
                 units.capacity_cu(map(profile.coefficient, profile.pcpus))
-                - terms.reserved_cu, uses.values())
+                - max(terms.reserved_cu, self._bills.outside_cu or 0.0),
+                uses.values())
             for server in sorted(self._members, key=lambda one: one.uuid):
                 state = self._states[server]
                 state.most_extra_cu = _most_extra_cu(server, profile)

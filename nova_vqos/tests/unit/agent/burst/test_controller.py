@@ -201,6 +201,16 @@ class TestRoom:
         # Of 200 - 70 - 30 CU A has 60: B may have 40, in steps of 7.5.
         assert [rested.cap_cu(A), rested.cap_cu(B)] == [90, 67.5]
 
+    def test_what_runs_beside_servers_is_no_room(self, rested):
+        """The host's own work, or the kernel's: 150 CU in each second."""
+        for second in range(130):
+            rested.host.host_used = usage.HostUsage(
+                rested.now_s, round(1.5 * second * S_NS), 0, 0)
+            rested.run_on()
+        assert rested.host_report()['burst_room_cu'] == 50
+        # In steps of 7.5 CU.
+        assert rested.cap_cu(A) == 30 + 45
+
     def test_few_writes(self, rested):
         rested.wants_cu[A] = 20
         before = rested.report(A)['writes']
