@@ -15,7 +15,7 @@ from nova_vqos import utc
 from nova_vqos.agent import messages
 
 #: Of the form of the figures: a new field makes a new minor version.
-VERSION = '1.0'
+VERSION = '1.1'
 
 # The component of a bill that is no I/O, see nova_vqos.billing.meter.
 _VCPU = 'vcpu'
@@ -53,6 +53,22 @@ class Io:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """What a server saved of its units, and may use beyond them.
+
+    :ivar burst_cu: that it may use at the most, while it bursts
+    :ivar left_cu: that it may use now
+    :ivar saved_cu_s: below 0: it overspent; None: not known
+    :ivar most_saved_cu_s: that it may save
+    """
+
+    burst_cu: int
+    left_cu: float
+    saved_cu_s: float | None
+    most_saved_cu_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What a guest reads.
 
@@ -74,6 +90,7 @@ class Figures:
     :ivar delivered_cu_s: what its vCPUs had since it was first billed, on all
         hosts; None: it has no account
     :ivar io: None: it has no account
+    :ivar burst: None: its flavor has no bursts
     """
 
     version: str = VERSION
@@ -91,6 +108,7 @@ class Figures:
     withheld_share: float | None = None
     delivered_cu_s: float | None = None
     io: Io | None = None
+    burst: Burst | None = None
 
     def to_dict(self) -> dict[str, object]:
         """As JSON has it."""
@@ -118,7 +136,8 @@ def of(server: messages.ServerDetail) -> Figures:
         delivered_cu=rates.delivered_cu if rates else None,
         withheld_share=rates.throttled if rates else None,
         delivered_cu_s=bill.used_cu_s.get(_VCPU) if bill else None,
-        io=_io(bill) if bill else None)
+        io=_io(bill) if bill else None,
+        burst=_burst(server.burst) if server.burst else None)
 
 
 def _now() -> str:
@@ -132,3 +151,9 @@ def _io(bill: messages.Bill) -> Io:
                    if name != _VCPU},
         debt_cu_s=bill.debt_cu_s, written_off_cu_s=bill.written_off_cu_s,
         limit_cu=bill.limit_cu)
+
+
+def _burst(burst: messages.Burst) -> Burst:
+    return Burst(burst_cu=burst.burst_cu, left_cu=burst.left_cu,
+                 saved_cu_s=burst.saved_cu_s,
+                 most_saved_cu_s=burst.most_saved_cu_s)

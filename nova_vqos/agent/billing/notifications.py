@@ -16,7 +16,7 @@ from nova_vqos.billing import account
 from nova_vqos.billing import meter
 
 #: Of the payload. A new field is a new minor version, anything else a major.
-VERSION = '1.1'
+VERSION = '1.2'
 
 
 @dataclasses.dataclass(slots=True)
@@ -99,8 +99,8 @@ class UsageNotifications:
             **{name: primitives.to_primitives(getattr(report, name))
                for name in (
                    'server_uuid', 'project_id', 'billing', 'entitlement_cu',
-                   'limit_cu', 'debt_cu_s', 'written_off_cu_s', 'overdrawn',
-                   'not_modelled')},
+                   'limit_cu', 'debt_cu_s', 'written_off_cu_s', 'saved_cu_s',
+                   'overdrawn', 'not_modelled')},
             'total_cu_s': dict(report.used_cu_s)}
 
     @staticmethod

@@ -40,11 +40,12 @@ class TestFigures:
         found = read(make_server())
         assert found.pop('at')
         assert found == {
-            'version': '1.0', 'available': True, 'problem': '',
+            'version': '1.1', 'available': True, 'problem': '',
             'promised_cu': 60, 'guaranteed': None, 'cu_per_pcpu': 200.0,
             'sampled_at': '2026-11-27T10:00:00.000+00:00', 'cpu_s': 30.0,
             'withheld_s': 70.0, 'over_s': 60.0, 'delivered_cu': 59.9,
-            'withheld_share': 0.7, 'delivered_cu_s': None, 'io': None}
+            'withheld_share': 0.7, 'delivered_cu_s': None, 'io': None,
+            'burst': None}
 
     def test_one_that_pays_for_its_io(self, host):
         host.begin(billing='charge', limit_share=1.0)
@@ -62,6 +63,15 @@ class TestFigures:
         found = read(make_server(bill=bill))['io']
         assert (found['charged'], found['limit_cu']) == (False, None)
 
+    def test_what_it_saved(self):
+        """Without the reason that the host gives."""
+        found = read(make_server(burst=messages.Burst(
+            burst_cu=90, left_cu=60.0, saved_cu_s=1200.5,
+            most_saved_cu_s=36_000.0, problem=SECRET)))
+        assert found['burst'] == {
+            'burst_cu': 90, 'left_cu': 60.0, 'saved_cu_s': 1200.5,
+            'most_saved_cu_s': 36_000.0}
+
     @pytest.mark.parametrize('since, ends, guaranteed', [
         ('2026-11-27T10:00:00+00:00', False, True), (None, False, False),
         ('2026-11-27T10:00:00+00:00', True, None)])
@@ -77,7 +87,7 @@ class TestFigures:
         assert {name for name, value in found.items() if value is None} == {
             'promised_cu', 'guaranteed', 'cu_per_pcpu', 'sampled_at', 'cpu_s',
             'withheld_s', 'over_s', 'delivered_cu', 'withheld_share',
-            'delivered_cu_s', 'io'}
+            'delivered_cu_s', 'io', 'burst'}
 
     def test_no_text_of_the_host_is_in_it(self, host):
         """Names, reasons and other figures of an answer stay inside."""
@@ -112,7 +122,7 @@ class TestReference:
         return (project.TOP / self.PAGE).read_text()
 
     def test_it_explains_each_field_and_problem(self, page):
-        for kind in (figures.Figures, figures.Io):
+        for kind in (figures.Figures, figures.Io, figures.Burst):
             for field in dataclasses.fields(kind):
                 assert f'``{field.name}``\n' in page
         for problem in figures.Problem:

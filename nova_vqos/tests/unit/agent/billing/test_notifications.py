@@ -15,6 +15,7 @@ from nova_vqos.agent import service
 from nova_vqos.agent.billing import notifications
 from nova_vqos.billing import account
 from nova_vqos.billing import meter
+from nova_vqos.billing import savings
 from nova_vqos.conf import agent
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures.manage import wait_until
@@ -28,7 +29,7 @@ class TestPayload:
         host.use(times=30, vcpu_ns=10**8, emulator_ns=10**7,
                  throttled_ns=10**9)
         payload, = host.sent.usages
-        assert payload['payload_version'] == '1.1'
+        assert payload['payload_version'] == '1.2'
         assert payload['server_uuid'] == billing_host.UUID
         assert payload['project_id'] == 'p'
         assert payload['host'] == 'here'
@@ -39,7 +40,14 @@ class TestPayload:
         assert payload['entitled_cu_s'] == 3600
         assert payload['throttled_s'] == 30
         assert payload['debt_cu_s'] == 0
+        assert payload['saved_cu_s'] is None
         assert payload['total_cu_s'] == payload['used_cu_s']
+
+    def test_what_it_saved_for_bursts(self, host):
+        host.begin(burst=savings.Terms(50, 100, 60))
+        host.use(times=30, vcpu_ns=4 * 10**8)
+        payload, = host.sent.usages
+        assert payload['saved_cu_s'] == pytest.approx(60 * (50 - 20))
 
     @pytest.mark.parametrize('ram_bytes, bounds', [
         (None, None), (0, {'low': 9000, 'high': 9000}),
