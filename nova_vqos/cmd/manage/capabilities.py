@@ -136,7 +136,7 @@ def _ceiling(host: messages.Host, no_units: str) -> Capability:
 def _burst(host: messages.Host, no_units: str) -> Iterator[Capability]:
     state, why = APPROXIMATED, (
         'while the agent runs, and the host has room; a balance may be '
-        'overspent by what an interval of billing uses')
+        'overspent by what two intervals of billing use')
     if no_units:
         state, why = REFUSED, no_units
     elif not host.keeps_bursts:

@@ -135,7 +135,7 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
                                    _guarantee(host.guarantee))),
         ('project_ceilings', output.Shown(
             host.project_ceilings, _ceilings(host.project_ceilings))),
-        ('burst_room_cu', _burst_room(host)),
+        ('burst_room_cu', output.number(host.burst_room_cu, 2)),
         ('fairness', output.Shown(*_fairness(host.capacity))),
         ('servers', output.Shown(host.servers, str(len(host.servers)))),
         ('wrong', output.texts(host.wrong)),
@@ -171,14 +171,6 @@ def _ceilings(found: Sequence[messages.ProjectCeiling] | None) -> str:
         + ('' if one.used_cu is None else f'{one.used_cu:.2f} used ')
         + f'of {one.ceiling_cu} CU, {one.servers} servers of {one.units_cu} CU'
         for one in found)
-
-
-def _burst_room(host: messages.Host) -> output.Shown:
-    """What servers may use beyond their units."""
-    if host.burst_room_cu is None:
-        return output.Shown(None, '' if host.keeps_bursts
-                            else 'servers cannot burst here')
-    return output.Shown(host.burst_room_cu, f'{host.burst_room_cu:.2f}')
 
 
 def _fairness(load: host_load.LoadReport | None

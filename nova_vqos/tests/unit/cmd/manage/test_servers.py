@@ -122,6 +122,18 @@ def test_a_guarantee_that_was_taken_away():
                           'for each vCPU, 0.53 pCPUs with its I/O')
 
 
+@pytest.mark.parametrize('saved_cu_s, shown', [
+    (1200.5, '1200 of 36000 CU'), (-60.0, '-60 of'), (None, 'unknown of')])
+def test_what_it_saved_for_bursts(saved_cu_s, shown):
+    burst = {'burst_cu': 90, 'left_cu': 52.5, 'saved_cu_s': saved_cu_s,
+             'most_saved_cu_s': 36_000.0, 'problem': 'why it cannot'}
+    found = dict(servers.fields('a', parse({**BRIEF, 'burst': burst})))
+    assert primitives.to_primitives(plain(found['burst'])) == burst
+    first, second = str(found['burst']).splitlines()
+    assert first.startswith('52.50 CU now, 90 CU') and shown in first
+    assert second == burst['problem']
+
+
 def test_a_migrating_server_is_shown_as_arriving():
     shown = servers.SHORT['host'](servers.Placed(
         'b', parse({**BRIEF, 'arriving': True})))
