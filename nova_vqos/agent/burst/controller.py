@@ -210,12 +210,14 @@ class BurstController(controller.Controller):
                         state.most_extra_cu, uses[server].wants)
         for server in self._members - found.keys():
             self._change(server, 0.0)
-        for server, extra_cu in self._changes(found, now_s).items():
+        for server, extra_cu in self._shared(found, now_s).items():
             self._change(server, extra_cu, uses[server].most_cu)
 
-    def _changes(self, members: Mapping[servers.Server, division.Member],
-                 now_s: float) -> dict[servers.Server, float]:
-        """Who gets less, where others need it, and who gets more."""
+    def _shared(self, members: Mapping[servers.Server, division.Member],
+                now_s: float) -> dict[servers.Server, float]:
+        """What each gets: less where others need it, or by another flavor;
+        more if it did not get more too often lately.
+        """
         targets = dict(zip(members, division.divide(
             self._room_cu or 0.0, list(members.values())), strict=True))
         now = {server: self._states[server].extra_cu for server in members}
@@ -223,10 +225,12 @@ class BurstController(controller.Controller):
             one.wants and targets[server] > now[server]
             for server, one in members.items())
         return {
-            server: target_cu for server, target_cu in targets.items()
-            if target_cu < now[server] and is_short
-            or target_cu > now[server]
-            and self._states[server].raises.acquire(now_s)}
+            server: target_cu if (
+                target_cu < now[server] and (
+                    is_short or now[server] > members[server].extra_cu)
+                or target_cu > now[server]
+                and self._states[server].raises.acquire(now_s))
+            else now[server] for server, target_cu in targets.items()}
 
     def _change(self, server: servers.Server, extra_cu: float,
                 units_cu: float = 0.0) -> None:

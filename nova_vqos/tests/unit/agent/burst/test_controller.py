@@ -173,6 +173,15 @@ class TestBalance:
         assert rested.cap_cu(A) == 30.0
         assert rested.report(A)['burst'] is None
 
+    @pytest.mark.parametrize('units, burst_cu', [('30', 60), ('20', 80)])
+    def test_another_flavor_with_another_burst(self, rested, units, burst_cu):
+        """More than it has by as much, or by less."""
+        rested.change(A, extra_specs={
+            **fakes.make_specs(units), policy.BURST_KEY: str(burst_cu),
+            policy.BURST_SECONDS_KEY: '100'})
+        rested.run_on(3)
+        assert rested.cap_cu(A) == burst_cu
+
 
 class TestRoom:
     def test_a_full_host_has_none(self, rested):
