@@ -311,8 +311,9 @@ class AccountTransfer:
             return
         if not is_copy:
             claim.at_s = []
-        LOG.info('Server %s came with %.3f CU seconds of debt', uuid,
-                 accounts.cu_s(statement.debt_cu_us))
+        LOG.info('Server %s came with %.3f CU seconds of debt, and %.3f saved',
+                 uuid, accounts.cu_s(statement.debt_cu_us),
+                 accounts.cu_s(statement.saved_cu_us))
         if book is not None:
             book.replace(changed)
         self._books.store_later(changed)
@@ -333,8 +334,10 @@ class AccountTransfer:
         if changed is not account:
             self._books.store_later(changed)
             LOG.info('Handed the account of server %s over to host %s, with '
-                     '%.3f CU seconds of debt', claim.server_uuid, claim.host,
-                     accounts.cu_s(changed.debt_cu_us))
+                     '%.3f CU seconds of debt, and %.3f saved',
+                     claim.server_uuid, claim.host,
+                     accounts.cu_s(changed.debt_cu_us),
+                     accounts.cu_s(changed.saved_cu_us))
         return changed
 
 
