@@ -15,6 +15,7 @@ import typing as ty
 from nova_vqos_lab import cloud
 from nova_vqos_lab import config
 from nova_vqos_lab import counting
+from nova_vqos_lab import earlier
 from nova_vqos_lab import equivalence
 from nova_vqos_lab import kinds
 from nova_vqos_lab import paths
@@ -26,6 +27,7 @@ from nova_vqos_lab import slowcpu
 from nova_vqos_lab import soak
 from nova_vqos_lab import story
 from nova_vqos_lab import tempest
+from nova_vqos_lab import upgrade
 from nova_vqos_lab import vendordata
 
 _Found = ty.TypeVar('_Found', kinds.Comparison, proof.Proof)
@@ -175,6 +177,16 @@ def _parser() -> argparse.ArgumentParser:
         'and nova-vqos-vendordata, and boot a server whose guest reads its '
         'figures; show them beside those of server show')
     one.set_defaults(function=_vendordata)
+    one = commands.add_parser(
+        'upgrade', help='make the cloud anew with an earlier nova_vqos, '
+        'upgrade the controller and host after host while servers run and '
+        'move, and leave it running; exits with 1 where something was not '
+        'right')
+    one.add_argument('--from', dest='revision', metavar='COMMIT',
+                     default=earlier.REVISION,
+                     help='of the earlier one, in this checkout '
+                     '(default: %(default)s)')
+    one.set_defaults(function=_upgrade)
     one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',
         help="run a command in the cloud's network, logged in as its "
@@ -346,6 +358,15 @@ def _vendordata(_options: argparse.Namespace, _rest: list[str]) -> int:
                 f'  devstack/lab exec openstack console log show '
                 f'--lines 3 {vendordata.NAME}')
     return 0
+
+
+def _upgrade(options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        lab.down()
+        done = upgrade.run(lab, options.revision)
+    process.say(done.table())
+    return 0 if done.is_right else 1
 
 
 def _exec(_options: argparse.Namespace, rest: list[str]) -> int:

@@ -8,6 +8,7 @@ what each version answers.
 from collections.abc import Iterable, Mapping
 import contextlib
 import dataclasses
+import datetime
 import os
 import typing as ty
 
@@ -19,6 +20,7 @@ from nova_vqos_lab import process
 _MICROVERSION = '2.96'
 _PLACEMENT_VERSION = '1.39'
 _BOOT_LIMIT_S = 90
+_COMPUTE_LIMIT_S = 90
 _MIGRATION_LIMIT_S = 120
 _DELETE_LIMIT_S = 60
 _SERVER_MEMORY_MIB = 160
@@ -202,6 +204,26 @@ class Cloud:
             'GET', f'/os-services?binary=nova-compute&host={host}').body[
                 'services']
         return f'/os-services/{found["id"]}'
+
+    def wait_for_compute(self, host: str, since: datetime.datetime) -> None:
+        """Wait until nova-compute of a host reports by the bus again.
+
+        Before, it undoes what is asked for of its servers: it takes a
+        migration for one that its last run did not end.
+
+        :raises process.LabError: when it does not
+        """
+        def reported() -> bool:
+            shown = self.compute(
+                'GET', f'/os-services?binary=nova-compute&host={host}')
+            updated_at = (shown.body['services'][0]['updated_at']
+                          if shown.status == 200 else None)
+            return (updated_at is not None and datetime.datetime.fromisoformat(
+                updated_at).replace(tzinfo=datetime.UTC) > since)
+
+        process.wait_until(
+            reported, _COMPUTE_LIMIT_S, f'nova-compute of host {host}',
+            log=_log(f'nova-compute-{host}'), interval_s=0.5)
 
     def provider(self, host: str) -> str:
         """:returns: the id of a host's resource provider."""

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import datetime
 import fcntl
 import math
 import os
@@ -128,14 +129,32 @@ class Lab:
     def _deploy_on(self, name: str, servers_without_units: str) -> None:
         host = self.hosts[name]
         config.write_ini(host.path('etc/nova-vqos/hook.conf'), config.hook())
-        host.run([f'{services.BIN}/nova-vqos-libvirt-hook', '--install',
-                  '--trust', paths.OWNER])
+        self._install_hook(host)
         # libvirt looks for hooks when it starts.
         host.stop_libvirtd()
         host.start_libvirtd()
         self.nodes[name].start_agent()
         self.nodes[name].sell_units(
             servers_without_units=servers_without_units)
+
+    def upgrade_host(self, name: str) -> None:
+        """Let a host have the nova_vqos that is installed now.
+
+        :raises process.LabError: when a step fails
+        """
+        one = self.nodes[name]
+        self._install_hook(self.hosts[name])
+        one.stop(node.AGENT)
+        one.start_agent_again()
+        one.restart_compute()
+        since = datetime.datetime.now(datetime.UTC)
+        with self.cloud() as cloud:
+            cloud.wait_for_compute(name, since)
+
+    @staticmethod
+    def _install_hook(host: hosts.Host) -> None:
+        host.run([f'{services.BIN}/nova-vqos-libvirt-hook', '--install',
+                  '--trust', paths.OWNER])
 
     def down(self) -> None:
         """Remove every trace of the lab, also of a half-made one.

@@ -35,7 +35,6 @@ _STATE = os.path.dirname(soak_checks.LEDGER_PATH)
 # Enough for the ledger of a few servers, and soon full.
 _DISK_SIZE = '4m'
 _EVACUATION_LIMIT_S = 60
-_COMPUTE_LIMIT_S = 90
 _MIGRATION_LIMIT_S = 20
 # Of a host's profile: what a second calibration may differ by.
 _RECALIBRATION = 0.04
@@ -208,7 +207,7 @@ class World:
             running.kill()
         began = datetime.datetime.now(datetime.UTC)
         self.lab.nodes[host].start_compute()
-        self._wait_for_compute(host, began)
+        self.cloud.wait_for_compute(host, began)
 
     def kill_bus(self, _host: str) -> None:
         """Kill RabbitMQ, and start it."""
@@ -216,7 +215,7 @@ class World:
         began = datetime.datetime.now(datetime.UTC)
         services.start_rabbitmq()
         for name in self.lab.hosts:
-            self._wait_for_compute(name, began)
+            self.cloud.wait_for_compute(name, began)
         # The API finds out when it asks: it waits in vain for an answer then.
         for server in soak_checks.servers(self.cloud).values():
             client.Server(self.cloud, server.uuid, server.name).console()
@@ -231,7 +230,7 @@ class World:
         began = datetime.datetime.now(datetime.UTC)
         with self.lab.network.cut(host):
             time.sleep(self.chance.uniform(1, 6))
-        self._wait_for_compute(host, began)
+        self.cloud.wait_for_compute(host, began)
 
     def slow_network(self, host: str) -> None:
         """Of one host."""
@@ -386,19 +385,6 @@ class World:
         machine.run(['cp', '-a', f'{kept}/.', _STATE])
         machine.run(['rm', '-r', kept])
         self.lab.nodes[host].start_agent()
-
-    def _wait_for_compute(self, host: str, since: datetime.datetime) -> None:
-        """Wait until nova-compute of a host reports by the bus again."""
-        def reported() -> bool:
-            shown = self.cloud.compute(
-                'GET', f'/os-services?binary={node.COMPUTE}&host={host}')
-            updated_at = (shown.body['services'][0]['updated_at']
-                          if shown.status == 200 else None)
-            return (updated_at is not None and datetime.datetime.fromisoformat(
-                updated_at).replace(tzinfo=datetime.UTC) > since)
-
-        process.wait_until(reported, _COMPUTE_LIMIT_S,
-                           f'nova-compute of host {host}', interval_s=0.5)
 
 
 def _scaled(measured: cpu.Measurement, factor: float) -> cpu.Measurement:

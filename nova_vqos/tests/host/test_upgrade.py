@@ -5,25 +5,21 @@ The old agent is that of an earlier commit, with the packages that the new one
 runs with.
 """
 
-import io
 import json
 import os
-import subprocess
 import sys
-import tarfile
 
 import pytest
 
-from nova_vqos.tests.fixtures import project
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_billing
 from nova_vqos.tests.host import test_manage
+from nova_vqos_lab import earlier
 from nova_vqos_lab import process
 
-# NOTE: agents before RPC 1.6 hand no accounts over to later ones.
-OLD = os.environ.get('NOVA_VQOS_UPGRADE_FROM', 'fa88d359')
+OLD = os.environ.get('NOVA_VQOS_UPGRADE_FROM', earlier.REVISION)
 
 no_ledger = test_billing.no_ledger
 config, manage = test_manage.config, test_manage.manage
@@ -32,18 +28,11 @@ config, manage = test_manage.config, test_manage.manage
 @pytest.fixture(scope='module')
 def old_tree(tmp_path_factory):
     """The code of the old version, with its entry points."""
-    done = subprocess.run(
-        ['git', '-C', str(project.TOP), 'archive', OLD], capture_output=True,
-        timeout=60, check=False)
-    if done.returncode:
-        # A checkout need not have its history.
-        pytest.skip(f'no commit {OLD} here: {done.stderr.decode()}')
     tree = tmp_path_factory.mktemp('old')
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(tree, filter='data')
-    subprocess.run(
-        [sys.executable, 'setup.py', '-q', 'egg_info'], cwd=tree, timeout=60,
-        env={**os.environ, 'PBR_VERSION': '0.1.0'}, check=True)
+    try:
+        earlier.extract(OLD, str(tree))
+    except earlier.NoRevision as error:
+        pytest.skip(str(error))
     return tree
 
 
