@@ -10,6 +10,9 @@ from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
+# What else runs on this machine takes the room that a burst needs.
+pytestmark = pytest.mark.quiet
+
 UNITS, BURST_CU, BURST_SECONDS = 20, 60, 30
 # It may save 1200 CU seconds, and bursts once it has a tenth of that.
 SAVED_CU_S = 400
