@@ -55,7 +55,8 @@ for changes of what Nova sees of nova_vqos:
               its own below build/rating, get what the agents bill (root)
   watcher     a real Watcher beside a real Nova and Placement in one process:
               audits, action plans and migrations by the strategy of nova_vqos;
-              in an environment of its own, build/watcher
+              in an environment of its own, build/watcher; then the same once
+              on the lab's cloud (root)
   horizon     a real Horizon of the lab's cloud, in an environment of its own,
               build/horizon, and its form of extra specs in a browser (root)
   host-long   those of host's tests that measure a newer kernel under QEMU for
@@ -216,12 +217,15 @@ run_rating() {
 }
 
 run_watcher() {
-    local venv=$TOP/build/watcher wanted=$WATCHER_VERSION-$NOVA_VERSION-$TOP
+    local venv=$TOP/build/watcher status=0 wanted packages=(
+        "python-watcher==$WATCHER_VERSION" werkzeug
+        # With which it runs on the lab's cloud.
+        pymysql pyuwsgi python-openstackclient python-watcherclient)
+    wanted="${packages[*]} nova==$NOVA_VERSION $TOP"
     if [ "$(cat "$venv/.complete" 2>/dev/null)" != "$wanted" ]; then
         say "filling the environment $venv"
         python3 -m venv --upgrade-deps "$venv"
-        install_beside_nova "$venv/bin/pip" "$NOVA_VERSION" \
-            "python-watcher==$WATCHER_VERSION" werkzeug
+        install_beside_nova "$venv/bin/pip" "$NOVA_VERSION" "${packages[@]}"
         # Its entry points are how Watcher finds the strategy.
         "$venv/bin/pip" install -q -q --no-deps -e "$TOP"
         echo "$wanted" >"$venv/.complete"
@@ -229,7 +233,14 @@ run_watcher() {
     VENV=$venv link_shim
     PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q \
         -p no:cacheprovider -W ignore --durations 5 -r fExXs \
-        nova_vqos/tests/functional/test_watcher.py "$@"
+        nova_vqos/tests/functional/test_watcher.py "$@" || status=$?
+    # With arguments some of these tests are wanted.
+    if [ $# = 0 ] && may_run_cloud watcher; then
+        lab down
+        lab watcher || status=$?
+        lab down
+    fi
+    return "$status"
 }
 
 run_horizon() {

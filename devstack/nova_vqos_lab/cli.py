@@ -29,6 +29,7 @@ from nova_vqos_lab import story
 from nova_vqos_lab import tempest
 from nova_vqos_lab import upgrade
 from nova_vqos_lab import vendordata
+from nova_vqos_lab import watcher
 
 _Found = ty.TypeVar('_Found', kinds.Comparison, proof.Proof)
 
@@ -187,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
                      help='of the earlier one, in this checkout '
                      '(default: %(default)s)')
     one.set_defaults(function=_upgrade)
+    one = commands.add_parser(
+        'watcher', help='make what is missing of the cloud, start Watcher on '
+        'it, and have it level the units of servers by the strategy of '
+        'nova_vqos: audit, action plan, live migrations; exits with 1 where '
+        'something is not right afterwards')
+    one.set_defaults(function=_watcher)
     one = commands.add_parser(
         'exec', usage='devstack/lab exec COMMAND...',
         help="run a command in the cloud's network, logged in as its "
@@ -365,6 +372,15 @@ def _upgrade(options: argparse.Namespace, _rest: list[str]) -> int:
         lab = cloud.Lab()
         lab.down()
         done = upgrade.run(lab, options.revision)
+    process.say(done.table())
+    return 0 if done.is_right else 1
+
+
+def _watcher(_options: argparse.Namespace, _rest: list[str]) -> int:
+    with cloud.only_one():
+        lab = cloud.Lab()
+        _make(lab)
+        done = watcher.run(lab)
     process.say(done.table())
     return 0 if done.is_right else 1
 

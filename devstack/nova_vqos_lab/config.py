@@ -23,9 +23,10 @@ CONTROLLER = paths.CONTROLLER_ADDRESS
 PORTS = {
     'keystone': 5000, 'placement': 8778, 'glance': 9292, 'nova': 8774,
     'neutron': 9696, 'metadata': 8775, 'vendordata': 8797,
+    'watcher': 9322,
 }
 DATABASES = ('keystone', 'placement', 'glance', 'nova_api', 'nova_cell0',
-             'nova')
+             'nova', 'watcher')
 MYSQL_PORT = 3306
 AMQP_PORT = 5672
 # A guest under emulation takes up to a millisecond of CPU time to be at its

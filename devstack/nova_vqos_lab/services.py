@@ -43,10 +43,14 @@ APIS = {name: daemons.Daemon(f'{name}-api') for name in _WSGI
         if name != 'metadata'}
 # In the order of their start.
 ALL = (MARIADB, RABBITMQ, *APIS.values(), CONDUCTOR, SCHEDULER)
-# What not each cloud has, see vendordata.py.
+# What not each cloud has, see vendordata.py and watcher.py.
 METADATA = daemons.Daemon('metadata-api')
 VENDORDATA = daemons.Daemon('nova-vqos-vendordata')
-ON_REQUEST = (METADATA, VENDORDATA)
+WATCHER_API = daemons.Daemon('watcher-api')
+WATCHER_ENGINE = daemons.Daemon('watcher-decision-engine')
+WATCHER_APPLIER = daemons.Daemon('watcher-applier')
+ON_REQUEST = (METADATA, VENDORDATA, WATCHER_API, WATCHER_ENGINE,
+              WATCHER_APPLIER)
 
 
 def start_mariadb() -> None:
