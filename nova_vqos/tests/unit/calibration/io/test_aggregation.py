@@ -106,7 +106,7 @@ def test_random_streams_together_are_random(streams, load):
     assert found == pytest.approx(load / per_s * load / (1 - load), rel=1e-6)
 
 
-@hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(strategies.integers(1, 400), rates, loads,
                   strategies.integers(2, 20))
 def test_steadier_streams_and_services_wait_less(size, rate, load, stages):
