@@ -22,8 +22,8 @@ reduction algorithm for quasi-birth-death processes, 1993 (G); M. F. Neuts,
 Matrix-geometric solutions in stochastic models, 1981 (R, and the stationary
 distribution).
 
-NOTE: the model's equation (9) has a wrong sign: R is A0 (-A1 - A0 G)^-1. And it
-prints no service rate, without which no size follows from a budget.
+NOTE: the model's equation (9) has a wrong sign: R is A0 (-A1 - A0 G)^-1. And
+it prints no service rate, without which no size follows from a budget.
 """
 
 from collections.abc import Sequence
