@@ -369,21 +369,24 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
         options=BY_INSTRUCTIONS, tmpfs=('run',))
 
 
-def run_read_only(command, directory, *, kernel, timeout_s):
-    """Run a command as root of the other machine, which has one pCPU.
+def run_read_only(command, directory, *, kernel, timeout_s, pcpus=1,
+                  options=BY_INSTRUCTIONS):
+    """Run a command as root of the other machine.
 
-    Its clock goes by instructions, see BY_INSTRUCTIONS: so CPU time there is
-    the number of instructions, whatever else this machine does.
+    With BY_INSTRUCTIONS and one pCPU, CPU time there is the number of
+    instructions, whatever else this machine does.
 
     :param directory: for what the run leaves behind
     :param kernel: path of the kernel, see :func:`fetch_kernel`
     :param timeout_s: of real time
+    :param pcpus: how many the other machine has
+    :param options: of QEMU
     :returns: Run
     """
     return boot(
-        command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=1,
+        command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=pcpus,
         init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + _RUN,
-        contents=_modules(kernel, MODULES), options=BY_INSTRUCTIONS)
+        contents=_modules(kernel, MODULES), options=options)
 
 
 def _modules(kernel, names):
