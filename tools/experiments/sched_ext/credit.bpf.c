@@ -342,9 +342,10 @@ void BPF_PROG(credit_enqueue, struct task_struct *p, __u64 flags)
 			resumes_ns(account, found, pcpu_mcu, now_ns), flags);
 		return;
 	}
-	/* One that was preempted keeps its place, and the rest of its turn. */
-	if (wakes || account->turn_ns <= 0)
-		begin_turn(account, found->slice_ns, now_ns);
+	/* One that was preempted keeps the rest of its turn, but not the
+	 * deadline: it would go before what preempted it. */
+	begin_turn(account, wakes || account->turn_ns <= 0
+		   ? found->slice_ns : (__u64)account->turn_ns, now_ns);
 	slice_ns = allowed_ns(account, found->rate_mcu, pcpu_mcu);
 	if (flags & SCX_ENQ_LAST) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, flags);
