@@ -189,8 +189,8 @@ def _parser() -> argparse.ArgumentParser:
                      '(default: %(default)s)')
     one.set_defaults(function=_upgrade)
     one = commands.add_parser(
-        'watcher', help='make what is missing of the cloud, start Watcher on '
-        'it, and have it level the units of servers by the strategy of '
+        'watcher', help='make the parts of the cloud that are missing, start '
+        'Watcher, and have it level the units of servers by the strategy of '
         'nova_vqos: audit, action plan, live migrations; exits with 1 where '
         'something is not right afterwards')
     one.set_defaults(function=_watcher)

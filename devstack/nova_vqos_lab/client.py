@@ -208,8 +208,8 @@ class Cloud:
     def wait_for_compute(self, host: str, since: datetime.datetime) -> None:
         """Wait until nova-compute of a host reports by the bus again.
 
-        Before, it undoes what is asked for of its servers: it takes a
-        migration for one that its last run did not end.
+        While it starts, Nova resets each live migration of its servers, as
+        if its last run had left it unfinished.
 
         :raises process.LabError: when it does not
         """

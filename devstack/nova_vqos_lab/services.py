@@ -174,7 +174,7 @@ def start_api(service: str) -> None:
         daemon, service, _WSGI[service], BIN,
         env={f'OS_{program.upper()}_CONFIG_DIR': paths.etc(
                  _WSGI_ETC.get(service, service)),
-             # Of a service of its own, and of another nova_vqos.
+             # That of the lab's own Neutron, and of an earlier nova_vqos.
              'PYTHONPATH': os.pathsep.join(filter(None, (
                  os.path.dirname(os.path.dirname(__file__)),
                  os.environ.get('PYTHONPATH'))))})

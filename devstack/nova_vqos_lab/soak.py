@@ -254,26 +254,18 @@ class _Driver:
               limit_s: float, known_faults: frozenset[str] = frozenset()
               ) -> None:
         """Check until all is right, or the time is over."""
-        wrong = self._wrong(check, limit_s)
+        wrong = soak_checks.wait_right(check, limit_s)
         # Nova may find late that a server is in error.
         if wrong and self._treat(self._settled({}), known_faults):
-            wrong = self._wrong(check, limit_s)
+            wrong = soak_checks.wait_right(check, limit_s)
         if wrong and {one.kind for one in wrong} <= known_faults:
             for one in wrong:
                 self._say(f'  left by Nova: {one.text}')
             self._done.repairs += 1
             self._world.repair()
             self._settled({})
-            wrong = self._wrong(check, limit_s)
+            wrong = soak_checks.wait_right(check, limit_s)
         self._violated(wrong)
-
-    @staticmethod
-    def _wrong(check: Callable[[], list[soak_checks.Violation]],
-               limit_s: float) -> list[soak_checks.Violation]:
-        end = time.monotonic() + limit_s
-        while (wrong := check()) and time.monotonic() < end:
-            time.sleep(_INTERVAL_S)
-        return wrong
 
     def _violated(self, violations: list[soak_checks.Violation]) -> None:
         for one in violations:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must hold on the lab's cloud, whatever was done to it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 import contextlib
 import dataclasses
 import itertools
 import json
 import os
+import time
 import typing as ty
 
 import libvirt
@@ -25,6 +26,7 @@ from nova_vqos_lab import services
 CAP, GUEST, CLAIM, LEDGER, LEFT, INTERRUPTED, ERROR = (
     'cap', 'guest', 'claim', 'ledger', 'left', 'interrupted', 'error')
 LEDGER_PATH = '/var/lib/nova-vqos/ledger.sqlite'
+_INTERVAL_S = 0.25
 #: Of servers that nothing is being done to.
 SETTLED = frozenset({
     'ACTIVE', 'ERROR', 'PAUSED', 'RESCUE', 'SHELVED', 'SHELVED_OFFLOADED',
@@ -256,6 +258,18 @@ class Checks:
         for name, messages in services.queued().items():
             if messages:
                 yield f'the queue {name} has {messages} messages'
+
+
+def wait_right(check: Callable[[], list[Violation]], limit_s: float
+               ) -> list[Violation]:
+    """Check until all is right, or the time is over.
+
+    :returns: what is still wrong then
+    """
+    end_s = time.monotonic() + limit_s
+    while (wrong := check()) and time.monotonic() < end_s:
+        time.sleep(_INTERVAL_S)
+    return wrong
 
 
 def _violations(found: Mapping[str, Iterable[str]]) -> list[Violation]:

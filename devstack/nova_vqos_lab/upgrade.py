@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 import typing as ty
 
 from nova_vqos import policy
@@ -183,11 +182,8 @@ class _Upgrade:
 
     def _end(self, name: str, problems: Sequence[str]) -> None:
         """Look whether all holds now, or soon."""
-        violations = self._checks.after_step()
-        until_s = time.monotonic() + _RIGHT_LIMIT_S
-        while violations and time.monotonic() < until_s:
-            time.sleep(_INTERVAL_S)
-            violations = self._checks.after_step()
+        violations = soak_checks.wait_right(self._checks.after_step,
+                                            _RIGHT_LIMIT_S)
         self._steps.append(Step(name, (*problems, *(
             f'{one.kind}: {one.text}' for one in violations))))
 

@@ -58,8 +58,8 @@ class Member(ty.NamedTuple):
 def room_cu(capacity_cu: float, uses: Iterable[Use]) -> float:
     """What servers may use beyond their units, all together; 0 or more.
 
-    :param capacity_cu: of the host, less what is reserved or runs outside of
-        servers
+    :param capacity_cu: of the host, without reserved units and without the
+        load outside of servers
     :param uses: of all servers, those that burst included
     """
     return max(0.0, capacity_cu - sum(one.expected_cu for one in uses))

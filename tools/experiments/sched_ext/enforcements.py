@@ -127,10 +127,10 @@ class InKernel(Quota):
     def write(self, load: loads.Load, promise: Promise) -> None:
         super().write(load, promise)
         slice_us = promise.slice_us or _SLICE_US
-        self.tell('terms', load.pid, round(promise.cu * 1000),
-                  slice_us * 1000, promise.cap().period_us * 1000)
+        self.write_map('terms', load.pid, round(promise.cu * 1000),
+                       slice_us * 1000, promise.cap().period_us * 1000)
 
-    def tell(self, name: str, key: int, *values: int) -> None:
+    def write_map(self, name: str, key: int, *values: int) -> None:
         """Have the loader write one entry of a map."""
         assert self.loader.stdin is not None
         print(name, key, *values, file=self.loader.stdin, flush=True)

@@ -200,15 +200,15 @@ class Bench:
 
     def preempting(self) -> Iterator[dict[str, object]]:
         """The same, where a pCPU is preempted twice a second at most."""
-        self._in_kernel.tell('settings', 0, 0, 500_000_000)
+        self._in_kernel.write_map('settings', 0, 0, 500_000_000)
         yield from self.wakes()
-        self._in_kernel.tell('settings', 0, 0, 0)
+        self._in_kernel.write_map('settings', 0, 0, 0)
 
     def speeds(self) -> Iterator[dict[str, object]]:
         """CU that floating threads get on pCPUs of two speeds."""
         if isinstance(self._by, enforcements.InKernel):
             for pcpu in FAST:
-                self._by.tell('speeds', pcpu, FAST_CU * 1000)
+                self._by.write_map('speeds', pcpu, FAST_CU * 1000)
         promises = [enforcements.Promise(FLOATING_CU)] * FLOATING
         with self._group() as group, self._running(group, promises) as made:
             before, began_ns = ([one.by_pcpu_ns() for one in made],
@@ -226,7 +226,7 @@ class Bench:
                    'on_fast': fast_ns / max(1, fast_ns + slow_ns)}
         if isinstance(self._by, enforcements.InKernel):
             for pcpu in FAST:
-                self._by.tell('speeds', pcpu, 0)
+                self._by.write_map('speeds', pcpu, 0)
 
     def others(self) -> Iterator[dict[str, object]]:
         """What is left of a promise beside processes of the host."""
@@ -248,8 +248,8 @@ class Bench:
               socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiving):
             receiving.bind(('127.0.0.1', 0))
             sending.connect(receiving.getsockname())
-            self._in_kernel.tell('taps', _LOOPBACK, PACKET_NS * 100_000,
-                                 made[0].pid, 0)
+            self._in_kernel.write_map('taps', _LOOPBACK, PACKET_NS * 100_000,
+                                      made[0].pid, 0)
             burst = round(PACKETS_A_SECOND * _SAMPLE_S)
             sent, parts, paid = 0, [], []
             for _ in range(self._seconds):
@@ -263,7 +263,7 @@ class Bench:
                 wall_ns = time.monotonic_ns() - began_ns
                 parts.append((made[0].run_ns() - then) / wall_ns)
                 paid.append((sent - first) * PACKET_NS / wall_ns)
-            self._in_kernel.tell('taps', _LOOPBACK, 0, made[0].pid, 0)
+            self._in_kernel.write_map('taps', _LOOPBACK, 0, made[0].pid, 0)
         sums = [100 * (a + b) for a, b in zip(parts, paid, strict=True)]
         yield {'cu': 50, 'got_cu': 100 * statistics.fmean(parts),
                'paid_cu': 100 * statistics.fmean(paid),
@@ -282,7 +282,7 @@ class Bench:
         with self._group() as group, self._running(
                 group, [enforcements.Promise(Fraction(50))]) as (one,):
             began_ns = time.monotonic_ns()
-            self._in_kernel.tell('settings', 0, 1, 0)
+            self._in_kernel.write_map('settings', 0, 1, 0)
             yield follow(one, Fraction(1, 2), began_ns)
 
 

@@ -42,7 +42,7 @@ def simulated_wait_s(size, streams, transfer, containers=200_000):
     at = np.sort(np.concatenate(arrivals))
     took = random.gamma(transfer.stages,
                         transfer.container_s / transfer.stages, len(at))
-    # Lindley's: what is left of those before, or none.
+    # Lindley's recursion: earlier containers leave some work, or none.
     walk = np.cumsum(np.concatenate([[0], took[:-1] - np.diff(at)]))
     return float((walk - np.minimum.accumulate(walk)).mean())
 
@@ -193,7 +193,7 @@ def test_the_size_falls_with_the_budget(rate, container_s, packet_load,
 
 
 def test_the_size_of_the_model_depends_on_what_a_packet_takes():
-    """It prints no service rate: 160 packets and 300 us do not tell it.
+    """The paper prints no service rate, and 160 packets in 300 us allow many.
 
     With a time of each packet a container of 160 takes 300 us at a load of
     0.77; with the same time for each container, so does one twice as large.
