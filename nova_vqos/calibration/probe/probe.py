@@ -132,17 +132,25 @@ def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
 def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
              tick_us: int, pcpu: int) -> probe_result.Outcome:
     # Another program that runs for a moment may end a turn, so that turns are
-    # cut. Of long turns there are few: one that was not cut is enough. Short
-    # ones must be short in any case: so nearly all of them.
+    # cut, and a machine that stands still for a moment makes one too long. Of
+    # long turns there are few: those count in which most of the time passed.
+    # Short ones must be short in any case: so nearly all of them.
+    is_long = slice_us > default.mean_run_us
     turn_us, default_turn_us = (
-        (turns.longest_us, default.longest_us)
-        if slice_us > default.mean_run_us
+        (turns.half_us, default.half_us) if is_long
         else (turns.common_us, default.common_us))
     outcome = probe_result.judge(slice_us, turns.mean_run_us, turn_us,
                                  default_turn_us, tick_us)
-    if not outcome.enforced and turns.cut > _CUT_LIMIT:
+    if outcome.enforced:
+        return outcome
+    if turns.cut > _CUT_LIMIT:
         return _not_measured(
             slice_us, f'others cut {turns.cut:.0%} of the runs on pCPU {pcpu}')
+    if is_long and turn_us > slice_us:
+        # No kernel does that, whatever slice it heeds.
+        return _not_measured(
+            slice_us, f'the machine stood still: threads ran for '
+            f'{turn_us / 1000:.1f} ms at a time on pCPU {pcpu}')
     return outcome
 
 

@@ -5,9 +5,11 @@ Each is in two nested cgroups, as libvirt makes them for vCPUs, in a group that
 is idle as a whole: they take no time from others.
 """
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
+import itertools
 import mmap
 import os
 import signal
@@ -62,9 +64,11 @@ class Turns(ty.NamedTuple):
         return max(0, self.runs - len(self.lengths_us)) / max(1, self.runs)
 
     @property
-    def longest_us(self) -> float:
-        """The longest turn."""
-        return self.lengths_us[-1]
+    def half_us(self) -> float:
+        """Half of the time is in turns of this length or longer."""
+        passed_us = list(itertools.accumulate(self.lengths_us))
+        return self.lengths_us[bisect.bisect_right(
+            passed_us, passed_us[-1] / 2)]
 
     @property
     def common_us(self) -> float:

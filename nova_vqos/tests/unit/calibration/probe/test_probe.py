@@ -31,20 +31,26 @@ class Pair:
     :ivar others: share of the pCPU that others take
     :ivar cuts: into how many pieces others cut each other turn
     :ivar back: share of the runs after which it is the same one's turn
+    :ivar stall_us: for how long the machine stood still during one turn of
+        the longest slice
     """
 
-    def __init__(self, runs_us, others=0.0, cuts=1, back=0.0):
+    def __init__(self, runs_us, others=0.0, cuts=1, back=0.0, stall_us=0.0):
         self.runs_us = runs_us
         self.others = others
         self.cuts = cuts
         self.back = back
+        self.stall_us = stall_us
 
     def measure(self, slice_us, window_s):
         wall_us = window_s * 1e6
         run_us = wall_us * (1 - self.others)
         length_us = self.runs_us[slice_us]
         pair_us = [length_us, *[length_us / self.cuts] * self.cuts]
-        lengths_us = pair_us * max(1, round(run_us / sum(pair_us)))
+        stall_us = self.stall_us if slice_us == LONG_US else 0
+        lengths_us = pair_us * max(1, round(
+            (run_us - stall_us) / sum(pair_us)))
+        lengths_us[0] += stall_us
         return spinners.Turns(
             wall_us, run_us, round(len(lengths_us) / (1 - self.back)),
             tuple(sorted(lengths_us)))
@@ -200,6 +206,25 @@ def test_without_a_whole_turn_nothing_is_known(host):
     outcome = host.measure().outcomes['cache']
     assert outcome.enforced is None
     assert 'others cut 6' in outcome.reason
+
+
+@pytest.mark.parametrize('run_us, enforced', [
+    (90_000.0, True), (19_500.0, False)])
+def test_a_turn_in_which_the_machine_stood_still(host, run_us, enforced):
+    host.pairs[0] = Pair({**KERNEL, LONG_US: run_us}, cuts=4, back=0.2,
+                         stall_us=70_000.0)
+    assert host.measure().outcomes['cache'].enforced is enforced
+    assert host.tried == [0]
+
+
+def test_where_the_machine_stood_still_another_pcpu_is_tried(host):
+    host.pairs[0] = Pair({**KERNEL, LONG_US: 160_000.0})
+    assert host.measure().outcomes['cache'].enforced
+    assert host.tried == [0, 1]
+    host.pairs[1] = host.pairs[0]
+    outcome = host.measure().outcomes['cache']
+    assert outcome.enforced is None
+    assert 'stood still' in outcome.reason
 
 
 def test_a_kernel_that_does_not_carry_slices_up(host):
