@@ -40,7 +40,7 @@ MEMORY_MIB = 1024
 #: queues, taps, a /etc of their own, and what calibrates I/O. And vhost and
 #: Open vSwitch.
 MODULES = ('veth', 'bridge', 'sch_tbf', 'tun', 'vhost_net', 'overlay', 'loop',
-           'nft_chain_nat', 'openvswitch')
+           'nft_chain_nat', 'nft_nat', 'openvswitch')
 #: Fetched with these, for tests that load it.
 KVM = 'kvm_amd'
 #: Its clock goes by the instructions that its pCPUs execute, together one a
