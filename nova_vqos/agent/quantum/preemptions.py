@@ -70,6 +70,8 @@ class PreemptionReader:
         new = [thread for thread in vcpus.values()
                if thread not in self._recorders]
         if len(self._recorders) + len(new) > _MOST_THREADS:
+            self._set_problem(f'they have more than {_MOST_THREADS} vCPUs: '
+                              'those of some are left out')
             return
         with contextlib.ExitStack() as opened:
             recorders = {}

@@ -357,7 +357,7 @@ def _cap(wanted: messages.Wanted | None) -> output.Shown:
 
 def _guarantee(found: messages.Guarantee | None) -> output.Shown:
     if found is None:
-        return output.Shown(None, 'off')
+        return output.text(None)
     if found.since is None and not found.ends:
         return output.Shown(found, f'not guaranteed: {found.problem}')
     when = ('off, reserved until it stops' if found.ends
