@@ -50,7 +50,8 @@ NAME = 'nova_vqos'
 
 # All that depends on the layout; a pattern without a match does no harm.
 STATE = re.compile(r'Server$|State$')
-REPLIES = ('agent/messages.py', 'agent/snapshot.py', 'agent/host.py',
+MESSAGES = 'agent/messages/'
+REPLIES = (f'{MESSAGES}*.py', 'agent/snapshot.py', 'agent/host.py',
            'agent/manager.py', 'agent/overrides/*.py', 'agent/follow*.py',
            'agent/push*.py')
 READERS = ('manage/*.py', 'status/*.py', 'metrics/*.py', 'cmd/manage/*.py',
@@ -217,7 +218,7 @@ def raw_fields(sources: Sources) -> Figures:
             if isinstance(node, ast.Dict):
                 names |= {key.value for key in node.keys
                           if isinstance(key, ast.Constant)}
-        if file == 'agent/messages.py':
+        if file.startswith(MESSAGES):
             names |= set().union(*fields(sources.trees[file]).values())
     read = []
     for file in sources.matching(READERS):

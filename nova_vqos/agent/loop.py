@@ -29,7 +29,6 @@ from nova_vqos.agent import connection
 from nova_vqos.agent import controller
 from nova_vqos.agent import heartbeat as heartbeats
 from nova_vqos.agent import informer
-from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
@@ -47,6 +46,9 @@ from nova_vqos.agent.ceiling import controller as ceilings
 from nova_vqos.agent.correction import controller as corrections
 from nova_vqos.agent.correction import store as correction_stores
 from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.messages import host_report as host_reports
+from nova_vqos.agent.messages import pushes
+from nova_vqos.agent.messages import server_report as server_reports
 from nova_vqos.agent.overrides import controller as overrides
 from nova_vqos.agent.overrides import store as stores
 from nova_vqos.agent.quantum import controller as quantum
@@ -63,7 +65,7 @@ WORKERS = 8
 # for the loop.
 _SETTLE_TIMEOUT_S = 2.0
 
-_Report = ty.TypeVar('_Report', bound=messages.Server)
+_Report = ty.TypeVar('_Report', bound=server_reports.Server)
 
 
 class Loop:
@@ -280,7 +282,7 @@ class Loop:
         self._mailbox.post(functools.partial(
             self._corrections.receive, uuid, nonce, received))
 
-    def follow_pushed(self) -> tuple[int, messages.Following]:
+    def follow_pushed(self) -> tuple[int, pushes.Following]:
         """Have all servers follow what was pushed, from now on.
 
         :returns: see :meth:`overrides.OverridesController.apply`
@@ -288,7 +290,7 @@ class Loop:
         """
         return self._mailbox.ask(self._overrides.apply)
 
-    def pushed_report(self) -> messages.Following:
+    def pushed_report(self) -> pushes.Following:
         """How servers follow what was pushed.
 
         :returns: see :meth:`overrides.OverridesController.report`
@@ -296,7 +298,7 @@ class Loop:
         """
         return self._mailbox.ask(self._overrides.report)
 
-    def server_report(self, uuid: str) -> messages.ServerDetail | None:
+    def server_report(self, uuid: str) -> server_reports.ServerDetail | None:
         """What is known of a server; None: it does not run here.
 
         The memory of its emulator is read for it.
@@ -309,7 +311,7 @@ class Loop:
         return next(iter(self._with_memory(found)), None)
 
     def servers_report(self, timeout_s: float = worker.ASK_TIMEOUT_S, *,
-                       memory: bool = False) -> list[messages.Server]:
+                       memory: bool = False) -> list[server_reports.Server]:
         """What is known of each server that runs here, sorted by UUID.
 
         :param timeout_s: for how long to wait for the loop
@@ -333,13 +335,13 @@ class Loop:
         resident_bytes = self._hypervisor.emulator_memory(
             [report.server_uuid for report, _domain in found])
         return [dataclasses.replace(
-            report, emulator_memory=messages.EmulatorMemory.of(
+            report, emulator_memory=server_reports.EmulatorMemory.of(
                 resident_bytes.get(report.server_uuid),
                 None if domain is None else domain.private_ram_bytes))
             for report, domain in found]
 
     def host_report(self, timeout_s: float = worker.ASK_TIMEOUT_S
-                    ) -> messages.LoopReport:
+                    ) -> host_reports.LoopReport:
         """What is known of the host and the agent.
 
         :param timeout_s: for how long to wait for the loop
@@ -543,7 +545,7 @@ class Loop:
             self._profiles.profile,
             now_s, self._failed_fields[server])
 
-    def _host_report(self) -> messages.LoopReport:
+    def _host_report(self) -> host_reports.LoopReport:
         self._stale.update(self._controllers)
         terms, status = self._terms(), self._status()
         with_units = sorted(
@@ -555,7 +557,7 @@ class Loop:
             policy_errors=self._informer.policy_errors)
         for one in self._statuses.values():
             counters.update(one.counters)
-        return messages.LoopReport(
+        return host_reports.LoopReport(
             at=utc.text(), started_at=self._started_at,
             connected=status.connected, cgroup_version=terms.cgroup_version,
             profile_id=status.profile_id,

@@ -23,10 +23,14 @@ from nova_vqos import speeds as records
 from nova_vqos import utc
 from nova_vqos import version
 from nova_vqos.agent import loop as loops
-from nova_vqos.agent import messages
 from nova_vqos.agent import replies
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import transfer
+from nova_vqos.agent.messages import calibration
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import moves
+from nova_vqos.agent.messages import pushes
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.billing import account
 from nova_vqos.profile import document as documents
@@ -102,11 +106,11 @@ class AgentManager:
         self._push_receiver = push_receiver
 
     @_checked
-    def get_host(self, _context: object) -> messages.Host:
+    def get_host(self, _context: object) -> host_report.Host:
         """The state of the agent and of its host."""
         report, stats = _brief(self._loop.host_report()), self._stats()
         return primitives.extended(
-            messages.Host, dataclasses.replace(
+            host_report.Host, dataclasses.replace(
                 report, alarms=(*report.alarms, *stats.pop('alarms', ()))),
             host=self._host, version=version.version(), pid=os.getpid(),
             **stats)
@@ -127,18 +131,18 @@ class AgentManager:
                 'terms': found.terms, 'alarms': found.alarms}
 
     @_checked
-    def list_servers(self, _context: object) -> messages.Servers:
+    def list_servers(self, _context: object) -> server_report.Servers:
         """All servers that run here.
 
         Nothing is read for it: counters and rates are as of the last time
         that they were, see ``[vqos_agent] sample_interval_s``.
         """
-        return messages.Servers(self._host, utc.text(),
-                                tuple(self._loop.servers_report()))
+        return server_report.Servers(self._host, utc.text(),
+                                     tuple(self._loop.servers_report()))
 
     @_checked
     def get_server(self, _context: object,
-                   server_uuid: object) -> messages.ServerDetail:
+                   server_uuid: object) -> server_report.ServerDetail:
         """One server.
 
         :raises UnknownServer: when it does not run here
@@ -152,7 +156,7 @@ class AgentManager:
 
     @_checked
     def get_profile(self, _context: object,
-                    document: object) -> messages.Calibration:
+                    document: object) -> calibration.Calibration:
         """The calibration of this host.
 
         :param document: whether to send the text of the profile
@@ -161,7 +165,7 @@ class AgentManager:
         if not isinstance(document, bool):
             raise rpcapi.InvalidArgument('document must be True or False')
         profile, alarms = self._loop.profile_in_use()
-        return messages.Calibration(
+        return calibration.Calibration(
             self._host, alarms, replies.of_calibration(
                 profile, datetime.datetime.now(datetime.UTC)),
             primitives.Lines(documents.dumps(profile))
@@ -185,7 +189,7 @@ class AgentManager:
 
     @_checked
     def check_server(self, _context: object,
-                     server_uuid: object) -> messages.Refusal:
+                     server_uuid: object) -> moves.Refusal:
         """Why this host cannot take a server that is to move here cold.
 
         The compute service decides when Nova claims the move here, and leaves
@@ -200,7 +204,7 @@ class AgentManager:
             raise rpcapi.AgentError(
                 f'the compute service of {self._host} expects no server '
                 f'{checked}')
-        return messages.Refusal(reason)
+        return moves.Refusal(reason)
 
     def _recent_report(self) -> compute_state.ComputeState:
         """What the compute service reported.
@@ -221,7 +225,7 @@ class AgentManager:
 
     @_checked
     def lift_limits(self, _context: object,
-                    server_uuid: object) -> messages.Lifted:
+                    server_uuid: object) -> moves.Lifted:
         """Lift the limit on a server's I/O, since it is to migrate.
 
         Four times at once, then each 15 minutes. It returns after 10 seconds,
@@ -232,9 +236,9 @@ class AgentManager:
         end_s = time.monotonic() + _LIFT_WAIT_S
         while not self._loop.is_lifted(checked):
             if time.monotonic() > end_s:
-                return messages.Lifted(lifted=False)
+                return moves.Lifted(lifted=False)
             time.sleep(_LIFT_LOOK_S)
-        return messages.Lifted(lifted=True)
+        return moves.Lifted(lifted=True)
 
     @_checked
     def claim_ledger(self, _context: object, server_uuid: object,
@@ -314,7 +318,7 @@ class AgentManager:
 
     @_checked
     def push_flavors(self, _context: object,
-                     push: object) -> messages.PushResult:
+                     push: object) -> pushes.PushResult:
         """Have running servers follow flavors as they are now.
 
         Their quantum class, billing and guarantee, never units or cap. Of each
@@ -337,7 +341,7 @@ class AgentManager:
 
     @_checked
     def push_policies(self, _context: object, generation: object,
-                      flavors: object) -> messages.PushResult:
+                      flavors: object) -> pushes.PushResult:
         """The same for callers before 1.6: a partial push.
 
         :param generation: of the push
@@ -349,18 +353,18 @@ class AgentManager:
         return self._receiver().push_partial(generation, flavors)
 
     @_checked
-    def get_pushed(self, _context: object) -> messages.Pushed:
+    def get_pushed(self, _context: object) -> pushes.Pushed:
         """The pushes that this host holds, and how servers follow them."""
         return self._receiver().report()
 
     @_checked
-    def get_pushed_digest(self, _context: object) -> messages.PushedDigest:
+    def get_pushed_digest(self, _context: object) -> pushes.PushedDigest:
         """The same with a digest in place of the flavors."""
         return self._receiver().short_report()
 
     @_checked
     def compare_pushes(self, _context: object,
-                       digest: object) -> messages.PushesDifference:
+                       digest: object) -> pushes.PushesDifference:
         """The pushes that this host holds, if they differ.
 
         :param digest: of the pushes that the caller holds
@@ -370,7 +374,7 @@ class AgentManager:
 
     @_checked
     def compare_pushed(self, _context: object,
-                       digest: object) -> messages.OverridesDifference:
+                       digest: object) -> pushes.OverridesDifference:
         """The same for callers before 1.6: what holds for each flavor.
 
         :param digest: of what the caller holds
@@ -409,7 +413,7 @@ def _uuid(value: object) -> str:
         ) from error
 
 
-def _brief(report: messages.LoopReport) -> messages.LoopReport:
+def _brief(report: host_report.LoopReport) -> host_report.LoopReport:
     """Without figures of each pCPU: commands ask all hosts at once."""
     capacity = report.capacity
     if capacity is None or capacity.packets is None:

@@ -14,13 +14,17 @@ from nova_vqos import room
 from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import state as guarantees
+from nova_vqos.agent.messages import calibration
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import pushes
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
@@ -44,9 +48,9 @@ class ServerView(ty.NamedTuple):
     disk_limit: disk_limits.DiskLimitState
     quantum: quantum.QuantumState
     guarantee: guarantees.GuaranteeState
-    correction: messages.Correction | None
-    ceiling: messages.ServerCeiling | None
-    burst: messages.Burst | None
+    correction: enforcement.Correction | None
+    ceiling: enforcement.ServerCeiling | None
+    burst: enforcement.Burst | None
     history: usage_history.History
     clocks: base.Clocks
     profile: model.Profile | None
@@ -64,22 +68,23 @@ class ServerView(ty.NamedTuple):
 _Field = Callable[[ServerView], ty.Any]
 
 
-def of_server(view: ServerView) -> messages.Server:
+def of_server(view: ServerView) -> server_report.Server:
     """A server.
 
     A field that cannot be read is None, whatever the reason: one server that
     is not understood must not cost the answer.
     """
-    return messages.Server(**_read_all(_FIELDS, view))
+    return server_report.Server(**_read_all(_FIELDS, view))
 
 
-def in_detail(view: ServerView) -> messages.ServerDetail:
+def in_detail(view: ServerView) -> server_report.ServerDetail:
     """The same, and what is of interest for one server only."""
-    return messages.ServerDetail(**_read_all({**_FIELDS, **_DETAILS}, view))
+    return server_report.ServerDetail(
+        **_read_all({**_FIELDS, **_DETAILS}, view))
 
 
 def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
-             guarantee_total_pcpus: float = 0.0) -> messages.Units | None:
+             guarantee_total_pcpus: float = 0.0) -> host_report.Units | None:
     """Where the CPU units of the host are; None: it has none.
 
     :param guarantee_total_pcpus: see :class:`agent_state.AgentState`
@@ -89,7 +94,7 @@ def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
         return None
     capacity_cu = units.capacity_cu(map(profile.coefficient, profile.pcpus))
     slowest_cu = units.pcpu_cu(profile.slowest(profile.pcpus))
-    return messages.Units(
+    return host_report.Units(
         capacity_cu=capacity_cu,
         reserved_cu=room.reserved_cu(
             capacity_cu, host_cu=terms.reserved_cu, stock_cu=terms.stock_cu,
@@ -105,7 +110,7 @@ def of_units(terms: controller.HostTerms, known: Iterable[servers.Server],
         fastest_cu=float(units.pcpu_cu(profile.fastest(profile.pcpus))))
 
 
-def oversold(known: messages.Units | None) -> tuple[str, ...]:
+def oversold(known: host_report.Units | None) -> tuple[str, ...]:
     """The alarm that servers were promised more than the host sells."""
     if known is None or known.used_cu <= known.sellable_cu:
         return ()
@@ -115,21 +120,21 @@ def oversold(known: messages.Units | None) -> tuple[str, ...]:
 
 
 def of_profile(profile: model.Profile | None,
-               now: datetime.datetime) -> messages.Profile | None:
+               now: datetime.datetime) -> calibration.Profile | None:
     """The profile in use; None: there is none.
 
     :param now: UTC
     """
     if profile is None:
         return None
-    return messages.Profile(
+    return calibration.Profile(
         id=profile.id, reference=profile.reference.name,
         measured_at=profile.created_at,
         age_s=_age_s(profile.created_at, now))
 
 
 def of_calibration(profile: model.Profile | None, now: datetime.datetime
-                   ) -> messages.CalibratedProfile | None:
+                   ) -> calibration.CalibratedProfile | None:
     """The profile in use with its figures; None: there is none.
 
     :param now: UTC
@@ -137,22 +142,24 @@ def of_calibration(profile: model.Profile | None, now: datetime.datetime
     if profile is None:
         return None
     return primitives.extended(
-        messages.CalibratedProfile, of_profile(profile, now),
+        calibration.CalibratedProfile, of_profile(profile, now),
         measured_on=profile.host, is_reference=profile.is_reference,
         cpu_classes=tuple(
-            messages.CpuClass(cpuset.format_pcpus(one.pcpus), *(
-                messages.Coefficient(found.coefficient, found.interval_low,
-                                     found.interval_high)
+            calibration.CpuClass(cpuset.format_pcpus(one.pcpus), *(
+                calibration.Coefficient(found.coefficient, found.interval_low,
+                                        found.interval_high)
                 for found in (one.alone, one.busy)))
             for one in profile.cpu_classes))
 
 
-def of_proof(proof: probe_result.ProbeResult | None) -> messages.Proof | None:
+def of_proof(proof: probe_result.ProbeResult | None
+             ) -> host_report.Proof | None:
     """Which slices the kernel was seen to enforce; None: not probed."""
     if proof is None:
         return None
-    return messages.Proof(kernel=proof.kernel, measured_at=proof.measured_at,
-                          classes=proof.outcomes)
+    return host_report.Proof(
+        kernel=proof.kernel, measured_at=proof.measured_at,
+        classes=proof.outcomes)
 
 
 def _read_all(fields: Mapping[str, _Field],
@@ -182,11 +189,12 @@ def _sampled_at(view: ServerView) -> str | None:
         time.time() - (view.now_s - last.read_at_s), 'milliseconds')
 
 
-def _full_rates(view: ServerView, window_s: float) -> messages.Rates | None:
+def _full_rates(view: ServerView, window_s: float
+                ) -> server_report.Rates | None:
     return view.history.full_rates(window_s, view.coefficient, view.now_s)
 
 
-def _clock(view: ServerView) -> messages.Clock | None:
+def _clock(view: ServerView) -> server_report.Clock | None:
     own = view.history.clock(view.now_s)
     mhz = (own.mhz if own.ran_ns
            else view.server.mean_mhz(view.clocks.pcpus_mhz))
@@ -198,44 +206,44 @@ def _clock(view: ServerView) -> messages.Clock | None:
     if calibrated_mhz is not None and view.coefficient is not None:
         coefficient = view.coefficient * units.clock_scale(
             mhz, calibrated_mhz)
-    return messages.Clock(
+    return server_report.Clock(
         mhz=mhz, is_own=bool(own.ran_ns), calibrated_mhz=calibrated_mhz,
         coefficient=coefficient)
 
 
-def _pushed(view: ServerView) -> messages.PushedFlavor | None:
+def _pushed(view: ServerView) -> pushes.PushedFlavor | None:
     pushed = view.server.pushed
-    return None if pushed is None else messages.PushedFlavor(
+    return None if pushed is None else pushes.PushedFlavor(
         **pushed.to_dict(),
         pushed_at=utc.text(pushed.generation / 1e6))
 
 
-def _last_recap(view: ServerView) -> messages.Recap | None:
+def _last_recap(view: ServerView) -> enforcement.Recap | None:
     last = view.cap.last_change
-    return None if last is None else messages.Recap(
+    return None if last is None else enforcement.Recap(
         utc.text(last.at_s), last.reason, last.wrong_ms)
 
 
-def _wanted(view: ServerView) -> messages.Wanted | None:
+def _wanted(view: ServerView) -> enforcement.Wanted | None:
     if view.cap.desired is None:
         return None
     cap, shares, domain = view.cap.desired.tune
-    return messages.Wanted(
+    return enforcement.Wanted(
         quota_us=None if cap is None else cap.quota_us,
         period_us=None if cap is None else cap.period_us, shares=shares,
-        domain=None if domain is None else messages.Limit(*domain))
+        domain=None if domain is None else enforcement.Limit(*domain))
 
 
-def _in_force(view: ServerView) -> messages.InForce | None:
+def _in_force(view: ServerView) -> enforcement.InForce | None:
     in_force = view.cap.in_force
     if in_force is None:
         return None
     domain = in_force.domain
-    return messages.InForce(
-        vcpus={str(number): messages.Limit(limit.quota_us, limit.period_us)
+    return enforcement.InForce(
+        vcpus={str(number): enforcement.Limit(limit.quota_us, limit.period_us)
                for number, limit in in_force.vcpus.items()},
         shares=in_force.shares,
-        domain=messages.Limit(domain.quota_us, domain.period_us))
+        domain=enforcement.Limit(domain.quota_us, domain.period_us))
 
 
 def _domain(view: ServerView, name: str) -> str:
@@ -252,7 +260,7 @@ def _age_s(created_at: str, now: datetime.datetime) -> float | None:
     return max(0.0, (now - created).total_seconds())
 
 
-#: Fields of messages.Server.
+#: Fields of server_report.Server.
 _FIELDS: Mapping[str, _Field] = {
     'server_uuid': lambda view: view.server.uuid,
     'name': lambda view: view.server.name,
@@ -289,7 +297,7 @@ _FIELDS: Mapping[str, _Field] = {
     'last_recap': _last_recap,
 }
 
-#: What messages.ServerDetail has besides.
+#: What server_report.ServerDetail has besides.
 _DETAILS: Mapping[str, _Field] = {
     'sampled_at': _sampled_at,
     'rates_10s': lambda view: _full_rates(view, 10.0),

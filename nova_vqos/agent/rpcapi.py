@@ -16,7 +16,11 @@ from nova_vqos import plain_text
 from nova_vqos import policy as policies
 from nova_vqos import primitives
 from nova_vqos import speeds as records
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import calibration
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import moves
+from nova_vqos.agent.messages import pushes
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import account
 
 LOG = logging.getLogger(__name__)
@@ -72,18 +76,18 @@ class Method(ty.Generic[_Reply]):
     since: str
 
 
-CHECK_SERVER = Method('check_server', messages.Refusal, '1.4')
-COMPARE_PUSHES = Method('compare_pushes', messages.PushesDifference, '1.6')
-COMPARE_PUSHED = Method('compare_pushed', messages.OverridesDifference, '1.2')
-GET_HOST = Method('get_host', messages.Host, '1.0')
-GET_PROFILE = Method('get_profile', messages.Calibration, '1.2')
-GET_PUSHED = Method('get_pushed', messages.Pushed, '1.2')
-GET_PUSHED_DIGEST = Method('get_pushed_digest', messages.PushedDigest, '1.5')
-GET_SERVER = Method('get_server', messages.ServerDetail, '1.0')
-LIFT_LIMITS = Method('lift_limits', messages.Lifted, '1.1')
-LIST_SERVERS = Method('list_servers', messages.Servers, '1.2')
-PUSH_FLAVORS = Method('push_flavors', messages.PushResult, '1.6')
-PUSH_POLICIES = Method('push_policies', messages.PushResult, '1.2')
+CHECK_SERVER = Method('check_server', moves.Refusal, '1.4')
+COMPARE_PUSHES = Method('compare_pushes', pushes.PushesDifference, '1.6')
+COMPARE_PUSHED = Method('compare_pushed', pushes.OverridesDifference, '1.2')
+GET_HOST = Method('get_host', host_report.Host, '1.0')
+GET_PROFILE = Method('get_profile', calibration.Calibration, '1.2')
+GET_PUSHED = Method('get_pushed', pushes.Pushed, '1.2')
+GET_PUSHED_DIGEST = Method('get_pushed_digest', pushes.PushedDigest, '1.5')
+GET_SERVER = Method('get_server', server_report.ServerDetail, '1.0')
+LIFT_LIMITS = Method('lift_limits', moves.Lifted, '1.1')
+LIST_SERVERS = Method('list_servers', server_report.Servers, '1.2')
+PUSH_FLAVORS = Method('push_flavors', pushes.PushResult, '1.6')
+PUSH_POLICIES = Method('push_policies', pushes.PushResult, '1.2')
 
 
 def is_too_old(error: Exception) -> bool:

@@ -26,13 +26,14 @@ from nova_vqos.agent import diagnostics
 from nova_vqos.agent import heartbeat
 from nova_vqos.agent import loop
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.correction import store as speed_store
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.overrides import gossip
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store as override_store
@@ -140,7 +141,7 @@ class AgentService(service.Service):  # type: ignore[misc]
 
     def __init__(self, conf: cfg.ConfigOpts, start_exporter: ty.Callable[
             [cfg.ConfigOpts, ty.Callable[[], tuple[
-                messages.LoopReport, list[messages.Server]]]],
+                host_report.LoopReport, list[server_report.Server]]]],
             ty.Callable[[], None] | None] = lambda _conf, _ask: None) -> None:
         """Prepare; nothing is opened yet.
 

@@ -5,7 +5,7 @@ import bisect
 import operator
 
 from nova_vqos import units
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import usage
 
 # What "lately" is, and how old the last reading may be.
@@ -48,7 +48,7 @@ class History:
         del self._readings[:self._first(_LONGEST_S)]
 
     def full_rates(self, window_s: float, coefficient: float | None,
-                   now_s: float) -> messages.Rates | None:
+                   now_s: float) -> server_report.Rates | None:
         """What there was of it in a window that readings fill.
 
         :param window_s: its length, 300 at most
@@ -62,7 +62,7 @@ class History:
         return found
 
     def rates(self, coefficient: float | None, now_s: float,
-              window_s: float = _LATELY_S) -> messages.Rates | None:
+              window_s: float = _LATELY_S) -> server_report.Rates | None:
         """What there was of it in the last minute, or since the first reading.
 
         :param coefficient: of the pCPUs; None: it is not known
@@ -85,7 +85,7 @@ class History:
         # it beside its vCPUs, too.
         throttled = (last.throttled_ns - first.throttled_ns) / 1e9 / (
             over_s * max(1, last.vcpus))
-        return messages.Rates(over_s, delivered_cu, min(1.0, throttled))
+        return server_report.Rates(over_s, delivered_cu, min(1.0, throttled))
 
     def clock(self, now_s: float, *, full: bool = False) -> usage.ClockTime:
         """CPU time in the last minute whose cycles were counted.

@@ -10,7 +10,8 @@ import typing as ty
 
 from nova_vqos import compute_state
 from nova_vqos import version
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.metrics import families
 from nova_vqos.metrics import samples
 from nova_vqos.profile import validity
@@ -24,8 +25,8 @@ ANSWER_TIMEOUT_S = 4.0
 class Snapshot(ty.NamedTuple):
     """An agent and its servers at one moment."""
 
-    report: messages.LoopReport
-    servers: Sequence[messages.Server]
+    report: host_report.LoopReport
+    servers: Sequence[server_report.Server]
 
 
 class SingleFlight:
@@ -119,7 +120,7 @@ class AgentCollector:
                 snapshot.servers, self._deliveries,
                 snapshot.report.quantum_classes)
 
-    def _host_samples(self, report: messages.LoopReport
+    def _host_samples(self, report: host_report.LoopReport
                       ) -> Iterator[families.Sample]:
         state = None
         with contextlib.suppress(ValueError):

@@ -17,7 +17,8 @@ from oslo_config import cfg
 import prometheus_client
 
 from nova_vqos import wsgi_server
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.metrics import collector
 from nova_vqos.metrics import exposition
 
@@ -97,7 +98,7 @@ class Application:
 
 
 def start_exporter(conf: cfg.ConfigOpts, ask: Callable[
-        [], tuple[messages.LoopReport, Sequence[messages.Server]]]
+        [], tuple[host_report.LoopReport, Sequence[server_report.Server]]]
         ) -> Callable[[], None]:
     """Begin to export the metrics of an agent.
 

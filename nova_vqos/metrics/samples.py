@@ -9,7 +9,9 @@ from nova_vqos import compute_state
 from nova_vqos import host_stats
 from nova_vqos import units
 from nova_vqos import utc
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import packet_load
 from nova_vqos.metrics import families
 from nova_vqos.profile import validity
@@ -22,7 +24,7 @@ _HZ_PER_MHZ = 1e6
 _MOST_STATS_AGE_S = 600.0
 
 
-def host_samples(report: messages.LoopReport,
+def host_samples(report: host_report.LoopReport,
                  compute_alarms: Sequence[str] = ()
                  ) -> Iterator[families.Sample]:
     """All samples of the agent and its host.
@@ -150,7 +152,7 @@ class Deliveries:
         return known.cu_s
 
 
-def server_samples(servers: Collection[messages.Server],
+def server_samples(servers: Collection[server_report.Server],
                    deliveries: Deliveries, offered: Collection[str]
                    ) -> Iterator[families.Group]:
     """All samples of servers, a group for each.
@@ -163,7 +165,7 @@ def server_samples(servers: Collection[messages.Server],
         yield _server(server, deliveries, offered)
 
 
-def _server(server: messages.Server, deliveries: Deliveries,
+def _server(server: server_report.Server, deliveries: Deliveries,
             offered: Collection[str]) -> families.Group:
     policy, last = server.policy, server.last_recap
     delivered_cu_s = wrong_s = None
@@ -240,7 +242,7 @@ def _server(server: messages.Server, deliveries: Deliveries,
         strict=True)), found)
 
 
-def _slices(server: messages.Server, slices: messages.Slices,
+def _slices(server: server_report.Server, slices: enforcement.Slices,
             offered: Collection[str]) -> list[families.Sample]:
     vcpus = slices.vcpus.values()
     # Without a slice it may share its pCPUs with servers that would cut it
@@ -265,7 +267,7 @@ def _slices(server: messages.Server, slices: messages.Slices,
         (families.SIBLING_PREEMPTIONS, (), slices.sibling_preemptions_per_s)]
 
 
-def _units(host: messages.Units) -> Iterator[families.Sample]:
+def _units(host: host_report.Units) -> Iterator[families.Sample]:
     yield _one(families.CAPACITY, host.capacity_cu)
     yield _one(families.RESERVED, host.reserved_cu)
     yield _one(families.STOCK, host.stock_cu)

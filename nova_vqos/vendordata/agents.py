@@ -16,13 +16,13 @@ import typing as ty
 import oslo_messaging
 
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import server_report
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import workers
 
-_Future = futures.Future[messages.ServerDetail]
+_Future = futures.Future[server_report.ServerDetail]
 
 
 class Answer(ty.NamedTuple):
@@ -33,7 +33,7 @@ class Answer(ty.NamedTuple):
     """
 
     cell: str
-    server: messages.ServerDetail | None
+    server: server_report.ServerDetail | None
     problem: figures.Problem | None = None
 
 
@@ -129,7 +129,7 @@ class Agents:
         return Answer('', None, figures.Problem.HOST_SILENT)
 
     def _call(self, cell: str, host: str,
-              server_uuid: str) -> messages.ServerDetail:
+              server_uuid: str) -> server_report.ServerDetail:
         return self._apis[cell].call(
             host, rpcapi.GET_SERVER, timeout=self._timeout_s,
             at_least_once=True, server_uuid=server_uuid)

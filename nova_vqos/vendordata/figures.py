@@ -12,7 +12,8 @@ import enum
 from nova_vqos import primitives
 from nova_vqos import units
 from nova_vqos import utc
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import server_report
 
 #: Of the form of the figures: a new field makes a new minor version.
 VERSION = '1.1'
@@ -121,7 +122,7 @@ def missing(problem: Problem) -> Figures:
     return Figures(at=_now(), available=False, problem=problem.value)
 
 
-def of(server: messages.ServerDetail) -> Figures:
+def of(server: server_report.ServerDetail) -> Figures:
     """The figures of a server, of its agent's answer."""
     guarantee, rates, bill = server.guarantee, server.rates, server.bill
     return Figures(
@@ -144,7 +145,7 @@ def _now() -> str:
     return utc.text(timespec='milliseconds')
 
 
-def _io(bill: messages.Bill) -> Io:
+def _io(bill: server_report.Bill) -> Io:
     return Io(
         charged=bill.limit_cu is not None,
         used_cu_s={name: used for name, used in bill.used_cu_s.items()
@@ -153,7 +154,7 @@ def _io(bill: messages.Bill) -> Io:
         limit_cu=bill.limit_cu)
 
 
-def _burst(burst: messages.Burst) -> Burst:
+def _burst(burst: enforcement.Burst) -> Burst:
     return Burst(burst_cu=burst.burst_cu, left_cu=burst.left_cu,
                  saved_cu_s=burst.saved_cu_s,
                  most_saved_cu_s=burst.most_saved_cu_s)

@@ -16,7 +16,7 @@ from nova_vqos import core_types
 from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand
@@ -38,7 +38,7 @@ class Proposals:
     """Moves that were proposed, and what they leave of hosts."""
 
     def __init__(self, cloud: clouds.Cloud, computes: Iterable[clouds.Compute],
-                 answers: Mapping[str, fanout.Answer[messages.Host]],
+                 answers: Mapping[str, fanout.Answer[host_report.Host]],
                  providers: Mapping[str, demand.Provider], *,
                  agent_max_age_s: int, servers_without_units: str) -> None:
         """
@@ -184,9 +184,9 @@ class Proposals:
             offered=facts.offered and not provider.lacks(moved.demand))
 
 
-def _after(answer: fanout.Answer[messages.Host],
+def _after(answer: fanout.Answer[host_report.Host],
            arrived: Iterable[migration.Migration]
-           ) -> fanout.Answer[messages.Host]:
+           ) -> fanout.Answer[host_report.Host]:
     """The answer of an agent whose host has more servers."""
     def changed(stats: host_stats.HostStats) -> host_stats.HostStats:
         for one in arrived:
@@ -198,16 +198,16 @@ def _after(answer: fanout.Answer[messages.Host],
     return _changed(answer, changed)
 
 
-def _without_speeds(answer: fanout.Answer[messages.Host]
-                    ) -> fanout.Answer[messages.Host]:
+def _without_speeds(answer: fanout.Answer[host_report.Host]
+                    ) -> fanout.Answer[host_report.Host]:
     """The answer of an agent whose host is as fast as any server needs."""
     return _changed(answer, lambda stats: _ANY_STATS._replace(
         profile=stats.profile, agent_seen_at=stats.agent_seen_at))
 
 
-def _changed(answer: fanout.Answer[messages.Host],
+def _changed(answer: fanout.Answer[host_report.Host],
              change: Callable[[host_stats.HostStats], host_stats.HostStats]
-             ) -> fanout.Answer[messages.Host]:
+             ) -> fanout.Answer[host_report.Host]:
     """An answer with other stats, where it has valid ones."""
     if answer.value is None or not answer.value.stats:
         return answer

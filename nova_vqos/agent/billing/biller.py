@@ -15,11 +15,11 @@ import zlib
 
 from nova_vqos import units
 from nova_vqos.agent import charging
-from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books
 from nova_vqos.agent.billing import notifications
 from nova_vqos.agent.billing import transfer
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import charge
 from nova_vqos.billing import costs as io_costs
@@ -115,7 +115,7 @@ class Billed:
     """
 
     limit_share: float | None
-    report: messages.Bill
+    report: server_report.Bill
     disk_limit: throttle.DiskLimit | None = None
 
 
@@ -406,7 +406,7 @@ class Biller:
 
     def _memory(self, subject: Billable) -> dict[str, ty.Any]:
         """What a notification says of the memory of a server's emulator."""
-        found = messages.EmulatorMemory.of(
+        found = server_report.EmulatorMemory.of(
             self._hypervisor.emulator_memory([subject.uuid]).get(
                 subject.uuid), subject.private_ram_bytes)
         return {'emulator_memory_bytes': None if found is None else {
@@ -466,9 +466,9 @@ class Biller:
             '; '.join(sorted(new)), reason)
 
     def _report(self, book: books.Book,
-                subject: Billable) -> messages.Bill:
+                subject: Billable) -> server_report.Bill:
         account, control = book.account, book.control
-        return messages.Bill(
+        return server_report.Bill(
             server_uuid=subject.uuid, project_id=subject.project_id,
             billing=subject.billing,
             used_cu_s={name: accounts.cu_s(used) for name, used

@@ -10,7 +10,7 @@ import dataclasses
 from fractions import Fraction
 import logging
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import charge
 from nova_vqos.billing import ledger as ledgers
@@ -58,7 +58,7 @@ class Book:
         self.unmodelled: frozenset[str] = frozenset()
         self.warned: frozenset[str] = frozenset()
         self.bridges: Mapping[str, usage.BridgeTraffic] = {}
-        self.report: messages.Bill | None = None
+        self.report: server_report.Bill | None = None
 
     @property
     def is_overdrawn(self) -> bool:

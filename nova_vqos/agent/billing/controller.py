@@ -12,11 +12,11 @@ from nova_vqos import files
 from nova_vqos import units
 from nova_vqos.agent import charging
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.billing import disk_limits
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import costs
 from nova_vqos.billing import host_load
 from nova_vqos.billing import meter
@@ -105,7 +105,7 @@ class BillState:
     """
 
     def __init__(self, _server: servers.Server) -> None:
-        self.bill: messages.Bill | None = None
+        self.bill: server_report.Bill | None = None
         self.is_off = True
         self.is_default = False
         self.unread = ''
@@ -138,7 +138,7 @@ class BillState:
             self.unread = ''
         self._was_off = self.is_off
 
-    def record_bill(self, server: servers.Server, bill: messages.Bill,
+    def record_bill(self, server: servers.Server, bill: server_report.Bill,
                     now_s: float) -> None:
         """Record that a server was billed."""
         self.billed_at_s = now_s

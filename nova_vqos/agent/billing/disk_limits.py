@@ -14,10 +14,10 @@ import time
 from nova_vqos import utc
 from nova_vqos.agent import controller
 from nova_vqos.agent import informer as informers
-from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
+from nova_vqos.agent.messages import enforcement
 from nova_vqos.billing import throttle
 from nova_vqos.hypervisor import base
 
@@ -48,10 +48,10 @@ class DiskLimitState:
         self.problem = ''
         self.backoff = retry.Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
 
-    def message(self, server: servers.Server) -> messages.DiskLimit | None:
+    def message(self, server: servers.Server) -> enforcement.DiskLimit | None:
         """For people; None: there is none, and none is wanted."""
         limit = in_force(server.domain) or self.wanted
-        return None if limit is None else messages.DiskLimit(
+        return None if limit is None else enforcement.DiskLimit(
             requests_per_s=limit.requests_per_s,
             bytes_per_s=limit.bytes_per_s,
             since=None if self.since_s is None else utc.text(self.since_s),

@@ -11,7 +11,7 @@ import typing as ty
 
 from nova_vqos import primitives
 from nova_vqos import utc as times
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import account
 from nova_vqos.billing import meter
 
@@ -55,7 +55,7 @@ class UsageNotifications:
         self._intervals: dict[str, _Interval] = {}
 
     def add(self, uuid: str, used_cu_us: Mapping[str, int],
-            throttled_ns: int, report: messages.Bill,
+            throttled_ns: int, report: server_report.Bill,
             length_s: float = 0.0) -> dict[str, ty.Any] | None:
         """Add the usage of a server.
 
@@ -82,7 +82,7 @@ class UsageNotifications:
         self._intervals[uuid] = _Interval(utc_s, now_s, utc_s, now_s)
         return self.payload(report) | self._usage(interval, report)
 
-    def end(self, uuid: str, report: messages.Bill | None
+    def end(self, uuid: str, report: server_report.Bill | None
             ) -> dict[str, ty.Any] | None:
         """Make the last payload of a server that is billed here no more."""
         interval = self._intervals.pop(uuid, None)
@@ -91,7 +91,7 @@ class UsageNotifications:
             return None
         return self.payload(report) | self._usage(interval, report)
 
-    def payload(self, report: messages.Bill) -> dict[str, ty.Any]:
+    def payload(self, report: server_report.Bill) -> dict[str, ty.Any]:
         """Make the part of a payload that all notifications have."""
         return {
             'payload_version': VERSION, 'host': self._host,
@@ -104,7 +104,7 @@ class UsageNotifications:
             'total_cu_s': dict(report.used_cu_s)}
 
     @staticmethod
-    def _usage(interval: _Interval, report: messages.Bill
+    def _usage(interval: _Interval, report: server_report.Bill
                ) -> dict[str, ty.Any]:
         length_s = interval.read_s - interval.began_s
         entitlement_cu = report.entitlement_cu

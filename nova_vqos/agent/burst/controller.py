@@ -12,7 +12,6 @@ import logging
 
 from nova_vqos import units
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
@@ -20,6 +19,7 @@ from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.burst import division
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.caps import unit_shares
+from nova_vqos.agent.messages import enforcement
 from nova_vqos.billing import account
 from nova_vqos.billing import savings
 from nova_vqos.billing import usage
@@ -135,14 +135,14 @@ class BurstController(controller.Controller):
     def close(self) -> None:
         """Nothing is open; caps take back what servers have too much."""
 
-    def message(self, server: servers.Server) -> messages.Burst | None:
+    def message(self, server: servers.Server) -> enforcement.Burst | None:
         """What a server saved, and may use; None: it has no bursts."""
         terms = savings.terms(server.policy)
         if terms is None:
             return None
         share = self._shares.share(server)
         saved_cu_s = self._bills.saved_cu_s(server) if self.is_on else None
-        return messages.Burst(
+        return enforcement.Burst(
             burst_cu=terms.burst_cu,
             left_cu=terms.units * (1.0 if share is None else share),
             saved_cu_s=saved_cu_s,

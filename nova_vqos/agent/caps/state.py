@@ -6,11 +6,11 @@ import time
 import typing as ty
 
 from nova_vqos import cputune
-from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.caps import tampering
+from nova_vqos.agent.messages import enforcement
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class CapState:
         self._floats = reason
 
     def _log_tampering(self, server: servers.Server,
-                       changed: messages.Tampering, now_s: float) -> None:
+                       changed: enforcement.Tampering, now_s: float) -> None:
         if not self._line_tokens.acquire(now_s):
             self._unlogged += 1
             return

@@ -7,7 +7,7 @@ import time
 
 from nova_vqos import cputune
 from nova_vqos import utc
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import enforcement
 from nova_vqos.hypervisor import base
 
 _REMEMBERED = 10
@@ -26,9 +26,9 @@ class TamperWatch:
     """
 
     def __init__(self) -> None:
-        self.open: messages.Tampering | None = None
-        self.past: collections.deque[messages.Tampering] = collections.deque(
-            maxlen=_REMEMBERED)
+        self.open: enforcement.Tampering | None = None
+        self.past: collections.deque[enforcement.Tampering] = (
+            collections.deque(maxlen=_REMEMBERED))
         self.count = 0
         self.problem = ''
         self._problem_until_s = float('-inf')
@@ -52,7 +52,7 @@ class TamperWatch:
         """
         self._found = found
         self.count += 1
-        self.open = messages.Tampering(
+        self.open = enforcement.Tampering(
             seen_at=utc.text(), found=str(found), expected=str(expected),
             channel='', last_right_at=utc.text(time.time() - right_ago_s))
 
@@ -81,7 +81,7 @@ class TamperWatch:
         self.problem = ''
         return True
 
-    def end(self) -> messages.Tampering | None:
+    def end(self) -> enforcement.Tampering | None:
         """Record that the right tuning is in force again.
 
         :returns: what had been changed; None: nothing

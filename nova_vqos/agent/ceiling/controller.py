@@ -14,13 +14,14 @@ import typing as ty
 from nova_vqos import units
 from nova_vqos.agent import charging
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.caps import unit_shares
 from nova_vqos.agent.ceiling import division
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
@@ -146,20 +147,20 @@ class CeilingController(controller.Controller):
         """Nothing is open; caps give all servers back what they are due."""
 
     def message(self, server: servers.Server
-                ) -> messages.ServerCeiling | None:
+                ) -> enforcement.ServerCeiling | None:
         """The ceiling of a server; None: it has none."""
         project = self._projects.get(_project_id(server))
         if project is None or server not in project.targets:
             return None
-        return messages.ServerCeiling(
+        return enforcement.ServerCeiling(
             ceiling_cu=project.ceiling_cu, left_cu=self._left_cu(server),
             servers=len(project.targets))
 
     @property
-    def host(self) -> tuple[messages.ProjectCeiling, ...]:
+    def host(self) -> tuple[host_report.ProjectCeiling, ...]:
         """The ceilings of all projects, the largest project first."""
         return tuple(sorted((
-            messages.ProjectCeiling(
+            host_report.ProjectCeiling(
                 project_id=project_id, ceiling_cu=project.ceiling_cu,
                 servers=len(project.targets),
                 units_cu=sum(map(_units, project.targets)),

@@ -14,13 +14,13 @@ from nova_vqos import speeds as records
 from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import outbox
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.correction import measurement
 from nova_vqos.agent.correction import store as stores
+from nova_vqos.agent.messages import enforcement
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import cpu
@@ -109,7 +109,7 @@ class CorrectionState:
             else speeds.predict(kinds, records.weights_of(reference)))
 
     def message(self, server: servers.Server,
-                hosts: int) -> messages.Correction | None:
+                hosts: int) -> enforcement.Correction | None:
         """What of it others are to know; None: the server has none.
 
         :param hosts: how many unlike hosts it was measured on
@@ -117,7 +117,7 @@ class CorrectionState:
         if not _is_corrected(server):
             return None
         found, speed = self.prediction, self.measured.speed
-        return messages.Correction(
+        return enforcement.Correction(
             factor=server.correction,
             predicted=None if found is None else found.factor,
             low=None if found is None else found.low,
@@ -166,7 +166,7 @@ class CorrectionController(controller.Controller):
         """What is known of a server; for reading."""
         return self._states[server]
 
-    def message(self, server: servers.Server) -> messages.Correction | None:
+    def message(self, server: servers.Server) -> enforcement.Correction | None:
         """What of a server others are to know; None: it has no correction."""
         speeds = self._store.get(server.uuid)
         return self._states[server].message(

@@ -19,13 +19,13 @@ import time
 
 from nova_vqos import guarantee
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.guarantee import bandwidth
 from nova_vqos.agent.guarantee import state as states
 from nova_vqos.agent.guarantee import wanted as wants
+from nova_vqos.agent.messages import host_report
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class GuaranteeController(controller.Controller):
         :param clock: monotonic, in seconds
         :param on_change: called when more or less is reserved
         """
-        self.host: messages.HostGuarantee | None = None
+        self.host: host_report.HostGuarantee | None = None
         self.total_pcpus: float | None = None if is_on else 0.0
         self._hypervisor = hypervisor
         self._is_on = is_on
@@ -446,7 +446,7 @@ class GuaranteeController(controller.Controller):
         sellable_pcpus = self._bandwidth.sellable_pcpus
         if sellable_pcpus is not None and not self._unlike:
             total, taken = float(sellable_pcpus), self._taken_pcpus
-            self.host = messages.HostGuarantee(
+            self.host = host_report.HostGuarantee(
                 total_pcpus=round(total, 4), reserved_pcpus=round(taken, 4),
                 free_pcpus=round(max(0.0, total - taken), 4))
             self.total_pcpus = self.host.total_pcpus

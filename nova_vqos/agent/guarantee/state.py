@@ -6,11 +6,12 @@ import typing as ty
 
 from nova_vqos import guarantee
 from nova_vqos import utc
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent.caps import desired
 from nova_vqos.agent.guarantee import io_share
 from nova_vqos.agent.guarantee import wanted
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import server_report
 from nova_vqos.hypervisor import base
 
 
@@ -71,8 +72,8 @@ class GuaranteeState:
         self.io = io_share.IoShare()
         self.counted_part: Fraction | None = None
 
-    def message(self, server: servers.Server, clock: messages.Clock | None
-                ) -> messages.Guarantee | None:
+    def message(self, server: servers.Server, clock: server_report.Clock | None
+                ) -> enforcement.Guarantee | None:
         """What of it others are to know; None: there is nothing.
 
         :param clock: that the server runs at; None: not known
@@ -81,7 +82,7 @@ class GuaranteeState:
             return None
         has = () if server.reserved is None else server.reserved.vcpus.values()
         least = min(has, key=lambda one: one.share, default=None)
-        return messages.Guarantee(
+        return enforcement.Guarantee(
             since=None if self.since_s is None else utc.text(self.since_s),
             vcpus=len(has),
             runtime_us=None if least is None else least.quota_us,
@@ -91,7 +92,7 @@ class GuaranteeState:
             ends=server.keeps_reservation,
             counted=self._counted(clock))
 
-    def _counted(self, clock: messages.Clock | None) -> float | None:
+    def _counted(self, clock: server_report.Clock | None) -> float | None:
         if (self.counted_part is None or clock is None or not clock.is_own
                 or clock.calibrated_mhz is None):
             return None

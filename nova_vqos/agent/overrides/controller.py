@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from nova_vqos import policy_override
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import store as stores
 
 # A reply names so many servers, and counts the others.
@@ -39,7 +39,7 @@ class OverridesController(controller.Controller):
         self.due_at_s = float('inf')
         self.apply()
 
-    def apply(self) -> tuple[int, messages.Following]:
+    def apply(self) -> tuple[int, pushes.Following]:
         """Make all servers follow the overrides.
 
         :returns: how many have another policy now, and :meth:`report`
@@ -56,17 +56,17 @@ class OverridesController(controller.Controller):
             self._policy_errors += len(server.policy_errors - before)
         return changed, self.report()
 
-    def report(self) -> messages.Following:
+    def report(self) -> pushes.Following:
         """How servers follow the overrides."""
         known = self._servers.values()
         refused = [server for server in known if server.push_error]
         unmatched = [server for server in known if server.unmatched]
-        return messages.Following(
+        return pushes.Following(
             following=sum(server.applied is not None for server in known),
             other_units=sum(server.has_other_units for server in known),
             refused=len(refused), unmatched=len(unmatched),
             not_following=tuple(
-                messages.NotFollowing(
+                pushes.NotFollowing(
                     server.uuid, '' if server.domain is None
                     else server.domain.flavor_name,
                     server.push_error or server.unmatched)

@@ -12,9 +12,9 @@ import random
 import threading
 
 from nova_vqos import policy_override
-from nova_vqos.agent import messages
 from nova_vqos.agent import retry
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import receiver
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _STOP_TIMEOUT_S = 1.0
 # Nova's limit of a host's name.
 _MOST_NAME = 255
 
-_Difference = messages.PushesDifference | messages.OverridesDifference
+_Difference = pushes.PushesDifference | pushes.OverridesDifference
 
 
 class Gossip:
@@ -125,7 +125,7 @@ class Gossip:
     def _merge(self, answer: _Difference) -> None:
         newer, refused = False, ''
         try:
-            if isinstance(answer, messages.PushesDifference):
+            if isinstance(answer, pushes.PushesDifference):
                 if answer.pushes is not None:
                     newer, refused = self._receiver.merge(answer.pushes)
             elif answer.flavors is not None:

@@ -7,7 +7,7 @@ from nova_vqos import policy_override
 from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import utc
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import store as override_store
 
 
@@ -15,8 +15,8 @@ class Receiver:
     """Receives pushes; may be called from any thread but the loop's."""
 
     def __init__(self, store: override_store.OverrideStore,
-                 follow: Callable[[], tuple[int, messages.Following]],
-                 report: Callable[[], messages.Following], host: str, *,
+                 follow: Callable[[], tuple[int, pushes.Following]],
+                 report: Callable[[], pushes.Following], host: str, *,
                  now_us: Callable[[], int] = override_store.now_us) -> None:
         """
         :param store: stores the pushes
@@ -31,7 +31,7 @@ class Receiver:
         self._host = host
         self._now_us = now_us
 
-    def push(self, push: object) -> messages.PushResult:
+    def push(self, push: object) -> pushes.PushResult:
         """Receive a push of an operator.
 
         :param push: as :meth:`nova_vqos.policy_push.Push.to_dict`
@@ -40,7 +40,7 @@ class Receiver:
         return self._receive(policy_push.from_dict(push))
 
     def push_partial(self, generation: object,
-                     flavors: object) -> messages.PushResult:
+                     flavors: object) -> pushes.PushResult:
         """The same of a caller before 1.6.
 
         :param generation: of all flavors
@@ -54,7 +54,7 @@ class Receiver:
             checked, full=False,
             overrides=policy_override.from_dict(flavors, checked)))
 
-    def _receive(self, push: policy_push.Push) -> messages.PushResult:
+    def _receive(self, push: policy_push.Push) -> pushes.PushResult:
         policy_override.check_generation(push.generation, self._now_us())
         self._store.verifier.check(push)
         newer, refused = self._store.merge([push])
@@ -64,7 +64,7 @@ class Receiver:
         state, problem = _state(newer, push, held), self._store.problem
         changed, following = self._follow()
         return primitives.extended(
-            messages.PushResult, following, host=self._host,
+            pushes.PushResult, following, host=self._host,
             generation=policy_push.generation_of(self._store.pushes),
             state=state, stored=not problem, problem=problem,
             servers=changed)
@@ -109,7 +109,7 @@ class Receiver:
             self._follow()
         return newer, str(refused or problem)
 
-    def compare(self, digest: object) -> messages.PushesDifference:
+    def compare(self, digest: object) -> pushes.PushesDifference:
         """Compare this agent's pushes with another's.
 
         :param digest: of the other's pushes
@@ -117,17 +117,17 @@ class Receiver:
         :raises nova_vqos.policy_override.PushInvalid: when it is invalid
         """
         differ = _checked_digest(digest) != self.digest()
-        return messages.PushesDifference(self._host, [
+        return pushes.PushesDifference(self._host, [
             push.to_dict() for push in self._store.pushes] if differ else None)
 
     def compare_overrides(self, digest: object
-                          ) -> messages.OverridesDifference:
+                          ) -> pushes.OverridesDifference:
         """The same for an agent before 1.6, which keeps overrides alone.
 
         :raises nova_vqos.policy_override.PushInvalid: when it is invalid
         """
         differ = _checked_digest(digest) != self.overrides_digest()
-        return messages.OverridesDifference(self._host, (
+        return pushes.OverridesDifference(self._host, (
             policy_override.to_dict(self._store.overrides) if differ
             else None))
 
@@ -144,21 +144,21 @@ class Receiver:
         """The digest of the overrides of this agent."""
         return policy_override.digest_of(self._store.overrides)
 
-    def report(self) -> messages.Pushed:
+    def report(self) -> pushes.Pushed:
         """The overrides of this agent, and how its servers follow them."""
-        return primitives.extended(messages.Pushed, self._push_state(),
+        return primitives.extended(pushes.Pushed, self._push_state(),
                                    flavors=self._store.overrides)
 
-    def short_report(self) -> messages.PushedDigest:
+    def short_report(self) -> pushes.PushedDigest:
         """The same with a digest in place of the overrides."""
-        return primitives.extended(messages.PushedDigest, self._push_state(),
+        return primitives.extended(pushes.PushedDigest, self._push_state(),
                                    digest=self.overrides_digest())
 
-    def _push_state(self) -> messages.PushState:
+    def _push_state(self) -> pushes.PushState:
         held = self._store.pushes
         generation = policy_push.generation_of(held)
         return primitives.extended(
-            messages.PushState, self._report(), host=self._host,
+            pushes.PushState, self._report(), host=self._host,
             generation=generation,
             full_generation=policy_push.full_generation_of(held),
             requires_signature=self.requires_signature,

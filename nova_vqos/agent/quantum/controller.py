@@ -6,11 +6,12 @@ import functools
 
 from nova_vqos import units
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
 from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
 from nova_vqos.agent.quantum import enforced_server
 from nova_vqos.agent.quantum import enforcer as enforcers
 from nova_vqos.profile import model
@@ -28,7 +29,7 @@ class QuantumState:
     """
 
     def __init__(self, _server: servers.Server) -> None:
-        self.slices: messages.Slices | None = None
+        self.slices: enforcement.Slices | None = None
         self.seen_revision: int | None = None
         self.target: enforced_server.Target | None = None
         self.target_of: tuple[object, ...] = ()
@@ -57,7 +58,7 @@ class QuantumController(controller.Controller):
         self._states = known.states(QuantumState)
         self.occupancy = occupancy.UNKNOWN
         self.probe_result: probe_result.ProbeResult | None = None
-        self.pools: messages.Pools | None = None
+        self.pools: host_report.Pools | None = None
         self._offers: tuple[str, ...] = (servers.NO_CLASS,)
         self._alarms: tuple[str, ...] = ()
         self._next_at_s = float('-inf')

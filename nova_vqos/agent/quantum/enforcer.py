@@ -14,7 +14,8 @@ import logging
 import time
 
 from nova_vqos import cpuset
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
 from nova_vqos.agent.quantum import demand as demands
 from nova_vqos.agent.quantum import enforced_server
 from nova_vqos.agent.quantum import preemptions
@@ -71,8 +72,8 @@ class Enforcement:
     probe_result: probe_result.ProbeResult | None
     classes: tuple[str, ...]
     occupancy: occupancy.Occupancy
-    slices: Mapping[str, messages.Slices]
-    pools: messages.Pools
+    slices: Mapping[str, enforcement.Slices]
+    pools: host_report.Pools
     alarms: tuple[str, ...]
 
 
@@ -213,7 +214,7 @@ class Enforcer:
                 for uuid in kinds for number, kind in kinds[uuid].items()))
         return Enforcement(
             result, (*enforced, classes.AUTO), occupied, slices,
-            messages.Pools(
+            host_report.Pools(
                 pools={name: (size.pcpus, size.vcpus)
                        for name, size in occupied.pools.items()},
                 polluters=occupied.polluters,
@@ -435,12 +436,12 @@ class Enforcer:
 
     def _describe(self, target: enforced_server.Target,
                   kinds: Mapping[int, model.Kind],
-                  slices_us: Mapping[int, int | None]) -> messages.Slices:
+                  slices_us: Mapping[int, int | None]) -> enforcement.Slices:
         state = self._states[target.uuid]
         runs = state.runs
         placement = self._plan.placements.get(target.uuid)
         pcpus = {} if placement is None else placement.pcpus or {}
-        return messages.Slices(
+        return enforcement.Slices(
             class_=target.quantum_class,
             recognised_class=(
                 recognition.server_class(kinds.values())
@@ -448,7 +449,7 @@ class Enforcer:
             problem=state.problem,
             left_alone=self._why_left_alone(target),
             sibling_preemptions_per_s=self._preemptions.get(target.uuid),
-            vcpus={str(number): messages.Vcpu(
+            vcpus={str(number): enforcement.Vcpu(
                 kind=kind.value, slice_us=slices_us.get(number),
                 obtainable_us=(
                     None if (slice_us := slices_us.get(number)) is None

@@ -11,8 +11,9 @@ import typing as ty
 from cliff import lister
 
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.cmd import arguments
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import command
@@ -123,7 +124,7 @@ class _Survey:
         self._hosts = hosts
         self._stuck_after = stuck_after
         self._logged_at_s = time.monotonic()
-        self._states: list[fanout.Answer[messages.Host]] = []
+        self._states: list[fanout.Answer[host_report.Host]] = []
 
     def look(self) -> differences.View:
         """One look at everything."""
@@ -197,7 +198,7 @@ class _Survey:
             self._asking.app.LOG.info(text, *counts)
 
 
-def _guests(answers: Iterable[fanout.Answer[messages.Servers]]
+def _guests(answers: Iterable[fanout.Answer[server_report.Servers]]
             ) -> Iterable[differences.Guest]:
     for answer in answers:
         for one in answer.value.servers if answer.value else ():

@@ -11,8 +11,8 @@ from cliff import lister
 from nova_vqos import files
 from nova_vqos import units
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import calibration
 from nova_vqos.calibration.benchmark import CalibrationError
 from nova_vqos.calibration.cpu import compare
 from nova_vqos.cmd import arguments
@@ -37,7 +37,7 @@ class _Calibrated(ty.NamedTuple):
     host: str
     cell: str
     alarms: Sequence[str]
-    profile: messages.CalibratedProfile
+    profile: calibration.CalibratedProfile
 
 
 class ShowCalibrations(command.ManageCommand, lister.Lister):
@@ -143,7 +143,7 @@ class ReportCalibrations(command.ManageCommand, lister.Lister):
             len({one.profile.id for one in hosts}), ', '.join(stale) or 'none')
 
 
-def _rows(answer: fanout.Answer[messages.Calibration]
+def _rows(answer: fanout.Answer[calibration.Calibration]
           ) -> Iterable[tuple[ty.Any, ...]]:
     """The calibration of one host, with _SHOWN."""
     value = answer.value
@@ -159,7 +159,7 @@ def _rows(answer: fanout.Answer[messages.Calibration]
                output.age(profile.age_s), output.texts(value.alarms))
 
 
-def _busy(found: messages.Coefficient) -> tuple[output.Shown, ...]:
+def _busy(found: calibration.Coefficient) -> tuple[output.Shown, ...]:
     coefficient = found.coefficient
     return (output.number(coefficient, 4),
             output.share((found.high - found.low) / coefficient),

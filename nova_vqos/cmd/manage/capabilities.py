@@ -6,7 +6,7 @@ import typing as ty
 
 from nova_vqos import policy
 from nova_vqos import work
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.quantum import classes
 
 ENFORCED = 'enforced'
@@ -36,7 +36,7 @@ class Capability(ty.NamedTuple):
         return ': '.join(filter(None, (name, self.state, self.why)))
 
 
-def of_host(host: messages.Host) -> list[Capability]:
+def of_host(host: host_report.Host) -> list[Capability]:
     """:returns: of each key that a flavor may have, and of keys of Nova that
         contradict units
     """
@@ -65,7 +65,7 @@ def _units(no_units: str) -> Iterator[Capability]:
                      'instructions')
 
 
-def _quantum(host: messages.Host) -> Iterator[Capability]:
+def _quantum(host: host_report.Host) -> Iterator[Capability]:
     measured = {} if host.proof is None else host.proof.classes
     for name in policy.CHOICES[policy.QUANTUM_CLASS_KEY]:
         if name == classes.AUTO and name in host.quantum_classes:
@@ -91,7 +91,7 @@ def _quantum(host: messages.Host) -> Iterator[Capability]:
                 if outcome is None or not outcome.reason else outcome.reason)
 
 
-def _billing(host: messages.Host, no_units: str) -> Iterator[Capability]:
+def _billing(host: host_report.Host, no_units: str) -> Iterator[Capability]:
     for name in ('account', 'charge'):
         if name not in host.dd_billing:
             yield Capability(policy.DD_BILLING_KEY, name, REFUSED,
@@ -105,7 +105,7 @@ def _billing(host: messages.Host, no_units: str) -> Iterator[Capability]:
                 "profile's costs of I/O, if it has any")
 
 
-def _guarantee(host: messages.Host, no_units: str) -> Iterator[Capability]:
+def _guarantee(host: host_report.Host, no_units: str) -> Iterator[Capability]:
     found = host.guarantee
     if no_units:
         for name in ('required', 'preferred'):
@@ -123,7 +123,7 @@ def _guarantee(host: messages.Host, no_units: str) -> Iterator[Capability]:
                          f'a cap alone: {why}')
 
 
-def _ceiling(host: messages.Host, no_units: str) -> Capability:
+def _ceiling(host: host_report.Host, no_units: str) -> Capability:
     if not no_units and host.project_ceilings is None:
         no_units = 'the agent is too old'
     if no_units:
@@ -133,7 +133,7 @@ def _ceiling(host: messages.Host, no_units: str) -> Capability:
                       'others have seconds later')
 
 
-def _burst(host: messages.Host, no_units: str) -> Iterator[Capability]:
+def _burst(host: host_report.Host, no_units: str) -> Iterator[Capability]:
     state, why = APPROXIMATED, (
         'while the agent runs, and the host has room; a balance may be '
         'overspent by what two intervals of billing use')

@@ -16,7 +16,7 @@ from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos import units
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.scheduler import fitness
@@ -41,7 +41,7 @@ class Facts(ty.NamedTuple):
     compute: cloud.Compute
     offered: bool
     provider: demands.Provider | None
-    answer: fanout.Answer[messages.Host]
+    answer: fanout.Answer[host_report.Host]
 
 
 class Verdict(ty.NamedTuple):
@@ -134,7 +134,7 @@ class Check:
             speed_cu=stats and _number(self._judge.speed_cu(stats)),
             reasons=(*obstacles, *([doubt] if doubt else [])))
 
-    def _stats_of(self, answer: fanout.Answer[messages.Host]
+    def _stats_of(self, answer: fanout.Answer[host_report.Host]
                   ) -> tuple[host_stats.HostStats | None, str]:
         """:returns: stats, None where they are unknown, and why they are
 

@@ -11,8 +11,8 @@ from cliff import show
 
 from nova_vqos import units as cpu_units
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import host_report
 from nova_vqos.billing import host_load
 from nova_vqos.billing import io_fairness
 from nova_vqos.cmd.manage import capabilities
@@ -89,7 +89,7 @@ def silence(error: str) -> str:
     return TOO_OLD if error == fanout.TOO_OLD else NO_ANSWER
 
 
-def row(answer: fanout.Answer[messages.Host]) -> tuple[ty.Any, ...]:
+def row(answer: fanout.Answer[host_report.Host]) -> tuple[ty.Any, ...]:
     """A host, with :data:`COLUMNS`."""
     host = answer.value
     if host is None:
@@ -109,7 +109,7 @@ def row(answer: fanout.Answer[messages.Host]) -> tuple[ty.Any, ...]:
         output.count(host.wrong), output.count(host.alarms))
 
 
-def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
+def fields(host: host_report.Host) -> list[tuple[str, ty.Any]]:
     """Names and values of one host."""
     units, profile = host.units, host.profile
     slowest, fastest = _coefficients(units)
@@ -148,7 +148,7 @@ def fields(host: messages.Host) -> list[tuple[str, ty.Any]]:
     ]
 
 
-def _coefficients(units: messages.Units | None
+def _coefficients(units: host_report.Units | None
                   ) -> tuple[float | None, float | None]:
     """Of the slowest pCPU and of the fastest."""
     if units is None:
@@ -157,14 +157,14 @@ def _coefficients(units: messages.Units | None
             round(units.fastest_cu / cpu_units.CU_PER_REFERENCE_PCPU, 5))
 
 
-def _guarantee(found: messages.HostGuarantee | None) -> str:
+def _guarantee(found: host_report.HostGuarantee | None) -> str:
     """What the host reserves for servers."""
     return 'none' if found is None else (
         f'{found.reserved_pcpus:.2f} pCPUs reserved, '
         f'{found.free_pcpus:.2f} free')
 
 
-def _ceilings(found: Sequence[messages.ProjectCeiling] | None) -> str:
+def _ceilings(found: Sequence[host_report.ProjectCeiling] | None) -> str:
     """The ceiling of each project, one a line."""
     return 'none' if not found else '\n'.join(
         f'{one.project_id}: '
@@ -186,7 +186,7 @@ def _fairness(load: host_load.LoadReport | None
     ) or 'no like offers'
 
 
-def _pools(quantum: messages.Pools | None
+def _pools(quantum: host_report.Pools | None
            ) -> tuple[Mapping[str, ty.Any] | None, str]:
     """The size of each pool, one a line.
 
@@ -201,7 +201,7 @@ def _pools(quantum: messages.Pools | None
                  (pcpus, vcpus) in quantum.pools.items()) or 'none'
 
 
-def _proof(proof: messages.Proof | None) -> str:
+def _proof(proof: host_report.Proof | None) -> str:
     """What the kernel does with each class, one a line."""
     words = {True: 'enforced', False: 'not enforced', None: 'not measured'}
     return '' if proof is None else '\n'.join(

@@ -10,7 +10,7 @@ import typing as ty
 
 from nova_vqos import policy
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand as demands
@@ -75,7 +75,7 @@ class Migration:
 
 def facts_of(placement: placements.Placement,
              computes: Iterable[cloud.Compute], demand: demands.Demand,
-             answers: Mapping[str, fanout.Answer[messages.Host]],
+             answers: Mapping[str, fanout.Answer[host_report.Host]],
              providers: Mapping[str, demands.Provider] = {}
              ) -> list[checks.Facts]:
     """What is known of hosts, for one demand, in the order of the answers.

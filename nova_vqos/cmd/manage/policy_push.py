@@ -16,8 +16,8 @@ from nova_vqos import policy_push
 from nova_vqos import push_keys
 from nova_vqos import push_signature
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import store
 from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import command
@@ -37,12 +37,12 @@ STATUS_COLUMNS = ('host', 'cell', 'state', 'generation', 'pushed_at',
 CURRENT, BEHIND = 'current', 'behind'
 _MOST_NAMED = 5
 
-_Answering = messages.PushResult | messages.Pushed
+_Answering = pushes.PushResult | pushes.Pushed
 
 
 class _PolicyCommand(command.ManageCommand, lister.Lister):
     def ask_pushed(self, hosts: Mapping[str, str]
-                   ) -> list[fanout.Answer[messages.Pushed]]:
+                   ) -> list[fanout.Answer[pushes.Pushed]]:
         """What hosts hold; warns of those that do not answer."""
         answers = pushed.of_hosts(self.ask_quietly, hosts)
         self.warn([one for one in answers if one.value is None],
@@ -117,7 +117,7 @@ class PushPolicies(_PolicyCommand):
                 f'[vqos_manage] push_private_key: {error}') from error
 
     def _push(self, hosts: Mapping[str, str], push: policy_push.Push
-              ) -> list[fanout.Answer[messages.PushResult]]:
+              ) -> list[fanout.Answer[pushes.PushResult]]:
         found = self.ask_quietly(hosts, rpcapi.PUSH_FLAVORS,
                                  push=push.to_dict())
         # Agents before 1.6 know partial pushes alone.
@@ -134,7 +134,7 @@ class PushPolicies(_PolicyCommand):
 
     def _warn_of_dropped(
             self, wanted: policy_override.Overrides,
-            answers: Iterable[fanout.Answer[messages.Pushed]]) -> None:
+            answers: Iterable[fanout.Answer[pushes.Pushed]]) -> None:
         """Warn of servers that a push sends back to their flavor at boot."""
         names = {override.name for one in answers if one.value is not None
                  for flavor_id, override in one.value.flavors.items()
@@ -147,7 +147,7 @@ class PushPolicies(_PolicyCommand):
 
     def _warn_of_ignored(
             self, held: Sequence[fanout.Answer[int]],
-            results: Sequence[fanout.Answer[messages.PushResult]]) -> None:
+            results: Sequence[fanout.Answer[pushes.PushResult]]) -> None:
         """Warn of hosts whose generation did not count for the push."""
         # A host that fails twice alike is warned of as such.
         ignored = [f'{before.host} ({before.error})'
@@ -186,7 +186,7 @@ class PushPolicies(_PolicyCommand):
                 'until a resize. Flavors with it: %s', policy.WORK_KEY,
                 output.some(named))
 
-    def _warn(self, answers: Sequence[fanout.Answer[messages.PushResult]],
+    def _warn(self, answers: Sequence[fanout.Answer[pushes.PushResult]],
               generation: int) -> None:
         """Warn of hosts and servers that do not follow."""
         results = [one.value for one in answers if one.value is not None]
@@ -228,7 +228,7 @@ class ShowPushed(_PolicyCommand):
         return STATUS_COLUMNS, rows
 
 
-def newest_of(held: Iterable[messages.Pushed]) -> policy_override.Overrides:
+def newest_of(held: Iterable[pushes.Pushed]) -> policy_override.Overrides:
     """The newest override of each flavor of the newest full push, or later."""
     held = list(held)
     full_generation = max((one.full_generation for one in held), default=0)
@@ -264,7 +264,7 @@ def overrides(flavors: Iterable[cloud.Flavor]
 
 
 def plan_rows(wanted: policy_override.Overrides,
-              answers: Sequence[fanout.Answer[messages.Pushed]]
+              answers: Sequence[fanout.Answer[pushes.Pushed]]
               ) -> list[tuple[ty.Any, ...]]:
     """What would be pushed, with :data:`PLAN_COLUMNS`, by name."""
     held = [one.value.flavors for one in answers if one.value is not None]
@@ -281,7 +281,7 @@ def plan_rows(wanted: policy_override.Overrides,
     return sorted(rows, key=lambda row: row[:2])
 
 
-def push_row(answer: fanout.Answer[messages.PushResult],
+def push_row(answer: fanout.Answer[pushes.PushResult],
              generation: int) -> tuple[ty.Any, ...]:
     """The result of a push on a host, with :data:`PUSH_COLUMNS`."""
     result = answer.value
@@ -294,7 +294,7 @@ def push_row(answer: fanout.Answer[messages.PushResult],
             not_following(result), result.problem)
 
 
-def status_row(answer: fanout.Answer[messages.Pushed],
+def status_row(answer: fanout.Answer[pushes.Pushed],
                newest: policy_override.Overrides) -> tuple[ty.Any, ...]:
     """The pushes that a host holds, with :data:`STATUS_COLUMNS`."""
     held = answer.value
@@ -311,7 +311,7 @@ def status_row(answer: fanout.Answer[messages.Pushed],
             held.problem)
 
 
-def behind(held: messages.Pushed,
+def behind(held: pushes.Pushed,
            newest: policy_override.Overrides) -> list[str]:
     """Names of flavors whose newest push a host lacks, or should not have."""
     return sorted(
@@ -320,7 +320,7 @@ def behind(held: messages.Pushed,
         if held.flavors.get(flavor_id) != newest.get(flavor_id))
 
 
-def not_following(host: messages.Following) -> output.Shown:
+def not_following(host: pushes.Following) -> output.Shown:
     """How many servers do not follow; for JSON also which, and why."""
     return output.Shown({'refused': host.refused,
                          'unmatched': host.unmatched,

@@ -11,8 +11,8 @@ import typing as ty
 
 from nova_vqos import policy_override
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import store
 
 # Half of what agents accept, whose clocks are not all alike: a push is newer
@@ -20,8 +20,8 @@ from nova_vqos.agent.overrides import store
 _MOST_AHEAD_US = policy_override.MOST_AHEAD_US // 2
 
 _Reply = ty.TypeVar('_Reply')
-_Held = ty.TypeVar('_Held', messages.PushResult, messages.PushState,
-                   messages.Pushed, messages.PushedDigest)
+_Held = ty.TypeVar('_Held', pushes.PushResult, pushes.PushState,
+                   pushes.Pushed, pushes.PushedDigest)
 
 
 class _Ask(ty.Protocol):
@@ -63,9 +63,9 @@ def plausible(answer: fanout.Answer[_Held]) -> fanout.Answer[_Held]:
         # 0: there was no push.
         if value is not None and value.generation:
             _check(value.generation)
-        if isinstance(value, messages.PushState) and value.full_generation:
+        if isinstance(value, pushes.PushState) and value.full_generation:
             _check(value.full_generation)
-        if isinstance(value, messages.Pushed):
+        if isinstance(value, pushes.Pushed):
             policy_override.from_dict(policy_override.to_dict(value.flavors))
             for override in value.flavors.values():
                 _check(override.generation)
@@ -81,7 +81,7 @@ def _check(generation: int) -> None:
 
 
 def of_hosts(ask: _Ask, hosts: Mapping[str, str]
-             ) -> list[fanout.Answer[messages.Pushed]]:
+             ) -> list[fanout.Answer[pushes.Pushed]]:
     """The pushes of each host.
 
     :returns: one for each host, sorted by host
@@ -105,26 +105,26 @@ def of_hosts(ask: _Ask, hosts: Mapping[str, str]
 
 
 def _of_older(ask: _Ask,
-              digests: Sequence[fanout.Answer[messages.PushedDigest]]
-              ) -> Sequence[fanout.Answer[messages.Pushed]]:
+              digests: Sequence[fanout.Answer[pushes.PushedDigest]]
+              ) -> Sequence[fanout.Answer[pushes.Pushed]]:
     """Agents before 1.5 have no digest."""
     return ask(_cells(one for one in digests if one.error == fanout.TOO_OLD),
                rpcapi.GET_PUSHED)
 
 
-def _cells(answers: Iterable[fanout.Answer[messages.PushedDigest]]
+def _cells(answers: Iterable[fanout.Answer[pushes.PushedDigest]]
            ) -> dict[str, str]:
     return {one.host: one.cell for one in answers}
 
 
-def _with_flavors(answer: fanout.Answer[messages.PushedDigest],
+def _with_flavors(answer: fanout.Answer[pushes.PushedDigest],
                   flavors: Mapping[str, policy_override.Overrides]
-                  ) -> fanout.Answer[messages.Pushed]:
+                  ) -> fanout.Answer[pushes.Pushed]:
     held = answer.value
     if held is None:
         return fanout.Answer(answer.host, answer.cell, None, answer.error)
     state = {field.name: getattr(held, field.name)
-             for field in dataclasses.fields(messages.PushState)}
+             for field in dataclasses.fields(pushes.PushState)}
     return fanout.Answer(
         answer.host, answer.cell,
-        messages.Pushed(**state, flavors=flavors[held.digest]), '')
+        pushes.Pushed(**state, flavors=flavors[held.digest]), '')

@@ -12,8 +12,9 @@ from cliff import lister
 from cliff import show
 
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import server_report
 from nova_vqos.cmd.manage import command
 from nova_vqos.cmd.manage import errors
 from nova_vqos.cmd.manage import output
@@ -28,7 +29,7 @@ class Placed(ty.NamedTuple):
     """A server where it runs."""
 
     host: str
-    server: messages.Server
+    server: server_report.Server
 
 
 def quantum_class(one: Placed) -> str:
@@ -118,7 +119,7 @@ LONG: Mapping[str, Callable[[Placed], ty.Any]] = {
 }
 
 
-def recap(last: messages.Recap | None) -> output.Shown:
+def recap(last: enforcement.Recap | None) -> output.Shown:
     """When a cap was last set anew, why, and how long it was wrong."""
     if last is None:
         return output.text(None)
@@ -128,14 +129,14 @@ def recap(last: messages.Recap | None) -> output.Shown:
            else f'wrong for {last.wrong_ms:.0f} ms'))
 
 
-def _last_tampering(tamperings: Sequence[messages.Tampering] | None) -> str:
+def _last_tampering(tamperings: Sequence[enforcement.Tampering] | None) -> str:
     if not tamperings:
         return ''
     last = tamperings[-1]
     return f'{last.seen_at}: {last.found}, {last.channel}'
 
 
-def fields(host: str, server: messages.ServerDetail
+def fields(host: str, server: server_report.ServerDetail
            ) -> list[tuple[str, ty.Any]]:
     """Names and values of one server."""
     one = Placed(host, server)
@@ -234,7 +235,7 @@ class ShowServer(command.ManageCommand, show.ShowOne):
         return zip(*fields(*answer), strict=True)
 
     def _ask(self, hosts: Iterable[str], server_uuid: str
-             ) -> tuple[str, messages.ServerDetail] | None:
+             ) -> tuple[str, server_report.ServerDetail] | None:
         """:returns: the host that has it, and its answer; None: none has"""
         answers = self.ask_quietly(
             self.connections.hosts(hosts), rpcapi.GET_SERVER,
@@ -295,7 +296,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
              'problem')
 
 
-def select(answers: Iterable[fanout.Answer[messages.Servers]],
+def select(answers: Iterable[fanout.Answer[server_report.Servers]],
            parsed_args: argparse.Namespace) -> list[Placed]:
     """Servers by the options of :func:`add_filters`."""
     return [
@@ -311,7 +312,7 @@ def _rounded(value: float | None, digits: int) -> output.Shown:
     return output.Shown(value, '' if value is None else f'{value:.{digits}f}')
 
 
-def _delivered(rates: messages.Rates | None) -> output.Shown:
+def _delivered(rates: server_report.Rates | None) -> output.Shown:
     if rates is None or rates.delivered_cu is None:
         return output.text(None)
     return output.Shown(
@@ -319,7 +320,7 @@ def _delivered(rates: messages.Rates | None) -> output.Shown:
         f'{rates.delivered_cu:.2f} over {rates.over_s:.0f} s')
 
 
-def _clock(found: messages.Clock | None) -> output.Shown:
+def _clock(found: server_report.Clock | None) -> output.Shown:
     if found is None:
         return output.text(None)
     lines = [f'{found.mhz:.0f} MHz '
@@ -331,7 +332,7 @@ def _clock(found: messages.Clock | None) -> output.Shown:
     return output.Shown(found, '\n'.join(lines))
 
 
-def _memory(found: messages.EmulatorMemory | None) -> output.Shown:
+def _memory(found: server_report.EmulatorMemory | None) -> output.Shown:
     if found is None:
         return output.text(None)
     low_mib, high_mib = (
@@ -342,12 +343,12 @@ def _memory(found: messages.EmulatorMemory | None) -> output.Shown:
         else f'at least {low_mib} MiB, at most {high_mib} MiB')
 
 
-def _vcpus(one: Placed) -> Iterable[messages.Vcpu]:
+def _vcpus(one: Placed) -> Iterable[enforcement.Vcpu]:
     slices = one.server.quantum
     return () if slices is None else slices.vcpus.values()
 
 
-def _cap(wanted: messages.Wanted | None) -> output.Shown:
+def _cap(wanted: enforcement.Wanted | None) -> output.Shown:
     if wanted is None:
         return output.text(None)
     return output.Shown(
@@ -355,7 +356,7 @@ def _cap(wanted: messages.Wanted | None) -> output.Shown:
         f'{wanted.quota_us} of {wanted.period_us} us for each vCPU')
 
 
-def _guarantee(found: messages.Guarantee | None) -> output.Shown:
+def _guarantee(found: enforcement.Guarantee | None) -> output.Shown:
     if found is None:
         return output.text(None)
     if found.since is None and not found.ends:
@@ -372,7 +373,7 @@ def _guarantee(found: messages.Guarantee | None) -> output.Shown:
         + (f', {found.problem}' if found.problem else ''))
 
 
-def _correction(found: messages.Correction | None) -> output.Shown:
+def _correction(found: enforcement.Correction | None) -> output.Shown:
     if found is None:
         return output.text(None)
     lines = [f'{found.factor:.3f} since {found.since}' if found.since
@@ -389,7 +390,7 @@ def _correction(found: messages.Correction | None) -> output.Shown:
     return output.Shown(found, '\n'.join(lines))
 
 
-def _ceiling(found: messages.ServerCeiling | None) -> output.Shown:
+def _ceiling(found: enforcement.ServerCeiling | None) -> output.Shown:
     if found is None:
         return output.text(None)
     return output.Shown(
@@ -397,7 +398,7 @@ def _ceiling(found: messages.ServerCeiling | None) -> output.Shown:
         f'{found.servers} servers of its project share on this host')
 
 
-def _burst(found: messages.Burst | None) -> output.Shown:
+def _burst(found: enforcement.Burst | None) -> output.Shown:
     if found is None:
         return output.text(None)
     saved = ('unknown' if found.saved_cu_s is None
@@ -408,7 +409,7 @@ def _burst(found: messages.Burst | None) -> output.Shown:
         lines + [found.problem] * bool(found.problem)))
 
 
-def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:
+def _disk_limit(found: enforcement.DiskLimit | None) -> output.Shown:
     if found is None:
         return output.text(None)
     lines = [f'{found.requests_per_s} requests and {found.bytes_per_s} bytes '
@@ -419,7 +420,7 @@ def _disk_limit(found: messages.DiskLimit | None) -> output.Shown:
     return output.Shown(found, '\n'.join(lines))
 
 
-def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:
+def _bill_fields(bill: server_report.Bill | None) -> list[tuple[str, ty.Any]]:
     if bill is None:
         return [(name, output.text(None)) for name in _BILL_FIELDS]
     return list(zip(_BILL_FIELDS, (
@@ -435,7 +436,7 @@ def _bill_fields(bill: messages.Bill | None) -> list[tuple[str, ty.Any]]:
         _rounded(bill.written_off_cu_s, 2)), strict=True))
 
 
-def _slices(slices: messages.Slices | None) -> output.Shown:
+def _slices(slices: enforcement.Slices | None) -> output.Shown:
     if slices is None:
         return output.text(None)
     return output.Shown(slices, '\n'.join(

@@ -12,8 +12,8 @@ from nova_vqos import agent_state
 from nova_vqos import files
 from nova_vqos import version
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.status import config_files
 from nova_vqos.cmd.status import findings
 from nova_vqos.cmd.status import machine as machines
@@ -139,7 +139,7 @@ def check_answer(machine: machines.Machine) -> Iterator[findings.Finding]:
     yield findings.fact(f'the agent answers: version {answer.version}')
 
 
-def ask(own: config_files.ConfigFiles) -> messages.Host:
+def ask(own: config_files.ConfigFiles) -> host_report.Host:
     """Ask the agent of this host for its state.
 
     :raises Unanswered: when it does not answer within seconds

@@ -11,7 +11,7 @@ import os
 import typing as ty
 
 from nova_vqos import files
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.status import config_files
 
 COMPUTE = 'compute'
@@ -66,7 +66,7 @@ class Machine:
     now: datetime.datetime
     kernel: str
     ask_nova: Callable[[], Mapping[str, str]]
-    ask_agent: Callable[[], messages.Host]
+    ask_agent: Callable[[], host_report.Host]
     ask_libvirt: Callable[[], str]
     find_hook_fault: Callable[[Collection[int]], str]
 

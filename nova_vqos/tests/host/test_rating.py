@@ -20,7 +20,7 @@ import urllib.request
 
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.metrics import families
 from nova_vqos.metrics import samples
 from nova_vqos.tests.fixtures import billing_host
@@ -66,7 +66,7 @@ class Scraped:
         """:param billed: by UUID of a server
         :param dd_billing: of their flavors, by UUID
         """
-        servers = [messages.Server(
+        servers = [server_report.Server(
             server_uuid=uuid, project_id=PROJECT, name='instance',
             dd_billing=dd_billing[uuid], bill=one.report)
             for uuid, one in billed.items()]

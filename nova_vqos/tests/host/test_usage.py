@@ -17,7 +17,7 @@ import time
 import libvirt
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import bulk
@@ -151,7 +151,7 @@ def test_the_memory_of_an_emulator(lab, reader, shares_memory):
         after, _ = private_bytes(guest.emulator, ram_mib * 2**20)
     finally:
         guest.domain().destroy()
-    found = messages.EmulatorMemory.of(resident, ram_bytes)
+    found = server_report.EmulatorMemory.of(resident, ram_bytes)
     # The kernel counts up to 64 pages of each thread, or a batch of each
     # pCPU, late.
     slack = 8 * 2**20

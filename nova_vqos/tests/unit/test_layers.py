@@ -29,8 +29,8 @@ PURE = (GROUND, {'billing', 'quantum'}, {'profile'},
 BESIDE = {'virt', 'scheduler', 'hooks', 'agent', 'validators'}
 FLOORS = (*PURE, {'conf', 'hypervisor', 'calibration', 'wsgi_server'}, BESIDE,
           {'metrics', 'vendordata'}, {'cmd'}, {'watcher'})
-# All that BESIDE import of each other, and metrics of them.
-SHARED = {'agent.rpcapi', 'agent.messages', 'hooks', 'scheduler.fitness'}
+# All that BESIDE import of each other.
+SHARED = {'agent.rpcapi', 'hooks', 'scheduler.fitness'}
 
 BREACHES = set()
 IMPURE = {('billing.ledger', 'threading')}

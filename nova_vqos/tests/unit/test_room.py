@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_vqos import room
-from nova_vqos.agent import messages
 from nova_vqos.agent import replies
+from nova_vqos.agent.messages import host_report
 
 
 @pytest.mark.parametrize(('used_cu', 'sold_cu', 'ratio', 'asked_cu', 'fits'), [
@@ -47,7 +47,7 @@ def test_driver_and_agent_count_alike(capacity_cu, reserved_cu, ratio,
             continue
         units_cu += server_cu
         costs_cu += cost_cu
-    known = messages.Units(
+    known = host_report.Units(
         capacity_cu=capacity_cu, reserved_cu=room.reserved_cu(
             capacity_cu, host_cu=sale.reserved_cu, stock_cu=0, unsold_cu=0,
             work_cu=room.work_cu(units_cu, costs_cu, ratio)),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.fixtures import fakes
 
@@ -30,7 +30,7 @@ def memory(world, **options):
     (1024, (0, 900 * MIB))])
 def test_bounds_by_how_much_of_it_may_be_ram(world, ram_mib, found):
     world.change(private_ram_bytes=ram_mib * MIB)
-    expected = messages.EmulatorMemory(*found)
+    expected = server_report.EmulatorMemory(*found)
     assert memory(world, memory=True) == expected
     assert world.reported('emulator_memory') == (
         {'low_bytes': found[0], 'high_bytes': found[1]},)
@@ -62,7 +62,7 @@ def test_what_is_not_known_is_not_guessed(world):
 def test_the_truth_is_within_the_bounds(own, ram, resident_share):
     """Whatever part of the guest's RAM is resident."""
     resident = own + min(ram, int(ram * resident_share))
-    found = messages.EmulatorMemory.of(resident, ram)
+    found = server_report.EmulatorMemory.of(resident, ram)
     assert found.low_bytes <= own <= found.high_bytes
-    everywhere = messages.EmulatorMemory.of(own, 0)
+    everywhere = server_report.EmulatorMemory.of(own, 0)
     assert everywhere.low_bytes == own == everywhere.high_bytes

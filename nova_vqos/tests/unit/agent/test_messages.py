@@ -13,7 +13,11 @@ import pytest
 from nova_vqos import plain_text
 from nova_vqos import primitives
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import calibration
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import moves
+from nova_vqos.agent.messages import pushes
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store
 from nova_vqos.tests.fixtures import agent
@@ -21,10 +25,10 @@ from nova_vqos.tests.fixtures import billing
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import quantum_world
 
-REPLIES = (messages.Host, messages.Servers, messages.ServerDetail,
-           messages.Calibration, messages.PushResult, messages.Pushed,
-           messages.PushesDifference, messages.OverridesDifference,
-           messages.PushedDigest, messages.Lifted)
+REPLIES = (host_report.Host, server_report.Servers, server_report.ServerDetail,
+           calibration.Calibration, pushes.PushResult, pushes.Pushed,
+           pushes.PushesDifference, pushes.OverridesDifference,
+           pushes.PushedDigest, moves.Lifted)
 
 # Others are changed on the way, see the test of them.
 TEXTS = strategies.text(max_size=5).map(plain_text.one_line)
@@ -115,11 +119,11 @@ def test_one_field_that_is_broken_is_refused_or_read(data, kind, other):
 ])
 def test_an_error_names_the_field(data, problem):
     with pytest.raises(primitives.MessageInvalid, match=problem):
-        primitives.parse(messages.Servers, data)
+        primitives.parse(server_report.Servers, data)
 
 
 def test_another_version_may_know_less_and_more():
-    found = primitives.parse(messages.Servers, {
+    found = primitives.parse(server_report.Servers, {
         'host': 'a', 'at': '', 'mood': 'fine',
         'servers': [{'server_uuid': 'x', 'policy': {'vcpus': 2, 'new': 1}}]})
     assert found.servers[0].policy.vcpus == 2
@@ -129,11 +133,11 @@ def test_another_version_may_know_less_and_more():
 def check_answers(world, endpoint):
     """Each answer of an agent is read as it was made."""
     answers = {
-        messages.Host: lambda: endpoint.get_host({}),
-        messages.Servers: lambda: endpoint.list_servers({}),
-        messages.ServerDetail: lambda: endpoint.get_server(
+        host_report.Host: lambda: endpoint.get_host({}),
+        server_report.Servers: lambda: endpoint.list_servers({}),
+        server_report.ServerDetail: lambda: endpoint.get_server(
             {}, server_uuid=fakes.UUID),
-        messages.Calibration: lambda: endpoint.get_profile(
+        calibration.Calibration: lambda: endpoint.get_profile(
             {}, document=True)}
     for kind, ask in answers.items():
         answer = world.ask(ask)
@@ -172,13 +176,13 @@ def test_its_pushes_are_read_again(tmp_path):
                       'quantum_class': 'io', 'dd_billing': 'off',
                       'guarantee': 'off'}}
     for kind, ask in (
-            (messages.PushResult, lambda: endpoint.push_policies(
+            (pushes.PushResult, lambda: endpoint.push_policies(
                 {}, generation=store.now_us(), flavors=flavors)),
-            (messages.Pushed, lambda: endpoint.get_pushed({})),
-            (messages.PushedDigest, lambda: endpoint.get_pushed_digest({})),
-            (messages.PushesDifference, lambda: endpoint.compare_pushes(
+            (pushes.Pushed, lambda: endpoint.get_pushed({})),
+            (pushes.PushedDigest, lambda: endpoint.get_pushed_digest({})),
+            (pushes.PushesDifference, lambda: endpoint.compare_pushes(
                 {}, digest='')),
-            (messages.OverridesDifference, lambda: endpoint.compare_pushed(
+            (pushes.OverridesDifference, lambda: endpoint.compare_pushed(
                 {}, digest=''))):
         answer = world.ask(ask)
         assert answer['host'] == 'here'
@@ -187,12 +191,12 @@ def test_its_pushes_are_read_again(tmp_path):
 
 
 def test_texts_of_others_cannot_steer_a_terminal():
-    read = primitives.parse(messages.Refusal, {'reason': 'a\x1b[2J\u202e b'})
+    read = primitives.parse(moves.Refusal, {'reason': 'a\x1b[2J\u202e b'})
     assert read.reason == 'a\\x1b[2J\\u202e b'
 
 
 def test_texts_of_others_cannot_write_log_lines():
-    read = primitives.parse(messages.Calibration, {
+    read = primitives.parse(calibration.Calibration, {
         'host': 'a\nERROR b', 'alarms': ['a\r\nb'], 'profile': None,
         'document': 'a:\n\t- b\x1b\n'})
     assert (read.host, read.alarms) == ('a\\nERROR b', ('a\\r\\nb',))

@@ -11,7 +11,6 @@ from nova_vqos import cputune
 from nova_vqos import primitives
 from nova_vqos import utc
 from nova_vqos.agent import controller
-from nova_vqos.agent import messages
 from nova_vqos.agent import replies
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import usage_history
@@ -19,6 +18,9 @@ from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.billing import disk_limits
 from nova_vqos.agent.caps import state
 from nova_vqos.agent.guarantee import state as guarantee
+from nova_vqos.agent.messages import calibration
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.quantum import controller as quantum
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
@@ -113,7 +115,7 @@ class TestServer:
         found = replies.of_server(view(
             make_server(), fakes.make_profile(coefficient=2.0), history))
         assert (found.vcpu_s, found.throttled_s) == (25.0, 11.0)
-        assert found.rates == messages.Rates(50.0, 60.0, 0.1)
+        assert found.rates == server_report.Rates(50.0, 60.0, 0.1)
 
     def test_a_pcpu_that_was_not_measured_is_as_slow_as_any(self):
         found = replies.of_server(view(
@@ -149,9 +151,9 @@ class TestServer:
             history.add(reading(at_s, 6_000_000_000 * (at_s == 300), 0))
         found = replies.in_detail(view(
             make_server(), fakes.make_profile(coefficient=2.0), history))
-        assert found.rates_10s == messages.Rates(10.0, 120.0, 0.0)
+        assert found.rates_10s == server_report.Rates(10.0, 120.0, 0.0)
         assert found.rates.delivered_cu == 20.0
-        assert found.rates_5min == messages.Rates(300.0, 4.0, 0.0)
+        assert found.rates_5min == server_report.Rates(300.0, 4.0, 0.0)
 
     def test_one_that_is_broken_costs_its_fields_alone(self, caplog):
         broken = view(make_server(), fakes.make_profile())
@@ -171,7 +173,7 @@ class TestHost:
         known = [make_server(), make_server('40'), make_server(None)]
         assert replies.of_units(
             dataclasses.replace(TERMS, profile=profile), known
-        ) == messages.Units(
+        ) == host_report.Units(
                 capacity_cu=252, reserved_cu=10, allocation_ratio=2.0,
                 used_cu=100, slowest_cu=126.0, fastest_cu=126.0)
 
@@ -205,7 +207,7 @@ class TestHost:
     def test_the_age_of_a_profile(self, created_at, age_s):
         profile = fakes.make_profile()._replace(created_at=created_at)
         found = replies.of_profile(profile, NOW)
-        assert found == messages.Profile(
+        assert found == calibration.Profile(
             id=profile.id, reference=profile.reference.name,
             measured_at=created_at, age_s=age_s)
 

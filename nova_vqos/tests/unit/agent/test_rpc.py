@@ -16,9 +16,9 @@ from nova_vqos import policy
 from nova_vqos import primitives
 from nova_vqos import speeds as records
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import transfer
+from nova_vqos.agent.messages import host_report
 from nova_vqos.billing import account
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
@@ -404,7 +404,7 @@ def test_a_loop_that_is_held_up_is_a_typed_error():
 
 def test_commands_get_no_figures_of_each_pcpu():
     """They ask all hosts at once: metrics alone have these."""
-    report = primitives.parse(messages.LoopReport, metrics.make_host())
+    report = primitives.parse(host_report.LoopReport, metrics.make_host())
     assert report.capacity.packets.softirqs
 
     class Loop:

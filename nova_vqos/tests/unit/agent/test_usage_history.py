@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
-from nova_vqos.agent import messages
 from nova_vqos.agent import usage_history
+from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import usage
 
 S_NS = 1_000_000_000
@@ -28,7 +28,7 @@ def make_history(*readings):
 class TestRates:
     def test_two_readings_make_a_rate(self):
         history = make_history(reading(0, 5, 1), reading(20, 15, 5))
-        assert history.rates(1.5, 20.0) == messages.Rates(20, 75.0, 0.1)
+        assert history.rates(1.5, 20.0) == server_report.Rates(20, 75.0, 0.1)
 
     def test_without_a_profile_no_speed_is_known(self):
         history = make_history(reading(0), reading(20, 5))
@@ -68,7 +68,7 @@ class TestFullRates:
             reading(number * interval_s, number)
             for number in range(1000)])
         now_s = history.last.read_at_s
-        assert history.full_rates(window_s, 1.0, now_s) == messages.Rates(
+        assert history.full_rates(window_s, 1.0, now_s) == server_report.Rates(
             over_s, pytest.approx(100 / interval_s), 0.0)
 
     def test_each_is_of_its_own_window(self):

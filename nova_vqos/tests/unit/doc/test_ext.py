@@ -8,8 +8,9 @@ import json
 import pytest
 
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import host_report
 from nova_vqos.tests.fixtures import project
 
 pytestmark = project.needs_checkout
@@ -110,13 +111,14 @@ class TestRpcFacts:
         assert {'Host', 'LoopReport', 'Server', 'Slices', 'Vcpu',
                 'ServerPolicy', 'Override'} <= facts.records().keys()
         found = {name: words for name, *words in facts.fields(
-            messages.LoopReport)}
+            host_report.LoopReport)}
         assert found['connected'] == [
             'true or false', 'whether the hypervisor can be reached']
         assert found['units'][0] == '`Units`_ or null'
         assert found['wrong'][0] == 'list of text'
-        assert [name for name, *_words in facts.fields(messages.Slices)] == [
+        assert [name for name, *_words
+                in facts.fields(enforcement.Slices)] == [
             'class', 'recognised_class', 'problem', 'left_alone', 'vcpus',
             'sibling_preemptions_per_s']
-        assert facts.fields(messages.Pools)[0][1] == (
+        assert facts.fields(host_report.Pools)[0][1] == (
             'mapping of list of 2 whole numbers')

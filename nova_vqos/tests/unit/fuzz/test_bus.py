@@ -13,8 +13,9 @@ from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import speeds
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import server_report
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store
 from nova_vqos.billing import account
@@ -74,7 +75,7 @@ def test_stats_refuse_their_own_host_alone(fuzz):
 
 
 def test_answers_of_agents(fuzz):
-    kinds = (messages.LoopReport, messages.Server)
+    kinds = (host_report.LoopReport, server_report.Server)
 
     def parse(given):
         for kind in kinds:

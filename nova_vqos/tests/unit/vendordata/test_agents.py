@@ -9,8 +9,8 @@ import oslo_messaging
 import pytest
 
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.vendordata import agents
 from nova_vqos.vendordata import failures
@@ -18,7 +18,7 @@ from nova_vqos.vendordata import figures
 
 LIMIT_S = 20
 TIMEOUT_S = 0.2
-SERVER = messages.ServerDetail(server_uuid=fakes.UUID, entitled_cu=60)
+SERVER = server_report.ServerDetail(server_uuid=fakes.UUID, entitled_cu=60)
 UNDELIVERABLE = oslo_messaging.MessageUndeliverable(None, None, None, None)
 
 

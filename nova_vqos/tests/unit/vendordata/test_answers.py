@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.vendordata import answers
 from nova_vqos.vendordata import figures
@@ -14,7 +14,7 @@ from nova_vqos.vendordata import lookup
 
 LIMIT_S = 20
 WAIT_S = 0.2
-FOUND = lookup.Found('p', figures.of(messages.ServerDetail(
+FOUND = lookup.Found('p', figures.of(server_report.ServerDetail(
     server_uuid=fakes.UUID, entitled_cu=60)))
 
 

@@ -15,7 +15,7 @@ from keystonemiddleware import fixture as keystone_fixture
 from oslo_config import cfg
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.conf import vendordata
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import vendordata as fixtures
@@ -27,8 +27,8 @@ from nova_vqos.vendordata import keystone as keystones
 DEADLINE_S = 0.2
 LIMIT_S = 20
 NOVA, TENANT, STRANGER = 'of-nova', 'of-a-tenant', 'unknown'
-FOUND = figures.of(messages.ServerDetail(server_uuid=fakes.UUID,
-                                         entitled_cu=60))
+FOUND = figures.of(server_report.ServerDetail(server_uuid=fakes.UUID,
+                                              entitled_cu=60))
 QUESTION = {'instance-id': fakes.UUID, 'project-id': 'p', 'image-id': None,
             'user-data': 'x' * 65_535, 'hostname': 'h', 'metadata': {},
             'boot-roles': ''}

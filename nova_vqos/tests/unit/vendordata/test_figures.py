@@ -8,7 +8,8 @@ import re
 import pytest
 
 from nova_vqos import primitives
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import enforcement
+from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import project
@@ -19,10 +20,10 @@ SECRET = 'secret'
 
 
 def make_server(**others):
-    return messages.ServerDetail(server_uuid=fakes.UUID, **{
+    return server_report.ServerDetail(server_uuid=fakes.UUID, **{
         'entitled_cu': 60, 'coefficient': 2.0, 'vcpu_s': 30.0,
         'throttled_s': 70.0, 'sampled_at': '2026-11-27T10:00:00.000+00:00',
-        'rates': messages.Rates(60.0, 59.9, 0.7), **others})
+        'rates': server_report.Rates(60.0, 59.9, 0.7), **others})
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ class TestFigures:
 
     def test_what_it_saved(self):
         """Without the reason that the host gives."""
-        found = read(make_server(burst=messages.Burst(
+        found = read(make_server(burst=enforcement.Burst(
             burst_cu=90, left_cu=60.0, saved_cu_s=1200.5,
             most_saved_cu_s=36_000.0, problem=SECRET)))
         assert found['burst'] == {
@@ -76,13 +77,13 @@ class TestFigures:
         ('2026-11-27T10:00:00+00:00', False, True), (None, False, False),
         ('2026-11-27T10:00:00+00:00', True, None)])
     def test_a_guarantee(self, since, ends, guaranteed):
-        found = read(make_server(guarantee=messages.Guarantee(
+        found = read(make_server(guarantee=enforcement.Guarantee(
             since=since, vcpus=1, runtime_us=1, period_us=2,
             reserved_pcpus=0.5, problem=SECRET, ends=ends)))
         assert found['guaranteed'] is guaranteed
 
     def test_one_without_units_or_samples(self):
-        found = read(messages.ServerDetail(server_uuid=fakes.UUID))
+        found = read(server_report.ServerDetail(server_uuid=fakes.UUID))
         assert found['available'] is True
         assert {name for name, value in found.items() if value is None} == {
             'promised_cu', 'guaranteed', 'cu_per_pcpu', 'sampled_at', 'cpu_s',
@@ -94,7 +95,7 @@ class TestFigures:
         host.begin(billing='charge', limit_share=1.0)
         bill = host.use(times=2, emulator_ns=10**8).report
         texts = {field.name: SECRET
-                 for field in dataclasses.fields(messages.ServerDetail)
+                 for field in dataclasses.fields(server_report.ServerDetail)
                  if field.type == str | None and field.name != 'sampled_at'}
         assert {'name', 'project_id', 'problem', 'policy_error'} <= set(texts)
         server = make_server(

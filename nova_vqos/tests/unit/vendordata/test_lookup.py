@@ -10,7 +10,7 @@ from keystoneauth1 import exceptions
 import pytest
 import requests
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.vendordata import agents
 from nova_vqos.vendordata import failures
@@ -37,7 +37,7 @@ class Agents:
         return self.answers[host]
 
 
-FOUND = agents.Answer('cell1', messages.ServerDetail(
+FOUND = agents.Answer('cell1', server_report.ServerDetail(
     server_uuid=fakes.UUID, entitled_cu=60))
 SILENT, NOT_RUNNING, BUSY = (agents.Answer('', None, problem) for problem in (
     figures.Problem.HOST_SILENT, figures.Problem.NOT_RUNNING,

@@ -15,7 +15,7 @@ import pytest
 from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import cloud as clouds
 from nova_vqos.cmd.manage import demand as demands
 from nova_vqos.cmd.manage import errors
@@ -84,7 +84,7 @@ class Cloud:
 
 
 def answer(host, stats):
-    return fanout.Answer(host, 'cell', messages.Host(
+    return fanout.Answer(host, 'cell', host_report.Host(
         host=host, version='1', connected=True, cgroup_version=2, alarms=(),
         domains=0, servers=(), wrong=(), last_tick_ms=0.0, dd_billing=(),
         quantum_classes=(), ticks=1, writes=0, restored=0, errors=0,

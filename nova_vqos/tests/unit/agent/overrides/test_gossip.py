@@ -13,8 +13,8 @@ from nova_vqos import policy_push
 from nova_vqos import primitives
 from nova_vqos import push_signature
 from nova_vqos.agent import manager
-from nova_vqos.agent import messages
 from nova_vqos.agent import rpcapi
+from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.overrides import gossip
 from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store
@@ -293,7 +293,7 @@ def test_signed_pushes_alone(add, api, tmp_path, caplog):
     assert not api.call('b', rpcapi.GET_PUSHED,
                         timeout=LIMIT_S).requires_signature
     # And none of agents that keep no signatures.
-    bus = Bus(messages.OverridesDifference('old', {
+    bus = Bus(pushes.OverridesDifference('old', {
         'f1': {**FLAVORS['f1'], 'generation': generation}}), old=True)
     assert not other.gossip.compare(bus)
     assert bus.asked == 1
@@ -371,7 +371,7 @@ def test_whatever_goes_wrong_is_no_harm(add, answer):
 
 def test_one_whose_questions_all_come_back_gives_up(add):
     agent = add('a')
-    bus = Bus(messages.PushesDifference('a', None))
+    bus = Bus(pushes.PushesDifference('a', None))
     assert not agent.gossip.compare(bus)
     assert bus.asked == 4
 
@@ -382,10 +382,10 @@ def as_push(generation, flavors, full=False, signature=''):
 
 
 @pytest.mark.parametrize('answer', [
-    messages.OverridesDifference('b', flavors) for flavors in (
+    pushes.OverridesDifference('b', flavors) for flavors in (
         {'f1': {**test_policy_override.FIELDS, 'generation': 2**53 - 1}},
         {'f1': {}}, 'flavors')] + [
-    messages.PushesDifference('b', pushes) for pushes in (
+    pushes.PushesDifference('b', held) for held in (
         [as_push(2**53 - 1, FLAVORS)], [as_push(1, {'f1': {}})],
         [as_push(1, {}, full=True)], [as_push(1, FLAVORS, full=1)],
         [as_push(1, FLAVORS, signature='x')], [{}], 'pushes', {},
@@ -403,7 +403,7 @@ def test_one_flavor_too_far_ahead_does_not_hide_the_others(add, caplog):
     """As of an agent whose clock is some seconds ahead of this one's."""
     agent = add('a')
     ahead_us = now_us() + policy_override.MOST_AHEAD_US + 10**8
-    bus = Bus(messages.PushesDifference('b', [
+    bus = Bus(pushes.PushesDifference('b', [
         as_push(now_us(), FLAVORS),
         as_push(ahead_us, {'f2': FLAVORS['f1']}, full=True)]))
     agent.gossip.compare(bus)
@@ -433,7 +433,7 @@ def test_agents_ask_neither_at_once_nor_in_step(host, waited_s):
     asking = gossip.Gossip(Receiver(), 'a', 300.0,
                           uniform=lambda least, most: most)
     asking._stopping = Stopping()
-    asking._work(Bus(messages.PushesDifference(host, None)))
+    asking._work(Bus(pushes.PushesDifference(host, None)))
     assert waits_s == waited_s
 
 

@@ -5,14 +5,14 @@ import pytest
 
 from nova_vqos import policy
 from nova_vqos import primitives
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import capabilities
 from nova_vqos.tests.fixtures import metrics
 
 
 def states(**fields):
     """:returns: state and reason, by key and value"""
-    host = primitives.parse(messages.Host, {
+    host = primitives.parse(host_report.Host, {
         'host': 'a', 'version': '1', **metrics.make_host(**fields)})
     found = capabilities.of_host(host)
     assert len({(one.key, one.value) for one in found}) == len(found)

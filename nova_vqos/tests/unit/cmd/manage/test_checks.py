@@ -9,7 +9,7 @@ import pytest
 from nova_vqos import cputune
 from nova_vqos import policy as policies
 from nova_vqos.agent import fanout
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import host_report
 from nova_vqos.cmd.manage import checks
 from nova_vqos.cmd.manage import cloud
 from nova_vqos.cmd.manage import demand as demands
@@ -44,7 +44,7 @@ def make_provider(used=0, traits=(), **inventories):
 
 
 def make_facts(*, offered=True, provider=None, obstacles=(), **fields):
-    host = messages.Host(**{
+    host = host_report.Host(**{
         'host': 'host', 'version': '1', 'connected': True,
         'cgroup_version': 2, 'alarms': (), 'domains': 0, 'servers': (),
         'wrong': (), 'last_tick_ms': 0.0, 'dd_billing': (),

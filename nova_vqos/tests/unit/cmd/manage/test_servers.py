@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nova_vqos import primitives
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.cmd.manage import output
 from nova_vqos.cmd.manage import servers
 from nova_vqos.tests.fixtures import fakes
@@ -42,7 +42,7 @@ NOTHING = dict.fromkeys(BRIEF) | {'server_uuid': fakes.UUID}
 
 
 def parse(brief):
-    return primitives.parse(messages.ServerDetail, brief)
+    return primitives.parse(server_report.ServerDetail, brief)
 
 
 def plain(shown):
@@ -153,7 +153,7 @@ def test_a_migrating_server_is_shown_as_arriving():
                                        problem='full')}, True)])
 def test_what_is_wrong(brief, wrong):
     assert servers.is_wrong(servers.Placed(
-        'a', messages.Server(server_uuid='x', **brief))) is wrong
+        'a', server_report.Server(server_uuid='x', **brief))) is wrong
 
 
 @pytest.mark.parametrize(('found', 'parts', 'coefficient'), [

@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from nova_vqos.agent import messages
+from nova_vqos.agent.messages import server_report
 from nova_vqos.cmd.manage import servers
 from nova_vqos.cmd.manage import top
 from nova_vqos.tests.fixtures import fakes
@@ -18,12 +18,12 @@ AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 def placed(host, *, uuid=fakes.UUID, entitled=60, delivered=None,
            throttled=None, debt=None, **others):
-    return servers.Placed(host, messages.Server(
+    return servers.Placed(host, server_report.Server(
         server_uuid=uuid, entitled_cu=entitled, right=True,
         quantum_class='default',
-        rates=None if delivered is None else messages.Rates(
+        rates=None if delivered is None else server_report.Rates(
             60.0, delivered, throttled),
-        bill=None if debt is None else messages.Bill(
+        bill=None if debt is None else server_report.Bill(
             used_cu_s={}, used_lately_cu={}, debt_cu_s=debt,
             written_off_cu_s=0.0, limit_cu=None), **others))
 
