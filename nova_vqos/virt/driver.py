@@ -18,8 +18,6 @@ from oslo_log import log as logging
 
 from nova import exception
 from nova import objects
-from nova_vqos import compute_state
-from nova_vqos import host_stats
 from nova_vqos import policy as policies
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
@@ -33,6 +31,8 @@ from nova_vqos.virt import host_state
 from nova_vqos.virt import inventory
 from nova_vqos.virt import move
 from nova_vqos.virt import nova_contract
+from nova_vqos.virt import offer
+from nova_vqos.virt import refusal
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -40,10 +40,6 @@ LOG = logging.getLogger(__name__)
 # NOTE: in these a server is new to the host; in all others in which a guest
 # is made (reboot, start, rescue, revert, host boot) it has been here.
 _ARRIVING = (task_states.SPAWNING, task_states.RESIZE_FINISH)
-
-# In the system metadata of a server, which Nova keeps: the host that it was
-# moved to, and that refused it. What Nova has by then cannot be undone.
-_REFUSED_BY_KEY = 'vqos_refused_by'
 
 # Nova has <quota> for lxc as well, but there it is one for all vCPUs.
 _VIRT_TYPES = ('kvm', 'qemu')
@@ -63,14 +59,6 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # Why this Nova would start servers without a cap; '': it would not.
         self._vqos_unknown_nova = nova_contract.difference(
             type(self), libvirt_driver.LibvirtDriver, libvirt_host.Host)
-        self._vqos_state_path = CONF.vqos.compute_state_path
-        # Whether Placement has units of this host; None: not yet known.
-        self._vqos_sells_units = None
-        # CU that its inventory reserves for kinds of work; None: likewise.
-        self._vqos_work_cu = None
-        # room.Sale of the last inventory that Nova was given; None: not yet,
-        # or none.
-        self._vqos_last_sale = None
         # UUID of this host's resource provider; None: not yet known.
         self._vqos_provider = None
         self._vqos_agent = agent_client.AgentClient()
@@ -86,9 +74,9 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # By UUID of a server whose live migration the source has still to
         # agree to: the file that the check made.
         self._vqos_unchecked = {}
-        # By UUID, the hosts that servers came from, the latest last.
-        self._vqos_sources = {}
-        self._vqos_state_file = compute_state.Writer(self._vqos_state_path)
+        self._vqos_offer = offer.HostOffer(
+            self._vqos_report, self._vqos_core_types, self._vqos_moves,
+            self._vqos_arrivals)
 
     def update_provider_tree(self, provider_tree, nodename, allocations=None):
         """Add inventory of CPU units and traits to what the host has.
@@ -99,42 +87,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # NOTE: read before, since the stock method replaces all inventory.
         last = inventory.last_of(provider_tree, nodename)
         guarantees = inventory.guarantees(provider_tree, nodename)
-        sale, usage, work_cu = None, None, 0
         super().update_provider_tree(provider_tree, nodename, allocations)
         self._vqos_provider = provider_tree.data(nodename).uuid
-        try:
-            self._vqos_recall()
-            report = self._vqos_report()
-            self._vqos_follow_moves(nodename, report)
-            usage = self._vqos_core_types.usage(report)
-            work_cu = usage.work_cu
-            given = {'last': last, 'last_work_cu': self._vqos_work_cu,
-                     'guarantees': guarantees}
-            mine = _cpu_units(report, usage, work_cu=work_cu, **given)
-            if mine is not None:
-                # The driver itself counts what servers take.
-                sale = inventory.sale(_cpu_units(report, usage, **given))
-            traits = report.traits(sold_units=mine is not None)
-            if guarantees and report.valid and report.unsold_cu is None:
-                # As the inventory does.
-                traits.add(host_stats.TRAIT_GUARANTEE)
-        except Exception:
-            # An exception would keep nova-compute from starting, and freeze
-            # the stats of one that runs.
-            LOG.exception('The inventory of CPU units cannot be made: this '
-                          'host accepts no new servers with units')
-            work_cu = 0
-            mine = None if last is None else inventory.closed(last)
-            sale = None if mine is None else inventory.sale(mine)
-            traits = host_stats.traits(host_stats.HostStats(
-                sells_units=mine is not None), hook=False)
-        inventory.merge(provider_tree, nodename, mine)
-        inventory.set_traits(provider_tree, nodename, traits)
-        self._vqos_last_sale, self._vqos_work_cu = sale, work_cu
-        self._vqos_sells_units = mine is not None
-        # NOTE: Nova calls this for each claim, and then the source of a move
-        # asks this host's agent for the decision on it.
-        self._vqos_stats(usage)
+        self._vqos_offer.update_provider(provider_tree, nodename, last,
+                                         guarantees)
 
     def get_available_resource(self, nodename):
         """Add to the stats what the scheduler's filter and weighers read."""
@@ -144,7 +100,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         except Exception as error:
             LOG.warning('It is not known which servers still move to this '
                         'host, their CPU units stay counted: %s', error)
-        resources.setdefault('stats', {}).update(self._vqos_stats())
+        resources.setdefault('stats', {}).update(self._vqos_offer.stats())
         return resources
 
     def check_can_live_migrate_destination(
@@ -178,8 +134,8 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             # which libvirt's hook then caps (nova/virt/libvirt/migration.py).
             data.dst_cpu_shared_set_info = set(pcpus)
         self._vqos_unchecked[instance.uuid] = data.filename
-        self._vqos_record_sources({instance.uuid: instance.host})
-        self._vqos_stats()
+        self._vqos_offer.record_sources({instance.uuid: instance.host})
+        self._vqos_offer.stats()
         return data
 
     def post_claim_migrate_data(self, context, instance, migrate_data, claim):
@@ -271,12 +227,11 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         super().post_live_migration_at_destination(
             context, instance, network_info, block_migration,
             block_device_info)
-        # It was admitted; Nova saves the server later on.
-        instance.system_metadata.pop(_REFUSED_BY_KEY, None)
+        refusal.clear(instance)
         self._vqos_core_types.forget_choice(instance.uuid)
         self._vqos_agent.wake(instance)
         if self._vqos_arrivals.check(instance):
-            self._vqos_stats()
+            self._vqos_offer.stats()
 
     def cleanup(self, context, instance, network_info,
                 block_device_info=None, destroy_disks=True, migrate_data=None,
@@ -304,7 +259,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         if not is_arriving:
             self._vqos_returning.add(instance.uuid)
         elif (instance.task_state == task_states.RESIZE_FINISH
-                or _was_refused(instance)):
+                or refusal.is_recorded(instance)):
             self._vqos_moved.add(instance.uuid)
         try:
             if is_arriving:
@@ -312,7 +267,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             config = super()._get_guest_config(instance, *args, **kwargs)
         except Exception:
             if is_arriving:
-                _record_refusal(instance)
+                refusal.record(instance)
             raise
         finally:
             self._vqos_returning.discard(instance.uuid)
@@ -320,8 +275,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             self._vqos_formers.pop(instance.uuid, None)
             self._vqos_core_types.forget_last(instance.uuid)
         if is_arriving:
-            # Nova saves the server later on.
-            instance.system_metadata.pop(_REFUSED_BY_KEY, None)
+            refusal.clear(instance)
         return config
 
     def _update_guest_cputune(self, guest, flavor):
@@ -348,7 +302,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
         # NOTE: Nova has no other host for a server that moved here cold: it is
         # off, and a refusal would set it to ERROR.
         sale = (None if guest.uuid in self._vqos_moved
-                else self._vqos_sale(self._vqos_report()))
+                else self._vqos_offer.sale(self._vqos_report()))
         try:
             self._vqos_admit(admission.admit, guest, policy, sale=sale)
         except admission.CannotServe as error:
@@ -399,7 +353,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             try:
                 guest_cputune.check(xml)
             except guest_cputune.NotTuned as error:
-                _record_refusal(instance)
+                refusal.record(instance)
                 raise exception.ComputeResourcesUnavailable(
                     reason=str(error)) from error
         if instance.task_state == task_states.UNRESCUING:
@@ -422,81 +376,10 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                         'rescue began: %s', error, instance=instance)
             return xml
 
-    def _vqos_stats(self, usage=None):
-        """Our stats, which the agent gets as well. Never raises.
-
-        :param usage: what servers use now; None: it is read
-        """
-        try:
-            self._vqos_recall()
-            report = self._vqos_report()
-            usage = usage or self._vqos_usage(report)
-            stats = report.stats(usage.left, usage.servers)
-            texts = host_stats.encode(stats._replace(
-                sells_units=report.may_have_sold(
-                    bool(self._vqos_sells_units))))
-            terms = ({} if report.profile is None else
-                     {'tick_us': report.profile.tick_us,
-                      **vqos.periods(CONF)._asdict()})
-        except Exception as error:
-            LOG.exception('The stats of CPU units cannot be made: this host '
-                          'accepts no new servers with units')
-            texts = host_stats.encode(host_stats.HostStats(
-                profile=f'its stats cannot be made: {error}',
-                sells_units=self._vqos_sells_units is not False))
-            terms = {}
-        self._vqos_state_file.write(
-            texts, terms, self._vqos_core_types.last_stock_load,
-            self._vqos_work_cu or 0, self._vqos_moves.reasons,
-            self._vqos_arrivals.alarms(), self._vqos_sources)
-        return texts
-
-    def _vqos_record_sources(self, sources):
-        """Have the agent ask one host for the account of a server, not all.
-
-        :param sources: by UUID of servers that come, the host that they are on
-        """
-        for uuid, host in sources.items():
-            self._vqos_sources.pop(uuid, None)
-            self._vqos_sources[uuid] = host
-        for uuid in list(self._vqos_sources)[:-compute_state.MOST_SOURCES]:
-            self._vqos_sources.pop(uuid, None)
-
-    def _vqos_recall(self):
-        """What was reported before this start counts until the next report."""
-        if self._vqos_work_cu is not None:
-            return
-        last = _last_state(self._vqos_state_path)
-        self._vqos_work_cu = 0 if last is None else last.work_cu
-        if last is not None:
-            self._vqos_sells_units = host_stats.sells_units(last.stats)
-
-    def _vqos_usage(self, report):
-        """What all servers use of this host, and what they leave.
-
-        Where it is not known: of unlike pCPUs this raises, of others the
-        scheduler's weighers alone read it, and nothing is left.
-        """
-        try:
-            return self._vqos_core_types.usage(report)
-        except Exception as error:
-            if report.unlike_core_types:
-                raise
-            LOG.warning('CPU units that are left cannot be counted, and the '
-                        'scheduler prefers other hosts: %s', error)
-            return core_type_tracker.NO_USAGE
-
     def _vqos_report(self):
         return self._vqos_reporter.report(
             self._get_vcpu_available(),
             self._vqos_obstacle() or self._vqos_unknown_nova)
-
-    def _vqos_sale(self, report):
-        """What this host sells; None: it has nothing to sell."""
-        if self._vqos_last_sale is not None:
-            return self._vqos_last_sale
-        sold = _cpu_units(report, self._vqos_core_types.usage(report))
-        return None if sold is None else inventory.sale(sold)
 
     def _vqos_obstacle(self):
         """Why this host can cap no guest, '' if it can."""
@@ -521,27 +404,6 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             return
         claim.correct(context, instance.uuid, self._vqos_provider,
                       (policy and policy.units) or 0, allocations)
-
-    def _vqos_follow_moves(self, nodename, report):
-        """Decide on cold moves that were claimed on this host. Never raises.
-        """
-        def admit(candidate, is_resize):
-            # NOTE: of another size on this host Placement has counted the
-            # units, and not what they take; nor what others take that have
-            # come since the last report.
-            counted = (not is_resize or candidate.policy.mix is not None
-                       or self._vqos_work_cu)
-            admission.admit(
-                candidate, report, self._vqos_core_types,
-                sale=self._vqos_sale(report) if counted else None,
-                periods=vqos.periods(CONF))
-        try:
-            self._vqos_moves.follow(nodename, report, admit)
-            self._vqos_record_sources(self._vqos_moves.sources)
-        except Exception:
-            LOG.exception('It is not known which servers move to this host '
-                          'cold: no decision on them can be asked for, and '
-                          'those that it accepted before stay counted')
 
     def _vqos_refusal_of_move(self, context, instance, flavor):
         """Why the destination cannot take a server; '': nothing is known.
@@ -585,7 +447,7 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
                     instance.uuid, policy,
                     frozenset().union(*pins) or report.pcpus, is_pinned, pins),
                 report, self._vqos_core_types,
-                sale=self._vqos_sale(report),
+                sale=self._vqos_offer.sale(report),
                 periods=vqos.periods(CONF)).pcpus
             # Its pins are known once Nova has claimed its cells.
             return None if is_pinned and not pins else pcpus
@@ -600,14 +462,6 @@ class VqosLibvirtDriver(libvirt_driver.LibvirtDriver):
             reason=f'host {CONF.host}: {reason}')
 
 
-def _cpu_units(report, usage, last=None, **options):
-    return inventory.cpu_units(
-        report, last,
-        reserved_cu=vqos.reserved_cu(CONF, report.agent.reserve_cu),
-        allocation_ratio=CONF.vqos.allocation_ratio,
-        stock_cu=usage.stock_load.cu or 0, **options)
-
-
 def _parse(flavor, numa_topology=None):
     return policies.parse(flavor.extra_specs, flavor.vcpus, numa_topology)
 
@@ -619,46 +473,9 @@ def _parse_or_invalid(*args):
         raise exception.InvalidInput(reason=str(error)) from error
 
 
-def _record_refusal(instance):
-    """Remember that a server that was moved here may not start here.
-
-    Its owner may reboot it, and it would start as one that has been here
-    before: in any case, with no cap where there can be none.
-    """
-    if instance.task_state != task_states.RESIZE_FINISH:
-        # Nova takes it away again, or leaves it where it was.
-        return
-    LOG.error('Server %s was moved to this host, which cannot take it: it '
-              'stays off until the host can, or it is moved on',
-              instance.uuid, instance=instance)
-    instance.system_metadata[_REFUSED_BY_KEY] = instance.host
-    try:
-        instance.save()
-    except Exception:
-        LOG.exception('It cannot be recorded that the server was refused',
-                      instance=instance)
-
-
-def _last_state(path):
-    """The last report before this start; None: it is not known.
-
-    :param path: see :mod:`nova_vqos.compute_state`
-    """
-    try:
-        return compute_state.load(path)
-    except ValueError as error:
-        LOG.warning('The last stats of this host cannot be read: %s', error)
-        return None
-
-
-def _was_refused(instance):
-    """Whether a server moved to this host, and has not started here yet."""
-    return instance.system_metadata.get(_REFUSED_BY_KEY) == instance.host
-
-
 def _is_arriving(instance):
     """Whether a server whose guest is made is new to this host."""
-    if _was_refused(instance):
+    if refusal.is_recorded(instance):
         return True
     if instance.task_state == task_states.REBUILD_SPAWNING:
         # NOTE: of a rebuild in place and an evacuation alike, but only the

@@ -54,7 +54,7 @@ def _replace_driver():
     class NotedDriver(driver.VqosLibvirtDriver):
         def update_provider_tree(self, *args, **kwargs):
             super().update_provider_tree(*args, **kwargs)
-            if self._vqos_sells_units:
+            if self._vqos_offer.sells_units:
                 selling.add(id(self))
 
     libvirt.LibvirtDriver = NotedDriver

@@ -20,7 +20,6 @@ from nova_vqos.tests.fixtures import driver
 from nova_vqos.tests.functional import host_files
 from nova_vqos.tests.unit.virt import test_driver_core_types
 from nova_vqos.virt import admission
-from nova_vqos.virt import core_type_tracker
 from nova_vqos.virt import host_state
 
 FIRST = '6f70656e-0000-4000-8000-000000000001'
@@ -506,8 +505,7 @@ class AnySequenceTestCase(WorkTestCase):
                          lambda this: set(range(2 * len(classes))))
         self.files.calibrate({f'{2 * number}-{2 * number + 1}': kinds
                               for number, kinds in enumerate(classes)})
-        self.driver._vqos_core_types = core_type_tracker.CoreTypeTracker(
-            self.driver._host)
+        self.start_compute()
         self.guests.clear()
         profile = document.load(self.files.profile_path)
         report = self.driver._vqos_report()

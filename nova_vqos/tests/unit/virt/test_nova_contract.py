@@ -102,7 +102,7 @@ class UnknownNovaTestCase(driver_case.DriverTestCase):
         self.useFixture(fixtures.MockPatchObject(
             libvirt_driver.LibvirtDriver, '_update_guest_cputune',
             lambda this, guest: None))
-        self.driver = driver.VqosLibvirtDriver(self.driver.virtapi, False)
+        self.start_compute()
 
     def test_it_sells_no_units(self):
         # Stock Nova's part needs guests that are more real.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of the driver to Placement and the scheduler."""
+"""What the driver offers to Placement, the scheduler and the agent."""
 
 import json
 
@@ -9,17 +9,15 @@ from nova.virt.libvirt import driver as libvirt_driver
 from oslo_utils import uuidutils
 
 from nova import exception
-from nova.virt import fake
 from nova_vqos import compute_state
-from nova_vqos.tests.fixtures import driver as driver_case
+from nova_vqos.tests.fixtures import driver
 from nova_vqos.tests.functional import host_files
-from nova_vqos.virt import driver
 
-NODE = driver_case.NODE
-CLASS = driver_case.CLASS
+NODE = driver.NODE
+CLASS = driver.CLASS
 
 
-class InventoryTestCase(driver_case.DriverTestCase):
+class InventoryTestCase(driver.DriverTestCase):
 
     def setUp(self):
         super().setUp()
@@ -72,7 +70,7 @@ class InventoryTestCase(driver_case.DriverTestCase):
         self.files.agent_lives()
         self.assertEqual((75, True), unsold())
         self.files.agent_was_never_there()
-        self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
+        self.start_compute()
         self.assertEqual((75, True), unsold())
         self.assertEqual('', self.driver.get_available_resource(NODE)[
             'stats']['vqos_guarantee_cu'])
@@ -109,7 +107,7 @@ class InventoryTestCase(driver_case.DriverTestCase):
     def test_a_restart_with_a_lost_profile_closes_the_inventory(self):
         first = self.update()
         self.lose_profile()
-        self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
+        self.start_compute()
         self.assertEqual({**first, 'reserved': 300}, self.update())
 
     def test_no_profile_ever_is_stock(self):
@@ -154,7 +152,7 @@ class InventoryTestCase(driver_case.DriverTestCase):
         self.assertEqual({**first, 'reserved': 300}, self.update())
 
 
-class StatsTestCase(driver_case.DriverTestCase):
+class StatsTestCase(driver.DriverTestCase):
 
     def stats(self):
         return self.driver.get_available_resource(NODE)['stats']
@@ -220,7 +218,7 @@ class StatsTestCase(driver_case.DriverTestCase):
 
     def start_again(self):
         """nova-compute is restarted: stats come before the inventory."""
-        self.driver = driver.VqosLibvirtDriver(fake.FakeVirtAPI(), False)
+        self.start_compute()
         return self.stats()['vqos_sells_units']
 
     def test_a_restart_without_a_profile_does_not_open_the_host(self):
