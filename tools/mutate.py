@@ -56,6 +56,7 @@ MODULES = {
         UNIT + 'scheduler/test_filter_core_types.py'),
     'nova_vqos/agent/caps/controller.py': CAPS,
     'nova_vqos/agent/caps/desired.py': CAPS,
+    'nova_vqos/agent/caps/pinning.py': CAPS,
     'nova_vqos/agent/caps/state.py': CAPS,
 }
 

@@ -7,22 +7,19 @@ import functools
 import logging
 import time
 
-from nova_vqos import core_types
-from nova_vqos import cpuset
 from nova_vqos.agent import controller
 from nova_vqos.agent import informer as informers
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
 from nova_vqos.agent.caps import desired
+from nova_vqos.agent.caps import pinning
 from nova_vqos.agent.caps import state as states
 from nova_vqos.agent.caps import unit_shares
 from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
 
-# Between two looks for a core type for a server that none has room for.
-_CHOOSE_INTERVAL_S = 10.0
 # How long the end of the agent is put off to end limits on I/O.
 _GIVE_BACK_TIMEOUT_S = 4.0
 # The second time is for a write that was under way at the first.
@@ -57,7 +54,9 @@ class CapsController(controller.Controller):
         self._clock = clock
         self._states = known.states(states.CapState)
         self._terms: controller.HostTerms | None = None
-        self._writes = self._pins = self._restored = self._tamperings = 0
+        self._writes = self._restored = self._tamperings = 0
+        self._pinning = pinning.Pinning(hypervisor, known, jobs, informer,
+                                        clock)
 
     # What the loop and other controllers call.
 
@@ -81,7 +80,8 @@ class CapsController(controller.Controller):
                 self._reconcile(server, now_s, terms)
             except Exception as error:
                 self._jobs.fail(server, error)
-            self._states[server].record_look(now_s)
+            self._states[server].record_look(
+                now_s, self._pinning.choose_at_s(server))
 
     def is_settled(self, server: servers.Server) -> bool:
         """Whether nothing is left to be done before something changes."""
@@ -162,7 +162,7 @@ class CapsController(controller.Controller):
     def status(self) -> controller.Status:
         """How caps are; problems of servers are in their own reports."""
         return controller.Status(
-            counters={'writes': self._writes, 'pins': self._pins,
+            counters={'writes': self._writes, 'pins': self._pinning.pins,
                       'restored': self._restored,
                       'tamperings': self._tamperings},
             alarms=self._alarms(), errors=self._jobs.errors,
@@ -220,7 +220,7 @@ class CapsController(controller.Controller):
         except base.HypervisorError as error:
             server.set_problem(f'its cap cannot be read: {error}')
             return
-        if self._begin_pinning(server, in_force, now_s, terms):
+        if self._pinning.begin(server, in_force, now_s, terms):
             return
         if (not self._servers.unmark(server) and state.right
                 and in_force is state.in_force):
@@ -412,102 +412,6 @@ class CapsController(controller.Controller):
             return
         self._states[server].record_not_persisted(server, error,
                                                   self._clock())
-
-    # Core types.
-
-    def _begin_pinning(self, server: servers.Server, in_force: base.InForce,
-                       now_s: float, terms: controller.HostTerms) -> bool:
-        """Pin a server to one core type if it may run on several.
-
-        Its cap comes after, by that type; one that cannot be pinned is capped
-        by the slowest.
-
-        :returns: whether a job was begun
-        """
-        state = self._states[server]
-        self._check_pins(server)
-        if now_s < state.choose_at_s or self._jobs.is_waiting(server, now_s):
-            return False
-        try:
-            pcpus = self._pcpus_to_pin(server, in_force, terms)
-        except desired.Unenforceable as error:
-            state.record_floating(server, str(error))
-            # Sums over all servers are nothing for each tick.
-            state.choose_at_s = now_s + _CHOOSE_INTERVAL_S
-            return False
-        if pcpus is None:
-            state.record_floating(server, '')
-        if pcpus is None or not state.pin_tokens.acquire(now_s):
-            return False
-        state.pinned_to = pcpus
-        state.pinned_revision = server.revision
-        self._jobs.begin(
-            server, functools.partial(self._hypervisor.pin, server.uuid,
-                                      pcpus),
-            functools.partial(self._finish_pinning, server, pcpus),
-            functools.partial(self._fail_pinning, server))
-        return True
-
-    def _check_pins(self, server: servers.Server) -> None:
-        """Compare pins with the first description after they were set."""
-        state, domain = self._states[server], server.domain
-        if (state.pinned_to is None or domain is None
-                or state.pinned_revision == server.revision):
-            return
-        if domain.pcpus != state.pinned_to:
-            LOG.warning(
-                'Server %s (%s) was pinned to pCPUs %s, and may run on %s',
-                server.uuid, server.name,
-                cpuset.format_pcpus(state.pinned_to),
-                'all' if domain.pcpus is None
-                else cpuset.format_pcpus(domain.pcpus))
-        state.pinned_to = None
-
-    def _pcpus_to_pin(self, server: servers.Server, in_force: base.InForce,
-                      terms: controller.HostTerms) -> frozenset[int] | None:
-        """The pCPUs of one core type to pin a server to; None: leave it.
-
-        :raises desired.Unenforceable: when none has room for it
-        """
-        profile = terms.profile
-        if (server.policy is None or server.domain is None or profile is None
-                or not server.spans_core_types(profile)):
-            return None
-        others = []
-        for other in self._servers.values():
-            pinned_to = self._states[other].pinned_to
-            domain, policy = other.domain, other.policy
-            if (other is not server and domain is not None
-                    and policy is not None and policy.units is not None
-                    and (pinned_to or not other.spans_core_types(profile))):
-                others.append(core_types.Server(
-                    policy.units, pinned_to or domain.pcpus,
-                    policy.vcpus, policy.mix))
-        return desired.pcpus_to_pin(
-            server.policy, len(in_force.vcpus), server.domain.pcpus, others,
-            terms, profile)
-
-    def _finish_pinning(self, server: servers.Server,
-                        pcpus: frozenset[int], _result: None) -> None:
-        self._pins += 1
-        self._states[server].record_floating(server, '')
-        LOG.info('Server %s (%s, %s) was pinned to one core type: %s',
-                 server.uuid, server.name, server.origin,
-                 cpuset.format_pcpus(pcpus))
-        # Read back before anything else is decided.
-        self._informer.expire(server)
-
-    def _fail_pinning(self, server: servers.Server,
-                      error: Exception) -> None:
-        state = self._states[server]
-        state.pinned_to = None
-        if type(error) is not base.HypervisorError:
-            # It is busy, or gone, or the hypervisor is: no write succeeds.
-            self._jobs.fail(server, error)
-            return
-        # Its cap does not wait for it.
-        state.record_floating(server, str(error))
-        state.choose_at_s = self._clock() + _CHOOSE_INTERVAL_S
 
     # The end of the agent.
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wanted for one server, and what has to be written for it. Pure."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from fractions import Fraction
 import typing as ty
 
-from nova_vqos import core_types
 from nova_vqos import cputune
 from nova_vqos import files
 from nova_vqos import policy as policies
@@ -14,7 +13,6 @@ from nova_vqos.agent import charging
 from nova_vqos.agent import controller
 from nova_vqos.agent import server as servers
 from nova_vqos.hypervisor import base
-from nova_vqos.profile import model
 
 _OF_DOMAIN = (base.Parameter.DOMAIN_QUOTA_US, base.Parameter.DOMAIN_PERIOD_US)
 
@@ -182,35 +180,6 @@ def entitlement(policy: policies.ServerPolicy, vcpus_online: int,
     if found is None:
         raise Unenforceable('the server has no units')
     return found
-
-
-def pcpus_to_pin(policy: policies.ServerPolicy, vcpus_online: int,
-                 pcpus: frozenset[int] | None,
-                 others: Iterable[core_types.Server],
-                 terms: controller.HostTerms,
-                 profile: model.Profile) -> frozenset[int]:
-    """The pCPUs of one class for a server that may run on several.
-
-    None but those that it may run on already: they may be all that Nova has
-    for servers to share, which the profile does not say.
-
-    :param pcpus: those that its vCPUs may run on; None: all of the profile
-    :param others: the other servers with units on the host, but for those
-        that float as well: each gets its class in turn
-    :raises Unenforceable: when no class fits
-    """
-    rooms = core_types.with_servers(
-        core_types.of_host(profile, profile.pcpus), others,
-        reserved_cu=terms.reserved_cu + terms.stock_cu,
-        allocation_ratio=terms.allocation_ratio)
-    policy = policy._replace(vcpus=max(policy.vcpus, vcpus_online))
-    try:
-        return core_types.choose(
-            policy, core_types.restricted(
-                rooms, profile.pcpus if pcpus is None else pcpus),
-            tick_us=profile.tick_us).pcpus
-    except core_types.NoCoreTypeFits as error:
-        raise Unenforceable(str(error)) from error
 
 
 def changes(want: cputune.CpuTune,

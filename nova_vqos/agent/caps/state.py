@@ -31,9 +31,9 @@ WRITES_PER_S = 5
 # The log is not filled by it.
 _LINES_AT_ONCE = 5
 _LINE_INTERVAL_S = 10.0
-# Of what is not a cap: pins, and the end of a limit that has no basis.
-_OTHERS_AT_ONCE = 5
-_OTHER_INTERVAL_S = 10.0
+# Of the end of a limit that has no basis.
+_RELEASES_AT_ONCE = 5
+_RELEASE_INTERVAL_S = 10.0
 # How often a limit may be lifted for a migration. Whoever may use the bus may
 # ask for it, and a tenant may start migrations and abort them.
 _LIFTS_AT_ONCE = 4
@@ -92,10 +92,6 @@ class CapState:
         None: there is
     :ivar migrates: whether that migration was seen to go on: the limit waits
         for its end
-    :ivar pinned_to: pCPUs that it was pinned to since it was last described;
-        None: it was not
-    :ivar pinned_revision: of the server, when it was
-    :ivar choose_at_s: when a core type is looked for again
     :ivar look_at_s: when it is looked at again, whatever happens
     :ivar persisted: what it starts with the next time; None: not yet known
     """
@@ -112,16 +108,12 @@ class CapState:
         self.tampering = tampering.TamperWatch()
         self.write_tokens = retry.TokenBucket(
             _WRITES_AT_ONCE, 1 / WRITES_PER_S)
-        self.pin_tokens = retry.TokenBucket(
-            _OTHERS_AT_ONCE, _OTHER_INTERVAL_S)
         self.release_tokens = retry.TokenBucket(
-            _OTHERS_AT_ONCE, _OTHER_INTERVAL_S)
+            _RELEASES_AT_ONCE, _RELEASE_INTERVAL_S)
         self.lift_tokens = retry.TokenBucket(_LIFTS_AT_ONCE, _LIFT_INTERVAL_S)
         self.lifted_until_s: float | None = None
         self.migrates = False
-        self.pinned_to: frozenset[int] | None = None
-        self.pinned_revision = 0
-        self.choose_at_s = self.look_at_s = float('-inf')
+        self.look_at_s = float('-inf')
         self.persisted: cputune.CpuTune | None = None
         self._persist_backoff = retry.Backoff(
             _FIRST_PERSIST_RETRY_S, _LONGEST_PERSIST_RETRY_S)
@@ -133,14 +125,16 @@ class CapState:
         self._line_tokens = retry.TokenBucket(
             _LINES_AT_ONCE, _LINE_INTERVAL_S)
         self._unlogged = 0
-        self._floats = ''
 
-    def record_look(self, now_s: float) -> None:
-        """Record that it was looked at, and when that is due again."""
+    def record_look(self, now_s: float, choose_at_s: float) -> None:
+        """Record that it was looked at, and when that is due again.
+
+        :param choose_at_s: when a core type is looked for again
+        """
         self.look_at_s = now_s + (
             _RIGHT_LOOK_INTERVAL_S if self.right else _LOOK_INTERVAL_S)
-        if self.choose_at_s > now_s:
-            self.look_at_s = min(self.look_at_s, self.choose_at_s)
+        if choose_at_s > now_s:
+            self.look_at_s = min(self.look_at_s, choose_at_s)
 
     def confirm_right(self, at_s: float) -> None:
         """Record until when what was right was in force unchanged, if any."""
@@ -268,16 +262,6 @@ class CapState:
                     'Server %s (%s) may have another cap after a soft reboot: '
                     'its definition in libvirt cannot be corrected, next try '
                     'in %.0f s: %s', server.uuid, server.name, delay_s, error)
-
-    def record_floating(self, server: servers.Server, reason: str) -> None:
-        """Log once that a server is kept on no core type.
-
-        :param reason: empty: it is on one, or is going to be
-        """
-        if reason and not self._floats:
-            LOG.warning('Server %s (%s) stays on unlike pCPUs, capped by the '
-                        'slowest: %s', server.uuid, server.name, reason)
-        self._floats = reason
 
     def _log_tampering(self, server: servers.Server,
                        changed: enforcement.Tampering, now_s: float) -> None:
