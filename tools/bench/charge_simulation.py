@@ -23,7 +23,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from nova_vqos.tests.unit.billing import test_charge
+from nova_vqos.tests.fixtures import charged
 from nova_vqos.tests.unit.billing import test_runtime_charge
 
 _LENGTH_S = 600
@@ -34,37 +34,37 @@ _BURSTS = ((0.2, 5, 5), (1.0, 1, 9), (0.2, 20, 20), (0.5, 30, 30),
            (0.2, 60, 60), (0.3, 61, 60), (0.6, 3, 30), (0.5, 10, 60))
 
 
-def patterns() -> dict[str, test_charge.Pattern]:
+def patterns() -> dict[str, charged.Pattern]:
     """By its name."""
-    found = {f'constant, {share}': test_charge.constant(share)
+    found = {f'constant, {share}': charged.constant(share)
              for share in (0.05, 0.2, 0.5)}
-    for on_s, off_s in test_charge.HONEST_S:
-        for share in test_charge.HONEST_SHARES:
+    for on_s, off_s in charged.HONEST_S:
+        for share in charged.HONEST_SHARES:
             found[f'{share}, {on_s} s on, {off_s} s off'] = (
-                test_charge.on_off(share, on_s, off_s))
+                charged.on_off(share, on_s, off_s))
     for share, on_s, off_s in _BURSTS:
         found[f'{share}, {on_s} s on, {off_s} s off'] = (
-            test_charge.on_off(share, on_s, off_s))
+            charged.on_off(share, on_s, off_s))
     for seed in range(16):
         found[f'random each second, 0 to 0.4, seed {seed}'] = (
-            test_charge.random_bursts(seed))
-    for on_s, off_s in test_charge.HONEST_S:
+            charged.random_bursts(seed))
+    for on_s, off_s in charged.HONEST_S:
         for share, jitter in itertools.product((0.3, 0.5, 0.8, 1.0),
                                                (0.1, 0.3)):
             found[f'{share}, {on_s} s on, {off_s} s off, each '
-                  f'+- {100 * jitter:.0f} %'] = test_charge.uneven(
+                  f'+- {100 * jitter:.0f} %'] = charged.uneven(
                       share, on_s, off_s, jitter, random.Random(1))
     return found
 
 
-def by_pattern(kind: type[test_charge.Server]) -> None:
+def by_pattern(kind: type[charged.Server]) -> None:
     """Print what the control does, for each pattern."""
     print(f'{"modelled I/O":42} {"worst %":>8} {"used %":>7} '
           f'{"worst minute":>12} {"writes/min":>10}')
     for name, pattern in patterns().items():
-        servers = [kind(test_charge.later(
+        servers = [kind(charged.later(
             pattern, phase_s)).run(_LENGTH_S)
-            for phase_s in test_charge.PHASES_S]
+            for phase_s in charged.PHASES_S]
         print(f'{name:42} '
               f'{100 * max(one.worst_excess() for one in servers):8.1f} '
               f'{100 * min(one.mean_share() for one in servers):7.1f} '
@@ -72,16 +72,16 @@ def by_pattern(kind: type[test_charge.Server]) -> None:
               f'{max(one.settled()[1] for one in servers):10.1f}', flush=True)
 
 
-def search(kind: type[test_charge.Server]) -> None:
+def search(kind: type[charged.Server]) -> None:
     """Print the worst of all lengths, for each amount of I/O."""
     print(f'{"modelled I/O":>12} {"worst %":>8} {"s on":>5} {"s off":>5} '
           f'{"phase s":>8} {"worst % after 60 s off or more":>31}')
     for share in _SEARCH_SHARES:
         found = []
         for on_s, off_s, phase_s in itertools.product(
-                _SEARCH_ON_S, _SEARCH_OFF_S, test_charge.PHASES_S):
-            server = kind(test_charge.later(
-                test_charge.on_off(share, on_s, off_s), phase_s))
+                _SEARCH_ON_S, _SEARCH_OFF_S, charged.PHASES_S):
+            server = kind(charged.later(
+                charged.on_off(share, on_s, off_s), phase_s))
             found.append((100 * server.run(_LENGTH_S).worst_excess(), on_s,
                           off_s, phase_s))
         worst, on_s, off_s, phase_s = max(found)
@@ -102,7 +102,7 @@ def main() -> None:
                         help='servers whose speed is guaranteed')
     options = parser.parse_args()
     kind = (test_runtime_charge.ReservedServer if options.reserved
-            else test_charge.Server)
+            else charged.Server)
     if options.search:
         search(kind)
     else:

@@ -1,14 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control that charges a server for its I/O, on a simulated one.
+"""The control that charges a server for its I/O, on a simulated one."""
 
-The simulated server has a CFS quota, and the pool of it is filled again at
-each write, as the kernel's is (TRAPS, Linux 1). It wants all the CPU that it
-can get, and its I/O comes as a pattern says: the modelled part beside any
-limit, that of its threads within the domain's.
-"""
-
-import bisect
-from collections.abc import Callable
 import random
 
 import hypothesis
@@ -16,167 +8,14 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_vqos.billing import charge
-
-ENTITLEMENT_CU = 60.0
-PERIOD_S = 0.05
-INTERVAL_S = 2.0
-# Before that it settles.
-SETTLED_S = 120.0
-# Of I/O, in relation to the control's intervals.
-PHASES_S = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
-# Bursts that a server can have and still get its units: on, off.
-HONEST_S = ((2, 2), (4, 26))
-HONEST_SHARES = (0.3, 0.5, 0.8, 1.0)
-
-#: Modelled I/O at a time, as a part of the entitlement.
-Pattern = Callable[[float], float]
-
-
-class Server:
-    """A server under a limit, and the control that moves it.
-
-    :ivar used_cu_s: in each period, all of it
-    :ivar limits: the limit after each interval
-    :ivar writes: when a limit was written
-    :cvar kind: of its control
-    """
-
-    kind = charge.Charge
-
-    def __init__(self, pattern, *, threads=0.5, vcpu=lambda _now_s: 1e9,
-                 refilled_each_s=None, limits_threads=True, **terms):
-        """:param pattern: modelled I/O at a time, as a part of the entitlement
-        :param threads: what emulator and others use, in terms of the modelled
-        :param vcpu: what the vCPUs want, as a part of the entitlement
-        :param refilled_each_s: how often another writer writes the quota
-        :param limits_threads: whether the limit holds them, too
-        """
-        self.control = self.kind()
-        self.terms = charge.Terms(ENTITLEMENT_CU, **terms)
-        self.used_cu_s = []
-        self.limits = []
-        self.writes = []
-        self.written_off_cu_s = 0.0
-        self._pattern = pattern
-        self._threads = threads
-        self._vcpu = vcpu
-        self._refilled_each_s = refilled_each_s
-        self._limits_threads = limits_threads
-        self._random = random.Random(1)
-        self._pending = False
-
-    def run(self, length_s):
-        per_interval = round(INTERVAL_S / PERIOD_S)
-        for _ in range(round(length_s / INTERVAL_S)):
-            parts = [self._period() for _ in range(per_interval)]
-            before = self.control.limit_share
-            self.written_off_cu_s += self.control.step(
-                self.terms, charge.Interval(INTERVAL_S, *(
-                    sum(part) for part in zip(*parts, strict=True)),
-                    self._limits_threads))
-            if self.control.limit_share != before:
-                self.writes.append(self.now_s)
-                self._pending = True
-            self.limits.append(self.control.limit_share)
-        return self
-
-    @property
-    def now_s(self):
-        return len(self.used_cu_s) * PERIOD_S
-
-    def _period(self):
-        whole = ENTITLEMENT_CU * PERIOD_S
-        quota = whole * self.control.limit_share
-        # A write in the middle of a period gives away what is left of it.
-        pool, self._pending = quota + (
-            quota * self._random.random() if self._pending
-            or self._another_writes() else 0), False
-        modelled = whole * self._pattern(self.now_s)
-        threads = modelled * self._threads
-        if self._limits_threads:
-            threads = min(threads, pool)
-            pool -= threads
-        vcpu = min(whole * self._vcpu(self.now_s), pool)
-        self.used_cu_s.append(vcpu + threads + modelled)
-        return vcpu, threads, modelled
-
-    def _another_writes(self):
-        if self._refilled_each_s is None:
-            return False
-        periods = round(self._refilled_each_s / PERIOD_S)
-        return len(self.used_cu_s) % periods == 0
-
-    def worst_excess(self):
-        """The most that a window held above the entitlement, relative."""
-        return max(self._used_in(charge.WINDOW_S, SETTLED_S)) - 1
-
-    def worst_minute(self, after_s=SETTLED_S):
-        """The least that any minute had, in terms of the entitlement."""
-        return min(self._used_in(60.0, after_s))
-
-    def _used_in(self, length_s, after_s):
-        periods = round(length_s / PERIOD_S)
-        used = self.used_cu_s[round(after_s / PERIOD_S):]
-        window_cu_s = sum(used[:periods])
-        yield window_cu_s / (length_s * ENTITLEMENT_CU)
-        for old, new in zip(used, used[periods:], strict=False):
-            window_cu_s += new - old
-            yield window_cu_s / (length_s * ENTITLEMENT_CU)
-
-    def mean_share(self):
-        used = self.used_cu_s[round(SETTLED_S / PERIOD_S):]
-        return sum(used) / len(used) / (ENTITLEMENT_CU * PERIOD_S)
-
-    def settled(self):
-        """Limits and number of writes per minute, since it settled."""
-        limits = self.limits[round(SETTLED_S / INTERVAL_S):]
-        writes = sum(at_s > SETTLED_S for at_s in self.writes)
-        return limits, writes / (self.now_s - SETTLED_S) * 60
-
-
-def constant(share):
-    return lambda _now_s: share
-
-
-def on_off(share, on_s, off_s):
-    return lambda now_s: share if now_s % (on_s + off_s) < on_s else 0.0
-
-
-def later(pattern, phase_s):
-    """The same, so much later in relation to the control's intervals."""
-    return lambda now_s: pattern(now_s - phase_s)
-
-
-def random_bursts(seed):
-    """Half of the seconds have I/O, of a random amount."""
-    chance = random.Random(seed)
-    bursts = [chance.choice((0, 1)) * chance.uniform(0, 0.4)
-              for _ in range(603)]
-    return lambda now_s: bursts[int(now_s)]
-
-
-def uneven(share, on_s, off_s, jitter, chance):
-    """Bursts whose amount, length and pause vary by so much."""
-    begins_s, ends_s, shares, now_s = [], [], [], 0.0
-    while now_s < 700:
-        begins_s.append(now_s)
-        now_s += on_s * chance.uniform(1 - jitter, 1 + jitter)
-        ends_s.append(now_s)
-        shares.append(share * chance.uniform(1 - jitter, 1 + jitter))
-        now_s += off_s * chance.uniform(1 - jitter, 1 + jitter)
-
-    def pattern(at_s):
-        index = bisect.bisect(begins_s, at_s) - 1
-        return (shares[index] if index >= 0 and at_s < ends_s[index]
-                else 0.0)
-    return pattern
+from nova_vqos.tests.fixtures import charged
 
 
 class TestHonestBursts:
     """I/O that comes and goes within the window costs a server nothing."""
 
-    @pytest.mark.parametrize('share', HONEST_SHARES)
-    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    @pytest.mark.parametrize('share', charged.HONEST_SHARES)
+    @pytest.mark.parametrize('on_s, off_s', charged.HONEST_S)
     @pytest.mark.parametrize('threads', [0.0, 0.5])
     def test_each_minute_has_97_percent(self, on_s, off_s, share, threads):
         """And no window more than 102 %, but for what hides in an interval.
@@ -184,25 +23,28 @@ class TestHonestBursts:
         Of a burst that is in the middle between two intervals, half an
         interval is not seen to be in the same window.
         """
-        hidden_s = share * INTERVAL_S / 2 if (on_s, off_s) == (2, 2) else 0
-        for phase_s in PHASES_S:
-            server = Server(later(on_off(share, on_s, off_s), phase_s),
-                            threads=threads).run(600)
+        hidden_s = (share * charged.INTERVAL_S / 2
+                    if (on_s, off_s) == (2, 2) else 0)
+        for phase_s in charged.PHASES_S:
+            server = charged.Server(
+                charged.later(charged.on_off(share, on_s, off_s), phase_s),
+                threads=threads).run(600)
             assert server.worst_minute() >= 0.97
             assert server.worst_excess() <= max(
                 0.02, hidden_s / charge.WINDOW_S + 0.0005)
             # Once it knows the bursts it leaves the limit alone.
             assert server.settled()[1] <= 0.2
 
-    @pytest.mark.parametrize('share', HONEST_SHARES)
-    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    @pytest.mark.parametrize('share', charged.HONEST_SHARES)
+    @pytest.mark.parametrize('on_s, off_s', charged.HONEST_S)
     def test_a_server_that_wants_no_more_than_its_units(self, on_s, off_s,
                                                         share):
         """Its own work is what its I/O leaves on the average."""
         own = 1 - share * on_s / (on_s + off_s)
-        for phase_s in PHASES_S[::2]:
-            server = Server(later(on_off(share, on_s, off_s), phase_s),
-                            threads=0.0, vcpu=constant(own)).run(300)
+        for phase_s in charged.PHASES_S[::2]:
+            server = charged.Server(
+                charged.later(charged.on_off(share, on_s, off_s), phase_s),
+                threads=0.0, vcpu=charged.constant(own)).run(300)
             assert server.worst_minute() >= 0.97
 
     @pytest.mark.parametrize('on_s, off_s, share, least', [
@@ -211,35 +53,37 @@ class TestHonestBursts:
         (4, 26, 0.8, 0.93), (4, 26, 1.0, 0.88)])
     def test_the_first_minutes(self, on_s, off_s, share, least):
         """The first bursts are no bursts yet."""
-        for phase_s in PHASES_S:
-            server = Server(later(on_off(share, on_s, off_s), phase_s)).run(90)
+        for phase_s in charged.PHASES_S:
+            server = charged.Server(charged.later(
+                charged.on_off(share, on_s, off_s), phase_s)).run(90)
             assert server.worst_minute(after_s=0.0) >= least
 
     @pytest.mark.parametrize('share, least', [
         (0.3, 0.97), (0.5, 0.94), (0.8, 0.89), (1.0, 0.82)])
-    @pytest.mark.parametrize('on_s, off_s', HONEST_S)
+    @pytest.mark.parametrize('on_s, off_s', charged.HONEST_S)
     def test_bursts_that_vary_by_a_tenth(self, on_s, off_s, share, least):
         for seed in range(6):
-            server = Server(uneven(share, on_s, off_s, 0.1,
-                                   random.Random(seed))).run(600)
+            server = charged.Server(charged.uneven(share, on_s, off_s, 0.1,
+                                                   random.Random(seed))).run(600)
             assert server.mean_share() >= least
 
     def test_each_has_all_of_it_back_soon_after_the_last(self):
-        server = Server(lambda now_s: on_off(1.0, 2, 2)(now_s)
-                        if now_s < 200 else 0.0, floor_share=0.1).run(300)
+        server = charged.Server(
+            lambda now_s: charged.on_off(1.0, 2, 2)(now_s)
+            if now_s < 200 else 0.0, floor_share=0.1).run(300)
         assert server.limits[100] < 0.6
-        assert server.limits[round(235 / INTERVAL_S)] == 1.0
+        assert server.limits[round(235 / charged.INTERVAL_S)] == 1.0
 
 
 class TestSteadyState:
     @pytest.mark.parametrize('pattern, mean, spread', [
-        *((constant(share), 0.98, 0.02)
+        *((charged.constant(share), 0.98, 0.02)
           for share in (0.02, 0.05, 0.2, 0.5, 0.6)),
         # What comes and goes within the window is averaged.
-        *((on_off(*burst), 0.97, 0.05)
+        *((charged.on_off(*burst), 0.97, 0.05)
           for burst in ((0.2, 5, 5), (1.0, 1, 9), (0.5, 0.4, 1.6)))])
     def test_steady_io(self, pattern, mean, spread):
-        server = Server(pattern, floor_share=0.1).run(600)
+        server = charged.Server(pattern, floor_share=0.1).run(600)
         limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= mean
@@ -250,21 +94,23 @@ class TestSteadyState:
     @pytest.mark.parametrize('share', [0.02, 0.05, 0.2, 0.3, 0.5])
     def test_threads_that_no_limit_holds(self, share):
         """As many in all as the modelled, so vhost has half of them."""
-        server = Server(constant(share / 2), threads=1.0,
-                        limits_threads=False).run(600)
+        server = charged.Server(charged.constant(share / 2), threads=1.0,
+                                limits_threads=False).run(600)
         _limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= 0.98
         assert writes <= 0.5
 
     def test_they_do_not_take_the_floor_from_vcpus(self):
-        server = Server(constant(0.5), threads=3.0,
-                        limits_threads=False).run(300)
+        server = charged.Server(charged.constant(0.5), threads=3.0,
+                                limits_threads=False).run(300)
         assert server.settled()[0][-1] == 0.5
 
     @pytest.mark.parametrize('pattern, worst', [
-        (on_off(0.2, 20, 20), 0.027), (on_off(0.2, 60, 60), 0.027),
-        (on_off(0.3, 30, 30), 0.034), (on_off(0.4, 30, 30), 0.034),
+        (charged.on_off(0.2, 20, 20), 0.027),
+        (charged.on_off(0.2, 60, 60), 0.027),
+        (charged.on_off(0.3, 30, 30), 0.034),
+        (charged.on_off(0.4, 30, 30), 0.034),
     ], ids=['20/20', '60/60', '30/30', '30/30, more'])
     def test_slower_patterns_are_followed(self, pattern, worst):
         """Within what doc/source/admin/charging.rst states, or less.
@@ -272,8 +118,8 @@ class TestSteadyState:
         Whenever they begin: the last bit of a sum can decide on which side of
         a threshold the control is, and Python 3.12 has other ones.
         """
-        for phase_s in PHASES_S:
-            server = Server(later(pattern, phase_s)).run(600)
+        for phase_s in charged.PHASES_S:
+            server = charged.Server(charged.later(pattern, phase_s)).run(600)
             _limits, writes = server.settled()
             assert server.worst_excess() <= worst
             # It is slow to trust in the end of I/O: that is what it costs.
@@ -285,19 +131,20 @@ class TestSteadyState:
     def test_a_sudden_burst_is_seen_late(self, share, worst):
         """The bounds that doc/source/admin/charging.rst states."""
         most = max(
-            Server(later(on_off(share, 10, 120), phase_s)).run(
-                600).worst_excess() for phase_s in PHASES_S)
+            charged.Server(charged.later(
+                charged.on_off(share, 10, 120), phase_s)).run(
+                600).worst_excess() for phase_s in charged.PHASES_S)
         # Nor is less of it so than is stated.
         assert worst - 0.003 <= most <= worst + 0.0005
 
     def test_rare_bursts_are_kept_within_too(self):
-        server = Server(on_off(0.6, 3, 30)).run(600)
+        server = charged.Server(charged.on_off(0.6, 3, 30)).run(600)
         assert server.worst_excess() <= 0.02
         assert server.mean_share() >= 0.97
 
     @pytest.mark.parametrize('seed', range(16))
     def test_random_bursts(self, seed):
-        server = Server(random_bursts(seed)).run(600)
+        server = charged.Server(charged.random_bursts(seed)).run(600)
         _limits, writes = server.settled()
         assert server.worst_excess() <= 0.025
         assert server.mean_share() >= 0.95
@@ -305,7 +152,8 @@ class TestSteadyState:
 
     def test_a_writer_that_changes_nothing_is_paid_for(self):
         """Each second it gives half a quota away, on the average."""
-        server = Server(constant(0.2), refilled_each_s=1.0).run(600)
+        server = charged.Server(charged.constant(0.2),
+                                refilled_each_s=1.0).run(600)
         _limits, writes = server.settled()
         assert server.worst_excess() <= 0.02
         assert server.mean_share() <= 1.005
@@ -313,8 +161,8 @@ class TestSteadyState:
 
     def test_what_the_kernel_bounds_needs_no_write_at_all(self):
         """I/O of threads alone: the domain's limit holds by itself."""
-        server = Server(constant(0.0))
-        server._pattern = constant(1e-9)
+        server = charged.Server(charged.constant(0.0))
+        server._pattern = charged.constant(1e-9)
         server._threads = 2e8
         server.run(300)
         assert server.writes == []
@@ -406,51 +254,55 @@ class TestReceived:
 
 class TestLeftAlone:
     def test_a_server_below_its_entitlement(self):
-        server = Server(on_off(0.3, 7, 3), vcpu=constant(0.5)).run(300)
+        server = charged.Server(charged.on_off(0.3, 7, 3),
+                                vcpu=charged.constant(0.5)).run(300)
         assert server.writes == []
         assert server.control.debt_cu_s == 0
 
     def test_a_server_without_io(self):
         """Also where others write its quota: it pays for I/O alone."""
-        server = Server(constant(0.0), refilled_each_s=0.5).run(300)
+        server = charged.Server(charged.constant(0.0),
+                                refilled_each_s=0.5).run(300)
         assert server.writes == []
         assert server.control.debt_cu_s == 0
 
     def test_it_gets_all_back_when_its_io_ends(self):
-        server = Server(lambda now_s: 0.3 if now_s < 300 else 0.0).run(400)
+        server = charged.Server(
+            lambda now_s: 0.3 if now_s < 300 else 0.0).run(400)
         assert min(server.limits) < 0.75
         assert server.limits[-1] == 1.0
 
     def test_also_one_that_is_idle_then(self):
-        server = Server(
+        server = charged.Server(
             lambda now_s: 0.3 if now_s < 300 else 0.0,
             vcpu=lambda now_s: 1e9 if now_s < 300 else 0.1).run(400)
         assert server.limits[-1] == 1.0
 
     def test_ten_thousand_packets_and_then_silence(self):
         """Half a second of I/O: too little to be worth a write."""
-        server = Server(on_off(0.2, 0.5, 10_000)).run(120)
+        server = charged.Server(charged.on_off(0.2, 0.5, 10_000)).run(120)
         assert server.writes == []
 
 
 class TestTooMuch:
     def test_the_floor_keeps_it_alive(self):
-        server = Server(constant(1.5)).run(300)
+        server = charged.Server(charged.constant(1.5)).run(300)
         assert min(server.limits) == 0.5
         assert server.control.overdrawn
 
     def test_debt_has_a_ceiling_above_which_it_is_written_off(self):
-        server = Server(constant(2.0), ceiling_s=60.0).run(300)
-        assert server.control.debt_cu_s == pytest.approx(60 * ENTITLEMENT_CU)
-        used = sum(server.used_cu_s) - ENTITLEMENT_CU * 300
+        server = charged.Server(charged.constant(2.0), ceiling_s=60.0).run(300)
+        assert server.control.debt_cu_s == pytest.approx(
+            60 * charged.ENTITLEMENT_CU)
+        used = sum(server.used_cu_s) - charged.ENTITLEMENT_CU * 300
         assert server.written_off_cu_s + server.control.debt_cu_s == (
             pytest.approx(used, rel=0.02))
 
     def test_it_is_paid_off_gradually(self):
-        server = Server(lambda now_s: 0.0, floor_share=0.1).run(10)
-        server.control.add_debt(20 * ENTITLEMENT_CU)
+        server = charged.Server(lambda now_s: 0.0, floor_share=0.1).run(10)
+        server.control.add_debt(20 * charged.ENTITLEMENT_CU)
         server.run(200)
-        assert server.control.debt_cu_s <= 0.5 * ENTITLEMENT_CU
+        assert server.control.debt_cu_s <= 0.5 * charged.ENTITLEMENT_CU
         assert 0.1 <= min(server.limits) < 0.5
         assert server.limits[-1] == 1.0
 
@@ -473,7 +325,7 @@ class TestTooMuch:
         """Whatever the pattern: no more than the bucket allows."""
         chance = random.Random(7)
         steps = [chance.uniform(0, 1.2) for _ in range(1000)]
-        server = Server(lambda now_s: steps[int(now_s / 3)]).run(1200)
+        server = charged.Server(lambda now_s: steps[int(now_s / 3)]).run(1200)
         gaps = [after - before for before, after in zip(
             server.writes, server.writes[1:], strict=False)]
         soon = sum(gap < charge.WRITE_INTERVAL_S for gap in gaps)
@@ -644,25 +496,26 @@ INTERVALS = st.lists(st.tuples(
 def test_whatever_a_server_does(intervals, floor, ceiling_s):
     """Debt and limit have their bounds, and nothing is charged twice."""
     control = charge.Charge()
-    terms = charge.Terms(ENTITLEMENT_CU, floor, ceiling_s)
+    terms = charge.Terms(charged.ENTITLEMENT_CU, floor, ceiling_s)
     written_off_cu_s = io_cu_s = 0.0
     for length_s, *shares in intervals:
         *own, received = (
-            share * length_s * ENTITLEMENT_CU for share in shares)
+            share * length_s * charged.ENTITLEMENT_CU for share in shares)
         interval = charge.Interval(length_s, *own, received_cu_s=received)
         before_cu_s = control.debt_cu_s
         written_off_cu_s += control.step(terms, interval)
         io_cu_s += interval.io_cu_s
-        if sum(own) <= length_s * ENTITLEMENT_CU:
+        if sum(own) <= length_s * charged.ENTITLEMENT_CU:
             # Whatever it received.
             assert control.debt_cu_s <= before_cu_s + 1e-6
-        assert 0 <= control.debt_cu_s <= ceiling_s * ENTITLEMENT_CU + 1e-6
+        assert 0 <= control.debt_cu_s <= (
+            ceiling_s * charged.ENTITLEMENT_CU + 1e-6)
         assert min(floor, 1.0) <= control.limit_share <= 1.0
         assert (control.debt_cu_s + written_off_cu_s
                 <= io_cu_s * (1 + 1e-9) + 1e-6)
     # It does nothing any more, and pays all of it off.
-    owed_s = control.debt_cu_s / ENTITLEMENT_CU
-    for _ in range(int(owed_s / INTERVAL_S) + 60):
-        control.step(terms, charge.Interval(INTERVAL_S, 0.0, 0.0, 0.0))
+    owed_s = control.debt_cu_s / charged.ENTITLEMENT_CU
+    for _ in range(int(owed_s / charged.INTERVAL_S) + 60):
+        control.step(terms, charge.Interval(charged.INTERVAL_S, 0.0, 0.0, 0.0))
     assert control.debt_cu_s == 0
     assert control.limit_share == 1.0

@@ -13,7 +13,7 @@ import pytest
 from nova_vqos.billing import charge
 from nova_vqos.billing import meter
 from nova_vqos.billing import usage
-from nova_vqos.tests.unit.billing import test_charge
+from nova_vqos.tests.fixtures import charged
 from nova_vqos.tests.unit.billing import test_meter
 
 packets = test_meter.packets
@@ -28,14 +28,14 @@ class TestModelledIo:
 
     @pytest.mark.parametrize('modelled', [0.9, 1.0, 2.0, 20.0])
     def test_it_gets_that_and_the_floor(self, modelled):
-        server = test_charge.Server(test_charge.constant(modelled)).run(600)
+        server = charged.Server(charged.constant(modelled)).run(600)
         assert server.mean_share() == pytest.approx(modelled + 0.5, abs=0.005)
         assert server.control.overdrawn
         assert server.limits[-1] == 0.5
 
     def test_all_above_the_ceiling_is_written_off(self):
-        server = test_charge.Server(test_charge.constant(2.0)).run(3600)
-        units_s = test_charge.ENTITLEMENT_CU
+        server = charged.Server(charged.constant(2.0)).run(3600)
+        units_s = charged.ENTITLEMENT_CU
         assert server.control.debt_cu_s == pytest.approx(300 * units_s)
         excess_s = sum(server.used_cu_s) / units_s - 3600
         assert server.written_off_cu_s / units_s == pytest.approx(
@@ -50,9 +50,9 @@ class TestShortLives:
         (10, 0.5, 1.100), (60, 0.5, 1.017), (600, 0.5, 1.002)])
     def test_what_one_uses_and_takes_along(self, life_s, modelled, used):
         """In terms of its units."""
-        server = test_charge.Server(
-            test_charge.constant(modelled), threads=0.0).run(life_s)
-        whole_cu_s = life_s * test_charge.ENTITLEMENT_CU
+        server = charged.Server(
+            charged.constant(modelled), threads=0.0).run(life_s)
+        whole_cu_s = life_s * charged.ENTITLEMENT_CU
         assert sum(server.used_cu_s) / whole_cu_s == pytest.approx(
             used, abs=0.001)
         assert server.control.debt_cu_s / whole_cu_s == pytest.approx(
@@ -67,8 +67,8 @@ class TestPatterns:
     @pytest.mark.parametrize('seed', range(30))
     def test_random_phases(self, seed):
         modelled, vcpu = phases(seed)
-        server = test_charge.Server(modelled, vcpu=vcpu).run(self.LENGTH_S)
-        whole_cu_s = self.LENGTH_S * test_charge.ENTITLEMENT_CU
+        server = charged.Server(modelled, vcpu=vcpu).run(self.LENGTH_S)
+        whole_cu_s = self.LENGTH_S * charged.ENTITLEMENT_CU
         used = sum(server.used_cu_s) / whole_cu_s
         # The worst of 400 seeds used 1.0008, and owed 0.0008.
         assert used <= 1.005

@@ -9,7 +9,7 @@ import pytest
 
 from nova_vqos.billing import charge
 from nova_vqos.billing import runtime_charge
-from nova_vqos.tests.unit.billing import test_charge
+from nova_vqos.tests.fixtures import charged
 
 ENTITLEMENT_CU = 60.0
 INTERVAL_S = 2.0
@@ -18,7 +18,7 @@ TERMS = charge.Terms(ENTITLEMENT_CU, floor_share=0.1)
 SHARES = st.floats(0.0, 0.9)
 
 
-class ReservedServer(test_charge.Server):
+class ReservedServer(charged.Server):
     """One that was simulated by periods, with a reservation in place of a
     quota: a write gives nothing away, and no thread but a vCPU is held.
     """
@@ -97,9 +97,9 @@ def test_none_uses_more(intervals):
     (2, 2), (4, 26), (10, 60), (20, 20), (30, 30)])
 def test_a_window_holds_too_much_by_an_interval_of_io(share, on_s, off_s):
     """In whatever bursts it comes; and on the average there is no loss."""
-    for phase_s in test_charge.PHASES_S:
-        server = ReservedServer(test_charge.later(
-            test_charge.on_off(share, on_s, off_s), phase_s),
+    for phase_s in charged.PHASES_S:
+        server = ReservedServer(charged.later(
+            charged.on_off(share, on_s, off_s), phase_s),
             threads=0.0).run(600)
         # Of an interval that is cut in two, each half may be the worst.
         assert server.worst_excess() <= (
