@@ -26,6 +26,9 @@ from nova_vqos_lab import services
 CAP, GUEST, CLAIM, LEDGER, LEFT, INTERRUPTED, ERROR = (
     'cap', 'guest', 'claim', 'ledger', 'left', 'interrupted', 'error')
 LEDGER_PATH = '/var/lib/nova-vqos/ledger.sqlite'
+# Columns of it with amounts that may fall.
+_NOT_CHARGED = ('debt_cu_us', 'written_off_cu_us', 'saved_cu_us',
+                'inherited_saved_cu_us')
 _INTERVAL_S = 0.25
 #: Of servers that nothing is being done to.
 SETTLED = frozenset({
@@ -317,6 +320,5 @@ def _charged(host: hosts.Host) -> dict[str, int]:
     rows: list[dict[str, ty.Any]] = json.loads(done.stdout or '[]')
     return {row['server_uuid']: sum(
         value for key, value in row.items()
-        if key.endswith('_cu_us') and key not in ('debt_cu_us',
-                                                  'written_off_cu_us'))
+        if key.endswith('_cu_us') and key not in _NOT_CHARGED)
         for row in rows}

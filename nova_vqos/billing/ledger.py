@@ -31,10 +31,11 @@ SCHEMA = 1
 _AMOUNTS = tuple(f'{name}_cu_us' for name in meter.COMPONENTS)
 _COLUMNS = ('server_uuid', *_AMOUNTS, 'debt_cu_us', 'written_off_cu_us',
             'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at',
-            'saved_cu_us')
-# NOTE: it came later. An agent from before it leaves it alone, and writes its
-# default: so both use one schema.
-_SAVED = 'saved_cu_us INTEGER NOT NULL DEFAULT 0'
+            'saved_cu_us', 'inherited_saved_cu_us')
+# NOTE: these came later. An agent from before them leaves them alone, and
+# writes their default: so all use one schema.
+_LATER = {name: f'{name} INTEGER NOT NULL DEFAULT 0'
+          for name in ('saved_cu_us', 'inherited_saved_cu_us')}
 _CREATE = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS servers (
@@ -47,7 +48,7 @@ CREATE TABLE IF NOT EXISTS servers (
     inherited TEXT,
     baseline TEXT,
     updated_at TEXT NOT NULL,
-    {_SAVED}
+    {', '.join(_LATER.values())}
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_age ON servers (updated_at);
 CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL) WITHOUT ROWID;
@@ -232,9 +233,12 @@ class Ledger:
             raise _Unusable(verdict)
         if version == 0:
             connection.executescript(_CREATE)
-        elif 'saved_cu_us' not in {name for _, name, *_ in connection.execute(
-                'PRAGMA table_info(servers)')}:
-            connection.execute(f'ALTER TABLE servers ADD COLUMN {_SAVED}')
+            return
+        found = {name for _, name, *_ in connection.execute(
+            'PRAGMA table_info(servers)')}
+        for name in _LATER.keys() - found:
+            connection.execute(
+                f'ALTER TABLE servers ADD COLUMN {_LATER[name]}')
 
     def _make_safe_file(self) -> int:
         """Make the file where it is missing; check that it is safe.
@@ -340,15 +344,17 @@ def _damage_found() -> ty.Iterator[None]:
 
 
 def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
+    # NOTE: not in the document: an agent from before savings would take that,
+    # and so the whole account, for damaged.
+    stated = dataclasses.replace(one.inherited, saved_cu_us=0)
     return (
         one.server_uuid,
         *(one.own_cu_us[name] for name in meter.COMPONENTS),
         one.debt_cu_us, one.written_off_cu_us, one.sequence, one.handed_to,
-        json.dumps(one.inherited.to_dict())
-        if one.inherited.server_uuid else None,
+        json.dumps(stated.to_dict()) if stated.server_uuid else None,
         None if one.baseline is None
         else json.dumps(_document(one.baseline), default=_document),
-        updated_at, one.saved_cu_us)
+        updated_at, one.saved_cu_us, one.inherited.saved_cu_us)
 
 
 def _document(value: ty.Any) -> dict[str, ty.Any]:
@@ -380,8 +386,10 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
         handed_to=row['handed_to'] and accounts.check_host(row['handed_to']))
     if row['inherited'] is not None:
         account = dataclasses.replace(
-            account, inherited=accounts.Statement.from_dict(
-                json.loads(row['inherited'])))
+            account, inherited=accounts.Statement.from_dict({
+                'saved_cu_us': row['inherited_saved_cu_us'],
+                # The first versions with savings have them in here.
+                **json.loads(row['inherited'])}))
     if row['baseline'] is not None:
         account = dataclasses.replace(
             account, baseline=_usage(json.loads(row['baseline'])))
@@ -390,7 +398,7 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
 
 def _usage(value: object) -> usage.Usage:
     """A reading from its document, the inverse of :func:`_document`."""
-    data = _mapping(value)
+    data = _known(usage.Usage, value)
     run, read_at_s = data.pop('run'), data.pop('read_at_s')
     if not isinstance(run, str):
         raise ValueError(f'run is {run!r}')
@@ -398,8 +406,6 @@ def _usage(value: object) -> usage.Usage:
             or not 0 <= read_at_s <= accounts.MOST):
         raise ValueError(f'read_at_s is {read_at_s!r}')
     disks = data.pop('disks')
-    # Of versions that billed wake-ups.
-    data.pop('wakes', None)
     read: dict[str, ty.Any] = {
         'run': run, 'read_at_s': float(read_at_s),
         'interfaces': _devices(usage.InterfaceCounters,
@@ -415,8 +421,15 @@ _Counters = ty.TypeVar('_Counters', usage.InterfaceCounters,
 
 
 def _devices(kind: type[_Counters], value: object) -> dict[str, _Counters]:
-    return {name: kind(**_integers(_mapping(counters)))
+    return {name: kind(**_integers(_known(kind, counters)))
             for name, counters in _mapping(value).items()}
+
+
+def _known(kind: type, value: object) -> dict[str, ty.Any]:
+    """What is of this version; another one may have counted more."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: found for name, found in _mapping(value).items()
+            if name in names}
 
 
 def _mapping(value: object) -> dict[str, ty.Any]:

@@ -36,6 +36,12 @@ def full_account(server_uuid=UUID):
             disks={'vda': usage.DiskCounters(1, 2, 3, 4)}))
 
 
+def without_savings(account):
+    return dataclasses.replace(
+        account, saved_cu_us=0, inherited=dataclasses.replace(
+            account.inherited, saved_cu_us=0))
+
+
 def baseline(**others):
     """A reading as the ledger holds it, with some of it replaced."""
     return json.dumps({**dataclasses.asdict(test_meter.reading()), **others})
@@ -73,14 +79,18 @@ class TestAccounts:
         assert another.get(UUID) == account
         another.close()
 
-    def test_a_reading_of_a_version_that_billed_wake_ups(self, ledger, path):
-        held = accounts.Account(UUID, baseline=test_meter.reading())
+    def test_a_reading_of_a_version_that_counted_more(self, ledger, path):
+        disk = usage.DiskCounters(1, 2, 3, 4)
+        held = accounts.Account(
+            UUID, baseline=test_meter.reading(disks={'vda': disk}))
         ledger.store([held])
         with sqlite3.connect(path) as connection:
-            connection.execute('UPDATE servers SET baseline = ?',
-                               (baseline(wakes=7),))
+            connection.execute(
+                'UPDATE servers SET baseline = ?', (baseline(wakes=7, disks={
+                    'vda': {**dataclasses.asdict(disk), 'trims': 5}}),))
         connection.close()
         assert ledger.get(UUID) == held
+        assert ledger.alarm == ''
 
     def test_an_unknown_one_is_none(self, ledger):
         assert ledger.get(UUID) is None
@@ -104,7 +114,7 @@ class TestAccounts:
             baseline(read_at_s=float('nan')), baseline(interfaces=5),
             baseline(interfaces=None), baseline(interfaces={'tap0': 5}),
             baseline(disks=[]), baseline(disks={'vda': {'a': 1}}),
-            baseline(vcpu_ns='1'), baseline(other=1))),
+            baseline(vcpu_ns='1'))),
     ])
     def test_a_damaged_row_begins_anew(self, ledger, path, column, value):
         ledger.store([full_account(), full_account(uuid(2))])
@@ -177,13 +187,44 @@ class TestFile:
         ledger.store([full_account()])
         ledger.close()
         with sqlite3.connect(path) as connection:
-            connection.execute('ALTER TABLE servers DROP COLUMN saved_cu_us')
+            for column in 'saved_cu_us', 'inherited_saved_cu_us':
+                connection.execute(f'ALTER TABLE servers DROP COLUMN {column}')
         again = ledgers.Ledger(str(path))
-        assert again.get(UUID) == dataclasses.replace(full_account(),
-                                                      saved_cu_us=0)
+        assert again.get(UUID) == without_savings(full_account())
         again.store([full_account()])
         assert again.get(UUID) == full_account()
         assert again.alarm == ''
+
+    def test_an_agent_from_before_savings_can_use_it(self, ledger, path):
+        """After a downgrade: it accepts no field that it does not know."""
+        ledger.store([full_account()])
+        with sqlite3.connect(path) as connection:
+            stated, = connection.execute(
+                'SELECT inherited FROM servers').fetchone()
+            # It names the columns that it knows.
+            connection.execute(
+                'INSERT OR REPLACE INTO servers (server_uuid, vcpu_cu_us, '
+                'emulator_cu_us, iothread_cu_us, vhost_cu_us, net_rx_cu_us, '
+                'net_tx_cu_us, disk_cu_us, debt_cu_us, written_off_cu_us, '
+                'sequence, handed_to, inherited, baseline, updated_at) '
+                'SELECT server_uuid, vcpu_cu_us, emulator_cu_us, '
+                'iothread_cu_us, vhost_cu_us, net_rx_cu_us, net_tx_cu_us, '
+                'disk_cu_us, debt_cu_us, written_off_cu_us, sequence, '
+                'handed_to, inherited, baseline, updated_at FROM servers')
+        connection.close()
+        assert set(json.loads(stated)) == {
+            'server_uuid', 'sequence', 'total_cu_us', 'debt_cu_us',
+            'written_off_cu_us'}
+        assert ledger.get(UUID) == without_savings(full_account())
+
+    def test_one_of_the_first_versions_with_savings(self, ledger, path):
+        ledger.store([full_account()])
+        with sqlite3.connect(path) as connection:
+            connection.execute(
+                'UPDATE servers SET inherited = ?, inherited_saved_cu_us = 0',
+                (json.dumps(full_account().inherited.to_dict()),))
+        connection.close()
+        assert ledger.get(UUID) == full_account()
 
     def test_few_damaged_ones_are_kept(self, ledger, path):
         path.parent.mkdir()
