@@ -5,6 +5,7 @@ An audit hook sees what patched functions do not: also what C code opens.
 """
 
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -23,13 +24,17 @@ monkey_patch.patch()
 # has its own way to prevent the import of eventlet.
 monkey_patch.patch = lambda: None
 
+# NOTE: as it is imported, pyroute2 0.8, which 2026.1 has, runs uname and file.
+# os-vif's plugins import it, which Nova's fixture of libvirt loads in a test.
+with contextlib.suppress(ImportError):
+    importlib.import_module('pyroute2')
+
 # A busy machine is no reason to fail, however slow it is. In CI the examples
 # are the same each time, as by Hypothesis' own profile for it.
 hypothesis.settings.register_profile(
     'untimed', deadline=None, derandomize=bool(os.environ.get('CI')),
     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('untimed')
-
 
 
 def pytest_addoption(parser):
