@@ -197,8 +197,10 @@ def test_it_reports_while_its_loop_hangs(lab, hardened):
         hardened.control('kill', '--kill-who=main', '-s', 'HUP', UNIT.name)
         process.wait_until(lambda: hardened.log().count(RELOADS) > reloads,
                            LIMIT_S, 'the reload')
-        # It lists servers in its next tick: the call does not come back.
-        time.sleep(2 * agents.TICK_S)
+        # It lists servers in its next tick: the call does not come back, and
+        # there are no more heartbeats, of two a second.
+        process.wait_until(lambda: hardened.silent_s() > 2, LIMIT_S,
+                           'the end of heartbeats')
         began_s = time.monotonic()
         state = pathlib.Path(lab.fast.path(STATE_DIRECTORY.lstrip('/')))
         report = ask_report(hardened, new_files(state))

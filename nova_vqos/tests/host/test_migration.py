@@ -97,8 +97,8 @@ def test_a_hook_that_refuses_leaves_the_source_unharmed(lab, guest):
     assert guest.libvirt_cap() == guests.CAP
     assert guests.connect(lab.slow).listAllDomains() == []
     before_ns = guest.cpu_time_ns()
-    process.wait_until(lambda: guest.cpu_time_ns() > before_ns, 10,
-                       'the guest to go on')
+    process.wait_until(lambda: guest.cpu_time_ns() > before_ns,
+                       guests.LIMIT_S, 'the guest to go on')
 
 
 def test_a_host_too_slow_refuses_where_told_to(lab, guest_on):

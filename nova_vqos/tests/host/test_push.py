@@ -171,7 +171,7 @@ def test_its_new_host_makes_it_follow(lab, start, guest_on, client, flavor_id):
              dd_billing='charge')
     guest = guest_on(lab.fast, specs=guests.server(40), flavor_id=flavor_id)
     process.wait_until(lambda: is_limited(guest), LIMIT_S, 'a limit')
-    assert client.ask('lift_limits', lab.fast.name, guest.uuid)
+    client.lift_limits(guest)
     guest.migrate(lab.slow)
     process.wait_until(lambda: is_limited(guest, lab.slow), LIMIT_S,
                        'a limit on the new host')

@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import stat
-import time
 
 import pytest
 
@@ -43,8 +42,9 @@ _LOG = 'run/verify.log'
 _CALIBRATE = ('cpu', '--reference', 'gold', '--benchmark', 'integer',
               '--rounds', '4', '--widest-interval', '10', '--restart',
               '--output', f'/{PROFILE}')
-# Until then the manager has long started.
+# Until then the manager has started.
 _AHEAD_S = 8
+_WHEN = 'YYYY-MM-DD hh:mm:ss'
 # Shorter, and content with whatever the machine does meanwhile.
 _QUICK = '--rounds 4 --tolerance 0.9'
 
@@ -103,11 +103,13 @@ def verify(lab):
             f'ExecStart={shlex.quote(test_verify_idle.PROGRAM)} '
             f'{exec_start()} {options}', *drop_in])
         systemd.write_drop_in(host, TIMER, 'override', [
-            '[Timer]', 'OnCalendar=', time.strftime(
-                'OnCalendar=%F %T UTC', time.gmtime(time.time() + _AHEAD_S)),
+            '[Timer]', 'OnCalendar=', f'OnCalendar={_WHEN} UTC',
             'RandomizedDelaySec=0', 'AccuracySec=1'])
+        # Right before the manager starts: what is past by then never comes.
+        set_time = (f'sed -i "s/{_WHEN}/$(date -u -d "{_AHEAD_S} seconds" '
+                    f'"+%F %T")/" /{systemd.UNITS}/{TIMER}.d/override.conf')
         started = host.popen(systemd.argv(
-            _GROUP, TIMER, setup), log='systemd-verify')
+            _GROUP, TIMER, f'{setup}\n{set_time}'), log='systemd-verify')
         manager = systemd.Manager(host, started)
         top = host.hierarchy.directory('cpu', host.cgroup)
         # As the root of cgroups is.
