@@ -325,9 +325,17 @@ def cpu_time_ns(hierarchy: Hierarchy, group: str) -> int:
     directory = hierarchy.directory('cpuacct', group)
     if hierarchy.version == 1:
         return int(_read(f'{directory}/cpuacct.usage'))
-    usage_us = dict(line.split() for line in
-                    _read(f'{directory}/cpu.stat').splitlines())['usage_usec']
-    return int(usage_us) * 1000
+    return _read_stat(directory)['usage_usec'] * 1000
+
+
+def throttled_periods(hierarchy: Hierarchy, group: str) -> int:
+    """:returns: in how many periods a group has used up its quota."""
+    return _read_stat(hierarchy.directory('cpu', group))['nr_throttled']
+
+
+def _read_stat(directory: str) -> dict[str, int]:
+    return {name: int(value) for name, value in (
+        line.split() for line in _read(f'{directory}/cpu.stat').splitlines())}
 
 
 @contextlib.contextmanager

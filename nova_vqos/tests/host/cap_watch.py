@@ -8,6 +8,7 @@ import re
 import threading
 import time
 
+from nova_vqos.tests.host import standstill
 from nova_vqos_lab import cgroups
 
 #: What a vCPU may have run before it counts as running: the grain of the clock
@@ -40,14 +41,23 @@ class CapWatch:
         self._spans = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._still = standstill.Standstill()
+        self._began_s = 0.0
 
     def __enter__(self):
+        self._began_s = time.monotonic()
+        self._still.__enter__()
         self._thread.start()
         return self
 
     def __exit__(self, *_exception):
         self._stop.set()
         self._thread.join()
+        self._still.__exit__()
+
+    def lost_ms(self):
+        """For how long the machine stood still, and corrected no cap."""
+        return 1000 * self._still.lost_s(self._began_s, time.monotonic())
 
     def wrong_ms(self, cap, since_s=0.0):
         """For how long any vCPU had another cap, after it began to run.
@@ -55,10 +65,22 @@ class CapWatch:
         :param cap: quota and period of each vCPU
         :param since_s: on the monotonic clock; what was before does not count
         """
+        return self._wrong_ms(cap, since_s, lambda _began_s, _ended_s: 0.0)
+
+    def late_ms(self, cap, since_s=0.0):
+        """Likewise, but for the time that the machine stood still."""
+        return self._wrong_ms(cap, since_s, self._still.lost_s)
+
+    def _wrong_ms(self, cap, since_s, lost_s):
         assert any(span.ran_ns > NOTHING_NS for spans in self._spans.values()
                    for span in spans), f'{self._name} was not seen to run'
+
+        def wrong_s(span):
+            began_s = max(span.began_s, since_s)
+            return (span.ended_s - began_s) - lost_s(began_s, span.ended_s)
+
         found_ms = max(sum(
-            span.ended_s - max(span.began_s, since_s) for span in spans
+            wrong_s(span) for span in spans
             if span.cap != cap and span.ended_s > since_s
             and span.ran_ns > NOTHING_NS) * 1000
             for spans in self._spans.values())

@@ -200,6 +200,10 @@ class Guest:
         host = host or self.host
         return cgroups.cpu_time_ns(host.hierarchy, self.group(host, vcpu))
 
+    def throttled_periods(self):
+        """:returns: periods in which its vCPU used up its quota"""
+        return cgroups.throttled_periods(self.host.hierarchy, self.group())
+
     def delivered_share(self, window_s):
         """:returns: the part of a pCPU's time that its vCPU gets."""
         cpu_ns, began_ns = self.cpu_time_ns(), time.monotonic_ns()

@@ -2,13 +2,18 @@
 """The agent and the caps of real guests on one host."""
 
 import signal
+import statistics
 import time
 
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import standstill
 from nova_vqos_lab import process
 
 LIMIT_S = guests.LIMIT_S
+# Between two changes of a cap.
+PAUSE_S = 0.5
+MEASURED_S = 10
 
 
 def test_it_corrects_a_guest_that_starts(lab, guest_on, agent_of, client):
@@ -48,20 +53,23 @@ def test_a_changed_cap_is_restored(lab, server_on, agent_of, client):
     guest = server_on(lab.fast)
     client.wait_right(guest)
 
-    lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
-                  'vcpu_quota=10000'])
-    guest.wait_cap(guests.CAP)
-    tampering = client.wait_tampering(guest, '10000')
-    assert 'libvirt' in tampering['channel'], tampering
+    began_s = time.monotonic()
+    with standstill.Standstill() as still:
+        lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                      'vcpu_quota=10000'])
+        guest.wait_cap(guests.CAP)
+        tampering = client.wait_tampering(guest, '10000')
+        assert 'libvirt' in tampering['channel'], tampering
 
-    guest.meddle(45_000)
-    tampering = client.wait_tampering(guest, '45000')
-    assert 'cgroup' in tampering['channel'], tampering
-    guest.wait_cap(guests.CAP)
+        guest.meddle(45_000)
+        tampering = client.wait_tampering(guest, '45000')
+        assert 'cgroup' in tampering['channel'], tampering
+        guest.wait_cap(guests.CAP)
 
     last = client.get_server(lab.fast, guest)['last_recap']
     assert last['reason'] == 'tampered'
-    assert 0 < last['wrong_ms'] < 1000 * 20 * agents.TICK_S
+    lost_s = still.lost_s(began_s, time.monotonic())
+    assert 0 < last['wrong_ms'] < 1000 * (20 * agents.TICK_S + lost_s)
     report = client.get_host(lab.fast)
     assert report['restored'] >= 2, report
     assert report['wrong'] == []
@@ -71,21 +79,26 @@ def test_a_changed_cap_is_restored(lab, server_on, agent_of, client):
 
 def test_two_changes_a_second_are_restored_at_once(
         lab, server_on, agent_of, client):
-    agent_of(lab.fast)
+    """By the kernel's word of each: ticks would come too late."""
+    agent_of(lab.fast, tick_interval_s=10 * PAUSE_S)
     guest = server_on(lab.fast)
     client.wait_right(guest)
-    changes = 20
-    looks = wrong = 0
+    changes, wrong_s = 20, []
     for number in range(changes):
+        began_s = time.monotonic()
         guest.meddle(45_000 + 1_000 * (number % 2))
-        until_s = time.monotonic() + 0.5
-        while time.monotonic() < until_s:
-            looks += 1
-            wrong += guest.cap() != guests.CAP
-            time.sleep(0.002)
-    # Measured on two pCPUs: 2 %; 75 % with one restoration in ten seconds.
-    assert wrong / looks < 0.2, (wrong, looks)
-    guest.wait_cap(guests.CAP)
+        process.wait_until(lambda: guest.cap() == guests.CAP, LIMIT_S,
+                           'the cap once more', interval_s=0.002)
+        wrong_s.append(time.monotonic() - began_s)
+        # The next change would be taken for a part of this one.
+        process.wait_until(
+            lambda number=number: client.get_server(lab.fast, guest)[
+                'tampering_count'] > number, LIMIT_S,
+            'a tampering that has ended')
+        time.sleep(max(0.0, began_s + PAUSE_S - time.monotonic()))
+    # Measured on two pCPUs: 0.01 s. With one restoration in ten seconds, or
+    # one in each tick, it is seconds; now and then a busy machine takes one.
+    assert statistics.median(wrong_s) < PAUSE_S / 2, wrong_s
     report = client.get_server(lab.fast, guest)
     assert report['tampering_count'] == changes, report
     assert client.get_host(lab.fast)['alarms'] == []
@@ -125,7 +138,7 @@ def test_caps_outlive_an_agent(lab, guest_on, agent_of):
     guest = guest_on(lab.fast, specs=guests.server(40))
     guest.wait_cap(guests.CAP)
     agent.process.signal(signal.SIGTERM)
-    assert agent.process.wait(20)
+    assert agent.process.wait(agents.STOP_LIMIT_S)
     assert guest.cap() == guests.CAP
     # One that is killed leaves its lock to the next as well.
     agent = agent_of(lab.fast)
@@ -175,10 +188,34 @@ def test_caps_follow_a_new_profile(lab, guest_on, agent_of):
 
 def test_what_is_delivered_is_the_cap(lab, guest_on):
     guest = guest_on(lab.fast, specs=guests.server(40), cap=guests.CAP)
-    # Where neighbours want the CPU too, it may get less: any window that
-    # they leave alone will do. More it may never get.
-    shares = []
-    while len(shares) < 4 and (not shares or shares[-1] < 0.392):
-        shares.append(guest.delivered_share(5))
-    assert shares[-1] >= 0.392, shares
-    assert max(shares) <= 0.408, shares
+    process.wait_until(lambda: guest.throttled_periods() > 0, LIMIT_S,
+                       'a guest that uses up its quota')
+    windows = []
+    # A machine that stands still takes time that the guest had already.
+    while len(windows) < 4 and (not windows or windows[-1][0] > 1):
+        windows.append(delivered(guest))
+    assert windows[-1][0] <= 1, windows
+    assert all(most <= 1 for _, most in windows), windows
+
+
+def delivered(guest):
+    """Of what its cap delivers to a guest: the least that it has to be, and
+    the most that it may be, as parts of what it is.
+
+    In a period in which it was held back it had used up its quota. In others
+    it had not, where neighbours wanted the CPU, too; more it never gets.
+    """
+    quota_us, period_us = guests.CAP
+    periods, cpu_ns, began_ns = (
+        guest.throttled_periods(), guest.cpu_time_ns(), time.monotonic_ns())
+    # Not a wait for anything: the length of the measurement.
+    time.sleep(MEASURED_S)
+    cpu_us = (guest.cpu_time_ns() - cpu_ns) / 1000
+    passed_us = (time.monotonic_ns() - began_ns) / 1000
+    periods = guest.throttled_periods() - periods
+    print(f'{cpu_us / passed_us:.4f} of a pCPU, held back in {periods} of '
+          f'{passed_us / period_us:.1f} periods')
+    assert periods > 40
+    # One period lies on the edges. All in all, 2 %.
+    return (0.985 * quota_us * (periods - 1) / cpu_us,
+            cpu_us / (1.015 * quota_us * (passed_us / period_us + 1)))

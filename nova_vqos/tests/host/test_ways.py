@@ -21,6 +21,7 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_billing
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
@@ -259,7 +260,7 @@ def test_a_calibration_to_less_and_to_more(lab, start, client):
             guest.wait_cap(cap)
             assert_kept(client, guest, cap)
         # The profile is looked at in each tick.
-        assert watch.wrong_ms(cap, stored_s) < 2 * TICK_MS, watch.caps()
+        assert watch.late_ms(cap, stored_s) < 2 * TICK_MS, watch.caps()
         assert client.get_server(lab.fast, guest)['last_recap'][
             'reason'] == 'profile'
     # Of a vCPU it can give less than the server was promised.
@@ -279,7 +280,7 @@ def test_virsh_schedinfo(lab, start, client):
                       'vcpu_quota=100000'])
         client.wait_tampering(guest, '100000')
         assert_kept(client, guest)
-    assert watch.wrong_ms(CAP) < TICK_MS, watch.caps()
+    assert watch.late_ms(CAP) < TICK_MS, watch.caps()
 
     # libvirt reports no change of a definition: it is corrected when its
     # guest has started again.
@@ -288,7 +289,7 @@ def test_virsh_schedinfo(lab, start, client):
     with cap_watch.CapWatch(guest) as watch:
         guest.soft_reboot()
         assert_kept(client, guest)
-    assert watch.wrong_ms(CAP) < TICK_MS, watch.caps()
+    assert watch.late_ms(CAP) < TICK_MS, watch.caps()
     process.wait_until(lambda: guest.next_start() == (*CAP, SHARES), LIMIT_S,
                        'its definition to be corrected')
 
@@ -346,18 +347,21 @@ def test_a_limit_on_io_after_a_migration_that_fails(
         40, vqos_dd_billing='charge'), cap=guests.CAP, shares=guests.SHARES)
     started.start()
     test_billing.wait_domain_limit(guest, guests.CAP)
-    assert client.ask('lift_limits', lab.fast.name, guest.uuid)
+    client.lift_limits(guest)
     with Move(guest, lab.slow) as move:
         assert test_billing.domain_limit(guest)[0] == -1
         ticks = client.get_host(lab.fast)['ticks']
         process.wait_until(
             lambda: client.get_host(lab.fast)['ticks'] > ticks + 2, LIMIT_S,
             'the agent to see it')
-        guest.domain().abortJob()
-        move.wait_end()
-        ended_s = time.monotonic()
-    test_billing.wait_domain_limit(guest, guests.CAP)
-    assert time.monotonic() - ended_s < 2 * TICK_MS / 1000
+        with standstill.Standstill() as still:
+            guest.domain().abortJob()
+            move.wait_end()
+            ended_s = time.monotonic()
+            test_billing.wait_domain_limit(guest, guests.CAP)
+            limited_s = time.monotonic()
+    assert (limited_s - ended_s - still.lost_s(ended_s, limited_s)
+            < 2 * TICK_MS / 1000)
     assert test_billing.account(lab.fast, guest).handed_to == ''
 
 
@@ -460,10 +464,10 @@ def assert_corrected(client, guest, target, cap):
         guest.migrate(target)
         guest.host = target
         assert_kept(client, guest)
-    assert watch.wrong_ms(cap) < TICK_MS, watch.caps()
+    assert watch.late_ms(cap) < TICK_MS, watch.caps()
     report = client.get_server(target, guest)
     assert report['right_at_first_sight'] is False
-    assert 0 < report['wrong_ms'] < TICK_MS
+    assert 0 < report['wrong_ms'] < TICK_MS + watch.lost_ms()
     print(f"{report['wrong_ms']:.1f} ms by the agent of {target.name}")
 
 
@@ -490,7 +494,7 @@ def test_a_vcpu_that_is_plugged_in_and_migrates(lab, start, client):
         process.wait_until(
             lambda: guest.cpu_time_ns(vcpu=2) > 100_000_000, LIMIT_S,
             'its third vCPU to work')
-    assert watch.wrong_ms(CAP_OF_THREE, began_s) < TICK_MS, watch.caps()
+    assert watch.late_ms(CAP_OF_THREE, began_s) < TICK_MS, watch.caps()
     assert client.get_server(lab.fast, guest)['tampering_count'] == 0
 
     for target, cap in ((lab.slow, CAP_OF_THREE_ON_SLOW),

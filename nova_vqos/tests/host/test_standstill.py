@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""That a pCPU which is taken away is noticed, and a busy one is not."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nova_vqos.tests.host import standstill
+
+TAKEN_S = 0.4
+# Works for that long on a pCPU, with a policy and a priority.
+_WORK = """
+import os, sys, time
+pcpu, policy, priority, seconds = sys.argv[1:]
+os.sched_setaffinity(0, {int(pcpu)})
+os.sched_setscheduler(0, int(policy), os.sched_param(int(priority)))
+began_s = time.monotonic()
+while time.monotonic() < began_s + float(seconds):
+    pass
+print(began_s)
+"""
+
+
+def work(pcpu, policy, priority):
+    """:returns: when it began, on the monotonic clock"""
+    return float(subprocess.run(
+        [sys.executable, '-c', _WORK, str(pcpu), str(policy), str(priority),
+         str(TAKEN_S)], check=True, capture_output=True, timeout=60).stdout)
+
+
+def test_what_is_taken_away_is_lost():
+    for pcpu in sorted(os.sched_getaffinity(0)):
+        with standstill.Standstill() as still:
+            try:
+                began_s = work(pcpu, os.SCHED_FIFO, 2)
+            except subprocess.CalledProcessError as error:
+                if b'PermissionError' not in error.stderr:
+                    raise
+                pytest.skip('this kernel lets no thread of this group be a '
+                            'real-time one (CONFIG_RT_GROUP_SCHED)')
+            until_s = began_s + TAKEN_S
+            time.sleep(0.1)
+        assert 0.8 * TAKEN_S < still.lost_s(began_s, until_s) <= TAKEN_S
+        # What was before is none of it, and is not counted twice.
+        assert still.lost_s(until_s - TAKEN_S / 4, until_s) <= TAKEN_S / 4
+
+
+def test_a_busy_machine_does_not_stand_still():
+    lost_s = []
+    # Any try will do that others leave alone.
+    while len(lost_s) < 10 and 0.0 not in lost_s:
+        with standstill.Standstill() as still:
+            began_s = work(min(os.sched_getaffinity(0)), os.SCHED_OTHER, 0)
+            time.sleep(0.1)
+        lost_s.append(still.lost_s(began_s, began_s + TAKEN_S))
+    assert 0.0 in lost_s, lost_s
