@@ -82,6 +82,15 @@ def wait_apart(first, others):
     process.wait_until(apart, LIMIT_S, f'{first.name} to be kept apart')
 
 
+def wait_pools(client, host, wanted):
+    """The agent knows of them a moment after the kernel does."""
+    def pools():
+        found = client.get_host(host)['quantum']
+        return found and found['pools']
+    process.wait_until(lambda: pools() == wanted, LIMIT_S,
+                       f'pools {wanted}, there are {pools()}')
+
+
 # The first one: the agent of the others would be in its way.
 def test_without_proof_nothing_is_promised(wide, bus, guest_of, client):
     path = wide.path('run/nova-vqos-probe/quantum.json')
@@ -128,8 +137,7 @@ def test_unlike_classes_are_kept_apart(kept, guest_of, client):
     plain = guest_of('default', vcpus=2)
     wait_apart(plain, [first, second])
     assert affinity(first) == affinity(second)
-    pools = client.get_host(plain.host)['quantum']['pools']
-    assert pools == {'cache': [1, 2], 'default': [1, 2]}
+    wait_pools(client, plain.host, {'cache': [1, 2], 'default': [1, 2]})
     # Their caps are as promised there, too.
     plain.wait_cap((12_500, 50_000))
     first.wait_cap((100_000, 200_000))
@@ -139,8 +147,7 @@ def test_unlike_classes_are_kept_apart(kept, guest_of, client):
     process.wait_until(
         lambda: affinity(first) == affinity(second) == everywhere, LIMIT_S,
         'servers that are all alike to be kept from nothing')
-    assert client.get_host(plain.host)['quantum']['pools'] == {
-        'cache': [len(plain.host.pcpus), 2]}
+    wait_pools(client, plain.host, {'cache': [len(plain.host.pcpus), 2]})
 
 
 def shares(guests_of_host):
@@ -225,5 +232,9 @@ def test_a_server_that_somebody_pinned_is_left_alone(kept, guest_of, client):
     process.wait_until(lambda: slices_us(pinned) == [CACHE_SLICE_US],
                        LIMIT_S, 'its slice, which does not depend on pins')
     assert affinity(pinned) == [{mine[0]}]
-    report = client.get_server(cache.host, pinned)['quantum']
-    assert 'pinned' in report['left_alone']
+
+    def left_alone():
+        report = client.get_server(cache.host, pinned)['quantum']
+        return report and report['left_alone']
+    # The agent knows of it a moment after the kernel does.
+    assert 'pinned' in process.wait_until(left_alone, LIMIT_S, 'the reason')
