@@ -14,6 +14,8 @@ from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
+pytestmark = pytest.mark.quiet
+
 UNITS = 30
 ENTITLED = UNITS / 100
 # Of its pCPU, the guest can be given less only by others on this machine.

@@ -88,10 +88,15 @@ def test_its_disk_is_held_back(agent_of, dear_disks, client, start):
     process.wait_until(
         lambda: client.get_server(server.host, server)['disk_limit']['since'],
         LIMIT_S, 'its report')
-    held = rate(server)
-    print(f'{free:.0f} requests/s free, {held:.1f} held back, the limit is '
+    held = []
+    # A busy machine holds it back, too: any window will do. More it never
+    # gets.
+    while len(held) < 6 and (not held or held[-1] < 0.85 * ROOM_PER_S):
+        held.append(rate(server))
+    print(f'{free:.0f} requests/s free, {held} held back, the limit is '
           f'{limit(server)}, room for {ROOM_PER_S:.1f}')
-    assert held == pytest.approx(ROOM_PER_S, rel=0.15)
+    assert held[-1] >= 0.85 * ROOM_PER_S
+    assert max(held) <= 1.15 * ROOM_PER_S
     bill = client.get_server(server.host, server)['bill']
     assert bill['used_lately_cu']['disk'] < 0.6 * UNITS
 

@@ -18,6 +18,8 @@ from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_pauses
 
 _PREEMPTED = sibling_preemptions.Change.PREEMPTED
+# For so many changes there is room in a page.
+_ROOM = 256
 _SPIN = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
@@ -48,7 +50,11 @@ def spinning():
 
 @pytest.fixture
 def record():
-    """Records threads for some time; returns the turns of each."""
+    """Records threads for some time.
+
+    Returns the turns of each; how many preemptions of it the kernel counted
+    meanwhile, at least and at most; and for how long, in ns.
+    """
     with contextlib.ExitStack() as stack:
         def read(threads, seconds):
             try:
@@ -58,13 +64,21 @@ def record():
                                  f'{perf.reason(error)}')
             for one in made:
                 stack.callback(one.close)
-                one.read()
-            before = list(map(preemptions, threads))
+
+            def read_all():
+                # Before and after: on a busy machine it takes its time.
+                early = list(map(preemptions, threads))
+                turns = [one.read() for one in made]
+                return turns, early, list(map(preemptions, threads))
+            began_ns = time.monotonic_ns()
+            _, *before = read_all()
             time.sleep(seconds)
-            after = list(map(preemptions, threads))
-            return ([one.read() for one in made],
-                    [late - early for early, late in zip(
-                        before, after, strict=True)])
+            turns, *after = read_all()
+            return turns, [
+                (first_after - last_before, last_after - first_before)
+                for first_before, last_before, first_after, last_after
+                in zip(*before, *after, strict=True)
+            ], time.monotonic_ns() - began_ns
 
         yield read
 
@@ -78,11 +92,15 @@ def preemptions(thread):
 def test_turns_are_those_that_the_kernel_counts(spinning, record):
     pcpu = min(os.sched_getaffinity(0))
     threads = spinning(pcpu, pcpu)
-    turns, counted = record(threads, 0.4)
-    for one, count in zip(turns, counted, strict=True):
+    # A pCPU that stood still meanwhile has few turns, or there was no room.
+    for _ in range(30):
+        turns, counted, _ = record(threads, 0.4)
+        if all(least > 4 and most < _ROOM / 2 for least, most in counted):
+            break
+    for one, (least, most) in zip(turns, counted, strict=True):
         found = sum(turn.change is _PREEMPTED for turn in one)
         # One more or less where it was read.
-        assert found == pytest.approx(count, abs=2)
+        assert least - 2 <= found <= most + 2
         assert found > 2
         times = [turn.at_ns for turn in one]
         assert times == sorted(times)
@@ -100,24 +118,23 @@ def test_what_runs_on_another_pcpu_counts(spinning, record):
     spinning(pcpus[1])
     # On a busy machine they seldom run at the same time.
     for _ in range(30):
-        turns, _ = record(threads, 0.4)
+        turns, _, length_ns = record(threads, 0.4)
         found = sibling_preemptions.count(turns)
         if found is not None and found.preemptions:
             break
     assert 0 < found.preemptions <= sum(
         turn.change is _PREEMPTED for one in turns for turn in one)
-    assert 0 < found.length_ns < 2e9
+    assert 0 < found.length_ns <= length_ns
 
 
 def test_a_full_buffer_has_no_gaps(spinning, record):
     pcpu = min(os.sched_getaffinity(0))
     thread, _ = spinning(pcpu, pcpu)
-    ((one,), _) = record([thread], 0.2)
+    (one,), _, _ = record([thread], 0.2)
     changes = [turn.change is _PREEMPTED for turn in one]
     assert all(first != second for first, second in zip(
         changes, changes[1:], strict=False))
-    # A page has room for 256.
-    assert len(one) <= 256
+    assert len(one) <= _ROOM
 
 
 _TRY = """

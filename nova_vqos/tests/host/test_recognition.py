@@ -100,13 +100,14 @@ def test_events_are_counted_in_threads_that_were_there_before(load, source):
 def test_what_is_counted_is_the_time_that_a_thread_ran(load):
     """What is enabled is not the time that passes: hence the scale."""
     _process, spinning, sleeping = load
-    for thread, least_ns, most_ns in ((spinning, 1, 2e9), (sleeping, 0, 0)):
+    for thread, least_ns, most in ((spinning, 1, 1.1), (sleeping, 0, 0)):
         group = perf.Group(SOFTWARE, thread)
-        before = group.read()
+        began_ns, before = time.monotonic_ns(), group.read()
         time.sleep(0.3)
-        after = group.read()
+        after, ended_ns = group.read(), time.monotonic_ns()
         group.close()
-        assert (least_ns <= after.enabled_ns - before.enabled_ns <= most_ns)
+        assert (least_ns <= after.enabled_ns - before.enabled_ns
+                <= most * (ended_ns - began_ns))
         assert after.running_ns == after.enabled_ns
         assert len(after.values) == 2
 
@@ -239,19 +240,26 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
         return made.kind(guest.uuid, 0)
 
     traffic = clients.load('http', guest.address, '--clients', '4',
-                           '--seconds', '10')
+                           '--seconds', '600')
     try:
         time.sleep(1)
-        # The lab's own count, around the driver's.
-        counted = requests(guest)
+        # The lab's own count, around the driver's, and within them.
+        counted = [requests(guest)]
         before = reader.driver.activity([guest.uuid])[guest.uuid]
-        assert see(6) is model.Kind.IO
+        counted.append(requests(guest))
+        looks, began_s = 1, time.monotonic()
+        # On a machine that stands still a look finds few requests.
+        while see(1) is not model.Kind.IO:
+            looks += 1
+            assert looks < guests.LIMIT_S, made.status()
+        late_s = time.monotonic() - began_s - looks
         # Four readings, a second apart; the first has no rates.
-        assert 3 <= made.recognised_after_s(guest.uuid, 0) < 6
+        assert 3 <= made.recognised_after_s(guest.uuid, 0) < 6 + late_s
+        counted.append(requests(guest))
         after = reader.driver.activity([guest.uuid])[guest.uuid]
-        counted = requests(guest) - counted
+        counted.append(requests(guest))
         grown = sum(after.requests.values()) - sum(before.requests.values())
-        assert 0.9 * counted <= grown <= counted
+        assert counted[2] - counted[1] <= grown <= counted[3] - counted[0]
         assert after.run == before.run
         assert after.runs[0] > before.runs[0]
         ran_ns = after.ran_ns[0] - before.ran_ns[0]
@@ -261,7 +269,8 @@ def test_a_guest_that_answers_requests_does_io(start, clients, reader):
             # As without KVM.
             assert 'does not count how often vCPUs wait' in (
                 made.status()['spin'])
-        traffic.communicate(timeout=guests.LIMIT_S)
+        traffic.kill()
+        traffic.wait(guests.LIMIT_S)
         # It rests, and nobody sees what else it does, or that it rests.
         assert see(9) in (None, model.Kind.NEUTRAL)
     finally:

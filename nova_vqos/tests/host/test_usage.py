@@ -32,6 +32,8 @@ from nova_vqos_lab import ionet
 from nova_vqos_lab import process
 
 MEASURED_S = 8
+# More than a machine that stands still for seconds needs for a call of one.
+HANGS_S = 15
 # In which the kernel counts the time of a process.
 TICK_NS = 10_000_000
 PARTS = ('vcpu_ns', 'emulator_ns', 'iothread_ns', 'vhost_ns', 'migration_ns')
@@ -109,13 +111,18 @@ def test_the_parts_of_what_a_guest_uses(start, clients, reader):
     time.sleep(2)
     counted = [guest.packets(), guest.disk_requests()]
     # Before and after each reading: on a busy machine one takes its time.
-    times = [cpu_times(guest)]
+    times, read_s = [], []
+
+    def count():
+        times.append(cpu_times(guest))
+        read_s.append(time.monotonic())
+    count()
     before = reader.read(guest)
-    times.append(cpu_times(guest))
+    count()
     time.sleep(MEASURED_S)
-    times.append(cpu_times(guest))
+    count()
     after = reader.read(guest)
-    times.append(cpu_times(guest))
+    count()
     counted += [guest.packets(), guest.disk_requests()]
     load.communicate(timeout=60)
 
@@ -131,8 +138,9 @@ def test_the_parts_of_what_a_guest_uses(start, clients, reader):
                 <= outer[part] * 1.02 + TICK_NS)
     assert used['vhost_ns'] == used['migration_ns'] == 0
     assert before.run == after.run
-    assert after.read_at_s - before.read_at_s == pytest.approx(
-        MEASURED_S, abs=1)
+    # Read between the two that are counted around it.
+    assert (read_s[2] - read_s[1] <= after.read_at_s - before.read_at_s
+            <= read_s[3] - read_s[0])
     assert_devices_moved(guest, before, after, *counted)
 
 
@@ -212,16 +220,25 @@ def assert_devices_moved(guest, before, after, packets, requests,
 def test_the_time_that_a_cap_takes(start, reader):
     guest = start(cap=(10_000, 50_000), spin=True)
     reader.add(guest)
+    periods = throttled_periods(guest)
     before = reader.read(guest)
     time.sleep(MEASURED_S)
     after = reader.read(guest)
+    periods = throttled_periods(guest) - periods
     elapsed_ns = (after.read_at_s - before.read_at_s) * 1e9
-    assert used_ns(before, after)['vcpu_ns'] / elapsed_ns == pytest.approx(
-        0.2, rel=0.05)
+    used = used_ns(before, after)['vcpu_ns'] / elapsed_ns
+    # In a period in which it was held back it had used up its quota; on a busy
+    # machine there are others.
+    assert periods > 40
+    assert 0.95 * 10_000_000 * (periods - 1) / elapsed_ns < used < 1.05 * 0.2
     # It spins: what it did not get, it was held back from; a busy machine
     # takes of that.
     throttled = (after.throttled_ns - before.throttled_ns) / elapsed_ns
     assert 0.4 < throttled < 0.85
+
+
+def throttled_periods(guest):
+    return cgroups.throttled_periods(guest.host.hierarchy, guest.group())
 
 
 def test_a_new_agent_reads_the_same_counters(lab, start, reader, tmp_path):
@@ -264,7 +281,10 @@ def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
     guest = guest_on(lab.fast)
     pid = guest.emulator
     reader.add(guest, pid)
-    before, process_ns = reader.read(guest), process_cpu_ns(pid)
+    # Before and after each reading: on a busy machine one takes its time.
+    process_ns = [process_cpu_ns(pid)]
+    before = reader.read(guest)
+    process_ns.append(process_cpu_ns(pid))
     # 1 MiB/s: it would take minutes.
     migration = threading.Thread(target=migrate_slowly, args=(guest, lab))
     migration.start()
@@ -275,10 +295,12 @@ def test_what_a_cancelled_migration_used_is_nobodys(lab, guest_on, reader):
     guest.domain().abortJob()
     migration.join(guests.LIMIT_S)
     time.sleep(2)
+    process_ns.append(process_cpu_ns(pid))
     after = reader.read(guest)
-    process_ns = process_cpu_ns(pid) - process_ns
-    used = used_ns(before, after)
-    assert sum(used.values()) == pytest.approx(process_ns, rel=0.02)
+    process_ns.append(process_cpu_ns(pid))
+    used = sum(used_ns(before, after).values())
+    assert ((process_ns[2] - process_ns[1]) * 0.98 - TICK_NS <= used
+            <= (process_ns[3] - process_ns[0]) * 1.02 + TICK_NS)
     assert after.migration_ns >= during.migration_ns > 10_000_000
 
 
@@ -306,15 +328,20 @@ def test_a_qemu_that_hangs_hides_disks_once(start, reader):
     try:
         began_s = time.monotonic()
         found = reader.driver.usages(uuids, {})
-        assert 1 <= time.monotonic() - began_s < 3
+        # libvirt would wait for ever.
+        assert 1 <= time.monotonic() - began_s < HANGS_S
         for uuid in uuids:
             assert found[uuid].disks is None
             assert found[uuid].vcpu_ns > 0
             assert found[uuid].interfaces
+
+        def disks():
+            found = reader.driver.usages(uuids, {})
+            assert found[hanging.uuid].disks is None
+            return found[other.uuid].disks
         # The next one passes it by.
-        found = reader.driver.usages(uuids, {})
-        assert found[hanging.uuid].disks is None
-        assert set(found[other.uuid].disks) == {'vda'}
+        assert set(process.wait_until(
+            disks, HANGS_S, 'the disks of one that answers')) == {'vda'}
     finally:
         os.kill(hanging.pid, signal.SIGCONT)
     process.wait_until(
@@ -328,6 +355,7 @@ def asked_while_it_hangs(guest, reader):
     """
     reader.add(guest)
     reader.read(guest)
+    reader.driver._qemus._bulk = bulk.BulkReader(guests.LIMIT_S)
     asking = threading.Thread(target=reader.driver.activity,
                               args=([guest.uuid],))
     os.kill(guest.pid, signal.SIGSTOP)
@@ -367,18 +395,24 @@ def test_no_write_waits_for_a_qemu_that_just_began_to_hang(start, reader):
 def test_the_cpu_time_of_the_whole_machine(start, reader):
     guest = start(spin=True)
     reader.add(guest)
-    busy_ns, before, server = busy(), reader.driver.host_usage(), (
-        reader.read(guest))
+    reader.read(guest)
+    reader.driver.host_usage()
     # Known by then: below which of the topmost cgroups domains are.
+    busy_ns = [busy()]
     before = reader.driver.host_usage()
+    busy_ns.append(busy())
+    server = reader.read(guest)
     time.sleep(MEASURED_S)
-    after, server_after = reader.driver.host_usage(), reader.read(guest)
-    busy_ns = busy() - busy_ns
+    server_after = reader.read(guest)
+    busy_ns.append(busy())
+    after = reader.driver.host_usage()
+    busy_ns.append(busy())
     total_ns = after.total_ns - before.total_ns
     domains_ns = after.domains_ns - before.domains_ns
     own_ns = after.own_ns - before.own_ns
     # The kernel samples at ticks what /proc/stat says.
-    assert total_ns == pytest.approx(busy_ns, rel=0.1)
+    assert (0.9 * (busy_ns[2] - busy_ns[1]) <= total_ns
+            <= 1.1 * (busy_ns[3] - busy_ns[0]))
     assert domains_ns + own_ns <= total_ns * 1.01
     server_ns = sum(used_ns(server, server_after).values())
     # The whole lab is below one of them, its services included.
@@ -404,12 +438,13 @@ def test_what_a_vcpu_used_that_was_unplugged_stays(lab):
     """In cgroups of our own, as QEMU unplugs vCPUs of willing guests only."""
     with (group_of_our_own(lab.fast) as directories,
           run_in(directories, 'emulator', 'sleep', '60') as emulator,
-          run_in(directories, 'vcpu0', 'timeout', '1', 'sh', '-c',
+          # For a second of CPU time.
+          run_in(directories, 'vcpu0', 'prlimit', '--cpu=1', 'sh', '-c',
                  'while :; do :; done') as spinner):
         account = Account(emulator)
         spinner.wait(guests.LIMIT_S)
         used_ns = account.read().vcpu_ns
-        assert used_ns > 200_000_000
+        assert used_ns > 500_000_000
         for directory in directories:
             os.rmdir(f'{directory}/vcpu0')
         assert account.read().vcpu_ns >= used_ns
