@@ -82,13 +82,16 @@ def test_what_domains_use_of_the_host_is_read(seen):
             most_ns * 1.05 + STEPS_NS)
     # libvirtd is in the root cgroup there, as is the test itself.
     assert grown['host_own_ns'] == 0
-    # Sampled at ticks by the kernel.
-    assert grown['host_total_ns'] >= grown['host_domains_ns'] * 0.9
+    # Sampled at ticks by the kernel: an emulated pCPU that stands still loses
+    # some, so that these two cannot be compared with those.
+    least_ns, most_ns = seen['usage']['busy_ns']
+    assert least_ns - STEPS_NS <= grown['host_total_ns'] <= most_ns + STEPS_NS
+    assert least_ns > 0
 
 
 def test_a_spinning_guest_gets_what_was_promised(seen):
     # The machine is emulated on one that may be busy: less can come out.
-    assert 0.2 < seen['spin']['share'] < 0.31
+    assert 0.2 < seen['spin']['share'] < 0.31, seen['spin']
     assert seen['spin']['throttled'] > 20
 
 

@@ -50,7 +50,7 @@ def test_a_server_is_guaranteed_its_speed_in_it(seen):
     assert seen['reserved'] == [[15_000, 50_000]] * 2
     # The machine is emulated: its timers come late where this one is busy, and
     # less can come out. By weights alone it would be a hundredth.
-    assert 0.2 < seen['share'] < 0.31
+    assert 0.2 < seen['share'] < 0.31, seen['shares']
 
 
 def test_the_agent_knows_what_can_be_reserved(seen):
