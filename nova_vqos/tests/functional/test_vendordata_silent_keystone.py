@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
 CALLERS = 32
 LIMIT_S = 20
 # Of the service, and of Nova, which waits two seconds longer by default.
-DEADLINE_S = 1
-NOVA_S = 3
+DEADLINE_S = 4
+NOVA_S = 6
 
 
 @pytest.fixture
