@@ -129,7 +129,8 @@ def test_what_is_no_regular_file_holds_up_nobody(path, make):
     began_s = time.monotonic()
     with pytest.raises(ValueError, match=path):
         compute_state.load(path)
-    assert time.monotonic() - began_s < 5
+    # It would be for ever.
+    assert time.monotonic() - began_s < 30
 
 
 def test_a_link_is_not_followed(path, tmp_path):

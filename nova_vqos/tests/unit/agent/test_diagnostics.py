@@ -96,7 +96,8 @@ def test_a_loop_that_hangs(conf, capsys, monkeypatch):
     held_up = worker.Mailbox()
     began_s = time.monotonic()
     make(conf, *(lambda limit_s: held_up.ask(dict, limit_s),) * 2).write()
-    assert time.monotonic() - began_s < 5
+    # It would be forty seconds.
+    assert time.monotonic() - began_s < 30
     text = capsys.readouterr().err
     assert text.count('The loop did not answer within 0.05 s') == 2
     assert 'tick_interval_s' in text

@@ -15,7 +15,8 @@ from nova_vqos.tests.fixtures import manage
 
 @pytest.fixture
 def fleet(agents):
-    return fanout.Fleet({'default': agents.transport()}, timeout_s=5.0)
+    return fanout.Fleet({'default': agents.transport()},
+                        timeout_s=manage.LIMIT_S)
 
 
 def test_all_answer_and_are_sorted(agents, fleet):

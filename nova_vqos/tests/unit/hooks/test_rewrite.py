@@ -337,7 +337,7 @@ def test_what_never_ends(host, logged, monkeypatch):
                         lambda *_args, **_options: signal.pause())
     started = time.monotonic()
     assert host.run(XML, timeout_s=1) == (0, XML)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert 'it took too long' in logged[0][1]
 
 

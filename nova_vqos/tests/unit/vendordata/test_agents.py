@@ -17,7 +17,9 @@ from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 
 LIMIT_S = 20
-TIMEOUT_S = 0.2
+TIMEOUT_S = 10.0
+# For what hangs.
+SHORT_TIMEOUT_S = 0.2
 SERVER = server_report.ServerDetail(server_uuid=fakes.UUID, entitled_cu=60)
 UNDELIVERABLE = oslo_messaging.MessageUndeliverable(None, None, None, None)
 
@@ -41,7 +43,8 @@ class Cell:
 
     def call(self, host, method, *, timeout, at_least_once, server_uuid):
         assert (method, at_least_once) == (rpcapi.GET_SERVER, True)
-        assert (timeout, server_uuid) == (TIMEOUT_S, fakes.UUID)
+        assert timeout in (TIMEOUT_S, SHORT_TIMEOUT_S)
+        assert server_uuid == fakes.UUID
         self.asked.append(host)
         found = self.hosts.get(host, UNDELIVERABLE)
         if self.hangs or found == 'hangs':
@@ -83,15 +86,17 @@ class TestCells:
         begun_s = time.monotonic()
         for _ in range(20):
             assert ask(asked).server == SERVER
-        assert time.monotonic() - begun_s < 20 * TIMEOUT_S
+        assert time.monotonic() - begun_s < TIMEOUT_S
 
     def test_nor_is_it_asked_for_ever(self, make, clock):
         first = Cell(hangs=True)
         asked = make(first=first, second=Cell(one=True))
+        asked._timeout_s = SHORT_TIMEOUT_S
         threads = threading.active_count()
         for _ in range(20):
             ask(asked, 'two')
             clock.now_s += 11
+        asked._timeout_s = TIMEOUT_S
         assert len(first.asked) == 4
         assert threading.active_count() - threads <= 4
         # That it does is known, and costs no time.
@@ -113,8 +118,10 @@ class TestSilentHosts:
     def test_one_is_left_alone_for_a_while(self, make, clock):
         cell = Cell(one='hangs', two=True)
         asked = make(default=cell)
+        asked._timeout_s = SHORT_TIMEOUT_S
         for _ in range(3):
             assert ask(asked).problem == figures.Problem.HOST_SILENT
+        asked._timeout_s = TIMEOUT_S
         assert cell.asked == ['one']
         assert ask(asked, 'two').server == SERVER
         clock.now_s += 10
@@ -150,7 +157,7 @@ class TestLog:
     @pytest.mark.parametrize('errors, said', [
         # With the ID of the message, as oslo.messaging has it.
         ([oslo_messaging.MessagingTimeout(f'for message ID {number}')
-          for number in range(3)], 'no answer within 0.2 s'),
+          for number in range(3)], f'no answer within {TIMEOUT_S:g} s'),
         ([UNDELIVERABLE] * 3, fanout.NO_AGENT)])
     def test_a_failure_is_logged_once_and_its_end_too(
             self, make, clock, caplog, errors, said):

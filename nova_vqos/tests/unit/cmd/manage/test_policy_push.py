@@ -89,7 +89,7 @@ def made(agents, tmp_path):
 def run(agents, tmp_path, nova):
     config = tmp_path / 'nova-vqos.conf'
     config.write_text('[DEFAULT]\ntransport_url = fake://\n'
-                      '[vqos_manage]\ntimeout_s = 2\n')
+                      '[vqos_manage]\ntimeout_s = 20\n')
     return lambda *arguments: manage.run(*arguments, config=config, cloud=nova)
 
 
@@ -237,16 +237,17 @@ class TestPush:
 
     def test_a_host_that_does_not_acknowledge(self, run, made, nova):
         nova.hosts = ('a', 'b', 'dead')
-        ran = run('policy', 'push', '-f', 'json')
+        soon = ('--timeout', '3')
+        ran = run('policy', 'push', '-f', 'json', *soon)
         assert ran.status == 1
         assert rows(ran)['dead']['state'] == 'no answer'
         assert rows(ran)['b']['state'] == 'applied'
         assert '1 of 3 hosts gave no answer: dead' in ran.err
-        status = run('policy', 'status', '-f', 'json')
+        status = run('policy', 'status', '-f', 'json', *soon)
         assert status.status == 1
         assert rows(status)['dead']['state'] == 'no answer'
         # Also as people see it.
-        assert 'no answer' in run('policy', 'status').out
+        assert 'no answer' in run('policy', 'status', *soon).out
 
     def test_no_push_is_lost_by_a_clock(self, run, made, nova, monkeypatch):
         run('policy', 'push')
