@@ -52,7 +52,9 @@ HYPERVISORS = 'nova_vqos.hypervisors'
 
 # Calls that are answered at once; those that come meanwhile wait.
 _RPC_THREADS = 4
-_STOP_TIMEOUT_S = 10.0
+# More than the loop may take to end all that ends with the agent; and less,
+# with all else, than TimeoutStopSec of the unit.
+_STOP_TIMEOUT_S = 16.0
 _WAKEUP_BYTES = 4096
 
 

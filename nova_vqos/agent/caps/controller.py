@@ -20,8 +20,9 @@ from nova_vqos.hypervisor import base
 
 LOG = logging.getLogger(__name__)
 
-# How long the end of the agent is put off to end limits on I/O.
-_GIVE_BACK_TIMEOUT_S = 4.0
+# How long the end of the agent is put off to end limits on I/O. NOTE: a write
+# of libvirt takes milliseconds, but a busy host may stand still for seconds.
+_GIVE_BACK_TIMEOUT_S = 8.0
 # The second time is for a write that was under way at the first.
 _GIVE_BACK_TIMES = 2
 

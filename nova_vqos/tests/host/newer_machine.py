@@ -51,7 +51,7 @@ BY_INSTRUCTIONS = ('-icount', 'shift=0', '-cpu', 'Nehalem')
 _VIRTIOFSD = ('/usr/lib/qemu/virtiofsd', '/usr/libexec/virtiofsd',
               '/usr/lib/virtiofsd')
 _FETCH_TIMEOUT_S = 300
-_SOCKET_TIMEOUT_S = 20
+_SOCKET_TIMEOUT_S = 60
 _PANIC = 'Kernel panic'
 
 # What the guest's root needs to be writable for libvirtd and QEMU. Not /tmp:

@@ -4,6 +4,7 @@
 from concurrent import futures
 import json
 import os
+import re
 import signal
 import threading
 
@@ -16,17 +17,37 @@ from nova_vqos import agent_state
 from nova_vqos import compute_state
 from nova_vqos import files
 from nova_vqos import push_keys
+from nova_vqos.agent import loop
+from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
+from nova_vqos.agent.billing import disk_limits
+from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.guarantee import controller as guarantees
+from nova_vqos.agent.overrides import gossip
 from nova_vqos.conf import agent as agent_options
 from nova_vqos.conf import vqos
 from nova_vqos.profile import document
 from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import project
 
 LIMIT_S = 20
+
+
+def test_what_ends_with_the_agent_has_the_time():
+    """A limit that is not ended stays until there is an agent again."""
+    ends_s = (loop._SETTLE_TIMEOUT_S + caps._GIVE_BACK_TIMEOUT_S
+              + disk_limits._GIVE_BACK_TIMEOUT_S
+              + guarantees._GIVE_BACK_TIMEOUT_S)
+    assert ends_s < service._STOP_TIMEOUT_S
+    (unit_s,) = re.findall(r'^TimeoutStopSec=(\d+)$', project.sample(
+        'etc/systemd/nova-vqos-agent.service').read_text(), re.M)
+    # RPC takes a second or two to end; systemd kills what takes longer.
+    assert int(unit_s) >= (gossip._STOP_TIMEOUT_S + service._STOP_TIMEOUT_S
+                           + outbox._STOP_TIMEOUT_S + 10)
 
 
 @pytest.fixture

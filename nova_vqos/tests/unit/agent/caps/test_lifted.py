@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nova_vqos.agent.caps import controller
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.fixtures import billing
@@ -114,7 +115,7 @@ class TestStop:
         thread = threading.Thread(target=world.loop.run)
         world.loop.stop()
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
     @staticmethod
@@ -175,6 +176,7 @@ class TestStop:
         assert caplog.text.count('keeps the limit on its I/O') == 1
 
     def test_it_does_not_wait_for_ever(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(controller, '_GIVE_BACK_TIMEOUT_S', 0.5)
         world = self.limited(tmp_path, 1)
         end = threading.Event()
         monkeypatch.setattr(world.host, 'write',
