@@ -52,8 +52,9 @@ class ManageTestCase(base.VqosTestCase):
         self.agents = manage.Agents(directory)
         self.addCleanup(self.agents.stop)
         self.config = directory / 'nova-vqos.conf'
+        # For the few that do not answer. Others need seconds, too, if busy.
         self.config.write_text('[DEFAULT]\ntransport_url = fake://\n'
-                               '[vqos_manage]\ntimeout_s = 2\n')
+                               '[vqos_manage]\ntimeout_s = 6\n')
 
     def cloud(self, roles='admin,member,reader', **endpoints):
         """An openstack.connection.Connection, as an administrator.
