@@ -34,7 +34,7 @@ from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.fixtures import project
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def test_what_ends_with_the_agent_has_the_time():

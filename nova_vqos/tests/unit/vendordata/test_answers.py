@@ -12,7 +12,7 @@ from nova_vqos.vendordata import answers
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
 
-LIMIT_S = 20
+LIMIT_S = 60
 WAIT_S = 10.0
 # For what hangs.
 SHORT_WAIT_S = 0.2

@@ -27,7 +27,7 @@ from nova_vqos.vendordata import keystone as keystones
 DEADLINE_S = 10.0
 # For what hangs.
 SHORT_DEADLINE_S = 0.2
-LIMIT_S = 20
+LIMIT_S = 60
 NOVA, TENANT, STRANGER = 'of-nova', 'of-a-tenant', 'unknown'
 FOUND = figures.of(server_report.ServerDetail(server_uuid=fakes.UUID,
                                               entitled_cu=60))

@@ -17,7 +17,7 @@ from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Agents:

@@ -20,7 +20,7 @@ from nova_vqos.conf import agent
 from nova_vqos.tests.fixtures import billing_host
 from nova_vqos.tests.fixtures.manage import wait_until
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 class TestPayload:
@@ -195,7 +195,8 @@ class TestSending:
     def test_without_a_driver_there_are_none(self, conf):
         assert service.make_notifier(conf) is None
 
-    def test_what_waits_at_the_end_is_sent(self):
+    def test_what_waits_at_the_end_is_sent(self, monkeypatch):
+        monkeypatch.setattr(outbox, '_STOP_TIMEOUT_S', LIMIT_S)
         sent = []
 
         def notify(*arguments):

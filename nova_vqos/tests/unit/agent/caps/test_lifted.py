@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nova_vqos.agent import loop
 from nova_vqos.agent.caps import controller
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import agent
@@ -141,6 +142,8 @@ class TestStop:
             write(uuid, changes)
 
         monkeypatch.setattr(world.host, 'write', write_slowly)
+        # It takes half a second, and on a busy machine longer.
+        monkeypatch.setattr(loop, '_SETTLE_TIMEOUT_S', 60.0)
         self.want(world, 0.3)
         self.stop(world)
         self.end_jobs(world)

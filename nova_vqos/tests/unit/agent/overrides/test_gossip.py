@@ -24,7 +24,7 @@ from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.unit import test_policy_override
 from nova_vqos.tests.unit import test_push_signature
 
-LIMIT_S = 20
+LIMIT_S = 60
 FLAVORS = {'f1': {**test_policy_override.FIELDS, 'dd_billing': 'account'}}
 
 

@@ -14,7 +14,7 @@ from nova_vqos.quantum import recognition
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
 
-LIMIT_S = 20
+LIMIT_S = 60
 VCPUS = fake_daemon.VCPUS
 GROUPS = (libvirt.VIR_DOMAIN_STATS_INTERFACE | libvirt.VIR_DOMAIN_STATS_BLOCK
           | libvirt.VIR_DOMAIN_STATS_VCPU)

@@ -11,7 +11,7 @@ from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
 
-LIMIT_S = 20
+LIMIT_S = 60
 NET, BLOCK = fake_daemon.NET, fake_daemon.BLOCK
 
 

@@ -10,7 +10,7 @@ from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 class TestLibvirt:

@@ -14,7 +14,7 @@ from nova_vqos.tests.fixtures import fake_host
 from nova_vqos.tests.fixtures import fakes
 
 UUID = fakes.UUID
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 @pytest.fixture
