@@ -23,7 +23,7 @@ from nova_vqos.agent import process
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent import service
 from nova_vqos.agent.billing import disk_limits
-from nova_vqos.agent.caps import controller as caps
+from nova_vqos.agent.caps import controller
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.overrides import gossip
 from nova_vqos.conf import agent as agent_options
@@ -39,7 +39,7 @@ LIMIT_S = 60
 
 def test_what_ends_with_the_agent_has_the_time():
     """A limit that is not ended stays until there is an agent again."""
-    ends_s = (loop._SETTLE_TIMEOUT_S + caps._GIVE_BACK_TIMEOUT_S
+    ends_s = (loop._SETTLE_TIMEOUT_S + controller._GIVE_BACK_TIMEOUT_S
               + disk_limits._GIVE_BACK_TIMEOUT_S
               + guarantees._GIVE_BACK_TIMEOUT_S)
     assert ends_s < service._STOP_TIMEOUT_S

@@ -37,7 +37,7 @@ def agents(tmp_path):
 def run(tmp_path):
     path = tmp_path / 'nova-vqos.conf'
     path.write_text('[DEFAULT]\ntransport_url = fake://\n'
-                    '[vqos_manage]\ntimeout_s = 20\n')
+                    '[vqos_manage]\ntimeout_s = 60\n')
     return functools.partial(manage.run, config=path)
 
 

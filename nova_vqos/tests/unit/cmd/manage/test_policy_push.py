@@ -89,7 +89,7 @@ def made(agents, tmp_path):
 def run(agents, tmp_path, nova):
     config = tmp_path / 'nova-vqos.conf'
     config.write_text('[DEFAULT]\ntransport_url = fake://\n'
-                      '[vqos_manage]\ntimeout_s = 20\n')
+                      '[vqos_manage]\ntimeout_s = 60\n')
     return lambda *arguments: manage.run(*arguments, config=config, cloud=nova)
 
 
