@@ -7,6 +7,7 @@ import time
 import pytest
 
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_billing
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.quiet
 UNITS, BURST_CU, BURST_SECONDS = 20, 60, 30
 # It may save 1200 CU seconds, and bursts once it has a tenth of that.
 SAVED_CU_S = 400
+# Of a pCPU of half the speed: its units.
+CAP_CU_ON_SLOW = 2 * UNITS
 SECONDS = 6
+# A server that uses nothing is billed that seldom, at the latest.
+BILL_S = 32
 LIMIT_S = 90
 # A guest can be given less only by others on this machine.
 LEAST = 0.7
@@ -36,7 +41,7 @@ def serve(guest_on, lab):
 @pytest.fixture
 def saver(serve):
     """A busy server that bursts."""
-    return serve(vqos_burst_cu=str(BURST_CU),
+    return serve(vqos_dd_billing='account', vqos_burst_cu=str(BURST_CU),
                  vqos_burst_seconds=str(BURST_SECONDS))
 
 
@@ -112,6 +117,28 @@ def test_a_full_host_has_no_room(lab, saver, serve, agent_of, client):
         'the host has no room')
     for one in others:
         assert LEAST * 40 < used_cu(one) < MOST * 40
+
+
+def test_a_balance_moves_with_its_server(lab, saver, agent_of, client):
+    for host in lab.hosts:
+        agent_of(host)
+    saver.domain().suspend()
+    wait_saved(client, saver)
+    before, began_s = saved_cu_s(client, saver), time.monotonic()
+    saver.domain().resume()
+    saver.migrate(lab.slow)
+    test_billing.wait_billed(client, lab.slow, saver, inherited=True)
+    assert test_billing.account(lab.fast, saver).handed_to == 'slow'
+    saver.host = lab.slow
+    # Since it is busy, it has gained none but what was not billed yet.
+    there, passed_s = saved_cu_s(client, saver), time.monotonic() - began_s
+    print(f'{before} CU s, and {there} after {passed_s:.1f} s')
+    assert max(1, before - (BURST_CU - UNITS) * passed_s) <= there
+    assert there <= before + UNITS * BILL_S
+    process.wait_until(lambda: cap_cu(saver) > CAP_CU_ON_SLOW, LIMIT_S,
+                       'a burst')
+    wait_cap(saver, CAP_CU_ON_SLOW)
+    assert saved_cu_s(client, saver) < before
 
 
 def test_a_killed_agent_loses_no_balance(lab, saver, agent_of, client):
