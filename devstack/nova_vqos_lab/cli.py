@@ -187,6 +187,9 @@ def _parser() -> argparse.ArgumentParser:
                      default=earlier.REVISION,
                      help='of the earlier one, in this checkout '
                      '(default: %(default)s)')
+    one.add_argument('--back', action='store_true',
+                     help='then go back to the earlier one, in the opposite '
+                     'order')
     one.set_defaults(function=_upgrade)
     one = commands.add_parser(
         'watcher', help='make the parts of the cloud that are missing, start '
@@ -371,7 +374,7 @@ def _upgrade(options: argparse.Namespace, _rest: list[str]) -> int:
     with cloud.only_one():
         lab = cloud.Lab()
         lab.down()
-        done = upgrade.run(lab, options.revision)
+        done = upgrade.run(lab, options.revision, is_return=options.back)
     process.say(done.table())
     return 0 if done.is_right else 1
 

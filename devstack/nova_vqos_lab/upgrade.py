@@ -2,10 +2,11 @@
 """An upgrade of nova_vqos on the lab's cloud, while its servers run.
 
 It is done as doc/source/admin/install.rst has it: the controller first, then
-host by host. Between these steps both versions are in use.
+host by host. Between these steps both versions are in use. The way back is
+the same in the opposite order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import json
 import os
@@ -30,6 +31,9 @@ from nova_vqos_lab import watch
 #: Of servers, their flavor and their image.
 NAME = 'upgrade'
 CU = 20
+# Of a server whose flavor the earlier version may not know.
+_LATER = f'{NAME}-later'
+_LATER_SPECS = {policy.BURST_KEY: str(2 * CU), policy.BURST_SECONDS_KEY: '60'}
 _RIGHT_LIMIT_S = 30
 _INTERVAL_S = 0.5
 
@@ -63,11 +67,13 @@ class Upgraded(ty.NamedTuple):
         return '\n'.join(lines)
 
 
-def run(lab: clouds.Lab, revision: str) -> Upgraded:
+def run(lab: clouds.Lab, revision: str, *, is_return: bool = False
+        ) -> Upgraded:
     """Make a cloud with an earlier nova_vqos, and upgrade it.
 
     :param lab: that is not up
     :param revision: of the earlier one, as Git names it
+    :param is_return: whether to go back to it in the end
     :raises process.LabError: when a step fails
     """
     with tempfile.TemporaryDirectory() as extracted:
@@ -82,7 +88,12 @@ def run(lab: clouds.Lab, revision: str) -> Upgraded:
         lab.profiles.calibrate(profiles.FEWER_BENCHMARKS)
         lab.deploy()
     with lab.cloud() as cloud:
-        return _Upgrade(lab, cloud, tree).run()
+        upgrade = _Upgrade(lab, cloud, tree)
+        upgrade.run()
+        if is_return:
+            with _code_of(tree):
+                upgrade.go_back()
+        return Upgraded(tuple(upgrade.steps))
 
 
 @contextlib.contextmanager
@@ -114,25 +125,26 @@ class _Upgrade:
         self._cloud = cloud
         self._tree = tree
         self._checks = soak_checks.Checks(lab, cloud)
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
         self._image = ''
+        self._servers: list[client.Server] = []
 
-    def run(self) -> Upgraded:
-        """:returns: what was done"""
-        self._cloud.make_flavor(NAME, {policy.UNITS_KEY: str(CU),
-                                       policy.DD_BILLING_KEY: 'account'})
+    def run(self) -> None:
+        """Do it, with servers that are all on host slow in the end."""
+        self._make_flavor(NAME, {})
         self._image = self._cloud.make_image(
             NAME, guest.find_kernel(), clouds.initramfs(),
             # It computes all the time.
             guest.command_line())
         on_fast, on_slow = servers = [
-            self._boot('fast', 'one'), self._boot('slow', 'two')]
+            self._boot('fast', f'{NAME}-one'),
+            self._boot('slow', f'{NAME}-two')]
         self._end('a server is booted on each host, by the earlier version', [
             f'{name} has new code' for name, is_earlier in self._programs()
             if not is_earlier])
         self._step('nova-api and nova-scheduler are upgraded',
-                   self._upgrade_controller, servers)
-        new = self._boot('slow', 'three')
+                   self._restart_controller, servers)
+        new = self._boot('slow', f'{NAME}-three')
         self._end('a server is booted on a host of the earlier version', [])
         self._step('host slow is upgraded',
                    lambda: self._lab.upgrade_host('slow'), [on_slow, new])
@@ -142,12 +154,58 @@ class _Upgrade:
                    lambda: self._lab.upgrade_host('fast'), [on_slow])
         self._migrate(on_slow, 'slow', 'between hosts of the new version')
         self._look_from_outside()
-        return Upgraded(tuple(self._steps))
+        self._servers = [on_fast, on_slow]
 
-    def _boot(self, host: str, name: str) -> client.Server:
-        with process.stage(f'booting {NAME}-{name} on {host}'):
-            server = self._cloud.boot(f'{NAME}-{name}', NAME, self._image,
-                                      host)
+    def go_back(self) -> None:
+        """Go back to the earlier version, whose code programs get now."""
+        moved, on_slow = self._servers
+        self._make_flavor(_LATER, _LATER_SPECS)
+        later = self._boot('fast', _LATER, _LATER)
+        self._migrate(moved, 'fast', 'before the way back')
+        self._step('host fast goes back',
+                   lambda: self._lab.upgrade_host('fast'), [moved, later])
+        self._migrate(moved, 'slow', 'from a host that went back')
+        self._migrate(on_slow, 'fast', 'to a host that went back')
+        self._step('host slow goes back',
+                   lambda: self._lab.upgrade_host('slow'), [moved])
+        self._step('nova-api and nova-scheduler go back',
+                   self._restart_controller, [moved, on_slow, later])
+        self._migrate(moved, 'fast', 'between hosts that went back')
+        self._look_at_later(later)
+        self._look_from_outside(is_earlier=True)
+
+    def _look_at_later(self, later: client.Server) -> None:
+        """What the earlier version does not know stays as it is."""
+        name = 'a server with bursts is not migrated'
+        problems = []
+        with process.stage(name):
+            try:
+                later.migrate('slow')
+            except client.CloudError as error:
+                process.say(f'   {error}')
+            else:
+                problems.append(f'{later.name} migrated')
+        self._end(name, problems)
+        self._step('it is rebooted hard', lambda: self._reboot(later), [later])
+
+    @staticmethod
+    def _reboot(server: client.Server) -> None:
+        answer = server.cloud.compute(
+            'POST', f'/servers/{server.uuid}/action',
+            {'reboot': {'type': 'HARD'}})
+        if answer.status != 202:
+            raise process.LabError(f'{server.name}: {answer.message}')
+        server.wait_idle()
+
+    def _make_flavor(self, name: str, more: Mapping[str, str]) -> None:
+        self._cloud.make_flavor(name, {
+            policy.UNITS_KEY: str(CU), policy.DD_BILLING_KEY: 'account',
+            **more})
+
+    def _boot(self, host: str, name: str, flavor: str = NAME
+              ) -> client.Server:
+        with process.stage(f'booting {name} on {host}'):
+            server = self._cloud.boot(name, flavor, self._image, host)
             server.wait_active()
         return server
 
@@ -184,20 +242,24 @@ class _Upgrade:
         """Look whether all holds now, or soon."""
         violations = soak_checks.wait_right(self._checks.after_step,
                                             _RIGHT_LIMIT_S)
-        self._steps.append(Step(name, (*problems, *(
+        self.steps.append(Step(name, (*problems, *(
             f'{one.kind}: {one.text}' for one in violations))))
 
-    def _upgrade_controller(self) -> None:
+    def _restart_controller(self) -> None:
         _restart_api(self._lab)
         self._lab.restart_scheduler('refuse')
 
-    def _look_from_outside(self) -> None:
-        """Ask all agents, and compare them with Nova and Placement."""
+    def _look_from_outside(self, *, is_earlier: bool = False) -> None:
+        """Ask all agents, and compare them with Nova and Placement.
+
+        :param is_earlier: whether programs have the earlier code
+        """
         hosts = process.wait_until(
             self._hosts, _RIGHT_LIMIT_S, 'an answer of all agents',
             interval_s=_INTERVAL_S)
-        problems = [f'{name} has earlier code' for name, is_earlier
-                    in self._programs() if is_earlier]
+        problems = [f'{name} has {"new" if is_earlier else "earlier"} code'
+                    for name, found in self._programs()
+                    if found != is_earlier]
         problems += [f'{one["host"]} has {one["wrong"]} wrong caps'
                      for one in hosts if one['wrong']]
         problems += [f'{one["kind"]}: {one["advice"]}'
