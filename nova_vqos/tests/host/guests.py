@@ -359,10 +359,18 @@ def connect(host):
 def destroy_all(host):
     """End all guests of a host."""
     connection = connect(host)
-    for domain in connection.listAllDomains():
-        if domain.isPersistent():
-            domain.undefine()
-        if domain.isActive():
-            domain.destroy()
+    found = connection.listAllDomains()
+    for domain in found:
+        try:
+            if domain.isPersistent():
+                domain.undefine()
+            if domain.isActive():
+                domain.destroy()
+        except libvirt.libvirtError as error:
+            # It has just ended by itself.
+            if error.get_error_code() not in (
+                    libvirt.VIR_ERR_NO_DOMAIN,
+                    libvirt.VIR_ERR_OPERATION_INVALID):
+                raise
     process.wait_until(lambda: not connection.listAllDomains(), LIMIT_S,
-                       'the end of all guests')
+                       f'the end of {[domain.name() for domain in found]}')
