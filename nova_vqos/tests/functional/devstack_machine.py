@@ -94,7 +94,7 @@ class Machine:
         document.store(test_document.make_profile(),
                        str(root / 'harness/profile.yaml'))
 
-    def devstack(self, mode, fails=False, **settings):
+    def devstack(self, *mode, fails=False, **settings):
         """Run a mode of run.sh.
 
         :returns: what it wrote to standard error
@@ -103,7 +103,7 @@ class Machine:
                        if not name.startswith(('NOVA', 'PYTHON', 'OS_'))}
         given = self.settings | settings
         done = subprocess.run(
-            [str(RUN), mode], cwd='/', capture_output=True, text=True,
+            [str(RUN), *mode], cwd='/', capture_output=True, text=True,
             env=environment | {name: str(value)
                                for name, value in given.items()},
             timeout=TIMEOUT_S, check=False)

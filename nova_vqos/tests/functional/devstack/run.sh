@@ -8,6 +8,8 @@
 # phases   the phases of stack.sh, on the files that it left
 # unstack  unstack.sh
 # clean    clean.sh, but that it leaves the files of Nova, for a look at them
+# grenade  SCRIPT ARGUMENT...: a script of devstack/upgrade, as grenade does;
+#          settings: prints UPGRADE_PROJECTS after it, to standard error
 #
 # From the environment: ROOT, CHECKOUT, PROGRAMS (where the real ones of
 # nova_vqos are), ENABLED_SERVICES, and settings of local.conf. With
@@ -17,38 +19,8 @@
 # As stack.sh, and nounset, which it has where it is asked for.
 set -o errexit -o nounset
 
-HARNESS_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export RECORD=$ROOT/harness/record ROOT
-LOGS=$ROOT/harness
-# shellcheck source=nova_vqos/tests/functional/devstack/functions.sh
-source "$HARNESS_DIR/functions.sh"
-
-# What devstack's own files set. local.conf came before.
-DISABLED_SERVICES=${DISABLED_SERVICES:-}
-DEST=$ROOT/opt/stack
-STACK_USER=$(id -un)
-NOVA_DIR=$DEST/nova
-NOVA_BIN_DIR=$ROOT/usr/local/bin
-NOVA_CONF=$ROOT/etc/nova/nova.conf
-NOVA_CPU_CONF=$ROOT/etc/nova/nova-cpu.conf
-NOVA_STATE_PATH=$ROOT/data/nova
-PLACEMENT_CONF=$ROOT/etc/placement/placement.conf
-VIRT_DRIVER=${VIRT_DRIVER:-libvirt}
-LIBVIRT_TYPE=${LIBVIRT_TYPE:-kvm}
-LIBVIRT_DAEMON=libvirtd
-SYSTEMD_DIR=$ROOT/etc/systemd/system
-TEMPEST_CONFIG=$DEST/tempest/etc/tempest.conf
-PROVIDER=${PROVIDER:-host.example.org}
-REPORTED_PROFILE=$ROOT/etc/nova-vqos/profile.yaml
-
-# Ours, below ROOT: the defaults are tested by their text.
-NOVA_VQOS_CONF_DIR=$ROOT/etc/nova-vqos
-NOVA_VQOS_RUN_DIR=$ROOT/run/nova-vqos
-NOVA_VQOS_STATE_DIR=$ROOT/var/lib/nova-vqos
-NOVA_VQOS_CACHE_DIR=$ROOT/var/cache/nova-vqos
-NOVA_VQOS_HOOKS_DIR=$ROOT/etc/libvirt/hooks
-# libvirt's own test driver: the agent runs for real, on no guests.
-NOVA_VQOS_LIBVIRT_URI=test:///default
+# shellcheck source=nova_vqos/tests/functional/devstack/stackrc.sh
+source "$(dirname "${BASH_SOURCE[0]}")/stackrc.sh"
 # shellcheck source=devstack/settings
 source "$CHECKOUT/devstack/settings"
 
@@ -155,8 +127,35 @@ function prepare {
     fi
 }
 
+# grenade SCRIPT ARGUMENT...: with the directories that it has for scripts.
+function grenade {
+    local file top=$LOGS/grenade script=$1
+    shift
+    mkdir -p "$top/lib"
+    for file in grenaderc stackrc openrc lib/{apache,nova,rpc_backend,tls}; do
+        : >"$top/$file"
+    done
+    echo "source '$HARNESS_DIR/grenade.sh'" >"$top/functions"
+    # Both trees of devstack are the same.
+    export GRENADE_DIR=$top BASE_DEVSTACK_DIR=$top TARGET_DEVSTACK_DIR=$top
+    export TOP_DIR=$top BASE_DEVSTACK_BRANCH=base TARGET_DEVSTACK_BRANCH=master
+    if [[ $script == settings ]]; then
+        # shellcheck source=nova_vqos/tests/functional/devstack/grenade.sh
+        source "$top/functions"
+        # shellcheck source=devstack/upgrade/settings
+        source "$CHECKOUT/devstack/upgrade/settings"
+        echo "UPGRADE_PROJECTS:$UPGRADE_PROJECTS" >&2
+    else
+        "$CHECKOUT/devstack/upgrade/$script" "$@"
+    fi
+}
+
 case "$1" in
     prepare) prepare ;;
+    grenade)
+        shift
+        grenade "$@"
+        ;;
     stack) stack yes ;;
     phases) stack no ;;
     unstack) plugin unstack ;;
