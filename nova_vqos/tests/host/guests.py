@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small real guests, and what they are given, seen from the machine."""
 
+import contextlib
 import ctypes
 import os
 import re
@@ -359,18 +360,15 @@ def connect(host):
 def destroy_all(host):
     """End all guests of a host."""
     connection = connect(host)
-    found = connection.listAllDomains()
-    for domain in found:
-        try:
-            if domain.isPersistent():
-                domain.undefine()
-            if domain.isActive():
-                domain.destroy()
-        except libvirt.libvirtError as error:
-            # It has just ended by itself.
-            if error.get_error_code() not in (
-                    libvirt.VIR_ERR_NO_DOMAIN,
-                    libvirt.VIR_ERR_OPERATION_INVALID):
-                raise
-    process.wait_until(lambda: not connection.listAllDomains(), LIMIT_S,
-                       f'the end of {[domain.name() for domain in found]}')
+
+    def are_gone():
+        found = connection.listAllDomains()
+        for domain in found:
+            # One may have ended by itself, or libvirt is about to see that.
+            with contextlib.suppress(libvirt.libvirtError):
+                if domain.isPersistent():
+                    domain.undefine()
+                if domain.isActive():
+                    domain.destroy()
+        return not found
+    process.wait_until(are_gone, LIMIT_S, 'the end of all guests')
