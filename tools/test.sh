@@ -50,7 +50,8 @@ for changes of what Nova sees of nova_vqos:
   versions    package, with all functional tests, in each Nova's modes
   upstream    Nova's own functional tests of its libvirt driver, and tempest's
               own compute tests on the lab's cloud (root): with stock Nova and
-              with nova_vqos, side by side; logs go to build/upstream
+              with nova_vqos, side by side; logs go to build/upstream. Then the
+              phases of our plugin of grenade, on that cloud
   rating      a real CloudKitty and a real Ceilometer, each in an environment of
               its own below build/rating, get what the agents bill (root)
   watcher     a real Watcher beside a real Nova and Placement in one process:
@@ -202,6 +203,7 @@ run_upstream() {
         --output "$results" || status=$?
     if may_run_cloud upstream; then
         lab upstream --output "$results" || status=$?
+        run_pytest cloud -m long || status=$?
     fi
     return "$status"
 }
@@ -283,7 +285,7 @@ run_host-long() {
 
 run_cloud() {
     if may_run_cloud cloud; then
-        run_pytest cloud "$@"
+        run_pytest cloud -m 'not long' "$@"
     fi
 }
 

@@ -16,6 +16,11 @@ from nova_vqos_lab import requirements  # noqa: E402
 from nova_vqos_lab import story  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        'markers', 'long: what level upstream runs, and level cloud does not')
+
+
 @pytest.fixture(scope='session')
 def lab():
     """The lab, not up yet; removed with every trace in the end."""

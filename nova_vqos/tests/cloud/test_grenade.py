@@ -18,6 +18,8 @@ from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import node
 from nova_vqos_lab import process
 
+pytestmark = pytest.mark.long
+
 NAME = 'grenade'
 HOST = 'slow'
 LIMIT_S = 180

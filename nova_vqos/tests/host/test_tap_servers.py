@@ -20,7 +20,8 @@ LIMIT_S = 400
 pytestmark = [pytest.mark.timeout(LIMIT_S + 60), pytest.mark.quiet]
 
 
-@pytest.fixture(scope='module', params=['bridge', 'routed'])
+@pytest.fixture(scope='module', params=[
+    'bridge', pytest.param('routed', marks=pytest.mark.long)])
 def ratios(request):
     """:returns: of the bills to what packets took, in each round, by way"""
     done = subprocess.run(
