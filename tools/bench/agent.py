@@ -95,7 +95,7 @@ def main() -> int:
     if options.accounted and options.billed:
         parser.error('--accounted does not go with --billed')
     lab_host.prepare()
-    with lab_host.started(io.document(
+    with lab_host.started(io=io.document(
             make_profiles.make_io()) if options.accounted else None) as bench:
         bench.start_bus()
         report = measure(bench, options)

@@ -51,7 +51,7 @@ def main() -> int:
     options = parse()
     lab_host.prepare()
     report: Row = {'guests': 0, 'busy': options.busy}
-    with lab_host.started(io.document(
+    with lab_host.started(io=io.document(
             make_profiles.make_io())) as bench:
         guests = rom_guests.start(
             bench, options.guests, rom_guests.Kind(vcpus=options.vcpus),

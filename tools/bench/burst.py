@@ -1,202 +1,143 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-
 """What a burst does for the latency of a server that is seldom busy.
 
-Requests of 2 ms of CPU time arrive at random (Poisson, an open loop: whether
-or not the last one is served) at a process that is pinned to one pCPU, in a
-cgroup of its own below ours. Its quota is what the agent sets: that of its
-units, that of vqos:burst_cu while it has savings, and none, in the order
-A B C C B A. Prints the 99th percentile of each, the ratios to the one without
-a quota with a 90 % interval (bootstrap over rounds), and what the server saved
-while it burst, by the arithmetic of the agent. Root is needed.
+A real QEMU guest serves requests of 2 ms of CPU time, which arrive at random
+(Poisson, an open loop: whether or not the last one is served), for 20 % of a
+pCPU in the mean. A real agent sets its quota: that of its units, that of
+vqos:burst_cu, which its savings pay for, and none (vqos:cap=floor). One guest
+runs at a time, in the order A B C, then C B A. Prints the 99th percentile of
+each, and its ratio to that without a quota with a 90 % interval (bootstrap
+over blocks).
 
-A ratio says something of a host with room only: where others use the pCPU,
-they delay all three.
+Says something of an idle machine only: where others use the pCPU, they delay
+all three.
 """
 
-import argparse
-from collections.abc import Iterator
-import contextlib
-from fractions import Fraction
-import multiprocessing
-import multiprocessing.connection
-import os
-import pathlib
+from collections.abc import Mapping
 import random
 import statistics
-import sys
 import time
+import typing as ty
 
-from nova_vqos import units
-from nova_vqos.billing import account
-from nova_vqos.billing import savings
+import lab_host
+import latency_guest
 
-REQUEST_NS = 2_000_000
-PCPU_CU = 100
-PERIOD_US = units.DEFAULT_PERIOD_US
-TICK_US = 4000
-ORDER = ('units', 'burst', 'none', 'none', 'burst', 'units')
-LIMIT = 'none'
+from nova_vqos import policy
+from nova_vqos_lab import process
 
+_LIMIT_S = 120
+# Until requests that arrived before its quota was right are served.
+_SETTLE_S = 3.0
+_BLOCK_S = 5.0
+# Until the guest has saved a tenth of its bound, it bursts after some seconds.
+_BURST_SECONDS = 20
+_PCPU_CU = 100
+_UNLIMITED = 'none'
 
-class Cgroup:
-    """A cgroup below ours, v1 or v2."""
-
-    def __init__(self) -> None:
-        own = dict(line.split(':', 2)[1:] for line in pathlib.Path(
-            '/proc/self/cgroup').read_text().splitlines())
-        root = pathlib.Path('/sys/fs/cgroup')
-        self._unified = (root / 'cgroup.controllers').exists()
-        below = next((path for names, path in own.items()
-                      if 'cpu' in names.split(',')), own.get('', '/'))
-        self._path = ((root if self._unified else root / 'cpu')
-                      / below.lstrip('/') / f'vqos-bench-{os.getpid()}')
-
-    def __enter__(self) -> 'Cgroup':
-        self._path.mkdir()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._path.rmdir()
-
-    def enter(self) -> None:
-        """Move the calling process into it."""
-        (self._path / 'cgroup.procs').write_text('0')
-
-    def limit(self, cap: units.CpuCap | None) -> None:
-        quota, period_us = ('max', PERIOD_US) if cap is None else cap
-        if self._unified:
-            (self._path / 'cpu.max').write_text(f'{quota} {period_us}')
-            return
-        (self._path / 'cpu.cfs_period_us').write_text(str(period_us))
-        (self._path / 'cpu.cfs_quota_us').write_text(
-            '-1' if cap is None else str(quota))
+#: Milliseconds of each request, by blocks.
+Blocks: ty.TypeAlias = list[list[float]]
 
 
-def serve(cgroup: Cgroup, pcpu: int,
-          pipe: multiprocessing.connection.Connection) -> None:
-    """Serve requests, in a process of its own, until there is no order."""
-    cgroup.enter()
-    os.sched_setaffinity(0, {pcpu})
-    while order := pipe.recv():
-        pipe.send(serve_for(*order))
+class Arm(ty.NamedTuple):
+    """One of the things that are compared.
 
-
-def serve_for(seconds: float, load: float, seed: int
-              ) -> tuple[list[float], float, float]:
+    :ivar specs: of the flavor, beside its units
+    :ivar cu: that its quota is; None: it has no quota
     """
-    :param load: part of the pCPU
-    :returns: how long each request took in ms, how long all of it did in
-        seconds, and the CPU seconds
-    """
-    chance = random.Random(seed)
-    found = []
-    began_ns, began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
-    arrival_ns = float(began_ns)
-    while True:
-        arrival_ns += chance.expovariate(load / REQUEST_NS)
-        if arrival_ns > began_ns + seconds * 1e9:
-            break
-        while (left_ns := arrival_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
-        end_ns = time.thread_time_ns() + REQUEST_NS
-        while time.thread_time_ns() < end_ns:
-            pass
-        found.append((time.monotonic_ns() - arrival_ns) / 1e6)
-    return (found, (time.monotonic_ns() - began_ns) / 1e9,
-            (time.process_time_ns() - began_cpu_ns) / 1e9)
+
+    specs: Mapping[str, str]
+    cu: int | None
 
 
-@contextlib.contextmanager
-def server(cgroup: Cgroup, pcpu: int
-           ) -> Iterator[multiprocessing.connection.Connection]:
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=serve,
-                                      args=(cgroup, pcpu, theirs))
-    process.start()
+def arms(units: int, burst_cu: int) -> dict[str, Arm]:
+    return {
+        'units': Arm({}, units),
+        'burst': Arm({policy.BURST_KEY: str(burst_cu),
+                      policy.BURST_SECONDS_KEY: str(_BURST_SECONDS)},
+                     burst_cu),
+        _UNLIMITED: Arm({policy.CAP_KEY: 'floor'}, None)}
+
+
+def quota_cu(bench: lab_host.BenchHost, domain: str) -> float | None:
+    cap = bench.host.vcpu_cap(domain)
+    if cap is None or cap[0] <= 0:
+        return None
+    return _PCPU_CU * cap[0] / cap[1]
+
+
+def measure(bench: lab_host.BenchHost, name: str, arm: Arm, units: int,
+            blocks: int) -> Blocks:
+    """Start a guest, and time its requests once its quota is right."""
+    assert bench.agent is not None
+    served = latency_guest.LatencyGuest(
+        bench, name, units, arm.specs, latency_guest.SERVES_AT_RANDOM)
     try:
-        yield ours
+        process.wait_until(served.done, _LIMIT_S, 'the first request')
+        process.wait_until(
+            lambda: quota_cu(bench, name) == arm.cu, _LIMIT_S,
+            f'a quota of {arm.cu or "no"} CU', log=bench.agent.log)
+        time.sleep(_SETTLE_S)
+        found = []
+        for _ in range(blocks):
+            first = served.done()
+            # The length of the measurement.
+            time.sleep(_BLOCK_S)
+            found.append(served.since_ms(first))
+        if quota_cu(bench, name) != arm.cu:
+            raise process.LabError(f'{name}: its quota changed meanwhile')
+        return found
     finally:
-        ours.send(None)
-        process.join()
+        served.domain.destroy()
 
 
-def cap_of(cu: int) -> units.CpuCap:
-    return units.cap_of_share(Fraction(cu, PCPU_CU), tick_us=TICK_US,
-                              period_us=PERIOD_US)
+def p99_ms(blocks: Blocks) -> float:
+    return statistics.quantiles(
+        [took for block in blocks for took in block], n=100)[98]
 
 
-def p99(samples: list[float]) -> float:
-    return statistics.quantiles(samples, n=100)[98]
-
-
-def ratio(rounds: list[dict[str, list[float]]], name: str) -> float:
-    """Of all requests of some rounds together."""
-    above, below = ([one for each in rounds for one in each[which]]
-                    for which in (name, LIMIT))
-    return p99(above) / p99(below)
-
-
-def interval(rounds: list[dict[str, list[float]]],
-             name: str) -> tuple[float, float]:
+def interval(above: Blocks, below: Blocks) -> tuple[float, float]:
+    """Of the ratio of their 99th percentiles."""
     chance = random.Random(1)
-    found = sorted(ratio(chance.choices(rounds, k=len(rounds)), name)
-                   for _ in range(500))
+    found = sorted(
+        p99_ms(chance.choices(above, k=len(above)))
+        / p99_ms(chance.choices(below, k=len(below))) for _ in range(500))
     return found[25], found[-26]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = lab_host.argparse.ArgumentParser(
+        description=__doc__.split('\n', 1)[0])
     parser.add_argument('--units', type=int, default=30)
     parser.add_argument('--burst-cu', type=int, default=90)
-    parser.add_argument('--burst-seconds', type=int, default=60)
-    parser.add_argument('--load', type=float, default=0.2,
-                        help='part of the pCPU (default: 0.2)')
-    parser.add_argument('--seconds', type=float, default=10.0,
-                        help='length of each part of a round (default: 10)')
-    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('--blocks', type=int, default=4,
+                        help=f'of {_BLOCK_S:g} s, of each arm in each round '
+                        '(default: %(default)s)')
+    parser.add_argument('--rounds', type=int, default=3)
     options = parser.parse_args()
-    caps = {'units': cap_of(options.units), 'burst': cap_of(options.burst_cu),
-            LIMIT: None}
-    terms = savings.Terms(options.units, options.burst_cu,
-                          options.burst_seconds)
-    # Of a server that was idle as long as it takes to burst.
-    saved_cu_us = terms.most_cu_us // 10
-    pcpu = max(os.sched_getaffinity(0))
-    rounds: list[dict[str, list[float]]] = []
-    with Cgroup() as cgroup, server(cgroup, pcpu) as pipe:
+    lab_host.prepare()
+    compared = arms(options.units, options.burst_cu)
+    found: dict[str, Blocks] = {name: [] for name in compared}
+    with lab_host.started() as bench:
+        latency_guest.install(bench)
+        bench.start_agent()
         for number in range(options.rounds):
-            print(f'round {number + 1}', file=sys.stderr)
-            found: dict[str, list[float]] = {name: [] for name in caps}
-            for part, name in enumerate(ORDER):
-                cgroup.limit(caps[name])
-                # The same arrivals for all three.
-                pipe.send((options.seconds, options.load,
-                           2 * number + (part >= len(caps))))
-                samples, took_s, used_s = pipe.recv()
-                found[name] += samples
-                if name == 'burst':
-                    saved_cu_us = min(
-                        terms.most_cu_us, saved_cu_us + terms.gained_cu_us(
-                            took_s, account.to_cu_us(round(used_s * 1e9),
-                                                     1.0)))
-                    if saved_cu_us <= 0:
-                        sys.exit('it spent all that it had: lower the load')
-            rounds.append(found)
-    print(f'{options.load:.0%} load, {options.units} CU, bursts at '
-          f'{options.burst_cu} CU, {options.rounds} rounds')
+            for name in [*compared][::-1 if number % 2 else 1]:
+                lab_host.say(f'round {number + 1} of {options.rounds}: {name}')
+                found[name] += measure(bench, name, compared[name],
+                                       options.units, options.blocks)
+        bench.stop_agent()
+    print(f'{options.units} CU, bursts at {options.burst_cu} CU, requests of '
+          f'{latency_guest.REQUEST_MS:g} ms, one in '
+          f'{latency_guest.REQUEST_INTERVAL_MS:g} ms')
     print('quota    requests  median ms   p99 ms   p99 / none')
-    for name in caps:
-        samples = [one for each in rounds for one in each[name]]
-        low, high = interval(rounds, name)
-        print(f'{name:8} {len(samples):8} {statistics.median(samples):10.2f} '
-              f'{p99(samples):8.2f} {ratio(rounds, name):6.2f} '
+    for name, blocks in found.items():
+        took_ms = [took for block in blocks for took in block]
+        low, high = interval(blocks, found[_UNLIMITED])
+        print(f'{name:8} {len(took_ms):8} {statistics.median(took_ms):10.2f} '
+              f'{p99_ms(blocks):8.2f} '
+              f'{p99_ms(blocks) / p99_ms(found[_UNLIMITED]):6.2f} '
               f'({low:.2f} to {high:.2f})')
-    print(f'saved in the end: {account.cu_s(saved_cu_us):.0f} of '
-          f'{account.cu_s(terms.most_cu_us):.0f} CU seconds')
 
 
 if __name__ == '__main__':

@@ -174,9 +174,14 @@ def _entry_points(checkout: pathlib.Path) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def started(io: Mapping[str, ty.Any] | None = None) -> Iterator[BenchHost]:
-    """A host with all pCPUs of the machine, removed afterwards."""
-    bench = BenchHost(os.sched_getaffinity(0))
+def started(pcpus: set[int] | None = None, *,
+            io: Mapping[str, ty.Any] | None = None) -> Iterator[BenchHost]:
+    """A host, removed afterwards.
+
+    :param pcpus: None: all of the machine
+    :param io: see :meth:`BenchHost.start`
+    """
+    bench = BenchHost(pcpus or os.sched_getaffinity(0))
     try:
         bench.start(io)
         yield bench

@@ -5,6 +5,9 @@
 //   latency serve ADDRESS KHZ INTERVAL_US WORK_US
 //       requests that arrive at a fixed rate whether or not it keeps up (an
 //       open loop); each takes so much work
+//   latency serve-at-random ADDRESS KHZ INTERVAL_US WORK_US
+//       the same, but they arrive at random, with that interval in the mean
+//       (Poisson)
 //   latency read ADDRESS KHZ INTERVAL_US DEVICE
 //       reads of 4 KiB past the page cache, with a pause after each
 //
@@ -17,6 +20,8 @@
 #define _GNU_SOURCE
 #include <err.h>
 #include <fcntl.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +30,10 @@
 #include <x86intrin.h>
 
 // As in latency_guest.py.
-enum { MOST = 4096, BLOCK = 4096, BLOCKS = 2048 };
+enum { MOST = 4096, BLOCK = 4096, BLOCKS = 2048, MAGIC = 0x76716f73 };
 
 static volatile struct {
+    uint32_t magic;
     uint32_t count;
     uint32_t samples_us[MOST];
 } *results;
@@ -59,7 +65,12 @@ static void turn(long turns)
         ;
 }
 
-static void serve(int64_t interval_us, int64_t work_us)
+static int64_t next_us(int64_t interval_us, bool at_random)
+{
+    return at_random ? -interval_us * log(1 - drand48()) : interval_us;
+}
+
+static void serve(int64_t interval_us, int64_t work_us, bool at_random)
 {
     const long chunk = 50000;
     int64_t fastest_us = INT64_MAX;
@@ -74,7 +85,8 @@ static void serve(int64_t interval_us, int64_t work_us)
             fastest_us = now_us() - began_us;
     }
     turns = chunk * work_us / fastest_us;
-    for (int64_t arrival_us = now_us();; arrival_us += interval_us) {
+    for (int64_t arrival_us = now_us();;
+         arrival_us += next_us(interval_us, at_random)) {
         sleep_until(arrival_us);
         turn(turns);
         keep(arrival_us);
@@ -105,8 +117,8 @@ int main(int argc, char **argv)
     int memory;
 
     if (argc != 6)
-        errx(2, "usage: latency serve|read ADDRESS KHZ INTERVAL_US "
-             "WORK_US|DEVICE");
+        errx(2, "usage: latency serve|serve-at-random|read ADDRESS KHZ "
+             "INTERVAL_US WORK_US|DEVICE");
     tsc_khz = atoll(argv[3]);
     memory = open("/dev/mem", O_RDWR);
     if (memory < 0)
@@ -116,7 +128,8 @@ int main(int argc, char **argv)
     if (results == MAP_FAILED)
         err(1, "/dev/mem");
     results->count = 0;
-    if (!strcmp(argv[1], "serve"))
-        serve(atoll(argv[4]), atoll(argv[5]));
+    results->magic = MAGIC;
+    if (strcmp(argv[1], "read"))
+        serve(atoll(argv[4]), atoll(argv[5]), strcmp(argv[1], "serve"));
     read_disk(atoll(argv[4]), argv[5]);
 }

@@ -25,14 +25,16 @@ REQUEST_INTERVAL_MS = 10.0
 READ_PAUSE_MS = 4.0
 #: Arguments of the program for what a guest is to do.
 SERVES: ty.Final = ('serve', REQUEST_INTERVAL_MS, f'{REQUEST_MS * 1000:.0f}')
+SERVES_AT_RANDOM: ty.Final = ('serve-at-random', *SERVES[1:])
 READS: ty.Final = ('read', READ_PAUSE_MS, '/dev/vda')
 
 _SOURCE = pathlib.Path(__file__).with_name('latency.c')
 _MEMORY_MIB = 96
 # Left alone by the guest's kernel.
 _RESULTS_AT, _RESULTS_BYTES = 64 * 1024 * 1024, 64 * 1024
-# As latency.c has it.
+# As latency.c has it. What boots the guest leaves other words there.
 _MOST_SAMPLES = 4096
+_MAGIC = 0x76716f73
 _DISK_BYTES = 8 * 1024 * 1024
 _PERIOD_US = 200_000
 _DIRECTORY = '/var/lib/libvirt/bench'
@@ -84,8 +86,8 @@ def install(bench: lab_host.BenchHost) -> None:
     directory = bench.host.path(_DIRECTORY.lstrip('/'))
     os.makedirs(directory, exist_ok=True)
     program = os.path.join(lab_host.DIRECTORY, 'latency')
-    subprocess.run(['gcc', '-O2', '-static', '-o', program, str(_SOURCE)],
-                   check=True)
+    subprocess.run(['gcc', '-O2', '-static', '-o', program, str(_SOURCE),
+                    '-lm'], check=True)
     _, modules = guest.find_kernel_with_modules()
     guest.build_initramfs(
         os.path.join(directory, 'latency.initrd'), tools=(), init=_INIT,
@@ -106,7 +108,7 @@ class LatencyGuest:
                  specs: Mapping[str, str],
                  does: tuple[str, float, str]) -> None:
         """:param specs: of its flavor, beside its units
-        :param does: SERVES or READS
+        :param does: SERVES, SERVES_AT_RANDOM or READS
         """
         directory = bench.host.path(_DIRECTORY.lstrip('/'))
         # Written, so that it is not a hole that is read.
@@ -127,8 +129,8 @@ class LatencyGuest:
 
     def done(self) -> int:
         """How many requests or reads it has done since its start."""
-        (count,) = struct.unpack('<I', self._peek(0, 4))
-        return int(count)
+        magic, count = struct.unpack('<II', self._peek(0, 8))
+        return int(count) if magic == _MAGIC else 0
 
     def since_ms(self, first: int) -> list[float]:
         """How long they took from a number on, the latest at most.
@@ -138,7 +140,7 @@ class LatencyGuest:
         """
         last = self.done()
         samples = struct.unpack(f'<{_MOST_SAMPLES}I',
-                                self._peek(4, 4 * _MOST_SAMPLES))
+                                self._peek(8, 4 * _MOST_SAMPLES))
         return [samples[number % _MOST_SAMPLES] / 1000 for number in range(
             max(first, last - _MOST_SAMPLES + 1), last)]
 
