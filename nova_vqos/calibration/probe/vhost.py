@@ -180,16 +180,15 @@ def judge_all(windows: Sequence[tuple[float, int]]) -> probe_result.Vhost:
 
     :param windows: what :func:`judge` takes, of each
     """
-    found = sorted((judge(*window) for window in windows),
-                   key=lambda one: (one.limited is None, one.limited or False))
+    found = [judge(*window) for window in windows]
     decided = [one for one in found if one.limited is not None]
-    if not decided or 2 * len(decided) <= len(found):
-        return found[-1]
-    if decided[0].limited != decided[-1].limited:
+    if 2 * len(decided) <= len(found):
+        return next(one for one in found if one.limited is None)
+    if len({one.limited for one in decided}) > 1:
         return _not_measured(
             'a worker was held in one window and not in another: ' + ', '.join(
                 f'{share:.0%}' for share, _held_us in windows))
-    return decided[len(decided) // 2]
+    return decided[-1]
 
 
 def judge(share: float, held_us: int) -> probe_result.Vhost:

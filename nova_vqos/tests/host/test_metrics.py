@@ -184,8 +184,8 @@ def test_names_follow_the_conventions(monitored):
 def test_nothing_is_the_matter(monitored):
     """But for what this host cannot help: nothing is reserved for it.
 
-    The rules wait for minutes before they tell of most of it. Here they do
-    not, so that they tell also of a second in which the machine stood still.
+    Most alerts fire after minutes. Here they fire at once, so they may also
+    fire for a second in which the machine stood still.
     """
     def firing():
         return set(monitored.prometheus.firing()) - {
