@@ -32,7 +32,6 @@ _SETTLE_S = 3.0
 _BLOCK_S = 5.0
 # Until the guest has saved a tenth of its bound, it bursts after some seconds.
 _BURST_SECONDS = 20
-_PCPU_CU = 100
 _UNLIMITED = 'none'
 
 #: Milliseconds of each request, by blocks.
@@ -59,13 +58,6 @@ def arms(units: int, burst_cu: int) -> dict[str, Arm]:
         _UNLIMITED: Arm({policy.CAP_KEY: 'floor'}, None)}
 
 
-def quota_cu(bench: lab_host.BenchHost, domain: str) -> float | None:
-    cap = bench.host.vcpu_cap(domain)
-    if cap is None or cap[0] <= 0:
-        return None
-    return _PCPU_CU * cap[0] / cap[1]
-
-
 def measure(bench: lab_host.BenchHost, name: str, arm: Arm, units: int,
             blocks: int) -> Blocks:
     """Start a guest, and time its requests once its quota is right."""
@@ -75,7 +67,7 @@ def measure(bench: lab_host.BenchHost, name: str, arm: Arm, units: int,
     try:
         process.wait_until(served.done, _LIMIT_S, 'the first request')
         process.wait_until(
-            lambda: quota_cu(bench, name) == arm.cu, _LIMIT_S,
+            lambda: bench.quota_cu(name) == arm.cu, _LIMIT_S,
             f'a quota of {arm.cu or "no"} CU', log=bench.agent.log)
         time.sleep(_SETTLE_S)
         found = []
@@ -84,7 +76,7 @@ def measure(bench: lab_host.BenchHost, name: str, arm: Arm, units: int,
             # The length of the measurement.
             time.sleep(_BLOCK_S)
             found.append(served.since_ms(first))
-        if quota_cu(bench, name) != arm.cu:
+        if bench.quota_cu(name) != arm.cu:
             raise process.LabError(f'{name}: its quota changed meanwhile')
         return found
     finally:

@@ -45,6 +45,8 @@ from nova_vqos_lab import netns  # noqa: E402
 from nova_vqos_lab import process  # noqa: E402
 
 NAME = 'bench'
+# As its profile says.
+_PCPU_CU = 100
 _AGENT_LIMIT_S = 60
 _BUS_LIMIT_S = 180
 
@@ -136,6 +138,13 @@ class BenchHost:
             lambda: state.exists() and json.loads(state.read_text()).get(
                 'guarantee_pcpus'), _AGENT_LIMIT_S, 'the agent',
             log=agent.log, alive=agent.alive)
+
+    def quota_cu(self, domain: str) -> float | None:
+        """What the quota of a guest's first vCPU is; None: it has none."""
+        cap = self.host.vcpu_cap(domain)
+        if cap is None or cap[0] <= 0:
+            return None
+        return _PCPU_CU * cap[0] / cap[1]
 
     def vcpu_thread(self, domain: str) -> int:
         """The id of the thread of a guest's first vCPU."""
