@@ -16,6 +16,7 @@ from lxml import etree
 
 from nova_vqos.calibration import guest
 from nova_vqos.hypervisor.linux import cgroup
+from nova_vqos.tests.host import standstill
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
@@ -207,11 +208,13 @@ class Guest:
 
     def delivered_share(self, window_s):
         """:returns: the part of a pCPU's time that its vCPU gets."""
-        cpu_ns, began_ns = self.cpu_time_ns(), time.monotonic_ns()
-        # Not a wait for anything: the length of the measurement.
-        time.sleep(window_s)
-        cpu_ns = self.cpu_time_ns() - cpu_ns
-        return cpu_ns / (time.monotonic_ns() - began_ns)
+        def measure():
+            cpu_ns, began_ns = self.cpu_time_ns(), time.monotonic_ns()
+            # Not a wait for anything: the length of the measurement.
+            time.sleep(window_s)
+            cpu_ns = self.cpu_time_ns() - cpu_ns
+            return cpu_ns / (time.monotonic_ns() - began_ns)
+        return standstill.undisturbed(measure)
 
     def migrate(self, target, flags=0, **parameters):
         """Migrate it live.

@@ -66,3 +66,24 @@ class Standstill:
             now_s = time.monotonic()
             if now_s - due_s > _LEAST_S:
                 self._spans.append((due_s, now_s))
+
+
+def undisturbed(measure, tries=5):
+    """Measure while the machine does not stand still.
+
+    A thread does not get back what it had no pCPU for: neither of its quota
+    nor of its reservation.
+
+    :returns: what was measured at the last try
+    """
+    for _ in range(tries):
+        with Standstill() as still:
+            began_s = time.monotonic()
+            found = measure()
+            ended_s = time.monotonic()
+        lost_s = still.lost_s(began_s, ended_s)
+        if not lost_s:
+            break
+        print(f'the machine stood still for {lost_s:.2f} s while {found} was '
+              'measured')
+    return found

@@ -30,6 +30,8 @@ PROGRAM = calibration_run.PROGRAM
 QEMU = '/usr/bin/qemu-system-x86_64'
 # A quiet machine needs 15 s of it.
 TIMEOUT_S = 300
+# The machine's pace may be another one in between than before and after.
+ATTEMPTS = 3
 # TCG everywhere: what the machine may have in hardware is not to be tested.
 # A program of an operator, which writes the same each time.
 OWN = ("busybox awk 'BEGIN { for (n = 0; n < ARGV[1] * 20000; n++) s += n; "
@@ -178,13 +180,17 @@ def test_all_benchmarks(native):
 
 
 def test_a_host_against_itself(gold, tmp_path):
-    path = str(tmp_path / 'again.yaml')
-    _, paces = calibrate_at_pace(*CPU, '--against', gold.path, *SHORT,
-                                 '--output', path)
-    made = document.load(path)
+    for number in range(ATTEMPTS):
+        path = str(tmp_path / f'again-{number}.yaml')
+        _, paces = calibrate_at_pace(*CPU, '--against', gold.path, *SHORT,
+                                     '--output', path)
+        made = document.load(path)
+        agrees = paces.agree(made.slowest(made.pcpus), gold.paces, within=0.25)
+        if agrees:
+            break
+    assert agrees
     assert made.reference == document.load(gold.path).reference
     assert not made.is_reference
-    assert paces.agree(made.slowest(made.pcpus), gold.paces, within=0.25)
 
 
 def test_show(native):
@@ -201,11 +207,15 @@ def test_show(native):
 
 def test_verify(gold):
     """On a machine that may have any noise: it measures, and answers."""
-    done, paces = calibrate_at_pace('verify', gold.path, *SHORT, '--tolerance',
-                                    '0.9', '-f', 'json')
-    (row, *_) = json.loads(done.stdout)
+    for _ in range(ATTEMPTS):
+        done, paces = calibrate_at_pace('verify', gold.path, *SHORT,
+                                        '--tolerance', '0.9', '-f', 'json')
+        (row, *_) = json.loads(done.stdout)
+        agrees = paces.agree(row['measured'] / 100, gold.paces, within=0.25)
+        if agrees:
+            break
+    assert agrees
     assert row['cu_per_pcpu'] == 100
-    assert paces.agree(row['measured'] / 100, gold.paces, within=0.25)
     assert row['verdict'] in ('ok', 'drifted')
 
 

@@ -9,6 +9,7 @@ import os
 import pytest
 
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
@@ -37,8 +38,10 @@ def server(lab, clients):
 
 
 def used_by(server):
-    (samples,) = iomeasure.watch([server], SECONDS)
-    return iomeasure.use(samples)
+    def measure():
+        (samples,) = iomeasure.watch([server], SECONDS)
+        return iomeasure.use(samples)
+    return standstill.undisturbed(measure)
 
 
 def test_io_is_paid_from_the_entitlement(profiles, server, clients, agent_of):

@@ -11,6 +11,7 @@ import pytest
 from nova_vqos import units
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_guarantee
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import ioguest
@@ -51,8 +52,10 @@ def server(whole, clients):
 
 
 def used_by(server):
-    (samples,) = iomeasure.watch([server], SECONDS)
-    return iomeasure.use(samples)
+    def measure():
+        (samples,) = iomeasure.watch([server], SECONDS)
+        return iomeasure.use(samples)
+    return standstill.undisturbed(measure)
 
 
 def reserved(server):
