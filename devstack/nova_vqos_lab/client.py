@@ -333,6 +333,18 @@ class Server:
                 f'{self.name} is still on {shown["OS-EXT-SRV-ATTR:host"]}: '
                 f'{self.events("live-migration")}, see '
                 f'{_log("nova-compute-" + shown["OS-EXT-SRV-ATTR:host"])}')
+        # Nova deletes what it has claimed on the last host a moment later.
+        process.wait_until(
+            lambda: not self._is_claimed_by_moves(), _MIGRATION_LIMIT_S,
+            f'the end of the claims of {self.name} on its last host',
+            interval_s=0.1)
+
+    def _is_claimed_by_moves(self) -> bool:
+        path = f'/os-migrations?instance_uuid={self.uuid}'
+        moves = _expect(self.cloud.compute('GET', path), 200, path).body[
+            'migrations']
+        return any(self.cloud.placement(f'/allocations/{one["uuid"]}')[
+            'allocations'] for one in moves)
 
     def wait_idle(self) -> dict[str, ty.Any]:
         """Wait until nothing is being done to it any more.

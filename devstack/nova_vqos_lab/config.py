@@ -376,7 +376,9 @@ def hook() -> Settings:
 
 def manage() -> Settings:
     """:returns: what nova-vqos-manage reads, run beside the controller."""
-    return {'DEFAULT': {'transport_url': transport_url()}}
+    return {'DEFAULT': {'transport_url': transport_url()},
+            # The lab's machine may stand still for seconds.
+            'vqos_manage': {'timeout_s': '6'}}
 
 
 def compute_with_units(allocation_ratio: float, profile_max_interval: float,

@@ -97,7 +97,7 @@ class Gauge:
             round(raw_cu / pace_then, 2), round(raw_cu, 2),
             round(pace_then, 4), round(math.hypot(
                 self._paces[host].uncertainty(*during),
-                self._lab.profiles.uncertainty(host) / 2), 4),
+                self._lab.profiles.uncertainty(host) / 2, speed.unsteady), 4),
             0.0 if story == 'work' else round(
                 self._lab.profiles.kind_error(
                     host, self._benchmarks[kind].name), 4))
@@ -110,8 +110,8 @@ class Gauge:
             f'{results.plus_minus(found.uncertainty)}), the machine had '
             f'{found.pace:.1%} of it; {speed.rounds} rounds')
         if moment == 'migrated' and story == 'units' and kind == CALIBRATED:
-            uncertain = (_LOOK_S / speed.clock_s if speed.clock_s
-                         else math.inf)
+            uncertain = (max(_LOOK_S, speed.look_s) / speed.clock_s
+                         if speed.clock_s else math.inf)
             self._found.check(
                 f'guest-clock-on-{host}', verdict.of_error(
                     speed.clock_error, _CLOCK_TOLERANCE, uncertain),
@@ -153,19 +153,23 @@ class Gauge:
         ends_ns = first_ns + WINDOWS * _WINDOW_S * 10**9
         # The length of the measurement.
         time.sleep(max(0, ends_ns - time.monotonic_ns()) / 1e9 + _MARGIN_S)
-        found = cpu_time(measured.series(), host, moment, cap)
+        series = measured.series().from_first_run()
+        found = cpu_time(series, host, moment, cap)
+        (first_still, *_), still = (visits.still(series, length_s)
+                                    for length_s in (1, _WINDOW_S))
         self._found.cpu_times.append(found)
         quota = cap[1] / 1e6
         self._found.check(
             f'first-second-on-{host}-{moment}', verdict.of_cpu_time(
                 found.first_second, FIRST_SECOND_TOLERANCE, quota,
-                is_first=True),
+                is_first=True, still=first_still),
             f'CPU time {found.first_second:+.1%} of the cap of '
             f'{found.share:.2%}, one quota is {quota:.0%}')
         self._found.check(
             f'cpu-time-on-{host}-{moment}', verdict.of_all(*(
                 verdict.of_cpu_time(error, visits.CPU_TOLERANCE,
-                                    quota / _WINDOW_S, is_first=not number)
+                                    quota / _WINDOW_S, is_first=not number,
+                                    still=still[number])
                 for number, error in enumerate(found.windows))),
             f'{", ".join(f"{error:+.2%}" for error in found.windows)} of the '
             f'cap of {found.share:.2%} in windows of {_WINDOW_S} s, wanted: '

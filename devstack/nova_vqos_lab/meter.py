@@ -34,6 +34,8 @@ _SEARCH_INTERVAL_S = 0.001
 # Of a sample's two readings, which are to be of one moment.
 _LONGEST_READING_NS = 500_000
 _BURST_NS = 10**7
+# From one sample to the next; they are wanted each two milliseconds.
+_STILL_NS = 5 * 10**7
 _QEMU = 'qemu-system-x86'
 _MEMORY = '/memfd:memory-backend-memfd'
 
@@ -293,6 +295,14 @@ class Series:
     def cpu_between_ns(self, edges_ns: Integers) -> Floats:
         """:returns: the CPU time in each window"""
         return np.diff(np.interp(edges_ns, self.at_ns, self.cpu_ns))
+
+    def still_between_ns(self, edges_ns: Integers) -> Floats:
+        """:returns: for how long in each window nothing could be read, since
+            the machine stood still
+        """
+        gaps_ns = np.diff(self.at_ns, prepend=self.at_ns[:1])
+        still_ns = np.cumsum(np.where(gaps_ns > _STILL_NS, gaps_ns, 0))
+        return np.diff(np.interp(edges_ns, self.at_ns, still_ns))
 
     def work_between(self, edges_ns: Integers) -> Floats:
         """:returns: the work in each window"""

@@ -35,6 +35,7 @@ CHECKS = tuple(
 
 _FIRST_WORK_LIMIT_S = 120
 _LENGTH_S = 10
+_AT_ONCE_NS = 2 * 10**7
 
 
 def run(lab: clouds.Lab, cloud: client.Cloud, image: str,
@@ -76,10 +77,19 @@ def _measure(lab: clouds.Lab, servers: dict[str, client.Server],
                        for vcpu in range(SERVERS[name][0])]
                 for name in servers}
 
-    before, began_ns = used_ns(), time.monotonic_ns()
+    def used_at_once() -> tuple[dict[str, list[int]], int]:
+        """:returns: with the time, and once more where that took long"""
+        for _ in range(20):
+            began_ns, found = time.monotonic_ns(), used_ns()
+            if time.monotonic_ns() - began_ns < _AT_ONCE_NS:
+                break
+        return found, began_ns
+
+    before, began_ns = used_at_once()
     # The length of the measurement.
     time.sleep(_LENGTH_S)
-    after, wall_ns = used_ns(), time.monotonic_ns() - began_ns
+    after, ended_ns = used_at_once()
+    wall_ns = ended_ns - began_ns
     for name, host in on.items():
         vcpus, cu = SERVERS[name]
         caps = [host.vcpu_cap(domains[name], vcpu) for vcpu in range(vcpus)]

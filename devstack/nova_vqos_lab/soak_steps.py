@@ -34,7 +34,7 @@ from nova_vqos_lab import soak_checks
 _STATE = os.path.dirname(soak_checks.LEDGER_PATH)
 # Enough for the ledger of a few servers, and soon full.
 _DISK_SIZE = '4m'
-_EVACUATION_LIMIT_S = 60
+_EVACUATION_LIMIT_S = 120
 _MIGRATION_LIMIT_S = 20
 # Of a host's profile: what a second calibration may differ by.
 _RECALIBRATION = 0.04
@@ -189,7 +189,7 @@ class World:
         if agent:
             agent.kill()
         time.sleep(self.chance.choice((0, self.chance.uniform(0, 8))))
-        self.lab.nodes[host].start_agent()
+        self.lab.nodes[host].start_agent_again()
 
     def kill_libvirtd(self, host: str) -> None:
         """Kill it, and start it."""
@@ -384,7 +384,7 @@ class World:
         machine.run(command)
         machine.run(['cp', '-a', f'{kept}/.', _STATE])
         machine.run(['rm', '-r', kept])
-        self.lab.nodes[host].start_agent()
+        self.lab.nodes[host].start_agent_again()
 
 
 def _scaled(measured: cpu.Measurement, factor: float) -> cpu.Measurement:

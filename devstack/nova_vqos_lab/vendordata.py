@@ -44,7 +44,7 @@ FIELDS = {'entitled_cu': 'promised_cu', 'delivered_cu': 'delivered_cu',
           'throttled_s': 'withheld_s'}
 _ANSWER = 'vqos-vendordata '
 # Agents sample each ten seconds, and a rate takes two samples.
-_READ_LIMIT_S = 90
+_READ_LIMIT_S = 240
 _INTERVAL_S = 0.5
 _PROXY_LIMIT_S = 20
 

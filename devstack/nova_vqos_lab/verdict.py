@@ -38,7 +38,7 @@ def of_error(error: float, tolerance: float, uncertainty: float,
 
 
 def of_cpu_time(error: float, tolerance: float, quota: float, *,
-                is_first: bool = False) -> Verdict:
+                is_first: bool = False, still: float = 0.0) -> Verdict:
     """Judge the CPU time in a window of a vCPU that always wants to run.
 
     A cap is a token bucket, so no window may have more than its rate and one
@@ -49,8 +49,9 @@ def of_cpu_time(error: float, tolerance: float, quota: float, *,
     :param error: the CPU time over the cap, less 1
     :param tolerance: how far it may be off, either way
     :param quota: one quota, over the cap's CPU time in the window
+    :param still: the share of the window in which the machine stood still
     """
-    if not -_MOST_WITHHELD <= error <= tolerance + quota:
+    if not -_MOST_WITHHELD - still <= error <= tolerance + quota:
         return False
     if -tolerance <= error <= tolerance + is_first * quota:
         return True

@@ -56,6 +56,14 @@ def cpu_errors(server: meter.Series, share: float,
                   / (share * length_s * 10**9) - 1)
 
 
+def still(server: meter.Series, length_s: int) -> tuple[float, ...]:
+    """:returns: of each window of that length, the share in which the machine
+        stood still
+    """
+    edges_ns = server.edges_ns(length_s * 10**9)
+    return listed(server.still_between_ns(edges_ns) / (length_s * 10**9))
+
+
 def is_cpu_time_exact(errors: Sequence[float], share: float,
                       quota_s: float) -> bool:
     """:param errors: of windows of JUDGED_WINDOW_S

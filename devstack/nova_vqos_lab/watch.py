@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 import dataclasses
+import statistics
 import threading
 import time
 
@@ -26,18 +27,23 @@ class Speed:
     """What a guest did, in events per second of wall time.
 
     :ivar steady: over all rounds, without what is between them
+    :ivar unsteady: by how much most rounds were faster than that, 0.1 is 10 %:
+        in some of them the machine stood still
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
     :ivar clock_s: for how long the two were compared; 0: for too short
+    :ivar look_s: the longest time from one look for rounds to the next
     :ivar began_s: when the first round began, by the monotonic clock, within
         a second
     :ivar ended_s: when the last one ended
     """
 
     steady: float
+    unsteady: float
     rounds: int
     clock_error: float
     clock_s: float
+    look_s: float
     began_s: float
     ended_s: float
 
@@ -85,6 +91,8 @@ class _Watched:
         self._found: list[guest.Round] = []
         # When each was first seen, by its uptime.
         self._seen_at: dict[float, float] = {}
+        self._looked_at_s = time.monotonic()
+        self._look_s = 0.0
 
     def look(self, rounds: int) -> bool:
         """:returns: whether so many have been found, in a time long enough"""
@@ -97,6 +105,8 @@ class _Watched:
         self._found = guest.rounds(text.splitlines(),
                                    self._kind)[self._skipped:]
         now = time.monotonic()
+        self._look_s = max(self._look_s, now - self._looked_at_s)
+        self._looked_at_s = now
         for one in self._found:
             self._seen_at.setdefault(one.uptime_s, now)
         return (len(self._found) >= rounds
@@ -107,10 +117,14 @@ class _Watched:
         first, last = self._found[0], self._found[-1]
         ended_s = self._seen_at[last.uptime_s]
         clock_error, clock_s = self._clock_error()
+        steady = (sum(one.events for one in self._found)
+                  / sum(one.elapsed_s for one in self._found))
+        usual = statistics.median(one.events / one.elapsed_s
+                                  for one in self._found)
         return Speed(
-            steady=(sum(one.events for one in self._found)
-                    / sum(one.elapsed_s for one in self._found)),
+            steady=steady, unsteady=max(0.0, usual / steady - 1),
             rounds=len(self._found), clock_error=clock_error, clock_s=clock_s,
+            look_s=self._look_s,
             # Some rounds may have been done before anybody looked.
             began_s=ended_s - (last.uptime_s - first.uptime_s
                                + first.elapsed_s),

@@ -10,11 +10,12 @@ from nova_vqos_lab import soak_steps
 
 SEED = 16
 STEPS = 15
-# A busy machine did nine in three.
-MINUTES = 9
+# A busy machine did nine in three, a quiet one all in that.
+MINUTES = 15
+LIMIT_S = 120
 
 # The servers' ends, and what Nova leaves, are waited for besides.
-pytestmark = pytest.mark.timeout(900, func_only=True)
+pytestmark = pytest.mark.timeout(1500, func_only=True)
 
 
 def test_what_does_not_hold_is_seen(lab, told):
@@ -34,7 +35,7 @@ def test_what_does_not_hold_is_seen(lab, told):
             world.tamper(host)
             assert {one.kind for one in checks.after_step()} == {
                 soak_checks.CAP}
-            lab.nodes[host].start_agent()
+            lab.nodes[host].start_agent_again()
             process.wait_until(lambda: not checks.after_step(),
                                soak.LIMIT_S, 'the right cap')
             # As in a move that nobody finished.
@@ -58,11 +59,11 @@ def test_a_server_that_never_ran_is_deleted(lab, told):
         for _ in range(3):
             server = cloud.boot('unborn', 'soak-10', cloud.find_image(
                 soak_steps.IMAGE), 'fast')
-            process.wait_until(lambda: shown().host, 60,
+            process.wait_until(lambda: shown().host, LIMIT_S,
                                'nova-compute to begin with the server')
             lab.nodes['fast'].process_of('nova-compute').kill()
             lab.nodes['fast'].start_compute()
-            process.wait_until(lambda: shown().status != 'BUILD', 60,
+            process.wait_until(lambda: shown().status != 'BUILD', LIMIT_S,
                                'nova-compute to find what it had begun')
             if shown().status == 'ERROR':
                 break
@@ -70,7 +71,7 @@ def test_a_server_that_never_ran_is_deleted(lab, told):
             server.delete()
         assert shown().status == 'ERROR'
         world.mend(shown())
-        process.wait_until(lambda: shown() is None, 60,
+        process.wait_until(lambda: shown() is None, LIMIT_S,
                            'the end of the server')
 
 

@@ -137,8 +137,8 @@ class VendordataTestCase(manage_case.ManageTestCase):
             world.host.vcpu_used[server['id']] = usage.VcpuTime(
                 'run', at_s, int(at_s * 0.3 * S_NS), int(at_s * 0.7 * S_NS),
                 1)
-            world.now_s = at_s
             read = len(world.host.sampled)
+            world.now_s = at_s
             self.wait_for(lambda: len(world.host.sampled) > read,  # noqa: B023
                           lambda: 'a sample')
 

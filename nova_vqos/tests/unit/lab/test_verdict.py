@@ -50,6 +50,15 @@ def test_cpu_time(error, is_first, wanted):
                                is_first=is_first) is wanted
 
 
+@pytest.mark.parametrize(('still', 'wanted'), [(0.0, False), (0.2, None)])
+def test_a_machine_that_stood_still_gives_nothing(still, wanted):
+    assert verdict.of_cpu_time(-0.4, 0.003, 0.01, still=still) is wanted
+
+
+def test_a_machine_that_stood_still_gives_no_more():
+    assert verdict.of_cpu_time(0.4, 0.003, 0.01, still=0.5) is False
+
+
 @pytest.mark.parametrize(('verdicts', 'wanted'), [
     ((True, True), True), ((True, None), None), ((None, False), False),
     ((False, True), False)])

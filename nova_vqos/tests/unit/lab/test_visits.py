@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from nova_vqos_lab import meter
 from nova_vqos_lab import visits
 
 
@@ -36,3 +37,9 @@ def test_blocks_are_of_ten_periods():
 def test_a_first_window_may_have_one_quota_more(errors, is_exact):
     assert visits.is_cpu_time_exact(errors, share=0.4,
                                     quota_s=0.02) is is_exact
+
+
+def test_how_long_the_machine_stood_still():
+    at_ms = np.delete(np.arange(0, 3001, 2), slice(600, 750))
+    server = meter.Series(at_ms * 10**6, at_ms * 10**6, at_ms)
+    assert visits.still(server, 1) == pytest.approx((0, 0.302, 0))

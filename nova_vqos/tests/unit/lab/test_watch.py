@@ -13,7 +13,9 @@ class Guest:
 
     name = domain = 'guest'
 
-    def __init__(self):
+    def __init__(self, slow):
+        """:param slow: rounds in which it has half of the time"""
+        self._slow = slow
         self.host = types.SimpleNamespace(name='fast',
                                           vcpu_cgroup=lambda _domain: 'group')
         self.printed = 0
@@ -21,15 +23,16 @@ class Guest:
     def console(self):
         return ''.join(
             f'vqos-start sysbench {number}.5\nvqos-stop sysbench '
-            f'{number + 1}.5\nvqos sysbench {number + 1}.5 100 1.0\n'
+            f'{number + 1}.5\nvqos sysbench {number + 1}.5 '
+            f'{50 if number in self._slow else 100} 1.0\n'
             for number in range(self.printed))
 
 
 @pytest.fixture
 def measure(monkeypatch):
     """:returns: called with the seconds after which somebody looks"""
-    def run(looks_s):
-        guest, left_s = Guest(), list(looks_s)
+    def run(looks_s, slow=()):
+        guest, left_s = Guest(slow), list(looks_s)
         now = types.SimpleNamespace(s=0.0)
 
         def wait_until(condition, *_limit, **_options):
@@ -50,6 +53,15 @@ def test_each_round_is_seen(measure):
     assert (found.steady, found.rounds) == (100, 8)
     assert found.clock_error == pytest.approx(0)
     assert found.clock_s == 6
+    assert (found.unsteady, found.look_s) == (0, 1)
+
+
+def test_a_round_in_which_the_machine_stood_still(measure):
+    found = measure([*range(1, 7), *range(9, 20)], slow=[3])
+    assert found.rounds == 9
+    assert found.steady == pytest.approx(850 / 9)
+    assert found.unsteady == pytest.approx(100 / found.steady - 1)
+    assert found.look_s == 3
 
 
 @pytest.mark.parametrize('looks_s', [(1, 12), (12, 18)])
