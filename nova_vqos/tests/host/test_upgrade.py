@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cloud that is upgraded host by host, while its servers run.
+"""A cloud that is upgraded host by host, and back, while its servers run.
 
 The old agent is that of an earlier commit, with the packages that the new one
 runs with.
@@ -58,9 +58,13 @@ def used_cu_s(guest):
     return guest.cpu_time_ns() / 1e9 * 100
 
 
+@pytest.mark.parametrize('to', ['new', 'old'])
 def test_a_cap_stays_and_an_account_goes_on(
-        lab, old_agent_of, agent_of, server_on, client):
-    old = old_agent_of(lab.fast)
+        lab, old_agent_of, agent_of, server_on, client, to):
+    """:param to: the version of the agent that comes second"""
+    first_of, second_of = ((old_agent_of, agent_of) if to == 'new'
+                           else (agent_of, old_agent_of))
+    first = first_of(lab.fast)
     guest = server_on(lab.fast, vqos_dd_billing='account')
     process.wait_until(
         lambda: os.path.exists(test_billing.ledger_path(lab.fast)),
@@ -70,8 +74,8 @@ def test_a_cap_stays_and_an_account_goes_on(
     process.wait_until(lambda: used_cu_s(guest) > 200, guests.LIMIT_S,
                        'some use')
     with cap_watch.CapWatch(guest) as watch:
-        old.stop()
-        agent = agent_of(lab.fast)
+        first.stop()
+        agent = second_of(lab.fast)
         client.wait_right(guest)
         test_billing.wait_billed(client, lab.fast, guest, billing='account')
     assert watch.wrong_ms(guests.CAP) == 0
