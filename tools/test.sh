@@ -7,8 +7,8 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher horizon host-long host-v2
-    deb containers)
+ON_REQUEST=(fuzz versions upstream rating watcher horizon rally host-long
+    host-v2 deb containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -20,8 +20,10 @@ CEILOMETER_VERSION=27.0.0
 WATCHER_VERSION=17.0.0
 # What level horizon runs: the newest of those that Nova's release has.
 HORIZON_VERSION=27.0.0
+# What level rally runs.
+RALLY_VERSION=4.1.0
 # What names these environments to tests.
-PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON,HORIZON_PYTHON
+PYTHONS=CLOUDKITTY_PYTHON,CEILOMETER_PYTHON,HORIZON_PYTHON,RALLY_PYTHON
 
 usage() {
     cat <<EOT
@@ -60,6 +62,8 @@ for changes of what Nova sees of nova_vqos:
               on the lab's cloud (root)
   horizon     a real Horizon of the lab's cloud, in an environment of its own,
               build/horizon, and its form of extra specs in a browser (root)
+  rally       a real Rally, in an environment of its own, build/rally, with the
+              task of rally-jobs on the lab's cloud (root)
   host-long   those of host's tests that measure a newer kernel under QEMU for
               minutes each (root)
   host-v2     host on cgroup v2, whatever this machine has: on a newer kernel
@@ -70,10 +74,10 @@ for changes of what Nova sees of nova_vqos:
   containers  the images of containers, and the role that deploys them, on a
               host of the lab (root): tools/containers.sh
 
-unit, fuzz, functional, host, rating, watcher, horizon, host-long, host-v2,
-containers and cloud take arguments of pytest. A level that this machine cannot
-run is skipped, and the reason printed; with CI=true it fails; host-v2 always
-does.
+unit, fuzz, functional, host, rating, watcher, horizon, rally, host-long,
+host-v2, containers and cloud take arguments of pytest. A level that this
+machine cannot run is skipped, and the reason printed; with CI=true it fails;
+host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
@@ -103,7 +107,7 @@ if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
             unit | fuzz | functional | host | host-long | host-v2 \
-                | containers | cloud | rating | watcher | horizon) ;;
+                | containers | cloud | rating | watcher | horizon | rally) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
                exit 2 ;;
@@ -251,6 +255,13 @@ run_horizon() {
     install_apart horizon "horizon==$HORIZON_VERSION" selenium
     HORIZON_PYTHON=$TOP/build/horizon/bin/python \
         run_pytest cloud -k test_horizon "$@"
+}
+
+run_rally() {
+    may_run_cloud rally || return 0
+    install_apart rally "rally-openstack==$RALLY_VERSION"
+    RALLY_PYTHON=$TOP/build/rally/bin/python \
+        run_pytest cloud -k test_rally "$@"
 }
 
 # install_apart NAME REQUIREMENT...: an environment of its own below build,
