@@ -110,7 +110,7 @@ class Gauge:
             f'{results.plus_minus(found.uncertainty)}), the machine had '
             f'{found.pace:.1%} of it; {speed.rounds} rounds')
         if moment == 'migrated' and story == 'units' and kind == CALIBRATED:
-            uncertain = (max(_LOOK_S, speed.look_s) / speed.clock_s
+            uncertain = (max(_LOOK_S, speed.late_s) / speed.clock_s
                          if speed.clock_s else math.inf)
             self._found.check(
                 f'guest-clock-on-{host}', verdict.of_error(

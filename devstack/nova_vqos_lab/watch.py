@@ -32,7 +32,8 @@ class Speed:
     :ivar rounds: how many rounds
     :ivar clock_error: how wrong the guest's clock ran, against the machine's
     :ivar clock_s: for how long the two were compared; 0: for too short
-    :ivar look_s: the longest time from one look for rounds to the next
+    :ivar late_s: by how much the first or the last of the rounds that were
+        compared may have been seen too late
     :ivar began_s: when the first round began, by the monotonic clock, within
         a second
     :ivar ended_s: when the last one ended
@@ -43,7 +44,7 @@ class Speed:
     rounds: int
     clock_error: float
     clock_s: float
-    look_s: float
+    late_s: float
     began_s: float
     ended_s: float
 
@@ -91,8 +92,9 @@ class _Watched:
         self._found: list[guest.Round] = []
         # When each was first seen, by its uptime.
         self._seen_at: dict[float, float] = {}
+        # How long before that the last look was.
+        self._late_s: dict[float, float] = {}
         self._looked_at_s = time.monotonic()
-        self._look_s = 0.0
 
     def look(self, rounds: int) -> bool:
         """:returns: whether so many have been found, in a time long enough"""
@@ -105,10 +107,10 @@ class _Watched:
         self._found = guest.rounds(text.splitlines(),
                                    self._kind)[self._skipped:]
         now = time.monotonic()
-        self._look_s = max(self._look_s, now - self._looked_at_s)
-        self._looked_at_s = now
         for one in self._found:
             self._seen_at.setdefault(one.uptime_s, now)
+            self._late_s.setdefault(one.uptime_s, now - self._looked_at_s)
+        self._looked_at_s = now
         return (len(self._found) >= rounds
                 and now - min(self._seen_at.values()) >= _LEAST_S)
 
@@ -116,7 +118,7 @@ class _Watched:
         """:returns: by all rounds that were found"""
         first, last = self._found[0], self._found[-1]
         ended_s = self._seen_at[last.uptime_s]
-        clock_error, clock_s = self._clock_error()
+        clock_error, clock_s, late_s = self._clock_error()
         steady = (sum(one.events for one in self._found)
                   / sum(one.elapsed_s for one in self._found))
         usual = statistics.median(one.events / one.elapsed_s
@@ -124,26 +126,28 @@ class _Watched:
         return Speed(
             steady=steady, unsteady=max(0.0, usual / steady - 1),
             rounds=len(self._found), clock_error=clock_error, clock_s=clock_s,
-            look_s=self._look_s,
+            late_s=late_s,
             # Some rounds may have been done before anybody looked.
             began_s=ended_s - (last.uptime_s - first.uptime_s
                                + first.elapsed_s),
             ended_s=ended_s)
 
-    def _clock_error(self) -> tuple[float, float]:
+    def _clock_error(self) -> tuple[float, float, float]:
+        """:returns: as Speed has them: clock_error, clock_s, late_s"""
         uptimes = sorted(self._seen_at)
         # Rounds that were already there when first looked had no time of
         # theirs.
         timed = [one for one in uptimes
                  if self._seen_at[one] > self._seen_at[uptimes[0]]]
         if len(timed) <= 2:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         inside_s = timed[-1] - timed[0]
         outside_s = self._seen_at[timed[-1]] - self._seen_at[timed[0]]
         # On a busy machine one look may find all of them.
         if not outside_s:
-            return 0.0, 0.0
-        return inside_s / outside_s - 1, outside_s
+            return 0.0, 0.0, 0.0
+        return inside_s / outside_s - 1, outside_s, max(
+            self._late_s[one] for one in (timed[0], timed[-1]))
 
 
 class CapWatch:

@@ -53,7 +53,7 @@ def test_each_round_is_seen(measure):
     assert (found.steady, found.rounds) == (100, 8)
     assert found.clock_error == pytest.approx(0)
     assert found.clock_s == 6
-    assert (found.unsteady, found.look_s) == (0, 1)
+    assert (found.unsteady, found.late_s) == (0, 1)
 
 
 def test_a_round_in_which_the_machine_stood_still(measure):
@@ -61,7 +61,12 @@ def test_a_round_in_which_the_machine_stood_still(measure):
     assert found.rounds == 9
     assert found.steady == pytest.approx(850 / 9)
     assert found.unsteady == pytest.approx(100 / found.steady - 1)
-    assert found.look_s == 3
+
+
+@pytest.mark.parametrize(('looks_s', 'late_s'), [
+    ([1, 2, 3, 4, 7, 8], 1), ([1, 2, 3, 4, 5, 8], 3), ([1, 4, 5, 6, 7, 8], 3)])
+def test_a_round_may_be_seen_late(measure, looks_s, late_s):
+    assert measure(looks_s).late_s == late_s
 
 
 @pytest.mark.parametrize('looks_s', [(1, 12), (12, 18)])
