@@ -19,9 +19,11 @@ from nova_vqos.calibration.io import traffic
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import calibration_run
+from nova_vqos.tests.host import newer_machine
 
 # A quiet machine needs 20 s of it.
 TIMEOUT_S = 200
+NEWER_TIMEOUT_S = 540
 # As short as it can be.
 SHORT = ('--sweeps', '4', '--max-seconds', '5', '--beside-guests')
 
@@ -175,3 +177,23 @@ def test_a_profile_of_another_host(path, mark):
     done = calibrate(mark, path)
     assert done.returncode == 1
     assert "kernel was '1.0'" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(NEWER_TIMEOUT_S + 60)
+def test_all_modes_on_a_newer_kernel(tmp_path):
+    """Which has Open vSwitch, as this machine's may not."""
+    costs = newer_machine.observe(
+        'nova_vqos.tests.host.calibrate_io_guest', tmp_path,
+        timeout_s=NEWER_TIMEOUT_S,
+        load=('tun', 'veth', 'bridge', 'nft_chain_nat', 'nft_nat',
+              'openvswitch'),
+        options=newer_machine.BY_INSTRUCTIONS)['costs']
+    for mode, found in costs.items():
+        print(mode, found)
+    assert costs.keys() == {*traffic.MODES}
+    for found in costs.values():
+        # Who sends pays for it all the way.
+        assert found['tx']['64'] < found['rx']['64'] / 2
+    assert costs['openvswitch']['rx']['64'] > costs['bridge']['rx']['64']
+    assert costs['nat']['rx']['64'] > costs['routed']['rx']['64']
