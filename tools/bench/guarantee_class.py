@@ -52,9 +52,8 @@ _IO_US, _CACHE_US = (classes.DEFAULT_SLICES_US[name]
 SLICES_US: ty.Final[dict[str, tuple[int | None, int | None]]] = {
     'kernel': (None, None), 'pool of cache': (_CACHE_US, _CACHE_US),
     'pool of io': (_IO_US, _IO_US), 'own slices': (_IO_US, _CACHE_US)}
-# Of those that have reservations: with a class?
+# Whether servers with reservations have a class.
 RESERVED: ty.Final = {'reserved': False, 'reserved, class': True}
-
 
 #: Who serves, and the threads of all vCPUs, its own first.
 Serving: ty.TypeAlias = tuple[latency_guest.LatencyGuest, list[int]]
@@ -75,34 +74,34 @@ class Seen(ty.NamedTuple):
 
 
 @contextlib.contextmanager
-def servers(bench: lab_host.BenchHost, guarantee: str, *,
+def servers(bench: lab_host.BenchHost, *, reserved: bool,
             with_class: bool = True) -> Iterator[Serving]:
-    """Servers whose caps or reservations are in force."""
+    """Servers whose quotas or reservations are in force."""
     connection = libvirt.open(bench.host.libvirt_uri)
-    specs = {policy.GUARANTEE_KEY: guarantee} if guarantee else {}
 
-    def of_class(name: str) -> dict[str, str]:
-        return {**specs, policy.QUANTUM_CLASS_KEY: name} if (
-            with_class) else specs
+    def specs(quantum_class: str) -> dict[str, str]:
+        return {
+            **({policy.GUARANTEE_KEY: 'required'} if reserved else {}),
+            **({policy.QUANTUM_CLASS_KEY: quantum_class} if with_class
+               else {})}
     serving = latency_guest.LatencyGuest(
-        bench, 'serving', _SERVING_CU,
-        of_class('io'), _SERVES)
+        bench, 'serving', _SERVING_CU, specs('io'), _SERVES)
     made = [serving.domain]
     try:
         process.wait_until(serving.done, _LIMIT_S, 'the first request')
         made += [rom_guests.RomGuest(
             connection, number, rom_guests.Kind(
                 busy_units=cu, has_devices=False, spins=True), is_busy=True,
-            specs=of_class('cache')).domain
+            specs=specs('cache')).domain
             for number, cu in enumerate(_COMPUTING_CU)]
         threads = [bench.vcpu_thread(one.name()) for one in made]
         quotas_cu = [_SERVING_CU, *_COMPUTING_CU]
         assert bench.agent is not None
         process.wait_until(
-            (lambda: all(map(deadline.reservation, threads))) if guarantee
+            (lambda: all(map(deadline.reservation, threads))) if reserved
             else lambda: [bench.quota_cu(one.name())
                           for one in made] == quotas_cu,
-            _LIMIT_S, 'reservations' if guarantee else 'quotas',
+            _LIMIT_S, 'reservations' if reserved else 'quotas',
             log=bench.agent.log)
         yield serving, threads
     finally:
@@ -134,7 +133,7 @@ def rounds(bench: lab_host.BenchHost, noise_running: Running,
     for number in range(options.rounds):
         lab_host.say(f'round {number + 1} of {options.rounds}')
         bench.start_agent()
-        with servers(bench, '') as (serving, threads):
+        with servers(bench, reserved=False) as (serving, threads):
             # The quotas stay as they are.
             bench.stop_agent()
             for name in [*SLICES_US][::-1 if number % 2 else 1]:
@@ -148,7 +147,7 @@ def rounds(bench: lab_host.BenchHost, noise_running: Running,
                                              options.seconds))
         bench.start_guaranteeing_agent()
         for name, with_class in RESERVED.items():
-            with servers(bench, 'required', with_class=with_class) as (
+            with servers(bench, reserved=True, with_class=with_class) as (
                     serving, threads):
                 time.sleep(_SETTLE_S)
                 with noise_running():

@@ -28,7 +28,6 @@ import quantum_servers
 
 from nova_vqos.agent.quantum import preemptions
 from nova_vqos.calibration.benchmark import CalibrationError
-from nova_vqos.quantum import classes
 from nova_vqos.quantum import model
 
 _STOCK, _NAMED = 'stock', 'named'
@@ -76,21 +75,12 @@ def parse() -> argparse.Namespace:
                         '%(default)s)')
     parser.add_argument('--seconds', type=float, default=4.0,
                         help='of each measurement (default %(default)s)')
-    parser.add_argument('--classes', nargs='*', metavar='NAME',
-                        choices=classes.DEFAULT_SLICES_US,
-                        default=[classes.CACHE],
-                        help='those that nova-vqos-probe says this kernel '
-                        'enforces (default: cache)')
-    parser.add_argument('--weight', type=int, default=1,
-                        help='as of quantum_mixes.py (default %(default)s)')
-    parser.add_argument('--pcpus', type=quantum_scenarios.pcpus_of,
-                        metavar='N,N',
-                        default=frozenset(sorted(os.sched_getaffinity(0))[:2]),
-                        help='that share a last-level cache (default: the '
-                        'first two)')
+    quantum_agent.add_options(parser)
     options = parser.parse_args()
     if min(options.vcpus) < 2:
         parser.error('--vcpus must be 2 or more: one vCPU has no other')
+    if options.rounds < 1 or options.seconds <= 0:
+        parser.error('--rounds must be 1 or more, --seconds above 0')
     return options
 
 

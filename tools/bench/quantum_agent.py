@@ -5,6 +5,7 @@ Recognition, trials, plans and enforcement are the agent's own; only what
 libvirt would say of a server is said by the bench.
 """
 
+import argparse
 from collections.abc import Collection, Mapping, Set
 import datetime
 from fractions import Fraction
@@ -12,6 +13,7 @@ import os
 import time
 import typing as ty
 
+import quantum_scenarios
 import quantum_servers
 
 from nova_vqos.agent.quantum import enforced_server
@@ -36,6 +38,30 @@ _LOOK_S = 1.0
 enforcer.IDLE_INTERVAL_S = 12 * _LOOK_S
 # Rates over a longer time do not count: see sources.base.
 _LEAP_S = 301.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a bench that the agent's code takes part in."""
+    parser.add_argument('--classes', nargs='*', metavar='NAME',
+                        choices=classes.DEFAULT_SLICES_US,
+                        default=[classes.CACHE],
+                        help='those that nova-vqos-probe says this kernel '
+                        'enforces (default: cache)')
+    parser.add_argument('--weight', type=_weight_of, default=1, metavar='N',
+                        help='of all servers together, in that of a group of '
+                        'the kernel\'s, 1 to 100: on a machine with other '
+                        'work more (default %(default)s)')
+    parser.add_argument('--pcpus', type=quantum_scenarios.pcpus_of,
+                        metavar='N,N',
+                        default=frozenset(sorted(os.sched_getaffinity(0))[:2]),
+                        help='that share a last-level cache (default: the '
+                        'first two)')
+
+
+def _weight_of(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= 100:
+        return int(text)
+    raise argparse.ArgumentTypeError(f'{text} is not from 1 to 100')
 
 
 class Agent:

@@ -39,7 +39,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 import json
 import math
-import os
 import pathlib
 import platform
 import statistics
@@ -160,11 +159,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--ways', nargs='+', metavar='NAME', choices=_WAYS,
                         default=list(_WAYS),
                         help=f'which ones beside {_STOCK} (default: all)')
-    parser.add_argument('--classes', nargs='*', metavar='NAME',
-                        choices=classes.DEFAULT_SLICES_US,
-                        default=[classes.CACHE],
-                        help='those that nova-vqos-probe says this kernel '
-                        'enforces (default: cache)')
     parser.add_argument('--rounds', type=int, default=5,
                         help='two measurements of each arm (default '
                         '%(default)s)')
@@ -176,22 +170,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--learn', type=float, default=40.0,
                         help='seconds for the agent to recognise servers, and '
                         'to try pools (default %(default)s)')
-    parser.add_argument('--weight', type=int, default=1,
-                        help='of all servers together, in that of a group of '
-                        'the kernel\'s: on a machine with other work more '
-                        '(default %(default)s)')
-    parser.add_argument('--pcpus', type=quantum_scenarios.pcpus_of,
-                        metavar='N,N',
-                        default=frozenset(sorted(os.sched_getaffinity(0))[:2]),
-                        help='that share a last-level cache (default: the '
-                        'first two)')
+    quantum_agent.add_options(parser)
     parser.add_argument('-f', '--format', choices=('table', 'json'),
                         default='table')
     options = parser.parse_args()
     options.mixes = list(dict.fromkeys(options.mixes))
     options.ways = [way for way in _WAYS if way in options.ways]
-    if not 1 <= options.weight <= 100:
-        parser.error('--weight must be from 1 to 100')
     if options.rounds < 2 or min(options.seconds, options.learn) <= 0 or (
             options.pause < 0):
         parser.error('--rounds must be 2 or more, --seconds and --learn above '

@@ -77,6 +77,9 @@ def test_each_server_claims_its_units(lab, rally, tmp_path):
     assert [one['error'] for one in found] == [[]] * TIMES
     assert all({action['name'] for action in one['atomic_actions']} == ACTIONS
                for one in found)
+    page = tmp_path / 'report.html'
+    rally('task', 'report', '--html', '--out', str(page))
+    assert 'NovaVqos.boot_and_look_at_claim' in page.read_text()
     with lab.cloud() as cloud:
         assert cloud.servers() == []
 

@@ -18,6 +18,7 @@ from nova_vqos.calibration import guest
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.tests.host import standstill
 from nova_vqos_lab import cgroups
+from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
 RUNNING = libvirt.VIR_DOMAIN_RUNNING
@@ -375,3 +376,11 @@ def destroy_all(host):
                     domain.destroy()
         return not found
     process.wait_until(are_gone, LIMIT_S, 'the end of all guests')
+
+
+def used_by(server, seconds):
+    """:returns: what a server of ioguest uses, see :func:`iomeasure.use`"""
+    def measure():
+        (samples,) = iomeasure.watch([server], seconds)
+        return iomeasure.use(samples)
+    return standstill.undisturbed(measure)

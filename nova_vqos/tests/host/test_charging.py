@@ -9,7 +9,6 @@ import os
 import pytest
 
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
@@ -37,13 +36,6 @@ def server(lab, clients):
     guest.destroy()
 
 
-def used_by(server):
-    def measure():
-        (samples,) = iomeasure.watch([server], SECONDS)
-        return iomeasure.use(samples)
-    return standstill.undisturbed(measure)
-
-
 def test_io_is_paid_from_the_entitlement(profiles, server, clients, agent_of):
     agent_of(server.host)
     process.wait_until(lambda: server.limits()[1] == (15_000, 50_000),
@@ -54,7 +46,7 @@ def test_io_is_paid_from_the_entitlement(profiles, server, clients, agent_of):
         process.wait_until(load.begun, LIMIT_S, 'requests')
 
         # Nobody pays: its vCPU alone takes all that it is entitled to.
-        free = used_by(server)
+        free = guests.used_by(server, SECONDS)
         assert free.vcpu == pytest.approx(ENTITLED, rel=0.05)
         assert free.emulator > 0.03 * ENTITLED
         assert free.whole > 1.03 * ENTITLED
@@ -62,7 +54,7 @@ def test_io_is_paid_from_the_entitlement(profiles, server, clients, agent_of):
         server.set_specs(vqos_dd_billing='charge')
         process.wait_until(lambda: server.limits()[0][0] > 0, LIMIT_S,
                            'a limit on the whole domain')
-        paid = used_by(server)
+        paid = guests.used_by(server, SECONDS)
         assert LEAST * ENTITLED < paid.whole < 1.02 * ENTITLED
         assert paid.vcpu < 0.97 * ENTITLED
 

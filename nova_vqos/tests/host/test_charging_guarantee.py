@@ -11,7 +11,6 @@ import pytest
 from nova_vqos import units
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_guarantee
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import ioguest
@@ -51,13 +50,6 @@ def server(whole, clients):
     return guest
 
 
-def used_by(server):
-    def measure():
-        (samples,) = iomeasure.watch([server], SECONDS)
-        return iomeasure.use(samples)
-    return standstill.undisturbed(measure)
-
-
 def reserved(server):
     (tid,) = cgroups.threads(server.host.hierarchy, server.group())
     return deadline.reservation(tid)
@@ -73,14 +65,14 @@ def test_io_is_paid_from_what_is_reserved(server, clients, agent):
         process.wait_until(load.begun, LIMIT_S, 'requests')
 
         # Nobody pays: its vCPU alone takes all that it is entitled to.
-        free = used_by(server)
+        free = guests.used_by(server, SECONDS)
         assert free.whole > 1.03 * ENTITLED
 
         server.set_specs(vqos_dd_billing='charge')
         process.wait_until(lambda: reserved(server).share < WHOLE.share,
                            LIMIT_S, 'less for its vCPU')
         with iomeasure.QuotaWrites(server) as writes:
-            paid = used_by(server)
+            paid = guests.used_by(server, SECONDS)
         print(f'{free.whole:.4f} of a pCPU without billing, {paid.whole:.4f} '
               f'charged, of {ENTITLED}; vCPU {paid.vcpu:.4f}')
         assert LEAST * ENTITLED < paid.whole < 1.02 * ENTITLED

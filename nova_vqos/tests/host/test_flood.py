@@ -16,7 +16,6 @@ from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_usage
-from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
 UNITS = 30
@@ -65,13 +64,6 @@ def limit_share(server):
     return quota_us / period_us
 
 
-def used_by(server):
-    def measure():
-        (samples,) = iomeasure.watch([server], MEASURED_S)
-        return iomeasure.use(samples)
-    return standstill.undisturbed(measure)
-
-
 def test_it_keeps_its_floor_and_has_its_units_back(
         agent_of, dear_packets, clients, start):
     server = start(specs=guests.server(UNITS, vqos_dd_billing='charge'),
@@ -85,7 +77,7 @@ def test_it_keeps_its_floor_and_has_its_units_back(
         process.wait_until(
             lambda: limit_share(server) < 1.02 * FLOOR * ENTITLED, LIMIT_S,
             'the limit to fall to the floor')
-        floor = used_by(server)
+        floor = guests.used_by(server, MEASURED_S)
     rate = floor.counted['rx'] + floor.counted['dropped']
     print(f'{rate:.0f} packets/s, {floor.counted["rx"]:.0f} of them received, '
           f'left it {floor.whole / ENTITLED:.3f} of its units, and its vCPU '
@@ -100,7 +92,7 @@ def test_it_keeps_its_floor_and_has_its_units_back(
                            'its whole units')
         ended_s = time.monotonic()
     back_s = ended_s - began_s - still.lost_s(began_s, ended_s)
-    back = used_by(server)
+    back = guests.used_by(server, MEASURED_S)
     print(f'all of them again after {back_s:.1f} s: its vCPU '
           f'{back.vcpu / ENTITLED:.3f}')
     assert back_s < BACK_S
