@@ -32,7 +32,7 @@ TRAIT_DD_BILLING = 'CUSTOM_VQOS_DD_BILLING'
 #: The host may be reserved for servers with units, also while its profile is
 #: invalid.
 TRAIT_SELLS_UNITS = 'CUSTOM_VQOS_SELLS_UNITS'
-# Of each quantum class that has a slice of its own, and is enforced.
+# Of each quantum class that the host treats in a way of its own.
 _TRAIT_QUANTUM = 'CUSTOM_VQOS_QUANTUM_'
 _TRAIT_SPEED = 'CUSTOM_VQOS_SPEED_'
 #: A flavor that requires one of them makes Placement leave slower hosts out,
@@ -42,7 +42,7 @@ SPEED_TIERS_CU = (10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100, 125, 150,
 #: All that :func:`traits` gives and a request may ask Placement for.
 ASKED_TRAITS: ty.Final = frozenset((
     TRAIT, TRAIT_GUARANTEE, TRAIT_DD_BILLING, TRAIT_SELLS_UNITS,
-    *(f'{_TRAIT_QUANTUM}{name.upper()}' for name in classes.DEFAULT_SLICES_US),
+    *(f'{_TRAIT_QUANTUM}{name.upper()}' for name in classes.SPECIAL),
     *(f'{_TRAIT_SPEED}{tier}' for tier in SPEED_TIERS_CU)))
 _OWN_TRAIT = re.compile(
     rf'{TRAIT}|{TRAIT_HOOK}|{TRAIT_DD_BILLING}|{TRAIT_GUARANTEE}|'
@@ -492,7 +492,7 @@ def traits(stats: HostStats, *, hook: bool) -> set[str]:
 def quantum_trait(name: str) -> str | None:
     """The trait of a host that offers a quantum class; None: it has none."""
     return (f'{_TRAIT_QUANTUM}{name.upper()}'
-            if name in classes.DEFAULT_SLICES_US else None)
+            if name in classes.SPECIAL else None)
 
 
 def speed_trait(cu: Fraction) -> str | None:

@@ -26,7 +26,8 @@ PROGRAM = 'nova-vqos-probe'
 #: The exit status where no pCPU was idle enough.
 NOT_MEASURED = 3
 
-_COLUMNS = ('class', 'slice_us', 'mean_run_us', 'enforced', 'reason')
+_COLUMNS = ('class', 'slice_us', 'mean_run_us', 'wait_us', 'enforced',
+            'reason')
 _OPTS = [
     cfg.StrOpt(
         'record', metavar='FILE',
@@ -66,7 +67,7 @@ def _probe(argv: list[str]) -> int:
     vqos.register_opts(conf)
     conf(argv, project='nova-vqos', prog=PROGRAM, version=version.version(),
          description='Find out which quantum classes this kernel enforces, '
-                     'with two threads on an idle pCPU, for about a second. '
+                     'with threads on an idle pCPU, for about six seconds. '
                      'They use only idle time. The slices are those of '
                      '[vqos] quantum_slices. Then find out whether its CPU '
                      'limits hold workers of vhost.')

@@ -103,12 +103,16 @@ libvirt's hook reads the same option from its own hook.conf.
         default={name: str(slice_us) for name, slice_us
                  in classes.DEFAULT_SLICES_US.items()},
         help=f"""
-Slices by quantum class: the time, in microseconds, that a vCPU of a class may
-run before another vCPU of the same pool runs, from {classes.MIN_SLICE_US} to
-{classes.MAX_SLICE_US}.
+Slices of the quantum classes ``io`` and ``cache`` in microseconds, from
+{classes.MIN_SLICE_US} to {classes.MAX_SLICE_US}.
 
-A class that is not given has its default; ``neutral`` and ``default`` have the
-kernel's slice. A slice shorter than the scheduler's tick lasts one tick.
+That of ``cache`` is the time that a vCPU may run before another vCPU of the
+same pool runs, {classes.DEFAULT_SLICES_US[classes.CACHE]} if it is not given.
+A vCPU of class ``io``, with a shorter slice than others, gets its pCPU as it
+wakes, and keeps it for the slice. Which one suits depends on the kernel: if it
+is not given, ``nova-vqos-probe`` finds it on each host, at each boot. The
+other classes have the kernel's slice. One for ``spin``, which had a slice in
+earlier versions, has no effect.
 Compute service, agent and libvirt's hook (in its own hook.conf) need the same
 value.
 """),

@@ -248,7 +248,7 @@ def _slices(server: server_report.Server, slices: enforcement.Slices,
     # Without a slice it may share its pCPUs with servers that would cut it
     # short.
     right = (server.quantum_class in offered and not slices.problem
-             and not (server.quantum_class in classes.DEFAULT_SLICES_US
+             and not (server.quantum_class in classes.SLICED
                       and any(vcpu.slice_us is None for vcpu in vcpus)))
     waited_s = [vcpu.waited_s for vcpu in vcpus if vcpu.waited_s is not None]
     return [

@@ -81,7 +81,7 @@ class Point:
 class Curve:
     """One kind of work at all slices.
 
-    :ivar best_us: recommended slice of its class; None: there is none
+    :ivar best_us: the best slice among equals; None: there is none
     :ivar verdict: one of :data:`VERDICTS`
     :ivar margin: values that differ by less, relatively, count as equal
     :ivar points: with those of the kernel's default for each number of
@@ -126,9 +126,13 @@ class QuantumProfile:
 
     @property
     def slices_us(self) -> dict[str, int]:
-        """The recommended slices, by quantum class."""
+        """The recommended slices, by quantum class.
+
+        Of those alone whose slice is a turn among equals, as measured.
+        """
         return {CLASSES[curve.kind]: curve.best_us for curve in self.curves
-                if curve.best_us is not None}
+                if curve.best_us is not None
+                and CLASSES[curve.kind] in classes.POOLED}
 
 
 def relative_costs(points: Iterable[Point]) -> dict[int | None, float]:
@@ -182,9 +186,9 @@ def _curve(fields: files.Fields) -> Curve:
     kind = fields.choice('kind', CLASSES)
     verdict = fields.choice('verdict', VERDICTS)
     best_us = _slice(fields, 'best_us')
-    if best_us is not None and CLASSES[kind] not in classes.DEFAULT_SLICES_US:
-        raise fields.error('best_us', f'absent: class {CLASSES[kind]} has no '
-                           'slice of its own')
+    if best_us is not None and CLASSES[kind] not in classes.SPECIAL:
+        raise fields.error('best_us', f'absent: any slice suits class '
+                           f'{CLASSES[kind]}')
     points = tuple(map(_point, fields.children('points', _MOST_POINTS)))
     by_place = {(point.runnable, point.slice_us) for point in points}
     if len(by_place) < len(points):

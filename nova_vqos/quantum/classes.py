@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantum classes: how long a vCPU may run before another of its pool does.
+"""Quantum classes: how long a vCPU may run before another one does.
 
 libvirt's hook, the compute driver and the agent use it. Pure.
 """
@@ -17,10 +17,22 @@ DEFAULT = 'default'
 #: The agent recognises the class.
 AUTO = 'auto'
 
-#: Classes with a slice of their own, in microseconds: the best ones of the
-#: research (thesis 3.3). The others run with the kernel's slice.
-DEFAULT_SLICES_US: Mapping[str, int] = {
-    IO: 1_000, SPIN: 1_000, CACHE: 90_000}
+#: Classes that a host treats in a way of their own, the most impatient first.
+SPECIAL = (IO, SPIN, CACHE)
+#: The best slices of the research (thesis 3.3), among equals.
+RESEARCHED_US: Mapping[str, int] = {IO: 1_000, SPIN: 1_000, CACHE: 90_000}
+#: Classes with a slice of their own; the others run with the kernel's. That
+#: of cache is a turn among equals. That of io is none: a vCPU with a shorter
+#: slice than others has an earlier deadline, so it gets its pCPU as it wakes,
+#: and keeps it for the slice.
+SLICED = (IO, CACHE)
+#: Their slices in microseconds. That of io depends on the kernel: unless it is
+#: given, the probe finds one at each boot.
+DEFAULT_SLICES_US: Mapping[str, int] = {CACHE: RESEARCHED_US[CACHE]}
+#: Classes whose slice holds only among equals: these are put into pools.
+POOLED = frozenset((CACHE,))
+# Classes that had a slice: what configurations give for them has no effect.
+_RETIRED = frozenset((SPIN,))
 
 # NOTE: the kernel silently clamps any other slice (kernel/sched/syscalls.c,
 # __setparam_fair).
@@ -46,7 +58,7 @@ class SliceInvalid(ValueError):
 
 
 def split(text: str) -> dict[str, str]:
-    """Split a text such as ``io:1000,cache:90000``; values are unchecked.
+    """Split a text such as ``io:300,cache:90000``; values are unchecked.
 
     :raises SliceInvalid: when it has another form, or a class twice
     """
@@ -62,19 +74,20 @@ def split(text: str) -> dict[str, str]:
 
 
 def slices_us(given: Mapping[str, str]) -> Mapping[str, int]:
-    """The slice of each class that has one, in microseconds.
+    """The slice of each class that has a known one, in microseconds.
 
-    :param given: by class, as an operator sets them; the others have the
-        default
+    :param given: by class, as an operator sets them; cache has a default
     :raises SliceInvalid: when a class has no slice of its own, or the kernel
         does not accept a slice
     """
     slices = dict(DEFAULT_SLICES_US)
     for name, value in given.items():
-        if name not in slices:
+        if name in _RETIRED:
+            continue
+        if name not in SLICED:
             raise SliceInvalid(
                 name, value, 'left out: only '
-                f'{", ".join(slices)} have a slice of their own')
+                f'{", ".join(SLICED)} have a slice of their own')
         if not isinstance(value, str) or not re.fullmatch(_SLICE, value):
             raise SliceInvalid(name, value, _EXPECTED)
         slice_us = int(value)

@@ -22,10 +22,18 @@ SCHEMA = 1
 #: Runs within this part of those with the kernel's own slice equal them.
 LIKE_DEFAULT = 0.25
 
-# A slice is enforced when threads run for half of it to one and a half times
-# it, and up to a tick longer: the kernel checks at each tick only. A slice
-# shorter than a tick is enforced exactly, by timers, or not at all.
-_LEAST, _MOST = 0.5, 1.5
+# A slice is enforced when threads run for a quarter of it to one and a half
+# times it, and up to a tick longer: the kernel checks at each tick only. It
+# cuts long turns itself: on Linux 6.18 those of 90 ms often after 50 ms, and
+# what is left is a turn, too. A slice shorter than a tick is enforced exactly,
+# by timers, or not at all.
+_LEAST, _MOST = 0.25, 1.5
+
+# A slice is enforced when a thread that wakes waits for less than this part of
+# what it waits with the kernel's own.
+_SHORTER = 0.6
+# Waits that differ by less than this part of that do not differ.
+_ALIKE = 0.1
 
 # Of preemption and HRTICK; '' is of a probe that did not look.
 _UNKNOWN = frozenset(('', 'unknown'))
@@ -42,18 +50,22 @@ class _Unusable(Exception):
 class Outcome:
     """The measurement of one slice.
 
-    :ivar slice_us: None: the kernel's own
+    :ivar slice_us: None: the kernel's own, or none was chosen
     :ivar mean_run_us: how long threads ran on average, including runs that
-        others cut short; None: not measured
-    :ivar enforced: whether threads ran for the slice, and not for the
-        kernel's default; None: not measured
+        others cut short; None: not measured, or of no pooled class
+    :ivar enforced: of a pooled class, whether threads ran for the slice, and
+        not for the kernel's default; of others, whether one that woke waited
+        for clearly less time than with that; None: not measured
     :ivar reason: why not; '' where it is enforced
+    :ivar wait_us: how long a thread that woke waited on average; None: not
+        measured, or of a pooled class
     """
 
     slice_us: int | None
     mean_run_us: float | None
     enforced: bool | None
     reason: str = ''
+    wait_us: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +134,41 @@ def judge(slice_us: int, mean_run_us: float, turn_us: float,
         reason=f'threads ran for {turn_us / 1000:.1f} ms at a time{reason}')
 
 
+def judge_waits(default_us: float, waits_us: Mapping[int, float]) -> Outcome:
+    """Decide with which slice a thread that wakes gets its pCPU soonest.
+
+    Of slices that do not differ the longest is chosen: it suits longer work.
+
+    :param default_us: how long it waited with the kernel's own slice
+    :param waits_us: and with others, by slice
+    """
+    most_us = min(waits_us.values()) + _ALIKE * default_us
+    slice_us = max(one for one, wait_us in waits_us.items()
+                   if wait_us <= most_us)
+    wait_us = waits_us[slice_us]
+    return Outcome(
+        slice_us, None, enforced=wait_us < _SHORTER * default_us,
+        reason='' if wait_us < _SHORTER * default_us else (
+            f'a thread that woke waited for {wait_us / 1000:.2f} ms, with the '
+            f"kernel's own slice for {default_us / 1000:.2f} ms"),
+        wait_us=wait_us)
+
+
+def enforced_slices_us(result: ProbeResult | None,
+                       slices_us: Mapping[str, int]) -> dict[str, int]:
+    """The slices that the kernel enforces, by quantum class.
+
+    :param slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
+    """
+    found = {}
+    for name in classes.SLICED:
+        outcome = result and result.outcomes.get(name)
+        if (outcome and outcome.enforced and outcome.slice_us is not None
+                and slices_us.get(name, outcome.slice_us) == outcome.slice_us):
+            found[name] = outcome.slice_us
+    return found
+
+
 def enforced_classes(result: ProbeResult | None,
                      slices_us: Mapping[str, int]) -> tuple[str, ...]:
     """The quantum classes that the host may offer.
@@ -131,12 +178,8 @@ def enforced_classes(result: ProbeResult | None,
 
     :param slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
     """
-    outcomes = result.outcomes if result is not None else {}
-    return (classes.DEFAULT, classes.NEUTRAL, *(
-        name for name, slice_us in slices_us.items()
-        if name in outcomes
-        and outcomes[name].enforced is True
-        and outcomes[name].slice_us == slice_us))
+    return (classes.DEFAULT, classes.NEUTRAL, classes.SPIN,
+            *enforced_slices_us(result, slices_us))
 
 
 def limits_vhost(result: ProbeResult | None) -> bool:
@@ -242,7 +285,9 @@ def _known(new: str, old: str) -> str:
 
 def _latest(new: Outcome, old: Outcome | None) -> Outcome:
     if (new.enforced is None and old is not None
-            and old.enforced is not None and old.slice_us == new.slice_us):
+            and old.enforced is not None
+            # None: the probe would have chosen one.
+            and new.slice_us in (None, old.slice_us)):
         return old
     return new
 
@@ -284,7 +329,9 @@ def _outcome(fields: files.Fields) -> Outcome:
         mean_run_us=(fields.number('mean_run_us', 0, _MAX_US)
                      if fields.has('mean_run_us') else None),
         enforced=fields.truth('enforced') if fields.has('enforced') else None,
-        reason=fields.text('reason') if fields.has('reason') else '')
+        reason=fields.text('reason') if fields.has('reason') else '',
+        wait_us=(fields.number('wait_us', 0, _MAX_US)
+                 if fields.has('wait_us') else None))
 
 
 # The file is read again and again.

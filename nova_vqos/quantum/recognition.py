@@ -252,8 +252,7 @@ def server_class(kinds: Collection[model.Kind]) -> str:
     :param kinds: DEFAULT: not recognised
     """
     needed = collections.Counter(model.QUANTUM_CLASS[kind] for kind in kinds)
-    choice = max((classes.IO, classes.SPIN, classes.CACHE),
-                 key=lambda name: needed[name])
+    choice = max(classes.SPECIAL, key=lambda name: needed[name])
     if needed[choice]:
         return choice
     if kinds and model.Kind.DEFAULT not in kinds:

@@ -53,13 +53,13 @@ class VqosQuantumWeigher(_Weigher):
     """Hosts whose pools suit a server's quantum class; higher weights win.
 
     With a positive ``[vqos] quantum_weight_multiplier`` (or that of an
-    aggregate) it prefers hosts that have a pool with room for the server's
-    quantum class, and separates cache-friendly servers from polluters. A
+    aggregate) it prefers, for a server of class ``cache``, hosts that have a
+    pool with room for it, and separates such servers from polluters. A
     negative one does the opposite; 0 switches it off.
 
     The weight is from 0 to 1, and not stretched to that: a small difference
     between hosts remains small. It is 0 for a server without a class, or with
-    one that no pool serves (``default``, ``auto``).
+    one that no pool serves (``io``, ``spin``, ``default``, ``auto``).
     """
 
     multiplier = 'quantum_weight_multiplier'
@@ -209,7 +209,7 @@ def _worst(weigher, host_state, low, high):
     return high if weigher.weight_multiplier(host_state) < 0 else low
 
 
-def _weigh_like(pools, policy, _vcpus_used):
+def _weigh_pool(pools, policy):
     """How well the pool of its class would serve a server.
 
     0: there is none. From a half on: there is one, and has room for a part of
@@ -235,8 +235,7 @@ def _weigh_cache(pools, policy, vcpus_used):
     # NOTE: no pool is reported where nothing has to be separated.
     vcpus = max(_vcpus(pools), vcpus_used or 0, polluters)
     polluted = polluters / vcpus if vcpus else 0.0
-    like = _weigh_like(pools, policy, vcpus_used)
-    return (like + 1.0 - polluted) / 2
+    return (_weigh_pool(pools, policy) + 1.0 - polluted) / 2
 
 
 def _weigh_neutral(pools, _policy, vcpus_used):
@@ -252,8 +251,6 @@ def _weigh_neutral(pools, _policy, vcpus_used):
 
 
 _WEIGHTS = {
-    classes.IO: _weigh_like,
-    classes.SPIN: _weigh_like,
     classes.CACHE: _weigh_cache,
     classes.NEUTRAL: _weigh_neutral,
 }

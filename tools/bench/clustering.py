@@ -115,8 +115,7 @@ class Case:
                       for name, times in self.times_ms.items()}}
 
     def _plan(self, vcpus, before):
-        return plan.make_plan(vcpus, self.host, classes.DEFAULT_SLICES_US,
-                              before)
+        return plan.make_plan(vcpus, self.host, classes.RESEARCHED_US, before)
 
 
 def run(rounds, with_shares):

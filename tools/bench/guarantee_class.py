@@ -46,7 +46,7 @@ _LIMIT_S = 60
 _SETTLE_S = 2.0
 _COMPUTING_CU, _SERVING_CU = (35,) * 3, 25
 _SERVES: ty.Final = ('serve-at-random', 20.0, '2000')
-_IO_US, _CACHE_US = (classes.DEFAULT_SLICES_US[name]
+_IO_US, _CACHE_US = (classes.RESEARCHED_US[name]
                      for name in ('io', 'cache'))
 # Of the server that serves, and of those that compute.
 SLICES_US: ty.Final[dict[str, tuple[int | None, int | None]]] = {

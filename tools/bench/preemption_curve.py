@@ -97,7 +97,7 @@ def measure(vcpus: int, options: argparse.Namespace,
             model.Kind.CACHE for _ in range(2)}}
         agent = quantum_agent.Agent(
             servers, {name: kind.value for name, kind in kinds.items()},
-            kinds, options.pcpus, options.classes,
+            kinds, options.pcpus, quantum_scenarios.enforced_us(options),
             str(pathlib.Path(directory, 'quantum.json')))
         servers.run_before_all()
         stock = {(name, number): quantum_servers.Setting(None, options.pcpus)

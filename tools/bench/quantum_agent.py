@@ -42,11 +42,7 @@ _LEAP_S = 301.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a bench that the agent's code takes part in."""
-    parser.add_argument('--classes', nargs='*', metavar='NAME',
-                        choices=classes.DEFAULT_SLICES_US,
-                        default=[classes.CACHE],
-                        help='those that nova-vqos-probe says this kernel '
-                        'enforces (default: cache)')
+    quantum_scenarios.add_classes(parser)
     parser.add_argument('--weight', type=_weight_of, default=1, metavar='N',
                         help='of all servers together, in that of a group of '
                         'the kernel\'s, 1 to 100: on a machine with other '
@@ -73,11 +69,12 @@ class Agent:
     def __init__(self, servers: quantum_servers.Servers,
                  quantum_classes: Mapping[str, str],
                  kinds: Mapping[str, model.Kind], pcpus: frozenset[int],
-                 enforced: Collection[str], proof_path: str) -> None:
+                 enforced_us: Mapping[str, int], proof_path: str) -> None:
         """
         :param quantum_classes: of the flavor of each server
         :param kinds: of the load of each server
-        :param enforced: classes that this kernel was seen to enforce
+        :param enforced_us: slices that this kernel was seen to enforce, by
+            class
         :param proof_path: of a file to write that to
         """
         probe_result.store(probe_result.ProbeResult(
@@ -85,8 +82,8 @@ class Agent:
             tick_us=4000,
             measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
             outcomes={name: probe_result.Outcome(
-                slice_us=classes.DEFAULT_SLICES_US[name], mean_run_us=None,
-                enforced=True) for name in enforced}), proof_path)
+                slice_us, mean_run_us=None, enforced=True)
+                for name, slice_us in enforced_us.items()}), proof_path)
         self._hypervisor = _Hypervisor(servers, pcpus)
         self._leapt_s = 0.0
         self._enforcer = enforcer.Enforcer(

@@ -9,7 +9,9 @@ quantum_scenarios.py:
 
   web       waits for 200 requests a second, and answers each in 0.1 ms
   plain     the same, without units and class: the agent leaves it alone
-  app       waits for 100 requests a second, and answers each in 2.5 ms
+  app       waits for 100 requests a second, and answers each in 0.8 ms
+  plain app the same, without units and class
+  slow      waits for 40 requests a second, and answers each in 4.7 ms
   api       answers 20 requests a second, and has work of its own beside them
   cache     walks a list that the last-level cache holds
   neutral   walks a list that its pCPU's own cache holds
@@ -86,6 +88,9 @@ _WEB = Load('web', model.Kind.IO, classes.IO, per_second=200.0,
 _PLAIN = _WEB._replace(label='plain', quantum_class='')
 _APP = Load('app', model.Kind.IO, classes.IO, per_second=100.0,
             options=(('waits', 1), ('mixes', 500_000)))
+_PLAIN_APP = _APP._replace(label='plain app', quantum_class='')
+_SLOW = _APP._replace(label='slow', per_second=40.0,
+                      options=(('waits', 1), ('mixes', 3_000_000)))
 _API = Load('api', model.Kind.IO, classes.IO, per_second=20.0)
 _CACHE = Load('cache', model.Kind.CACHE, classes.CACHE)
 _NEUTRAL = Load('neutral', model.Kind.NEUTRAL, classes.NEUTRAL)
@@ -98,6 +103,10 @@ MIXES: Mapping[str, Sequence[Load]] = {
     'web-cache': [_WEB] * 4 + [_CACHE] * 4,
     'plain-cache': [_PLAIN] * 2 + [_CACHE] * 4,
     'app-cache': [_APP] * 3 + [_CACHE] * 3,
+    'app-neutral': [_APP] * 4 + [_NEUTRAL] * 4,
+    'slow-neutral': [_SLOW] * 3 + [_NEUTRAL] * 4,
+    'app-polluter': [_APP] * 3 + [_API] + [_POLLUTER] * 4,
+    'app-plain': [_APP] * 2 + [_PLAIN_APP] * 2 + [_NEUTRAL] * 6,
     'api-cache': [_API] * 2 + [_CACHE] * 3 + [_POLLUTER] * 3,
     'odd': [_API] * 2 + [_CACHE] * 3 + [_NEUTRAL] * 2,
     'spin': [_SPIN] + [_CACHE] * 2 + [_WEB] * 2 + [_NEUTRAL] * 2,
@@ -198,7 +207,7 @@ def run(mix: str, options: argparse.Namespace,
                       else classes.AUTO for name, load in names.items()
                       if load.quantum_class},
             {name: load.kind for name, load in names.items()},
-            options.pcpus, options.classes,
+            options.pcpus, quantum_scenarios.enforced_us(options),
             str(pathlib.Path(directory) / f'{way}.json'))
             for way in options.ways}
         servers.run_before_all()

@@ -106,10 +106,13 @@ def one_slice(slice_us: int | None, vcpus: Sequence[model.Vcpu],
 def planned(vcpus: Sequence[model.Vcpu], socket: model.Socket,
             slices_us: Mapping[str, int]) -> Arm:
     """As the agent does it."""
-    made = plan.make_plan(vcpus, [socket], slices_us)
+    made = plan.make_plan(vcpus, [socket], {
+        name: slice_us for name, slice_us in slices_us.items()
+        if name in classes.POOLED})
     parts = cpus.assign_to_spinning(made.pools)
     return Arm({vcpu.key: quantum_servers.Setting(
-        pool.slice_us, parts.get(
+        slices_us.get(classes.IO) if vcpu.kind is model.Kind.IO
+        else pool.slice_us, parts.get(
             vcpu.key, pool.pcpus if made.separates else socket.pcpus))
         for pool in made.pools for vcpu in pool.vcpus}, made.pools)
 
@@ -119,8 +122,7 @@ def researched(vcpus: Sequence[model.Vcpu], socket: model.Socket,
     """As the research has it: what our planner leaves out of it, too."""
     pcpus = sorted(socket.pcpus)
     made = []
-    for cluster in pools.clusters(vcpus, len(pcpus),
-                                  classes.DEFAULT_SLICES_US):
+    for cluster in pools.clusters(vcpus, len(pcpus), classes.RESEARCHED_US):
         own, pcpus = pcpus[:cluster.pcpus], pcpus[cluster.pcpus:]
         made.append(model.Pool(socket.number, frozenset(own),
                                cluster.slice_us, cluster.vcpus))
@@ -194,12 +196,7 @@ def parse() -> argparse.Namespace:
                         default=list(ARMS),
                         help='which ones beside '
                         f'{" and ".join(_ALWAYS)} (default: all)')
-    parser.add_argument('--classes', nargs='*', metavar='NAME',
-                        choices=classes.DEFAULT_SLICES_US,
-                        default=list(classes.DEFAULT_SLICES_US),
-                        help='which of them "ours" may give their slices: '
-                        'those that nova-vqos-probe says this kernel '
-                        'enforces (default: all)')
+    add_classes(parser)
     parser.add_argument('--rounds', type=int, default=5,
                         help='through all arms (default %(default)s)')
     parser.add_argument('--seconds', type=float, default=4.0,
@@ -291,15 +288,30 @@ def start_order(counts: Mapping[model.Kind, int]
             yield from ((kind, 1) for _ in range(count))
 
 
+def add_classes(parser: argparse.ArgumentParser) -> None:
+    """Add what the kernel enforces, as options."""
+    parser.add_argument('--classes', nargs='*', metavar='NAME',
+                        choices=classes.SLICED, default=list(classes.SLICED),
+                        help='those that nova-vqos-probe says this kernel '
+                        'enforces: others get no slice (default: all)')
+    parser.add_argument('--io-slice', type=int, default=466, metavar='US',
+                        help='slice of class io that it chose (default '
+                        '%(default)s)')
+
+
+def enforced_us(options: argparse.Namespace) -> dict[str, int]:
+    """The slices of the classes that are given, by class."""
+    known_us = {**classes.DEFAULT_SLICES_US, classes.IO: options.io_slice}
+    return {name: known_us[name] for name in options.classes}
+
+
 def arms(servers: quantum_servers.Servers,
          options: argparse.Namespace) -> Mapping[str, Arm]:
     socket = model.Socket(0, tuple((pcpu,) for pcpu in sorted(options.pcpus)))
     share = Fraction(len(options.pcpus), len(servers.vcpus))
     vcpus = [model.Vcpu(name, number, kind, share=share)
              for name, number, kind in servers.vcpus]
-    slices_us = {name: slice_us for name, slice_us
-                 in classes.DEFAULT_SLICES_US.items()
-                 if name in options.classes}
+    slices_us = enforced_us(options)
     return {name: ARMS[name](vcpus, socket, slices_us)
             for name in options.arms}
 

@@ -101,7 +101,7 @@ def pretend_enforced(bench: lab_host.BenchHost) -> None:
             classes.DEFAULT: probe_result.Outcome(None, 3000.0, enforced=None),
             **{name: probe_result.Outcome(
                 slice_us, float(slice_us), enforced=True)
-               for name, slice_us in classes.DEFAULT_SLICES_US.items()}},
+               for name, slice_us in classes.RESEARCHED_US.items()}},
     ), str(path))
 
 

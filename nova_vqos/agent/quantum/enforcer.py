@@ -121,10 +121,11 @@ class _State:
                 or slices_us != self.slices_us
                 or now_s >= self.checked_at_s + _IDLE_CHECK_INTERVAL_S)
 
-    def is_at(self, wanted: host.Placement | None) -> bool:
+    def is_at(self, wanted: host.Placement | None,
+              slices_us: Mapping[int, int | None]) -> bool:
         """Whether vCPUs are where they are to be, with such slices."""
         return (wanted is not None and not self.problem
-                and self.slices_us == wanted.slices_us
+                and self.slices_us == slices_us
                 and self.pcpus == (wanted.pcpus or {}))
 
 
@@ -177,8 +178,8 @@ class Enforcer:
         result = probe_result.load(self.options.probe_result_path)
         enforced = probe_result.enforced_classes(result,
                                                  self.options.slices_us)
-        slices_us = {name: slice_us for name, slice_us
-                     in self.options.slices_us.items() if name in enforced}
+        slices_us = probe_result.enforced_slices_us(result,
+                                                    self.options.slices_us)
         threads = self._find_threads(targets)
         self._trials.retain(targets)
         targets = [target for target in targets if target.uuid in threads]
@@ -189,7 +190,9 @@ class Enforcer:
             self._preemptions = self._preempted.read({
                 uuid: threads[uuid] for uuid in kinds
                 if model.Kind.SPIN in kinds[uuid].values()})
-        self._plan = self._make_plan(targets, kinds, slices_us)
+        pooled_us = {name: slice_us for name, slice_us in slices_us.items()
+                     if name in classes.POOLED}
+        self._plan = self._make_plan(targets, kinds, pooled_us)
         wanted = {uuid: self._wanted_slices_us(uuid, kinds[uuid], slices_us)
                   for uuid in kinds}
         for target in targets:
@@ -198,14 +201,15 @@ class Enforcer:
                 target, threads[target.uuid].values(),
                 kinds[target.uuid].values(), self._plan,
                 self._states[target.uuid].is_at(
-                    self._plan.placements.get(target.uuid)))
+                    self._plan.placements.get(target.uuid),
+                    wanted[target.uuid]))
         self._read_runs(now_s)
         slices = {target.uuid: self._describe(
             target, kinds[target.uuid], wanted[target.uuid])
             for target in targets}
         sources = self._watcher.status()
         occupied = occupancy.Occupancy(
-            host.pool_sizes(self._plan, slices_us),
+            host.pool_sizes(self._plan, pooled_us),
             # Without the source none is recognised, which is not the same as
             # none.
             None if sources.get(_CACHE_SOURCE, 'absent') else sum(
@@ -328,11 +332,16 @@ class Enforcer:
     def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],
                           slices_us: Mapping[str, int]
                           ) -> Mapping[int, int | None]:
-        """By the plan; of a server without a plan, by kind."""
+        """By kind, and by the plan where that may put it into a pool."""
+        own_us = {number: slices_us.get(model.QUANTUM_CLASS[kind])
+                  for number, kind in kinds.items()}
         placement = self._plan.placements.get(uuid)
-        if placement is not None:
-            return placement.slices_us
-        return {number: slices_us.get(model.QUANTUM_CLASS[kind])
+        if placement is None:
+            return own_us
+        unpooled = slices_us.keys() - classes.POOLED
+        return {number: own_us[number]
+                if model.QUANTUM_CLASS[kind] in unpooled
+                else placement.slices_us[number]
                 for number, kind in kinds.items()}
 
     def _apply(self, target: enforced_server.Target,

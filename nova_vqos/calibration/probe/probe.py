@@ -3,16 +3,23 @@
 
 A slice only holds between threads of one cgroup, or of nested ones on a kernel
 that carries it up (Linux commit aef6987d8954), and no shorter than the tick
-unless the kernel has timers for it. So it is tried, at each boot.
+unless the kernel has timers for it. So it is tried, at each boot: for classes
+in pools, how long two busy threads with the slice take turns; for others, how
+long a thread with the slice waits for busy ones when it wakes.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
+import dataclasses
+from fractions import Fraction
+import itertools
 import os
+import statistics
 
 from nova_vqos import utc
 from nova_vqos.calibration import host_cpus
 from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.probe import spinners
+from nova_vqos.calibration.probe import waker
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import topology
 from nova_vqos.profile import fingerprint
@@ -23,11 +30,19 @@ from nova_vqos.quantum import probe_result
 #: The group right below the root of the hierarchy in which it is tried.
 NAME = 'nova-vqos-probe'
 
-# All in all about a second: to look for an idle pCPU, and for each slice long
-# enough for the kernel's own, or for some turns of a long one.
+# All in all about six seconds: to look for an idle pCPU, for each turn long
+# enough for the kernel's own or for some turns of a long one, and for waits.
 _WATCH_S = 0.1
 _LEAST_WINDOW_S = 0.12
 _WINDOW_TURNS = 5
+# Slices take turns, with each work.
+_WAIT_WINDOW_S = 0.15
+_WAIT_ROUNDS = 2
+_WORKS_US = 200, 400, 800
+# Of the kernel's own slice: those that are tried where none is given. How much
+# shorter than that one has to be differs from kernel to kernel, and it has to
+# be as long as the work.
+_PARTS = Fraction(1, 5), Fraction(1, 3), Fraction(2, 3)
 
 # A pCPU that is busier than this is not tried, and one on which others took
 # more than this from the threads is not believed.
@@ -37,14 +52,14 @@ _OTHERS_LIMIT = 0.05
 _CUT_LIMIT = 0.25
 _MOST_TRIES = 2
 
-_Outcomes = dict[int | None, probe_result.Outcome]
+_Outcomes = dict[str, probe_result.Outcome]
 
 
 def measure(slices_us: Mapping[str, int],
             root: str = '/') -> probe_result.ProbeResult:
     """See what slices this kernel enforces.
 
-    :param slices_us: by quantum class
+    :param slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
     :param root: where /proc and /sys are looked for, for tests
     :raises CalibrationError: when it cannot be tried at all: no root, no
         cgroups
@@ -52,28 +67,27 @@ def measure(slices_us: Mapping[str, int],
         told, or slices may not be set
     :raises OSError: when a group cannot be used
     """
-    wanted = sorted(set(slices_us.values()))
     tick_us = fingerprint.tick_us()
     try:
-        found = _try(wanted, tick_us, root)
+        found = _try(slices_us, tick_us, root)
     except base.SlicesUnsupported as error:
-        found = {slice_us: probe_result.Outcome(
-            slice_us, None, enforced=False, reason=str(error))
-            for slice_us in wanted}
-        found[None] = probe_result.Outcome(None, None, enforced=True)
+        found = {name: probe_result.Outcome(
+            slices_us.get(name), None, enforced=False, reason=str(error))
+            for name in classes.SLICED}
+        found[classes.DEFAULT] = probe_result.Outcome(
+            None, None, enforced=True)
     scheduling = kernel.scheduling(root)
     return probe_result.ProbeResult(
         kernel=os.uname().release, boot_id=probe_result.boot_id(root),
         tick_us=tick_us,
         measured_at=utc.text(),
-        outcomes={classes.DEFAULT: found[None],
-                  **{name: found[slice_us]
-                     for name, slice_us in slices_us.items()}},
+        outcomes={name: found[name] for name in (classes.DEFAULT,
+                                           *classes.SLICED)},
         preemption=scheduling.preemption, hrtick=scheduling.hrtick)
 
 
-def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
-    """The outcome of each slice, and of the kernel's own."""
+def _try(slices_us: Mapping[str, int], tick_us: int, root: str) -> _Outcomes:
+    """The outcome of each class, and of the kernel's own slice."""
     # Before the search for a pCPU: its error names what is lacking.
     with server_groups.Tree(NAME, root) as tree:
         pcpus, busiest = idle_pcpus(root)
@@ -83,17 +97,23 @@ def _try(slices_us: Collection[int], tick_us: int, root: str) -> _Outcomes:
         for number, pcpu in enumerate((pcpus * _MOST_TRIES)[:_MOST_TRIES]):
             try:
                 with spinners.spinning(tree, pcpu, str(number)) as pair:
-                    tried = _outcomes(pair, slices_us, tick_us, pcpu)
+                    tried = _outcomes(tree, pair, slices_us, tick_us, pcpu,
+                                      f'{number}-waker')
             except spinners.Starved as error:
                 # It was idle a moment ago.
                 tried = _unknown(slices_us, f'on pCPU {pcpu} {error}')
-            found = {slice_us: outcome if outcome.enforced is not None
-                     or found[slice_us].enforced is None else found[slice_us]
-                     for slice_us, outcome in tried.items()}
-            if all(outcome.enforced is not None
-                   for outcome in found.values()):
+            found = {name: _surer(outcome, found[name])
+                     for name, outcome in tried.items()}
+            if all(outcome.enforced for outcome in found.values()):
                 break
     return found
+
+
+def _surer(new: probe_result.Outcome,
+           old: probe_result.Outcome) -> probe_result.Outcome:
+    """That a slice is enforced is seen only where it is."""
+    return (old if old.enforced or new.enforced is None
+            and old.enforced is not None else new)
 
 
 def idle_pcpus(root: str) -> tuple[list[int], str]:
@@ -111,22 +131,72 @@ def idle_pcpus(root: str) -> tuple[list[int], str]:
             f'{order[0]}, was used to {shares[order[0]]:.0%}')
 
 
-def _outcomes(pair: spinners.Spinners, slices_us: Collection[int],
-              tick_us: int, pcpu: int) -> _Outcomes:
+def _outcomes(tree: server_groups.Tree, pair: spinners.Spinners,
+              slices_us: Mapping[str, int], tick_us: int, pcpu: int,
+              name: str) -> _Outcomes:
+    """
+    :param name: of the group of a thread that wakes
+    """
     default = pair.measure(None, _window_s(0))
     others = _others(default, tick_us)
     if others > _OTHERS_LIMIT:
         return _unknown(slices_us, f'others took {others:.0%} of pCPU {pcpu}')
-    found: _Outcomes = {
-        None: probe_result.Outcome(None, default.mean_run_us, enforced=True)}
-    for slice_us in slices_us:
-        turns = pair.measure(slice_us, _window_s(slice_us))
-        others = _others(turns, tick_us)
-        found[slice_us] = (
-            _not_measured(slice_us, f'others took {others:.0%} of pCPU {pcpu}')
-            if others > _OTHERS_LIMIT
-            else _outcome(slice_us, turns, default, tick_us, pcpu))
+    found = {classes.DEFAULT: probe_result.Outcome(
+        None, default.mean_run_us, enforced=True)}
+    slice_us = slices_us[classes.CACHE]
+    turns = pair.measure(slice_us, _window_s(slice_us))
+    others = _others(turns, tick_us)
+    found[classes.CACHE] = (
+        _not_measured(slice_us, f'others took {others:.0%} of pCPU {pcpu}')
+        if others > _OTHERS_LIMIT
+        else _outcome(slice_us, turns, default, tick_us, pcpu))
+    # They keep the slice that they were given last.
+    pair.measure(None, _window_s(0))
+    given_us = slices_us.get(classes.IO)
+    with waker.waking(tree, pcpu, name, pair) as woken:
+        waits = _waits(woken, given_us)
+    others = _others(_together(itertools.chain(*waits.values())), tick_us)
+    if others > _OTHERS_LIMIT:
+        found[classes.IO] = _not_measured(
+            given_us, f'others took {others:.0%} of pCPU {pcpu}')
+    else:
+        default_us = _mean_us(waits[None])
+        found[classes.DEFAULT] = dataclasses.replace(
+            found[classes.DEFAULT], wait_us=default_us)
+        found[classes.IO] = probe_result.judge_waits(default_us, {
+            slice_us: _mean_us(seen) for slice_us, seen in waits.items()
+            if slice_us is not None})
     return found
+
+
+def _waits(woken: waker.Waker, given_us: int | None
+           ) -> dict[int | None, list[waker.Waits]]:
+    """How a thread waited with each slice, with all works.
+
+    :param given_us: the only slice to be tried; None: some
+    :returns: with that of the kernel's own at None
+    """
+    kernels_us = woken.kernels_slice_us()
+    if kernels_us is None:
+        raise base.SlicesUnsupported('this kernel has no slices to set')
+    tried = [None, given_us] if given_us is not None else [
+        None, *(max(classes.MIN_SLICE_US, int(part * kernels_us))
+                for part in _PARTS)]
+    found: dict[int | None, list[waker.Waits]] = {
+        slice_us: [] for slice_us in tried}
+    for work_us in _WORKS_US * _WAIT_ROUNDS:
+        for slice_us, waits in found.items():
+            waits.append(woken.measure(slice_us, work_us, _WAIT_WINDOW_S))
+    return found
+
+
+def _mean_us(waits: Iterable[waker.Waits]) -> float:
+    return statistics.fmean(one.mean_us for one in waits)
+
+
+def _together(waits: Iterable[waker.Waits]) -> waker.Waits:
+    """One window of all: each has few ticks."""
+    return waker.Waits(*map(sum, zip(*waits, strict=True)))
 
 
 def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
@@ -154,19 +224,20 @@ def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
     return outcome
 
 
-def _others(turns: spinners.Turns, tick_us: int) -> float:
-    """The share of a pCPU that others had while two threads wanted it."""
+def _others(seen: spinners.Turns | waker.Waits, tick_us: int) -> float:
+    """The share of a pCPU that others had while the threads wanted it."""
     # What one ran since the last tick is not counted yet.
-    return 1 - (turns.run_us + tick_us) / turns.wall_us
+    return 1 - (seen.run_us + tick_us) / seen.wall_us
 
 
 def _window_s(slice_us: int) -> float:
     return max(_LEAST_WINDOW_S, _WINDOW_TURNS * slice_us / 1e6)
 
 
-def _unknown(slices_us: Collection[int], reason: str) -> _Outcomes:
-    wanted: tuple[int | None, ...] = (None, *slices_us)
-    return {slice_us: _not_measured(slice_us, reason) for slice_us in wanted}
+def _unknown(slices_us: Mapping[str, int], reason: str) -> _Outcomes:
+    return {classes.DEFAULT: _not_measured(None, reason),
+            **{name: _not_measured(slices_us.get(name), reason)
+               for name in classes.SLICED}}
 
 
 def _not_measured(slice_us: int | None, reason: str) -> probe_result.Outcome:

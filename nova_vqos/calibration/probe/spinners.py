@@ -77,13 +77,16 @@ class Turns(ty.NamedTuple):
 
 
 class Spinners:
-    """Two threads that run whenever they may."""
+    """Two threads that run whenever they may.
+
+    :ivar pids: their ids
+    """
 
     def __init__(self, pids: Sequence[int], shared: memoryview) -> None:
         """
         :param shared: their counters, see :func:`_spin`
         """
-        self._pids = pids
+        self.pids = pids
         self._shared = shared
         self._last_us = 0
 
@@ -109,7 +112,7 @@ class Spinners:
         :raises Starved: when there was no turn that ended
         :raises CalibrationError: when the kernel counts no runs
         """
-        for pid in self._pids:
+        for pid in self.pids:
             sched_attr.set_slice(pid, slice_us)
         # The one that runs goes on with the slice that it has.
         time.sleep(_SETTLE_S + self._last_us / 1e6)
@@ -136,7 +139,7 @@ class Spinners:
 
     def _read(self) -> tuple[float, int]:
         """How long both ran, and how often."""
-        found = host_cpus.thread_runs(self._pids)
+        found = host_cpus.thread_runs(self.pids)
         return (sum(run.run_ns for run in found) / 1000,
                 sum(run.runs for run in found))
 
@@ -156,7 +159,7 @@ def spinning(tree: server_groups.Tree, pcpu: int,
             _LENGTHS_NS + _LENGTHS))).cast('q')
         spinners = Spinners([
             stack.enter_context(process(
-                pcpu, functools.partial(_enter_as_vcpu,
+                pcpu, functools.partial(enter_as_vcpu,
                                         tree.server(f'{name}-{number}')),
                 functools.partial(_spin, shared, number)))
             for number in (1, 2)], shared)
@@ -215,8 +218,8 @@ def _work(pcpu: int, writer: int, prepare: Callable[[], None],
         os._exit(1)
 
 
-def _enter_as_vcpu(server: server_groups.Server) -> None:
-    """Be the only vCPU of a server."""
+def enter_as_vcpu(server: server_groups.Server) -> None:
+    """Be the only vCPU of a server: for :func:`process`."""
     server.enter(os.getpid())
     server.move_vcpu(0, os.getpid())
 

@@ -99,7 +99,7 @@ def _standard_error(points: Sequence[quantum.Point]) -> float:
 
 def _choose(quantum_class: str, cost: Mapping[int | None, float],
             margin: float) -> tuple[int | None, str]:
-    """:returns: the recommended slice, and the verdict"""
+    """:returns: the best slice, and the verdict"""
     limit = min(cost.values()) * (1 + margin)
     if max(cost.values()) <= limit:
         return None, quantum.NO_DIFFERENCE
@@ -112,9 +112,9 @@ def _choose(quantum_class: str, cost: Mapping[int | None, float],
         # Being close to the best is not enough: the best one is that itself.
         good = {slice_us for slice_us in good
                 if cost[slice_us] * (1 + margin) <= cost[None]}
-    researched = classes.DEFAULT_SLICES_US.get(quantum_class)
+    researched = classes.RESEARCHED_US.get(quantum_class)
     if researched is None:
-        # Its class has no slice of its own that could be set.
+        # Any slice suits its class.
         return None, verdict
     return (researched if researched in good
             else min(filter(None, good))), verdict

@@ -80,7 +80,7 @@ def _quantum(host: host_report.Host) -> Iterator[Capability]:
                     if missing else ''))
         elif name in host.quantum_classes:
             yield Capability(policy.QUANTUM_CLASS_KEY, name, ENFORCED)
-        elif name in (classes.AUTO, classes.NEUTRAL):
+        elif name in (classes.AUTO, classes.NEUTRAL, classes.SPIN):
             yield Capability(policy.QUANTUM_CLASS_KEY, name, REFUSED,
                              'the agent sets no slices now')
         else:

@@ -205,6 +205,8 @@ def _proof(proof: host_report.Proof | None) -> str:
     """What the kernel does with each class, one a line."""
     words = {True: 'enforced', False: 'not enforced', None: 'not measured'}
     return '' if proof is None else '\n'.join(
-        ': '.join(filter(None, (name, words[outcome.enforced],
-                                outcome.reason)))
+        ': '.join(filter(None, (
+            name, words[outcome.enforced],
+            outcome.reason or ('' if outcome.slice_us is None else
+                               f'a slice of {outcome.slice_us} us'))))
         for name, outcome in proof.classes.items())

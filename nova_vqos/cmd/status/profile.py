@@ -109,9 +109,10 @@ def check_classes(machine: machines.Machine) -> Iterator[findings.Finding]:
         return
     slices_us = classes.slices_us(machine.own.get('vqos', 'quantum_slices'))
     offered = probe_result.enforced_classes(proof, slices_us)
-    for name, slice_us in slices_us.items():
+    for name in classes.SLICED:
         if name not in offered:
-            yield _why_not(name, slice_us, proof.outcomes.get(name), path)
+            yield _why_not(name, slices_us.get(name),
+                           proof.outcomes.get(name), path)
     yield findings.fact(f'this host offers {", ".join(offered)}')
 
 
@@ -157,10 +158,15 @@ def check_vhost(machine: machines.Machine) -> Iterator[findings.Finding]:
             'servers that pay for their I/O, the vCPUs alone are limited')
 
 
-def _why_not(name: str, slice_us: int, outcome: probe_result.Outcome | None,
+def _why_not(name: str, slice_us: int | None,
+             outcome: probe_result.Outcome | None,
              path: str) -> findings.Finding:
-    if outcome is None or outcome.slice_us != slice_us:
-        reason = f'its slice of {slice_us} us was not tried'
+    """
+    :param slice_us: None: the probe chooses one
+    """
+    if outcome is None or slice_us not in (None, outcome.slice_us):
+        reason = ('no slice for it was tried' if slice_us is None
+                  else f'its slice of {slice_us} us was not tried')
         remedy = f'restart nova-vqos-agent, or run {_PROBE} {path}'
     else:
         reason = outcome.reason

@@ -145,10 +145,9 @@ def pool_sizes(made: HostPlan, slices_us: Mapping[str, int]
 def _class_of(pool: model.Pool, slices_us: Mapping[str, int]) -> str:
     """The class of a pool, by the vCPUs that need its slice."""
     found = {model.QUANTUM_CLASS[vcpu.kind] for vcpu in pool.vcpus}
-    for name in (classes.CACHE, classes.IO, classes.SPIN):
-        if name in found and slices_us.get(name) == pool.slice_us:
-            return name
-    return classes.DEFAULT
+    return next((name for name, slice_us in slices_us.items()
+                 if name in found and slice_us == pool.slice_us),
+                classes.DEFAULT)
 
 
 @dataclasses.dataclass(slots=True)

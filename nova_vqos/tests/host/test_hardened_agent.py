@@ -154,7 +154,7 @@ def has_slice(tid, slice_us):
 def test_what_the_kernel_enforces_is_seen_before_it_starts(lab, hardened):
     """Outside of its limits: within them, it could make no group."""
     seen = probe_result.load(lab.fast.path('run/nova-vqos-probe/quantum.json'))
-    assert set(seen.outcomes) == {'default', *classes.DEFAULT_SLICES_US}
+    assert set(seen.outcomes) == {'default', *classes.SLICED}
     # Measured, or why not: the machine may be busy.
     for outcome in seen.outcomes.values():
         assert outcome.enforced or outcome.reason

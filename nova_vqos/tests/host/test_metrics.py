@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from nova_vqos.quantum import classes
 from nova_vqos.tests.fixtures import dashboards
 from nova_vqos.tests.fixtures import monitoring
 from nova_vqos.tests.fixtures import project
@@ -74,10 +73,10 @@ class Monitored:
             f'{host.address}:{monitoring.PORT}' for host in lab.hosts)
         for host, coefficient, proven in (
                 (lab.fast, 1.0, ('cache',)),
-                (lab.slow, 0.5, classes.DEFAULT_SLICES_US)):
+                (lab.slow, 0.5, agents.SLICES_US)):
             agents.store_profile(host, coefficient)
             agents.store_proof(host, {
-                name: classes.DEFAULT_SLICES_US[name] for name in proven})
+                name: agents.SLICES_US[name] for name in proven})
             monitoring.store_verification(host)
         self.agents = {}
         for host in lab.hosts:

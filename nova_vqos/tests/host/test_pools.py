@@ -105,7 +105,7 @@ def test_without_proof_nothing_is_promised(wide, bus, guest_of, client):
             and client.get_server(wide, cache)['quantum'] is not None,
             LIMIT_S, 'a look at its slices')
         assert client.get_host(wide)['quantum_classes'] == [
-            'default', 'neutral', 'auto']
+            'default', 'neutral', 'spin', 'auto']
         assert slices_us(cache) != [CACHE_SLICE_US]
     finally:
         agent.stop()

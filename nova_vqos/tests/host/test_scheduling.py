@@ -5,8 +5,6 @@ They are set on a machine of its own (newer_machine, scheduling_guest), never
 on this one.
 """
 
-import statistics
-
 import pytest
 
 from nova_vqos.tests.host import newer_machine
@@ -48,15 +46,10 @@ def test_a_long_slice_makes_runs_long_always(seen):
         assert found['mean_run_us'] > 4 * one['tick_us'], one
 
 
-def test_hrtick_shortens_runs_below_the_tick(seen):
-    """In the mean."""
-    runs_us = {'n': [], 'y': []}
+def test_one_that_wakes_preempts_others_always(seen):
+    """In nested groups, as the servers'."""
+    assert seen['tried']
     for one in seen['tried']:
-        found = one['outcomes']['spin']
-        assert found['slice_us'] == one['tick_us'] / 2
-        # With it, so far: no try has found nine of ten turns that short.
-        assert found['enforced'] is False or one['hrtick'] == 'y'
-        runs_us[one['hrtick']].append(found['mean_run_us'])
-    # One of the short windows may have had other work in it.
-    assert statistics.fmean(runs_us['y']) < 0.85 * statistics.fmean(
-        runs_us['n'])
+        io, default = (one['outcomes'][name] for name in ('io', 'default'))
+        assert io['enforced'], one
+        assert io['wait_us'] < default['wait_us'] / 2, one

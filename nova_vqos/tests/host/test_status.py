@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from nova_vqos.quantum import classes
 from nova_vqos.tests.fixtures import rabbitmq
 from nova_vqos.tests.host import agents
 from nova_vqos_lab import process
@@ -26,7 +25,7 @@ LIMIT_S = 60
 @pytest.fixture
 def agent(lab, bus, client, agent_of):
     """The agent of the host fast, as its operator set it up."""
-    agents.store_proof(lab.fast, classes.DEFAULT_SLICES_US, tick_us=1000)
+    agents.store_proof(lab.fast, agents.SLICES_US, tick_us=1000)
     write_nova_conf(lab.fast, bus)
     agent = agent_of(lab.fast)
     os.chmod(lab.fast.path('etc/nova-vqos/nova-vqos.conf'), 0o640)

@@ -19,18 +19,24 @@ def test_the_names_are_those_of_a_flavor():
 
 
 def test_missing_slices_have_defaults():
-    assert classes.slices_us({}) == {'io': 1000, 'spin': 1000, 'cache': 90_000}
-    assert classes.slices_us({'cache': '30000'}) == {
-        'io': 1000, 'spin': 1000, 'cache': 30_000}
+    # That of io is the kernel's matter.
+    assert classes.slices_us({}) == {'cache': 90_000}
+    assert classes.slices_us({'cache': '30000'}) == {'cache': 30_000}
     # What is returned is the caller's own.
     assert classes.DEFAULT_SLICES_US['cache'] == 90_000
+
+
+def test_one_for_spin_has_no_effect():
+    """Configurations of versions in which it had a slice hold."""
+    assert classes.slices_us({'spin': '1000', 'io': '500'}) == {
+        'io': 500, 'cache': 90_000}
 
 
 @pytest.mark.parametrize('name', [
     'neutral', 'default', 'auto', 'IO', '', 'x' * 1000])
 def test_a_class_without_a_slice_of_its_own(name):
     with pytest.raises(classes.SliceInvalid,
-                       match='only io, spin, cache have') as caught:
+                       match='only io, cache have') as caught:
         classes.slices_us({name: '1000'})
     assert repr(name)[:70] in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -48,7 +54,7 @@ def test_a_slice_that_the_kernel_does_not_take(value):
     assert len(str(caught.value)) < 300
 
 
-@given(st.sampled_from(list(classes.DEFAULT_SLICES_US)),
+@given(st.sampled_from(classes.SLICED),
        st.integers(classes.MIN_SLICE_US, classes.MAX_SLICE_US))
 def test_all_slices_of_the_kernel_are_valid(name, slice_us):
     assert classes.slices_us({name: str(slice_us)})[name] == slice_us
@@ -102,10 +108,10 @@ class TestOptions:
         assert conf.vqos.cache_max_period_us == 200_000
 
     def test_some_are_given(self, conf):
-        conf = conf('quantum_slices = cache:60000, spin:3000\n'
+        conf = conf('quantum_slices = cache:60000, io:3000\n'
                     'cache_max_period_us = 1000000')
         assert vqos.slices_us(conf) == {
-            'io': 1000, 'spin': 3000, 'cache': 60_000}
+            'io': 3000, 'cache': 60_000}
         assert conf.vqos.cache_max_period_us == 1_000_000
 
     @pytest.mark.parametrize('lines, option, reason', [

@@ -14,13 +14,19 @@ from nova_vqos.quantum import probe_result
 
 Outcome = probe_result.Outcome
 SLICES_US = classes.DEFAULT_SLICES_US
+#: That the probe chose.
+IO_US = 900
 TICK_US = 4000
 BOOT_ID = '127993a0-3a3d-4f86-a2a7-66d7e1b30a8c'
-FREE = ('default', 'neutral')
+FREE = ('default', 'neutral', 'spin')
 
 
-def make_result(*, default_us=3950.0, tick_us=TICK_US, **runs_us):
-    """A result from how long threads ran at a time, by class."""
+def make_result(*, default_us=3950.0, tick_us=TICK_US, io_wait_us=None,
+                **runs_us):
+    """A result from how long threads ran at a time, by class.
+
+    :param io_wait_us: how long a thread waited with the slice of io
+    """
     return probe_result.ProbeResult(
         kernel='6.18.1', boot_id=BOOT_ID, tick_us=tick_us,
         measured_at='2026-11-22T09:00:00+00:00',
@@ -28,7 +34,10 @@ def make_result(*, default_us=3950.0, tick_us=TICK_US, **runs_us):
             'default': Outcome(None, default_us, True),
             **{name: probe_result.judge(SLICES_US[name], run_us, run_us,
                                         default_us, tick_us)
-               for name, run_us in runs_us.items()}})
+               for name, run_us in runs_us.items()},
+            **({} if io_wait_us is None else {
+                'io': probe_result.judge_waits(
+                    1500.0, {IO_US: io_wait_us})})})
 
 
 @pytest.fixture
@@ -82,7 +91,9 @@ class TestJudge:
         (90_000, 30_000, 92_000, TICK_US, True),
         (90_000, 30_000, 139_000, TICK_US, True),
         (90_000, 7000, 8000, TICK_US, False),
-        (90_000, 7000, 44_000, TICK_US, False),
+        # Cut by the kernel itself.
+        (90_000, 7000, 24_000, TICK_US, True),
+        (90_000, 7000, 22_000, TICK_US, False),
         (90_000, 7000, 140_000, TICK_US, False),
         # The machine stood still during one turn.
         (90_000, 75_300, 139_500, TICK_US, True),
@@ -109,18 +120,47 @@ class TestJudge:
         assert bool(found.reason) is not found.enforced
 
 
+class TestJudgeWaits:
+    @pytest.mark.parametrize('default_us, waits_us, slice_us, enforced', [
+        (1500.0, {300: 70.0}, 300, True),
+        (1500.0, {300: 890.0}, 300, True),
+        (1500.0, {300: 910.0}, 300, False),
+        (1500.0, {300: 3000.0}, 300, False),
+        # There is nothing to gain.
+        (0.0, {300: 0.0}, 300, False),
+        (1500.0, {300: 900.0, 1000: 200.0, 2000: 800.0}, 1000, True),
+        # Of equal ones the longest.
+        (1500.0, {300: 200.0, 1000: 300.0, 2000: 400.0}, 1000, True)])
+    def test_wait(self, default_us, waits_us, slice_us, enforced):
+        found = probe_result.judge_waits(default_us, waits_us)
+        wait_us = waits_us[slice_us]
+        assert found == Outcome(slice_us, None, enforced, found.reason,
+                                wait_us)
+        assert bool(found.reason) is not enforced
+        assert enforced or f'{wait_us / 1000:.2f} ms' in found.reason
+
+
 class TestClasses:
     @pytest.mark.parametrize('result, slices_us, expected', [
         (None, SLICES_US, ()),
-        (make_result(io=3990.0, spin=3990.0, cache=70_100.0), SLICES_US,
+        (make_result(io_wait_us=1400.0, cache=70_100.0), SLICES_US,
          ('cache',)),
-        (make_result(tick_us=1000, io=1990.0, spin=1990.0, cache=70_100.0),
-         SLICES_US, ('io', 'spin', 'cache')),
+        (make_result(io_wait_us=300.0, cache=9000.0), SLICES_US, ('io',)),
+        (make_result(io_wait_us=300.0, cache=70_100.0), SLICES_US,
+         ('io', 'cache')),
+        # The one that was measured is given.
+        (make_result(io_wait_us=300.0), {**SLICES_US, 'io': IO_US}, ('io',)),
         # Another slice than the measured one.
+        (make_result(io_wait_us=300.0), {**SLICES_US, 'io': 300}, ()),
         (make_result(cache=70_100.0), {**SLICES_US, 'cache': 80_000}, ())])
     def test_enforced_classes(self, result, slices_us, expected):
         assert probe_result.enforced_classes(result, slices_us) == (
             *FREE, *expected)
+
+    def test_the_slices(self):
+        result = make_result(io_wait_us=300.0, cache=70_100.0)
+        assert probe_result.enforced_slices_us(result, SLICES_US) == {
+            'io': IO_US, 'cache': 90_000}
 
     @pytest.mark.parametrize('change', [
         {'enforced': False}, {'enforced': None}, {'slice_us': None}])
@@ -141,6 +181,13 @@ class TestMerged:
             'cache': self.UNKNOWN})
         assert probe_result.merged(new, self.OLD) == dataclasses.replace(
             self.OLD, measured_at='later')
+
+    def test_one_that_would_have_been_chosen(self):
+        old = make_result(io_wait_us=300.0)
+        new = dataclasses.replace(old, outcomes={
+            'io': Outcome(None, None, None, 'not measured: busy')})
+        assert probe_result.merged(new, old).outcomes['io'] == (
+            old.outcomes['io'])
 
     @pytest.mark.parametrize('new, old', [
         # Measured again.
@@ -185,7 +232,7 @@ class TestMerged:
 
 class TestFile:
     def test_roundtrip(self, path, root):
-        result = make_result(io=3990.0, cache=70_100.0)
+        result = make_result(io_wait_us=1400.0, cache=70_100.0)
         result = dataclasses.replace(result, outcomes={
             **result.outcomes, 'spin': Outcome(1000, None, None, 'why')},
             preemption='lazy', hrtick='n')

@@ -80,29 +80,31 @@ class QuantumTestCase(WeigherTestCase):
 
     def test_a_pool_with_room_then_a_full_one_then_none(self):
         hosts = [
-            make_host('roomy', 'io:2:2 default:2:6'),
+            make_host('roomy', 'cache:2:2 default:2:6'),
             # One vCPU of two finds room.
-            make_host('tight', 'io:2:5 default:2:5'),
-            make_host('full', 'io:2:6 default:2:4'),
-            make_host('none', 'cache:2:2 default:2:4')]
-        spec = make_spec('io')
+            make_host('tight', 'cache:2:5 default:2:5'),
+            make_host('full', 'cache:2:6 default:2:4'),
+            make_host('none', 'io:2:2 default:2:4')]
+        spec = make_spec('cache')
         self.assertEqual(['roomy', 'tight', 'full', 'none'],
                          self.order(hosts, spec))
-        self.assertEqual([1.0, 0.75, 0.5, 0.0], [
+        self.assertEqual([1.0, 0.875, 0.75, 0.5], [
             self.raw(host.stats['vqos_quantum_pools'], spec)
             for host in hosts])
 
     def test_a_larger_server_needs_more_room(self):
-        pools = 'spin:4:2 default:4:6'
-        self.assertEqual(1.0, self.raw(pools, make_spec('spin', vcpus=2)))
-        self.assertEqual(0.875, self.raw(pools, make_spec('spin', vcpus=8)))
+        pools = 'cache:4:2 default:4:6'
+        self.assertEqual(1.0, self.raw(pools, make_spec('cache', vcpus=2)))
+        self.assertEqual(0.9375, self.raw(pools, make_spec('cache', vcpus=8)))
 
     def test_a_pool_that_is_crowded_beyond_others(self):
-        self.assertEqual(0.5, self.raw('io:1:90 default:9:1', make_spec('io')))
+        self.assertEqual(
+            0.75, self.raw('cache:1:90 default:9:1', make_spec('cache')))
 
     def test_a_pool_without_pcpus_is_none(self):
-        self.assertEqual(0.0, self.raw('io:0:2 default:4:1', make_spec('io')))
-        self.assertEqual(0.0, self.raw('io:0:0', make_spec('io')))
+        self.assertEqual(
+            0.5, self.raw('cache:0:2 default:4:1', make_spec('cache')))
+        self.assertEqual(0.5, self.raw('cache:0:0', make_spec('cache')))
 
     def test_cache_is_kept_from_reported_polluters(self):
         spec = make_spec('cache')
@@ -135,7 +137,8 @@ class QuantumTestCase(WeigherTestCase):
         hosts = [make_host('one', 'io:2:1 cache:2:3 polluters:7'),
                  make_host('two', '')]
         for spec in (make_spec(), make_spec('default'), make_spec('auto'),
-                     make_spec(units=60), make_spec('default', units=60)):
+                     make_spec('io'), make_spec('spin'), make_spec(units=60),
+                     make_spec('default', units=60)):
             self.assertEqual({0.0}, set(self.weigh(
                 hosts, spec, weigher.VqosQuantumWeigher).values()))
 
@@ -147,8 +150,9 @@ class QuantumTestCase(WeigherTestCase):
         self.assertAlmostEqual(0.4, found['two'] - found['one'])
 
     def test_the_multiplier(self):
-        hosts = [make_host('one', 'io:2:1'), make_host('two', '')]
-        spec = make_spec('io')
+        hosts = [make_host('one', 'cache:2:1'),
+                 make_host('two', 'polluters:7')]
+        spec = make_spec('cache')
         self.assertEqual({'one': 10.0, 'two': 0.0}, self.weigh(hosts, spec))
         self.flags(quantum_weight_multiplier=-0.5, group='vqos')
         self.assertEqual({'one': -0.5, 'two': 0.0}, self.weigh(hosts, spec))
@@ -157,14 +161,14 @@ class QuantumTestCase(WeigherTestCase):
         self.assertEqual({'one': 0.0, 'two': 0.0}, self.weigh(hosts, spec))
 
     def test_the_multiplier_of_an_aggregate(self):
-        hosts = [make_host('one', 'io:2:1',
+        hosts = [make_host('one', 'cache:2:1',
                            aggregate={'quantum_weight_multiplier': '7.5'}),
-                 make_host('two', 'io:2:1', aggregate={
+                 make_host('two', 'cache:2:1', aggregate={
                      'quantum_weight_multiplier': 'high'}),
-                 make_host('three', '', aggregate={
+                 make_host('three', 'polluters:7', aggregate={
                      'quantum_weight_multiplier': '9'})]
         self.assertEqual({'one': 7.5, 'two': 10.0, 'three': 0.0},
-                         self.weigh(hosts, make_spec('io')))
+                         self.weigh(hosts, make_spec('cache')))
 
     def test_a_flavor_that_is_invalid(self):
         """The filter refuses it, where that is enabled."""

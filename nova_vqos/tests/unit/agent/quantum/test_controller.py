@@ -21,6 +21,7 @@ UUID = fakes.UUID
 OTHER_UUID = fakes.OTHER_UUID
 THIRD_UUID = '33333333-2222-4333-8444-555555555555'
 CACHE_US = quantum_world.CACHE_US
+IO_US = quantum_world.IO_US
 
 
 @pytest.fixture
@@ -31,13 +32,15 @@ def world(tmp_path, monkeypatch):
 class TestSlices:
     @pytest.mark.parametrize('quantum_class, slice_us', [
         ('cache', CACHE_US), ('default', None),
+        # It gets pCPUs, and no slice.
+        ('spin', None),
         # The kernel does not enforce it.
         ('io', None)])
     def test_by_class(self, world, quantum_class, slice_us):
         world.run(quantum_class=quantum_class)
         assert world.host.slices[UUID] == {0: slice_us, -1: slice_us}
         assert world.state()['classes'] == [
-            'default', 'neutral', 'cache', 'auto']
+            'default', 'neutral', 'spin', 'cache', 'auto']
 
     @pytest.mark.parametrize('options', [
         {'specs': None}, {'specs': {}},
@@ -157,10 +160,33 @@ class TestSlices:
         world.probe_result_path.unlink()
         world.run()
         assert world.slice_us() is None
-        assert world.state()['classes'] == ['default', 'neutral', 'auto']
+        assert world.state()['classes'] == [
+            'default', 'neutral', 'spin', 'auto']
         world.enforce_classes('cache')
         world.tick(6)
         assert world.slice_us() == CACHE_US
+
+    @pytest.mark.parametrize('quantum_class', ['io', 'auto'])
+    def test_one_that_answers_requests_preempts_others(self, world,
+                                                       quantum_class):
+        """It shares pCPUs with them: the others' pool is beside it."""
+        world.enforce_classes('io', 'cache')
+        world.watcher.kinds |= {(UUID, 0): model.Kind.IO,
+                                (UUID, 1): model.Kind.IO}
+        world.boot(quantum_class=quantum_class, vcpus=2)
+        world.run(OTHER_UUID, 'cache', run_id=2, vcpus=2)
+        assert world.host.slices[UUID] == {0: IO_US, 1: IO_US, -1: IO_US}
+        assert world.slice_us(OTHER_UUID) == CACHE_US
+        world.host.slices[UUID][0] = 5000
+        world.tick(6)
+        assert world.slice_us() == IO_US
+
+    def test_one_of_its_vcpus_alone(self, world):
+        world.enforce_classes('io')
+        world.watcher.kinds |= {(UUID, 0): model.Kind.IO,
+                                (UUID, 1): model.Kind.NEUTRAL}
+        world.run(quantum_class='auto', vcpus=2)
+        assert world.host.slices[UUID] == {0: IO_US, 1: None, -1: IO_US}
 
 
 class TestFailures:
@@ -581,7 +607,7 @@ class TestTrials:
         assert self.undone(world) == 0
 
     def test_nor_is_one_that_spins(self, world):
-        world.enforce_classes('cache', 'spin')
+        world.enforce_classes('cache')
         world.watcher.kinds[UUID, 1] = model.Kind.SPIN
         world.run_unlike(quantum_class='auto')
         before = world.host_report()['quantum']['servers_placed']

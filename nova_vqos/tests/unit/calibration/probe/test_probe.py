@@ -12,6 +12,7 @@ from nova_vqos.calibration import benchmark
 from nova_vqos.calibration.probe import probe
 from nova_vqos.calibration.probe import spinners
 from nova_vqos.calibration.probe import vhost
+from nova_vqos.calibration.probe import waker
 from nova_vqos.cmd import probe as command
 from nova_vqos.conf import default_path
 from nova_vqos.hypervisor import base
@@ -56,7 +57,33 @@ class Pair:
             tuple(sorted(lengths_us)))
 
 
-KERNEL = {None: 3950.0, 1000: 4000.0, LONG_US: 75_000.0}
+KERNEL = {None: 3950.0, LONG_US: 75_000.0}
+
+
+class Waker:
+    """A thread that wakes beside them.
+
+    :ivar waits_us: how long it waits, by slice
+    :ivar others: share of the pCPU that others take
+    """
+
+    def __init__(self, waits_us, others=0.0):
+        self.waits_us = waits_us
+        self.others = others
+        self.works_us = set()
+
+    def kernels_slice_us(self):
+        return KERNELS_SLICE_US
+
+    def measure(self, slice_us, work_us, window_s):
+        self.works_us.add(work_us)
+        return waker.Waits(window_s * 1e6, window_s * 1e6 * (1 - self.others),
+                           self.waits_us[slice_us])
+
+
+KERNELS_SLICE_US = 3000
+#: Those are tried unless one is given.
+WAITS_US = {None: 1500.0, 600: 900.0, 1000: 200.0, 2000: 800.0}
 
 
 @pytest.fixture
@@ -78,6 +105,7 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(probe.fingerprint, 'tick_us', lambda: TICK_US)
     monkeypatch.setattr(probe.server_groups, 'Tree', made.make_tree)
     monkeypatch.setattr(probe.spinners, 'spinning', made.spin)
+    monkeypatch.setattr(probe.waker, 'waking', made.wake)
     return made
 
 
@@ -86,6 +114,7 @@ class Host:
         self.root = root
         self.busy = [0, 0, 0, 0]
         self.pairs = {pcpu: Pair(KERNEL) for pcpu in range(4)}
+        self.wakers = {pcpu: Waker(WAITS_US) for pcpu in range(4)}
         self.tried = []
         self.refusal = None
         self._ticks = [[0, 0] for _ in self.busy]
@@ -110,6 +139,12 @@ class Host:
         self.tried.append(pcpu)
         yield self.pairs[pcpu]
 
+    @contextlib.contextmanager
+    def wake(self, tree, pcpu, name, busy):
+        assert (tree, name) == ('tree', f'{(len(self.tried) - 1) % 2}-waker')
+        assert busy is self.pairs[pcpu]
+        yield self.wakers[pcpu]
+
     def measure(self):
         return probe.measure(SLICES_US, str(self.root))
 
@@ -125,8 +160,10 @@ def test_what_is_seen(host):
     assert proof.tick_us == TICK_US
     assert {name: outcome.enforced
             for name, outcome in proof.outcomes.items()} == {
-                'default': True, 'io': False, 'spin': False, 'cache': True}
-    assert 'the same as the default' in proof.outcomes['io'].reason
+                'default': True, 'io': True, 'cache': True}
+    assert proof.outcomes['io'].wait_us == 200.0
+    assert proof.outcomes['io'].slice_us == 1000
+    assert proof.outcomes['default'].wait_us == 1500.0
     assert proof.outcomes['cache'].slice_us == LONG_US
     assert proof.outcomes['cache'].mean_run_us == pytest.approx(75_000)
     assert (proof.preemption, proof.hrtick) == ('lazy', 'y')
@@ -149,7 +186,7 @@ def test_no_pcpu_is_idle(host):
     host.busy = [100, 30, 70, 20]
     outcomes = host.measure().outcomes
     assert host.tried == []
-    assert set(outcomes) == {'default', *SLICES_US}
+    assert set(outcomes) == {'default', 'io', 'cache'}
     for outcome in outcomes.values():
         assert outcome.enforced is None
         assert outcome.mean_run_us is None
@@ -193,13 +230,11 @@ def test_turns_that_others_cut_do_not_hide_whole_ones(host):
     host.pairs[0] = Pair(KERNEL, cuts=3)
     outcomes = host.measure().outcomes
     assert outcomes['cache'].enforced
-    # And that they are short is no proof of a short slice.
-    assert outcomes['io'].enforced is False
     assert host.tried == [0]
 
 
 def test_without_a_whole_turn_nothing_is_known(host):
-    host.pairs[0] = Pair({**KERNEL, LONG_US: 19_500.0}, back=0.6)
+    host.pairs[0] = Pair({**KERNEL, LONG_US: 18_500.0}, back=0.6)
     assert host.measure().outcomes['cache'].enforced
     assert host.tried == [0, 1]
     host.pairs[1] = host.pairs[0]
@@ -209,12 +244,13 @@ def test_without_a_whole_turn_nothing_is_known(host):
 
 
 @pytest.mark.parametrize('run_us, enforced', [
-    (90_000.0, True), (19_500.0, False)])
+    (90_000.0, True), (18_500.0, False)])
 def test_a_turn_in_which_the_machine_stood_still(host, run_us, enforced):
     host.pairs[0] = Pair({**KERNEL, LONG_US: run_us}, cuts=4, back=0.2,
                          stall_us=70_000.0)
+    host.pairs[1] = host.pairs[0]
     assert host.measure().outcomes['cache'].enforced is enforced
-    assert host.tried == [0]
+    assert host.tried == ([0] if enforced else [0, 1])
 
 
 def test_where_the_machine_stood_still_another_pcpu_is_tried(host):
@@ -227,12 +263,47 @@ def test_where_the_machine_stood_still_another_pcpu_is_tried(host):
     assert 'stood still' in outcome.reason
 
 
+def test_it_wakes_for_several_lengths_of_work(host):
+    host.measure()
+    assert len(host.wakers[0].works_us) > 2
+    assert max(host.wakers[0].works_us) < KERNELS_SLICE_US
+
+
+def test_a_slice_that_is_given_is_the_only_one(host):
+    host.wakers[0] = Waker({None: 1500.0, 300: 500.0})
+    found = probe.measure({**SLICES_US, 'io': 300}, str(host.root))
+    assert found.outcomes['io'] == probe_result.Outcome(
+        300, None, enforced=True, wait_us=500.0)
+
+
+@pytest.mark.parametrize('others', [0.0, 0.2])
+def test_one_that_waits_as_long_is_tried_again(host, others):
+    host.wakers[0] = Waker(dict.fromkeys(WAITS_US, 1500.0), others)
+    assert host.measure().outcomes['io'].enforced
+    assert host.tried == [0, 1]
+    host.wakers[1] = host.wakers[0]
+    outcome = host.measure().outcomes['io']
+    assert outcome.enforced is (None if others else False)
+    assert outcome.reason
+    assert outcome.wait_us == (None if others else 1500.0)
+
+
+def test_what_was_enforced_once_is(host):
+    """Though another one needs a second try, in which it is cut."""
+    host.wakers[0] = Waker(WAITS_US, others=0.2)
+    host.pairs[1] = Pair({**KERNEL, LONG_US: 9000.0})
+    outcomes = host.measure().outcomes
+    assert outcomes['io'].enforced
+    assert outcomes['cache'].enforced
+    assert host.tried == [0, 1]
+
+
 def test_a_kernel_that_does_not_carry_slices_up(host):
     host.pairs = dict.fromkeys(range(4), Pair({**KERNEL, LONG_US: 9000.0}))
     outcome = host.measure().outcomes['cache']
     assert outcome.enforced is False
     assert '9.0 ms at a time' in outcome.reason
-    assert host.tried == [0]
+    assert host.tried == [0, 1]
 
 
 def test_a_kernel_without_slices(host):
@@ -241,7 +312,7 @@ def test_a_kernel_without_slices(host):
     host.pairs[0].measure = refuse
     outcomes = host.measure().outcomes
     assert {name: outcome.enforced for name, outcome in outcomes.items()} == {
-        'default': True, 'io': False, 'spin': False, 'cache': False}
+        'default': True, 'io': False, 'cache': False}
     assert outcomes['cache'].reason == 'none before Linux 6.12'
 
 
@@ -279,14 +350,13 @@ class TestCommand:
 
     def test_a_table(self, run, capsys):
         assert run() == 0
-        head, _default, io, _spin, cache, scheduling, workers = (
+        head, _default, io, cache, scheduling, workers = (
             capsys.readouterr().out.splitlines())
-        assert head.split() == ['class', 'slice_us', 'mean_run_us',
+        assert head.split() == ['class', 'slice_us', 'mean_run_us', 'wait_us',
                                 'enforced', 'reason']
-        assert io.split()[0] == 'io'
-        assert io.split()[3] == 'no'
+        assert io.split() == ['io', '1000', '-', '200', 'yes', '-']
         assert cache.split()[:2] == ['cache', '80000']
-        assert cache.split()[3:] == ['yes', '-']
+        assert cache.split()[3:] == ['-', 'yes', '-']
         assert scheduling.split()[-1] == 'on'
         assert 'lazy' in scheduling
         assert 'vhost: -, not measured' in workers
@@ -313,7 +383,7 @@ class TestCommand:
         assert run('--record', str(path)) == 0
         assert probe_result.enforced_classes(
             probe_result.load(str(path)), {**SLICES_US, 'cache': 80_000}) == (
-                'default', 'neutral', 'cache')
+                'default', 'neutral', 'spin', 'io', 'cache')
 
     def test_the_number_of_kvms_exits_is_beside_it(
             self, run, path, host, tmp_path):

@@ -50,7 +50,7 @@ def test_numbers_are_those_of_show(page, shown):
 
 
 def test_what_is_to_be_set(page):
-    assert page.texts['code'] == ['quantum_slices = io:1000,cache:90000']
+    assert page.texts['code'] == ['quantum_slices = cache:90000']
     assert report_pages.is_there(
         ['io', 'better, 1 ms costs 0.25 of the default', '3.0%'], page)
     none = page_of(make_profiles.make_quantum(

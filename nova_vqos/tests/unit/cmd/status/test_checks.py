@@ -290,14 +290,18 @@ WRONG = [
     ('Quantum classes', lambda host: host.probe('last-boot'), 1,
      'quantum.json has no result'),
     ('Quantum classes', lambda host: host.probe(
-        io=probe_result.Outcome(1000, None, None, 'not measured: busy')), 1,
+        io=probe_result.Outcome(None, None, None, 'not measured: busy')), 1,
      'class io: not measured: busy'),
     ('Quantum classes', lambda host: host.probe(
-        io=probe_result.Outcome(1000, 3000, False, 'threads ran for 3 ms')), 1,
-     'class io: threads ran for 3 ms'),
+        io=probe_result.judge_waits(1500.0, {300: 1400.0})), 1,
+     'class io: a thread that woke waited for 1.40 ms'),
+    ('Quantum classes', both(lambda host: host.probe(
+        io=probe_result.Outcome(2000, None, True)), change(
+            at.OWN_CONF, 'vqos', quantum_slices='io:300')), 1,
+     'slice of 300 us'),
     ('Quantum classes', lambda host: host.probe(
-        io=probe_result.Outcome(2000, 2000, True)), 1,
-     'slice of 1000 us'),
+        cache=probe_result.Outcome(80_000, 70_000.0, True)), 1,
+     'slice of 90000 us'),
 
     ('vhost', load_vhost(None), 1, 'not measured'),
     ('vhost', load_vhost(probe_result.Vhost(
