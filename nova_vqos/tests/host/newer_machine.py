@@ -370,7 +370,7 @@ def run_writable(command, directory, *, kernel, timeout_s, memory_mib):
 
 
 def run_read_only(command, directory, *, kernel, timeout_s, pcpus=1,
-                  options=BY_INSTRUCTIONS):
+                  options=BY_INSTRUCTIONS, load=MODULES):
     """Run a command as root of the other machine.
 
     With BY_INSTRUCTIONS and one pCPU, CPU time there is the number of
@@ -381,12 +381,13 @@ def run_read_only(command, directory, *, kernel, timeout_s, pcpus=1,
     :param timeout_s: of real time
     :param pcpus: how many the other machine has
     :param options: of QEMU
+    :param load: names of modules that its kernel loads
     :returns: Run
     """
     return boot(
         command, directory, kernel=kernel, timeout_s=timeout_s, pcpus=pcpus,
         init=_BOOT + _READ_ONLY + _INIT + _NOTHING_WRITTEN + _RUN,
-        contents=_modules(kernel, MODULES), options=options)
+        contents=_modules(kernel, load), options=options)
 
 
 def _modules(kernel, names):
