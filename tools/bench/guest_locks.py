@@ -6,8 +6,8 @@
 An emulated machine of two pCPUs, whose CPU has AMD's virtualisation, has a
 real KVM, and real Linux guests run there, by turns, with three kinds of locks:
 
-  default     what QEMU offers unless it is told otherwise: no paravirtual
-              locks, and Linux takes a simple one for them, which is not fair
+  default     QEMU's CPU kvm64 as it is, without paravirtual locks: Linux takes
+              a simple lock instead, which is not fair
   pv          kvm-pv-unhalt: waiters of its spin locks halt after a while
   native      the same, and the guest was booted with nopvspin: fair spin locks
               (qspinlock), as on a machine of its own
