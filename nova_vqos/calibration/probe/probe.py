@@ -9,7 +9,6 @@ long a thread with the slice waits for busy ones when it wakes.
 """
 
 from collections.abc import Iterable, Mapping
-import dataclasses
 from fractions import Fraction
 import itertools
 import os
@@ -97,8 +96,8 @@ def _try(slices_us: Mapping[str, int], tick_us: int, root: str) -> _Outcomes:
         for number, pcpu in enumerate((pcpus * _MOST_TRIES)[:_MOST_TRIES]):
             try:
                 with spinners.spinning(tree, pcpu, str(number)) as pair:
-                    tried = _outcomes(tree, pair, slices_us, tick_us, pcpu,
-                                      f'{number}-waker')
+                    tried = _Trial(tree, pair, pcpu, tick_us).outcomes(
+                        slices_us, f'{number}-waker')
             except spinners.Starved as error:
                 # It was idle a moment ago.
                 tried = _unknown(slices_us, f'on pCPU {pcpu} {error}')
@@ -131,42 +130,67 @@ def idle_pcpus(root: str) -> tuple[list[int], str]:
             f'{order[0]}, was used to {shares[order[0]]:.0%}')
 
 
-def _outcomes(tree: server_groups.Tree, pair: spinners.Spinners,
-              slices_us: Mapping[str, int], tick_us: int, pcpu: int,
-              name: str) -> _Outcomes:
-    """
-    :param name: of the group of a thread that wakes
-    """
-    default = pair.measure(None, _window_s(0))
-    others = _others(default, tick_us)
-    if others > _OTHERS_LIMIT:
-        return _unknown(slices_us, f'others took {others:.0%} of pCPU {pcpu}')
-    found = {classes.DEFAULT: probe_result.Outcome(
-        None, default.mean_run_us, enforced=True)}
-    slice_us = slices_us[classes.CACHE]
-    turns = pair.measure(slice_us, _window_s(slice_us))
-    others = _others(turns, tick_us)
-    found[classes.CACHE] = (
-        _not_measured(slice_us, f'others took {others:.0%} of pCPU {pcpu}')
-        if others > _OTHERS_LIMIT
-        else _outcome(slice_us, turns, default, tick_us, pcpu))
-    # They keep the slice that they were given last.
-    pair.measure(None, _window_s(0))
-    given_us = slices_us.get(classes.IO)
-    with waker.waking(tree, pcpu, name, pair) as woken:
-        waits = _waits(woken, given_us)
-    others = _others(_together(itertools.chain(*waits.values())), tick_us)
-    if others > _OTHERS_LIMIT:
-        found[classes.IO] = _not_measured(
-            given_us, f'others took {others:.0%} of pCPU {pcpu}')
-    else:
+class _Trial:
+    """What is enforced on one pCPU."""
+
+    def __init__(self, tree: server_groups.Tree, pair: spinners.Spinners,
+                 pcpu: int, tick_us: int) -> None:
+        """
+        :param pair: two threads that are busy on it
+        """
+        self._tree = tree
+        self._pair = pair
+        self._pcpu = pcpu
+        self._tick_us = tick_us
+
+    def outcomes(self, slices_us: Mapping[str, int], name: str) -> _Outcomes:
+        """
+        :param name: of the group of a thread that wakes
+        :raises spinners.Starved: when a thread did not run
+        """
+        default = self._pair.measure(None, _window_s(0))
+        if doubt := self._doubt(default):
+            return _unknown(slices_us, doubt)
+        cache = self._try_turns(slices_us[classes.CACHE], default)
+        # They keep the slice that they were given last.
+        self._pair.measure(None, _window_s(0))
+        wait_us, io = self._try_waits(slices_us.get(classes.IO), name)
+        return {classes.DEFAULT: probe_result.Outcome(
+                    None, default.mean_run_us, enforced=True, wait_us=wait_us),
+                classes.CACHE: cache, classes.IO: io}
+
+    def _try_turns(self, slice_us: int, default: spinners.Turns
+                   ) -> probe_result.Outcome:
+        turns = self._pair.measure(slice_us, _window_s(slice_us))
+        if doubt := self._doubt(turns):
+            return _not_measured(slice_us, doubt)
+        return _judge_turns(slice_us, turns, default, self._tick_us,
+                            self._pcpu)
+
+    def _try_waits(self, given_us: int | None, name: str
+                   ) -> tuple[float | None, probe_result.Outcome]:
+        """
+        :param given_us: the only slice to be tried; None: some
+        :returns: how long a thread waits with the kernel's own slice, in
+            microseconds, None where that is not believed; and the outcome
+        """
+        with waker.waking(self._tree, self._pcpu, name, self._pair) as woken:
+            waits = _waits(woken, given_us)
+        # One window of all: each has few ticks.
+        if doubt := self._doubt(waker.Waits(*map(sum, zip(
+                *itertools.chain(*waits.values()), strict=True)))):
+            return None, _not_measured(given_us, doubt)
         default_us = _mean_us(waits[None])
-        found[classes.DEFAULT] = dataclasses.replace(
-            found[classes.DEFAULT], wait_us=default_us)
-        found[classes.IO] = probe_result.judge_waits(default_us, {
+        return default_us, probe_result.judge_waits(default_us, {
             slice_us: _mean_us(seen) for slice_us, seen in waits.items()
             if slice_us is not None})
-    return found
+
+    def _doubt(self, seen: spinners.Turns | waker.Waits) -> str:
+        """Why it is not believed: others ran; '' where it is."""
+        # What one ran since the last tick is not counted yet.
+        others = 1 - (seen.run_us + self._tick_us) / seen.wall_us
+        return (f'others took {others:.0%} of pCPU {self._pcpu}'
+                if others > _OTHERS_LIMIT else '')
 
 
 def _waits(woken: waker.Waker, given_us: int | None
@@ -194,13 +218,9 @@ def _mean_us(waits: Iterable[waker.Waits]) -> float:
     return statistics.fmean(one.mean_us for one in waits)
 
 
-def _together(waits: Iterable[waker.Waits]) -> waker.Waits:
-    """One window of all: each has few ticks."""
-    return waker.Waits(*map(sum, zip(*waits, strict=True)))
-
-
-def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
-             tick_us: int, pcpu: int) -> probe_result.Outcome:
+def _judge_turns(slice_us: int, turns: spinners.Turns,
+                 default: spinners.Turns, tick_us: int, pcpu: int
+                 ) -> probe_result.Outcome:
     # Another program that runs for a moment may end a turn, so that turns are
     # cut, and a machine that stands still for a moment makes one too long. Of
     # long turns there are few: those count in which most of the time passed.
@@ -222,12 +242,6 @@ def _outcome(slice_us: int, turns: spinners.Turns, default: spinners.Turns,
             slice_us, f'the machine stood still: threads ran for '
             f'{turn_us / 1000:.1f} ms at a time on pCPU {pcpu}')
     return outcome
-
-
-def _others(seen: spinners.Turns | waker.Waits, tick_us: int) -> float:
-    """The share of a pCPU that others had while the threads wanted it."""
-    # What one ran since the last tick is not counted yet.
-    return 1 - (seen.run_us + tick_us) / seen.wall_us
 
 
 def _window_s(slice_us: int) -> float:
