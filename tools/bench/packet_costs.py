@@ -30,8 +30,9 @@ import os
 import pathlib
 import statistics
 import sys
-import tempfile
 import time
+
+import newer_kernel
 
 from nova_vqos.calibration import estimate
 from nova_vqos.calibration.io import measure
@@ -41,7 +42,6 @@ from nova_vqos.profile import io
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'devstack'))
 
-from nova_vqos.tests.host import newer_machine
 from nova_vqos.tests.host import vhost_tap
 
 AIM = 0.05
@@ -54,7 +54,8 @@ _NEWER_TIMEOUT_S = 3600
 def main() -> int:
     options = parse()
     if options.newer_kernel:
-        return on_newer_kernel()
+        output = newer_kernel.run('aim, ', _NEWER_TIMEOUT_S)
+        return 0 if ' met' in output else 1
     taken = take(options)
     met = True
     for mode in options.modes:
@@ -82,19 +83,6 @@ def take(options: argparse.Namespace
         return measure.sweep(
             'network', [(mode, 'rx') for mode in modes], bench.sweep,
             options.sweeps, time.monotonic() + options.seconds)
-
-
-def on_newer_kernel() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        done = newer_machine.run_read_only(
-            [sys.executable, os.path.abspath(__file__), *(
-                word for word in sys.argv[1:] if word != '--newer-kernel')],
-            pathlib.Path(directory), kernel=newer_machine.fetch_kernel(),
-            timeout_s=_NEWER_TIMEOUT_S)
-    print(done.output, end='')
-    if 'aim, ' not in done.output:
-        print(done.console[-4000:], file=sys.stderr)
-    return 0 if ' met' in done.output else 1
 
 
 def show(mode: str, calibrated: io.Measured, samples: measure.Samples,
@@ -155,7 +143,7 @@ def parse() -> argparse.Namespace:
                         metavar='LIST')
     parser.add_argument('--vhost', action='store_true',
                         help='also with a worker of vhost that receives')
-    parser.add_argument('--newer-kernel', action='store_true',
+    parser.add_argument(newer_kernel.OPTION, action='store_true',
                         help='on the emulated machine of level host-v2')
     parser.add_argument('--sizes', default=','.join(map(str, LEFT_OUT)),
                         metavar='LIST', help='left out of the calibration')

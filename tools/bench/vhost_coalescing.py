@@ -26,13 +26,13 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
+
+import newer_kernel
 
 from nova_vqos.billing import costs
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'devstack'))
 
-from nova_vqos.tests.host import newer_machine
 from nova_vqos.tests.host import tap_servers
 
 FRAMES = (0, 64)
@@ -51,7 +51,8 @@ _RX_FRAMES = 1
 def main() -> int:
     options = parse()
     if options.newer_kernel:
-        return on_newer_kernel()
+        last = f'{PACKETS[-1]} packets'
+        return 0 if last in newer_kernel.run(last, _TIMEOUT_S) else 1
     if not options.inside:
         os.execvp('unshare', ['unshare', '--net', '--mount', sys.executable,
                               os.path.abspath(__file__), *sys.argv[1:],
@@ -107,26 +108,12 @@ def show(packets: int, took: dict[int, tap_servers.Took]) -> None:
               f'{one.servers / base.servers:.3f}', flush=True)
 
 
-def on_newer_kernel() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        done = newer_machine.run_read_only(
-            [sys.executable, os.path.abspath(__file__), *(
-                word for word in sys.argv[1:] if word != '--newer-kernel')],
-            pathlib.Path(directory), kernel=newer_machine.fetch_kernel(),
-            timeout_s=_TIMEOUT_S)
-    print(done.output, end='')
-    if f'{PACKETS[-1]} packets' not in done.output:
-        print(done.console[-4000:], file=sys.stderr)
-        return 1
-    return 0
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--rounds', type=int, default=4)
-    parser.add_argument('--newer-kernel', action='store_true',
+    parser.add_argument(newer_kernel.OPTION, action='store_true',
                         help='on the emulated machine of level host-v2')
     parser.add_argument('--inside', action='store_true',
                         help=argparse.SUPPRESS)

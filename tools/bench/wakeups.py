@@ -28,17 +28,14 @@ import pathlib
 import platform
 import statistics
 import sys
-import tempfile
+
+import newer_kernel
 
 from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.probe import probe
 from nova_vqos.calibration.probe import spinners
 from nova_vqos.calibration.probe import waker
 from nova_vqos.profile import kernel
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'devstack'))
-
-from nova_vqos.tests.host import newer_machine
 
 WORKS_US = 200, 400, 800, 1200, 2000
 SLICES_US = None, 100, 300, 500, 700, 1000, 1400, 2000
@@ -54,7 +51,8 @@ _TITLE = 'Linux '
 def main() -> int:
     options = parse()
     if options.newer_kernel:
-        return on_newer_kernel()
+        output = newer_kernel.run(_TITLE, _TIMEOUT_S, '--in-machine')
+        return 0 if _TITLE in output else 1
     if options.kernel_slice is not None:
         set_kernels_slice(options.kernel_slice)
     show(measure(options.rounds))
@@ -109,20 +107,6 @@ def prepare_newer_machine() -> None:
         raise OSError(ctypes.get_errno(), 'mount of debugfs')
 
 
-def on_newer_kernel() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        done = newer_machine.run_read_only(
-            [sys.executable, os.path.abspath(__file__), '--in-machine', *(
-                word for word in sys.argv[1:] if word != '--newer-kernel')],
-            pathlib.Path(directory), kernel=newer_machine.fetch_kernel(),
-            timeout_s=_TIMEOUT_S)
-    print(done.output, end='')
-    if _TITLE not in done.output:
-        print(done.console[-4000:], file=sys.stderr)
-        return 1
-    return 0
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -130,7 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--rounds', type=int, default=5,
                         help='through all works and slices (default '
                         '%(default)s)')
-    parser.add_argument('--newer-kernel', action='store_true',
+    parser.add_argument(newer_kernel.OPTION, action='store_true',
                         help='on an emulated machine with a newer kernel')
     parser.add_argument('--kernel-slice', type=int, metavar='US',
                         help='what that gives each thread (default: its own)')
