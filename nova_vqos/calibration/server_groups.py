@@ -21,7 +21,7 @@ from nova_vqos.hypervisor.linux import cgroup
 # Threads that were killed are in their group for a moment yet.
 _REMOVE_S = 5
 # Longer than a probe takes, so that one waits for another.
-_LOCK_S = 10
+_LOCK_S = 40
 _POLL_S = 0.01
 # What the kernel gives any group, in version 1 and 2.
 _SHARES, _WEIGHT = 1024, 100

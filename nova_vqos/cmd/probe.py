@@ -26,8 +26,8 @@ PROGRAM = 'nova-vqos-probe'
 #: The exit status where no pCPU was idle enough.
 NOT_MEASURED = 3
 
-_COLUMNS = ('class', 'slice_us', 'mean_run_us', 'wait_us', 'enforced',
-            'reason')
+_COLUMNS = ('class', 'slice_us', 'mean_run_us', 'wait_us', 'work_us',
+            'enforced', 'reason')
 _OPTS = [
     cfg.StrOpt(
         'record', metavar='FILE',
@@ -67,7 +67,7 @@ def _probe(argv: list[str]) -> int:
     vqos.register_opts(conf)
     conf(argv, project='nova-vqos', prog=PROGRAM, version=version.version(),
          description='Find out which quantum classes this kernel enforces, '
-                     'with threads on an idle pCPU, for about six seconds. '
+                     'with threads on an idle pCPU, for about eight seconds. '
                      'They use only idle time. The slices are those of '
                      '[vqos] quantum_slices. Then find out whether its CPU '
                      'limits hold workers of vhost.')

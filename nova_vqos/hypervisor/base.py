@@ -577,6 +577,14 @@ class ThreadDriver(abc.ABC):
         """
 
     @abc.abstractmethod
+    def vcpu_sleeps(self, uuids: Collection[str]
+                    ) -> Mapping[str, Mapping[int, int]]:
+        """Read how often vCPUs slept: gave up their pCPUs by themselves.
+
+        Otherwise as :meth:`vcpu_runs`.
+        """
+
+    @abc.abstractmethod
     def io_runs(self, uuids: Collection[str]
                 ) -> Mapping[str, Mapping[int, ThreadRun]]:
         """As :meth:`vcpu_runs`, of the threads that serve a domain's I/O.

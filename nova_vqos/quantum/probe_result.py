@@ -8,9 +8,11 @@ which is valid for one boot of the host. Imports neither Nova nor libvirt.
 from collections.abc import Mapping
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import os
+import statistics
 
 from nova_vqos import files
 from nova_vqos.quantum import classes
@@ -29,9 +31,17 @@ LIKE_DEFAULT = 0.25
 # by timers, or not at all.
 _LEAST, _MOST = 0.25, 1.5
 
+#: With how much work at a time the waits of a thread that wakes are tried:
+#: with all slices, and with the one that is chosen by those.
+SHORT_WORKS_US = 200, 400, 800
+LONG_WORKS_US = 1200, 2000
+
 # A slice is enforced when a thread that wakes waits for less than this part of
 # what it waits with the kernel's own.
 _SHORTER = 0.6
+# It is for work that is done within this part of the time that it takes with
+# the kernel's own.
+_AS_SOON = 1.03
 # Waits that differ by less than this part of that do not differ.
 _ALIKE = 0.1
 
@@ -59,6 +69,9 @@ class Outcome:
     :ivar reason: why not; '' where it is enforced
     :ivar wait_us: how long a thread that woke waited on average; None: not
         measured, or of a pooled class
+    :ivar work_us: how long servers may work at a time, from when they wake
+        until they sleep, that gain by the slice, or lose nothing; None: not
+        measured, not enforced, or of a pooled class
     """
 
     slice_us: int | None
@@ -66,6 +79,7 @@ class Outcome:
     enforced: bool | None
     reason: str = ''
     wait_us: float | None = None
+    work_us: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,24 +148,52 @@ def judge(slice_us: int, mean_run_us: float, turn_us: float,
         reason=f'threads ran for {turn_us / 1000:.1f} ms at a time{reason}')
 
 
-def judge_waits(default_us: float, waits_us: Mapping[int, float]) -> Outcome:
-    """Decide with which slice a thread that wakes gets its pCPU soonest.
+def choose_slice_us(default_us: Mapping[int, float],
+                    waits_us: Mapping[int, Mapping[int, float]]) -> int:
+    """Choose the slice with which a thread that wakes gets its pCPU soonest.
 
-    Of slices that do not differ the longest is chosen: it suits longer work.
+    Of slices that do not differ the longest: it suits longer work.
 
-    :param default_us: how long it waited with the kernel's own slice
+    :param default_us: how long it waited with the kernel's own slice, by how
+        long it works at a time
     :param waits_us: and with others, by slice
     """
-    most_us = min(waits_us.values()) + _ALIKE * default_us
-    slice_us = max(one for one, wait_us in waits_us.items()
-                   if wait_us <= most_us)
-    wait_us = waits_us[slice_us]
-    return Outcome(
-        slice_us, None, enforced=wait_us < _SHORTER * default_us,
-        reason='' if wait_us < _SHORTER * default_us else (
-            f'a thread that woke waited for {wait_us / 1000:.2f} ms, with the '
-            f"kernel's own slice for {default_us / 1000:.2f} ms"),
-        wait_us=wait_us)
+    means_us = {slice_us: statistics.fmean(by_work.values())
+                for slice_us, by_work in waits_us.items()}
+    most_us = min(means_us.values()) + _ALIKE * statistics.fmean(
+        default_us.values())
+    return max(slice_us for slice_us, mean_us in means_us.items()
+               if mean_us <= most_us)
+
+
+def judge_waits(slice_us: int, default_us: Mapping[int, float],
+                waits_us: Mapping[int, float]) -> tuple[float, Outcome]:
+    """Decide whether a slice is enforced, and for which work.
+
+    Work that is longer than the slice loses its pCPU in between, and can take
+    longer than with the kernel's own slice.
+
+    :param default_us: how long a thread waited with the kernel's own slice, by
+        how long it works at a time
+    :param waits_us: and with this one
+    :returns: how long it waited with the kernel's own, with the same works as
+        that of the outcome; and the outcome
+    """
+    works_us = list(itertools.takewhile(
+        lambda work_us: work_us + waits_us[work_us] <= _AS_SOON * (
+            work_us + default_us[work_us]), sorted(waits_us)))
+    counted = [work_us for work_us in works_us or sorted(waits_us)[:1]
+               if work_us <= SHORT_WORKS_US[-1]]
+    wait_us, kernels_us = (
+        statistics.fmean(by_work[work_us] for work_us in counted)
+        for by_work in (waits_us, default_us))
+    if works_us and wait_us < _SHORTER * kernels_us:
+        return kernels_us, Outcome(slice_us, None, enforced=True,
+                                   wait_us=wait_us, work_us=works_us[-1])
+    return kernels_us, Outcome(
+        slice_us, None, enforced=False, wait_us=wait_us,
+        reason=f'a thread that woke waited for {wait_us / 1000:.2f} ms, with '
+        f"the kernel's own slice for {kernels_us / 1000:.2f} ms")
 
 
 def enforced_slices_us(result: ProbeResult | None,
@@ -164,9 +206,21 @@ def enforced_slices_us(result: ProbeResult | None,
     for name in classes.SLICED:
         outcome = result and result.outcomes.get(name)
         if (outcome and outcome.enforced and outcome.slice_us is not None
-                and slices_us.get(name, outcome.slice_us) == outcome.slice_us):
+                and slices_us.get(name, outcome.slice_us) == outcome.slice_us
+                # A probe from before judged io by its turns.
+                and (name in classes.POOLED
+                     or outcome.work_us is not None)):
             found[name] = outcome.slice_us
     return found
+
+
+def longest_work_us(result: ProbeResult | None) -> float:
+    """For work of how long at a time the slice of io is.
+
+    :returns: 0 where none is enforced
+    """
+    outcome = result and result.outcomes.get(classes.IO)
+    return outcome.work_us or 0 if outcome else 0
 
 
 def enforced_classes(result: ProbeResult | None,
@@ -218,7 +272,7 @@ def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     if is_changed((old.preemption, old.hrtick), (new.preemption, new.hrtick)):
         return new
     return dataclasses.replace(
-        new, outcomes={name: _latest(outcome, old.outcomes.get(name))
+        new, outcomes={name: _latest(name, outcome, old.outcomes.get(name))
                        for name, outcome in new.outcomes.items()},
         preemption=_known(new.preemption, old.preemption),
         hrtick=_known(new.hrtick, old.hrtick))
@@ -283,9 +337,10 @@ def _known(new: str, old: str) -> str:
     return old if new in _UNKNOWN and old not in _UNKNOWN else new
 
 
-def _latest(new: Outcome, old: Outcome | None) -> Outcome:
+def _latest(name: str, new: Outcome, old: Outcome | None) -> Outcome:
     if (new.enforced is None and old is not None
             and old.enforced is not None
+            and (name != classes.IO or old.wait_us is not None)
             # None: the probe would have chosen one.
             and new.slice_us in (None, old.slice_us)):
         return old
@@ -331,7 +386,9 @@ def _outcome(fields: files.Fields) -> Outcome:
         enforced=fields.truth('enforced') if fields.has('enforced') else None,
         reason=fields.text('reason') if fields.has('reason') else '',
         wait_us=(fields.number('wait_us', 0, _MAX_US)
-                 if fields.has('wait_us') else None))
+                 if fields.has('wait_us') else None),
+        work_us=(round(fields.number('work_us', 1, _MAX_US))
+                 if fields.has('work_us') else None))
 
 
 # The file is read again and again.

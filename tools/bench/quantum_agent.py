@@ -165,6 +165,12 @@ class _Hypervisor:
                        in enumerate(self._servers.threads(uuid))}
                 for uuid in uuids}
 
+    def vcpu_sleeps(self, uuids: Collection[str]
+                    ) -> Mapping[str, Mapping[int, int]]:
+        return {uuid: {number: procfs.read_sleeps(thread) for number, thread
+                       in enumerate(self._servers.threads(uuid))}
+                for uuid in uuids}
+
     def topology(self) -> tuple[model.Socket, ...]:
         return (model.Socket(0, tuple(
             (pcpu,) for pcpu in sorted(self._pcpus))),)

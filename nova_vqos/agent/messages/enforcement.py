@@ -190,6 +190,8 @@ class Vcpu:
     :ivar pcpus: to which it is confined; None: to none
     :ivar recognised_after_s: for how long its work was of its kind before that
         was recognised; None: none is
+    :ivar awake_us: for how long one of kind io works at a time, from when it
+        wakes until it sleeps; None: unknown
     """
 
     kind: str
@@ -199,6 +201,8 @@ class Vcpu:
     waited_s: float | None = None
     pcpus: str | None = None
     recognised_after_s: float | None = dataclasses.field(
+        default=None, metadata=primitives.OMIT)
+    awake_us: float | None = dataclasses.field(
         default=None, metadata=primitives.OMIT)
 
 

@@ -16,6 +16,7 @@ import time
 from nova_vqos import cpuset
 from nova_vqos.agent.messages import enforcement
 from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.quantum import awake_times
 from nova_vqos.agent.quantum import demand as demands
 from nova_vqos.agent.quantum import enforced_server
 from nova_vqos.agent.quantum import preemptions
@@ -92,6 +93,7 @@ class _State:
     :ivar runs_before: likewise, a reading earlier
     :ivar runs_at_s: when they were last read
     :ivar demand: what its vCPUs want
+    :ivar awake: how long those of kind io work at a time
     """
 
     problem: str = ''
@@ -110,6 +112,8 @@ class _State:
     runs_at_s: float = float('-inf')
     demand: demands.Demand = dataclasses.field(
         default_factory=demands.Demand)
+    awake: awake_times.AwakeTimes = dataclasses.field(
+        default_factory=awake_times.AwakeTimes)
 
     def needs_check(self, slices_us: Mapping[int, int | None],
                     now_s: float) -> bool:
@@ -176,8 +180,11 @@ class Enforcer:
         self._states = {target.uuid: self._states.get(target.uuid) or _State()
                         for target in targets}
         result = probe_result.load(self.options.probe_result_path)
-        enforced = probe_result.enforced_classes(result,
-                                                 self.options.slices_us)
+        enforced = [name for name in probe_result.enforced_classes(
+            result, self.options.slices_us)
+            # It has pCPUs of its own and nothing else.
+            if name != classes.SPIN
+            or self.options.pool_interval_s is not None]
         slices_us = probe_result.enforced_slices_us(result,
                                                     self.options.slices_us)
         threads = self._find_threads(targets)
@@ -204,6 +211,9 @@ class Enforcer:
                     self._plan.placements.get(target.uuid),
                     wanted[target.uuid]))
         self._read_runs(now_s)
+        if classes.IO in slices_us:
+            self._read_sleeps(kinds, probe_result.longest_work_us(result),
+                              now_s)
         slices = {target.uuid: self._describe(
             target, kinds[target.uuid], wanted[target.uuid])
             for target in targets}
@@ -332,8 +342,14 @@ class Enforcer:
     def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],
                           slices_us: Mapping[str, int]
                           ) -> Mapping[int, int | None]:
-        """By kind, and by the plan where that may put it into a pool."""
-        own_us = {number: slices_us.get(model.QUANTUM_CLASS[kind])
+        """By kind, and by the plan where that may put it into a pool.
+
+        A slice of io is for vCPUs that do not work for too long at a time.
+        """
+        is_too_long = self._states[uuid].awake.is_too_long
+        own_us = {number: None
+                  if kind is model.Kind.IO and is_too_long(number)
+                  else slices_us.get(model.QUANTUM_CLASS[kind])
                   for number, kind in kinds.items()}
         placement = self._plan.placements.get(uuid)
         if placement is None:
@@ -379,6 +395,17 @@ class Enforcer:
             state.runs_at_s = now_s
             state.demand.update(state.runs, now_s, max(
                 IDLE_INTERVAL_S, self.options.interval_s))
+
+    def _read_sleeps(self, kinds: Mapping[str, Mapping[int, model.Kind]],
+                     longest_us: float, now_s: float) -> None:
+        """Read how long vCPUs of kind io work at a time, with their runs."""
+        due = [uuid for uuid, of_vcpus in kinds.items()
+               if self._states[uuid].runs_at_s == now_s
+               and model.Kind.IO in of_vcpus.values()]
+        sleeps = self._hypervisor.vcpu_sleeps(due)
+        for uuid in due:
+            self._states[uuid].awake.update(
+                self._states[uuid].runs, sleeps.get(uuid, {}), longest_us)
 
     def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:
@@ -470,7 +497,8 @@ class Enforcer:
                 pcpus=(_format_pcpus(pcpus[number])
                        if number in pcpus else None),
                 recognised_after_s=self._watcher.recognised_after_s(
-                    target.uuid, number))
+                    target.uuid, number),
+                awake_us=state.awake.us.get(number))
                 for number, kind in kinds.items()})
 
     def _why_left_alone(self, target: enforced_server.Target) -> str:
@@ -488,10 +516,11 @@ def _cap_share(target: enforced_server.Target) -> Fraction | int:
 
 
 def _longest(slices_us: Collection[int | None]) -> int | None:
-    """The longest of some slices; None, the kernel's default, is short.
+    """The longest of some slices; None: all are the kernel's own.
 
     Emulator and I/O threads get it, since the shortest slice in a group
-    counts for all of it.
+    counts for all of it: they take no turn from a vCPU of class cache, and
+    serve one of class io at once.
     """
     return max((slice_us for slice_us in slices_us if slice_us is not None),
                default=None)

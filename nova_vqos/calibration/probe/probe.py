@@ -8,7 +8,7 @@ in pools, how long two busy threads with the slice take turns; for others, how
 long a thread with the slice waits for busy ones when it wakes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 import itertools
 import os
@@ -29,7 +29,7 @@ from nova_vqos.quantum import probe_result
 #: The group right below the root of the hierarchy in which it is tried.
 NAME = 'nova-vqos-probe'
 
-# All in all about six seconds: to look for an idle pCPU, for each turn long
+# All in all about eight seconds: to look for an idle pCPU, for each turn long
 # enough for the kernel's own or for some turns of a long one, and for waits.
 _WATCH_S = 0.1
 _LEAST_WINDOW_S = 0.12
@@ -37,7 +37,6 @@ _WINDOW_TURNS = 5
 # Slices take turns, with each work.
 _WAIT_WINDOW_S = 0.15
 _WAIT_ROUNDS = 2
-_WORKS_US = 200, 400, 800
 # Of the kernel's own slice: those that are tried where none is given. How much
 # shorter than that one has to be differs from kernel to kernel, and it has to
 # be as long as the work.
@@ -111,8 +110,12 @@ def _try(slices_us: Mapping[str, int], tick_us: int, root: str) -> _Outcomes:
 def _surer(new: probe_result.Outcome,
            old: probe_result.Outcome) -> probe_result.Outcome:
     """That a slice is enforced is seen only where it is."""
-    return (old if old.enforced or new.enforced is None
-            and old.enforced is not None else new)
+    if old.enforced:
+        # The kernel's own, of which one try had no waits.
+        return new if (new.enforced and old.wait_us is None
+                       and new.wait_us is not None) else old
+    return (old if new.enforced is None and old.enforced is not None
+            else new)
 
 
 def idle_pcpus(root: str) -> tuple[list[int], str]:
@@ -128,6 +131,10 @@ def idle_pcpus(root: str) -> tuple[list[int], str]:
         return [], 'is not for this process to use'
     return ([pcpu for pcpu in order if shares[pcpu] <= _IDLE_LIMIT],
             f'{order[0]}, was used to {shares[order[0]]:.0%}')
+
+
+class _Disturbed(Exception):
+    """Others ran on the pCPU."""
 
 
 class _Trial:
@@ -174,16 +181,46 @@ class _Trial:
         :returns: how long a thread waits with the kernel's own slice, in
             microseconds, None where that is not believed; and the outcome
         """
-        with waker.waking(self._tree, self._pcpu, name, self._pair) as woken:
-            waits = _waits(woken, given_us)
+        try:
+            with waker.waking(self._tree, self._pcpu, name,
+                              self._pair) as woken:
+                tried_us = _tried_us(woken, given_us)
+                waits = self._wait(woken, [None, *tried_us],
+                                   probe_result.SHORT_WORKS_US)
+                chosen_us = probe_result.choose_slice_us(
+                    waits[None], {one: waits[one] for one in tried_us})
+                longer = self._wait(woken, [None, chosen_us],
+                                    probe_result.LONG_WORKS_US)
+        except spinners.Starved as error:
+            return None, _not_measured(given_us,
+                                       f'on pCPU {self._pcpu} {error}')
+        except _Disturbed as error:
+            return None, _not_measured(given_us, str(error))
+        return probe_result.judge_waits(
+            chosen_us, waits[None] | longer[None],
+            waits[chosen_us] | longer[chosen_us])
+
+    def _wait(self, woken: waker.Waker, slices_us: Sequence[int | None],
+              works_us: Sequence[int]
+              ) -> dict[int | None, dict[int, float]]:
+        """How long a thread waits, in us, by its slice and its work.
+
+        :raises _Disturbed: when others ran meanwhile
+        """
+        windows: dict[tuple[int | None, int], list[waker.Waits]] = {
+            (slice_us, work_us): [] for work_us in works_us
+            for slice_us in slices_us}
+        for _ in range(_WAIT_ROUNDS):
+            for (slice_us, work_us), seen in windows.items():
+                seen.append(woken.measure(slice_us, work_us, _WAIT_WINDOW_S))
         # One window of all: each has few ticks.
         if doubt := self._doubt(waker.Waits(*map(sum, zip(
-                *itertools.chain(*waits.values()), strict=True)))):
-            return None, _not_measured(given_us, doubt)
-        default_us = _mean_us(waits[None])
-        return default_us, probe_result.judge_waits(default_us, {
-            slice_us: _mean_us(seen) for slice_us, seen in waits.items()
-            if slice_us is not None})
+                *itertools.chain(*windows.values()), strict=True)))):
+            raise _Disturbed(doubt)
+        return {slice_us: {
+            work_us: statistics.fmean(
+                one.mean_us for one in windows[slice_us, work_us])
+            for work_us in works_us} for slice_us in slices_us}
 
     def _doubt(self, seen: spinners.Turns | waker.Waits) -> str:
         """Why it is not believed: others ran; '' where it is."""
@@ -193,29 +230,16 @@ class _Trial:
                 if others > _OTHERS_LIMIT else '')
 
 
-def _waits(woken: waker.Waker, given_us: int | None
-           ) -> dict[int | None, list[waker.Waits]]:
-    """How a thread waited with each slice, with all works.
+def _tried_us(woken: waker.Waker, given_us: int | None) -> list[int]:
+    """The slices of a thread that wakes to try.
 
-    :param given_us: the only slice to be tried; None: some
-    :returns: with that of the kernel's own at None
+    :param given_us: the only one; None: some
     """
     kernels_us = woken.kernels_slice_us()
     if kernels_us is None:
         raise base.SlicesUnsupported('this kernel has no slices to set')
-    tried = [None, given_us] if given_us is not None else [
-        None, *(max(classes.MIN_SLICE_US, int(part * kernels_us))
-                for part in _PARTS)]
-    found: dict[int | None, list[waker.Waits]] = {
-        slice_us: [] for slice_us in tried}
-    for work_us in _WORKS_US * _WAIT_ROUNDS:
-        for slice_us, waits in found.items():
-            waits.append(woken.measure(slice_us, work_us, _WAIT_WINDOW_S))
-    return found
-
-
-def _mean_us(waits: Iterable[waker.Waits]) -> float:
-    return statistics.fmean(one.mean_us for one in waits)
+    return [given_us] if given_us is not None else [
+        max(classes.MIN_SLICE_US, int(part * kernels_us)) for part in _PARTS]
 
 
 def _judge_turns(slice_us: int, turns: spinners.Turns,

@@ -80,6 +80,11 @@ def _quantum(host: host_report.Host) -> Iterator[Capability]:
                     if missing else ''))
         elif name in host.quantum_classes:
             yield Capability(policy.QUANTUM_CLASS_KEY, name, ENFORCED)
+        elif name == classes.SPIN and classes.AUTO in host.quantum_classes:
+            yield Capability(
+                policy.QUANTUM_CLASS_KEY, name, REFUSED,
+                'the agent gives no server pCPUs of its own: it has '
+                '[vqos_agent] pool_interval_s = 0, or is an older one')
         elif name in (classes.AUTO, classes.NEUTRAL, classes.SPIN):
             yield Capability(policy.QUANTUM_CLASS_KEY, name, REFUSED,
                              'the agent sets no slices now')

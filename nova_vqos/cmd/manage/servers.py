@@ -448,5 +448,7 @@ def _slices(slices: enforcement.Slices | None) -> output.Shown:
            else f'slice {vcpu.slice_us} us')
         + ('' if vcpu.mean_run_us is None
            else f', ran {vcpu.mean_run_us:.0f} us at a time')
+        + ('' if vcpu.awake_us is None
+           else f', works for {vcpu.awake_us:.0f} us from a sleep to the next')
         + (f', on pCPUs {vcpu.pcpus}' if vcpu.pcpus else '')
         for number, vcpu in slices.vcpus.items()))

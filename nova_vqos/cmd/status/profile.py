@@ -173,8 +173,11 @@ def _why_not(name: str, slice_us: int | None,
         remedy = (
             'restart nova-vqos-agent when this host is less busy, or run '
             f'{_PROBE} {path} then' if outcome.enforced is None else
-            'a slice of its own needs Linux 6.12 and, below a tick, a kernel '
-            'of 1000 Hz; set another slice in [vqos] quantum_slices, or do '
-            f'without {name}')
+            'a slice of its own needs Linux 6.12; '
+            + ('set another one in [vqos] quantum_slices'
+               if name in classes.POOLED or slice_us is None else
+               f'leave {name} out of [vqos] quantum_slices, so that '
+               'nova-vqos-probe chooses one')
+            + f', or do without {name}')
     return findings.warning(f'this host does not offer class {name}: {reason}',
                             remedy)

@@ -255,6 +255,10 @@ class LibvirtHypervisor(base.Hypervisor):
                   ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
         return threads.read_runs(self._domains, uuids)
 
+    def vcpu_sleeps(self, uuids: Collection[str]
+                    ) -> Mapping[str, Mapping[int, int]]:
+        return threads.read_sleeps(self._domains, uuids)
+
     def io_runs(self, uuids: Collection[str]
                 ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
         return threads.read_io_runs(self._domains, uuids)

@@ -14,6 +14,9 @@ GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH)
 #: The file of a cgroup that lists its threads, by the version of cgroups.
 THREAD_LISTS = {1: 'tasks', 2: 'cgroup.threads'}
 
+# Of a thread that is switched out since it waits, and not since it has to.
+_SLEEPS = b'\nvoluntary_ctxt_switches:'
+
 # More than the kernel lets one process have by default.
 _MOST_BYTES = 1024 * 1024
 _CHUNK_BYTES = 65536
@@ -61,6 +64,28 @@ def read_run(tid: int) -> base.ThreadRun:
     """
     with open(run_path('/proc', tid), 'rb') as file:
         return parse_run(file.read())
+
+
+def status_path(proc_path: str, tid: int) -> str:
+    """The file with the state of a thread; see :func:`parse_sleeps`."""
+    return f'{proc_path}/{tid}/status'
+
+
+def parse_sleeps(content: bytes) -> int:
+    """Parse from that file how often the thread slept.
+
+    :raises ValueError: when it is not understood
+    """
+    _before, name, value = content.partition(_SLEEPS)
+    if not name:
+        raise ValueError(f'there is no line {_SLEEPS.decode().strip()}')
+    return int(value.partition(b'\n')[0])
+
+
+def read_sleeps(tid: int) -> int:
+    """Read how often a thread of this host slept, as :func:`read_run`."""
+    with open(status_path('/proc', tid), 'rb') as file:
+        return parse_sleeps(file.read())
 
 
 def read_threads(path: str) -> tuple[int, ...]:

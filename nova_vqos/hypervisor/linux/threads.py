@@ -23,6 +23,11 @@ from nova_vqos.hypervisor.linux import sched_attr
 
 LOG = logging.getLogger(__name__)
 
+# The state of a thread has a bit for each pCPU that there could be.
+_MOST_BYTES = 16384
+
+_Found = ty.TypeVar('_Found')
+
 
 class VcpuThreads(ty.NamedTuple):
     """The threads of a domain's vCPUs.
@@ -50,6 +55,7 @@ class ThreadReader:
         self._iothreads: tuple[int, ...] = ()
         # By the id of the thread.
         self._runs: dict[int, domain_files.File] = {}
+        self._statuses: dict[int, domain_files.File] = {}
 
     def read(self) -> base.Threads:
         """Find all threads, as they are now.
@@ -78,23 +84,38 @@ class ThreadReader:
         :raises ValueError: when counters are not understood
         """
         self._find()
-        return self._read_runs(self._vcpus)
+        return self._read(self._vcpus, self._runs, procfs.run_path,
+                          procfs.parse_run)
+
+    def read_sleeps(self) -> dict[int, int]:
+        """Read how often each vCPU slept, as :meth:`read_runs`."""
+        self._find()
+        return self._read(self._vcpus, self._statuses, procfs.status_path,
+                          procfs.parse_sleeps)
 
     def read_io_runs(self) -> dict[int, base.ThreadRun]:
         """As :meth:`read_runs`, of threads of I/O by their id."""
         self._find()
-        return self._read_runs({tid: tid for tid in (
-            self._domain.emulator.pid, *self._iothreads)})
+        return self._read(
+            {tid: tid for tid in (self._domain.emulator.pid,
+                                  *self._iothreads)},
+            self._runs, procfs.run_path, procfs.parse_run)
 
-    def _read_runs(self, tids: Mapping[int, int]) -> dict[int, base.ThreadRun]:
+    def _read(self, tids: Mapping[int, int],
+              files: dict[int, domain_files.File],
+              path: Callable[[str, int], str],
+              parse: Callable[[bytes], _Found]) -> dict[int, _Found]:
+        """
+        :param files: those that are open, by id of the thread
+        """
         found = {}
         for key, tid in tids.items():
             try:
-                file = self._runs.get(tid)
+                file = files.get(tid)
                 if file is None:
-                    file = self._runs[tid] = domain_files.File(
-                        self._files, procfs.run_path(self._proc_path, tid))
-                found[key] = procfs.parse_run(file.read())
+                    file = files[tid] = domain_files.File(
+                        self._files, path(self._proc_path, tid))
+                found[key] = parse(file.read(_MOST_BYTES))
             except OSError as error:
                 self._check_gone(error)
         return found
@@ -109,6 +130,7 @@ class ThreadReader:
             return
         self._files.close()
         self._runs.clear()
+        self._statuses.clear()
         self._vcpus.clear()
         self._iothreads = ()
         self._children, self._incomplete = children, False
@@ -154,6 +176,12 @@ def read_runs(cache: domain_files.Cache, uuids: Collection[str]
     return _read_all(cache, uuids, ThreadReader.read_runs)
 
 
+def read_sleeps(cache: domain_files.Cache, uuids: Collection[str]
+                ) -> Mapping[str, Mapping[int, int]]:
+    """As :meth:`base.ThreadDriver.vcpu_sleeps`."""
+    return _read_all(cache, uuids, ThreadReader.read_sleeps)
+
+
 def read_io_runs(cache: domain_files.Cache, uuids: Collection[str]
                  ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
     """As :meth:`base.ThreadDriver.io_runs`."""
@@ -161,16 +189,16 @@ def read_io_runs(cache: domain_files.Cache, uuids: Collection[str]
 
 
 def _read_all(cache: domain_files.Cache, uuids: Collection[str],
-              read_runs: Callable[[ThreadReader], dict[int, base.ThreadRun]]
-              ) -> dict[str, dict[int, base.ThreadRun]]:
+              read_one: Callable[[ThreadReader], dict[int, _Found]]
+              ) -> dict[str, dict[int, _Found]]:
     found = {}
     for uuid in uuids:
         try:
-            found[uuid] = cache.use(uuid, ThreadReader, read_runs)
+            found[uuid] = cache.use(uuid, ThreadReader, read_one)
         except base.Unavailable:
             raise
         except base.HypervisorError as error:
-            LOG.debug('Runs of threads of domain %s cannot be read: %s',
+            LOG.debug('Counters of threads of domain %s cannot be read: %s',
                       uuid, error)
     return found
 

@@ -21,6 +21,15 @@ BOOT_ID = '127993a0-3a3d-4f86-a2a7-66d7e1b30a8c'
 FREE = ('default', 'neutral', 'spin')
 
 
+WORKS_US = (*probe_result.SHORT_WORKS_US, *probe_result.LONG_WORKS_US)
+
+
+def by_work(*waits_us):
+    """Waits with each work, the last of those that are given with the rest."""
+    return dict(zip(WORKS_US, (*waits_us, *[waits_us[-1]] * len(WORKS_US)),
+                    strict=False))
+
+
 def make_result(*, default_us=3950.0, tick_us=TICK_US, io_wait_us=None,
                 **runs_us):
     """A result from how long threads ran at a time, by class.
@@ -37,7 +46,8 @@ def make_result(*, default_us=3950.0, tick_us=TICK_US, io_wait_us=None,
                for name, run_us in runs_us.items()},
             **({} if io_wait_us is None else {
                 'io': probe_result.judge_waits(
-                    1500.0, {IO_US: io_wait_us})})})
+                    IO_US, dict.fromkeys(WORKS_US, 1500.0),
+                    dict.fromkeys(WORKS_US, io_wait_us))[1]})})
 
 
 @pytest.fixture
@@ -120,24 +130,67 @@ class TestJudge:
         assert bool(found.reason) is not found.enforced
 
 
-class TestJudgeWaits:
-    @pytest.mark.parametrize('default_us, waits_us, slice_us, enforced', [
-        (1500.0, {300: 70.0}, 300, True),
-        (1500.0, {300: 890.0}, 300, True),
-        (1500.0, {300: 910.0}, 300, False),
-        (1500.0, {300: 3000.0}, 300, False),
-        # There is nothing to gain.
-        (0.0, {300: 0.0}, 300, False),
-        (1500.0, {300: 900.0, 1000: 200.0, 2000: 800.0}, 1000, True),
+class TestChoose:
+    @pytest.mark.parametrize('waits_us, slice_us', [
+        ({300: 70.0}, 300),
+        ({300: 3000.0}, 300),
+        ({300: 900.0, 1000: 200.0, 2000: 800.0}, 1000),
         # Of equal ones the longest.
-        (1500.0, {300: 200.0, 1000: 300.0, 2000: 400.0}, 1000, True)])
-    def test_wait(self, default_us, waits_us, slice_us, enforced):
-        found = probe_result.judge_waits(default_us, waits_us)
-        wait_us = waits_us[slice_us]
-        assert found == Outcome(slice_us, None, enforced, found.reason,
-                                wait_us)
-        assert bool(found.reason) is not enforced
-        assert enforced or f'{wait_us / 1000:.2f} ms' in found.reason
+        ({300: 200.0, 1000: 300.0, 2000: 400.0}, 1000)])
+    def test_the_best(self, waits_us, slice_us):
+        assert probe_result.choose_slice_us(
+            by_work(1500.0), {one: by_work(wait_us)
+                              for one, wait_us in waits_us.items()}
+        ) == slice_us
+
+    def test_by_the_mean_of_all_works(self):
+        assert probe_result.choose_slice_us(by_work(500.0, 900.0, 1700.0), {
+            300: by_work(70.0, 70.0, 800.0),
+            1000: by_work(500.0, 700.0, 1200.0)}) == 300
+
+
+class TestJudgeWaits:
+    @pytest.mark.parametrize('default_us, waits_us, work_us', [
+        ([1500.0], [70.0], 2000),
+        ([1500.0], [890.0], 2000),
+        ([1500.0], [910.0], None),
+        ([1500.0], [3000.0], None),
+        # There is nothing to gain.
+        ([0.0], [0.0], None),
+        # Linux 6.18, with a slice of 500 us.
+        ([507.0, 888.0, 1731.0, 2267.0, 3035.0],
+         [178.0, 105.0, 1069.0, 2243.0, 4114.0], 1200),
+        # Linux 7.3, likewise.
+        ([611.0, 915.0, 1483.0, 2025.0, 4195.0],
+         [91.0, 79.0, 1828.0, 2818.0, 4460.0], 400),
+        # What comes after a loss does not count.
+        ([1500.0], [70.0, 9000.0, 70.0], 200)])
+    def test_wait(self, default_us, waits_us, work_us):
+        default_us, waits_us = by_work(*default_us), by_work(*waits_us)
+        kernels_us, found = probe_result.judge_waits(300, default_us, waits_us)
+        assert found == Outcome(300, None, work_us is not None, found.reason,
+                                found.wait_us, work_us)
+        assert bool(found.reason) is not found.enforced
+        assert f'{found.wait_us / 1000:.2f} ms' in found.reason or (
+            found.wait_us < kernels_us)
+
+    def test_waits_are_those_of_short_work(self):
+        kernels_us, found = probe_result.judge_waits(
+            300, by_work(300.0, 600.0, 900.0, 9000.0),
+            by_work(30.0, 60.0, 90.0, 8000.0))
+        assert (kernels_us, found.wait_us) == (600.0, 60.0)
+
+    @given(st.lists(st.floats(0, 1e6), min_size=5, max_size=5),
+           st.lists(st.floats(0, 1e6), min_size=5, max_size=5))
+    def test_no_work_takes_longer(self, default_us, waits_us):
+        default_us, waits_us = by_work(*default_us), by_work(*waits_us)
+        _kernels_us, found = probe_result.judge_waits(300, default_us,
+                                                      waits_us)
+        assert found.enforced is (found.work_us is not None)
+        for work_us in WORKS_US:
+            if work_us <= (found.work_us or 0):
+                assert (work_us + waits_us[work_us]
+                        <= 1.031 * (work_us + default_us[work_us]))
 
 
 class TestClasses:
@@ -156,6 +209,22 @@ class TestClasses:
     def test_enforced_classes(self, result, slices_us, expected):
         assert probe_result.enforced_classes(result, slices_us) == (
             *FREE, *expected)
+
+    def test_longest_work(self):
+        assert probe_result.longest_work_us(None) == 0
+        assert probe_result.longest_work_us(make_result()) == 0
+        assert probe_result.longest_work_us(
+            make_result(io_wait_us=1400.0)) == 0
+        assert probe_result.longest_work_us(
+            make_result(io_wait_us=300.0)) == 2000
+
+    def test_io_was_judged_by_its_turns_before(self):
+        result = dataclasses.replace(make_result(), outcomes={
+            'io': Outcome(1000, 1100.0, True)})
+        assert probe_result.enforced_classes(result, SLICES_US) == FREE
+        new = dataclasses.replace(make_result(), outcomes={
+            'io': Outcome(None, None, None, 'not measured: busy')})
+        assert probe_result.merged(new, result) == new
 
     def test_the_slices(self):
         result = make_result(io_wait_us=300.0, cache=70_100.0)

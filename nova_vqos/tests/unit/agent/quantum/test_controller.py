@@ -181,6 +181,61 @@ class TestSlices:
         world.tick(6)
         assert world.slice_us() == IO_US
 
+    @pytest.mark.parametrize('quantum_class', ['io', 'auto'])
+    def test_one_that_works_for_too_long_at_a_time(self, world, quantum_class):
+        """A slice that is shorter than its work would make it slower."""
+        def work(*work_us):
+            for number, one_us in enumerate(work_us):
+                run = world.host.ran[UUID][number]
+                world.host.ran[UUID][number] = run._replace(
+                    run_ns=run.run_ns + 1000 * one_us * 1000)
+                world.host.slept[UUID][number] += 1000
+        world.enforce_classes('io')
+        world.watcher.kinds |= {(UUID, 0): model.Kind.IO,
+                                (UUID, 1): model.Kind.IO}
+        world.host.ran[UUID] = dict.fromkeys((0, 1), base.ThreadRun(0, 0, 0))
+        world.host.slept[UUID] = dict.fromkeys((0, 1), 0)
+        world.run(quantum_class=quantum_class, vcpus=2)
+        work(quantum_world.IO_WORK_US, 2 * quantum_world.IO_WORK_US)
+        world.tick(12)
+        assert world.host.slices[UUID] == {0: IO_US, 1: None, -1: IO_US}
+        vcpus = world.report()['quantum']['vcpus']
+        assert (vcpus['0']['awake_us'], vcpus['1']['awake_us']) == (800, 1600)
+        assert vcpus['1']['kind'] == 'io'
+        assert vcpus['1']['slice_us'] is None
+        work(2 * quantum_world.IO_WORK_US, 2 * quantum_world.IO_WORK_US)
+        world.tick(12)
+        assert world.host.slices[UUID] == {0: None, 1: None, -1: None}
+        # It is read once a minute then.
+        work(300, 2 * quantum_world.IO_WORK_US)
+        world.tick(66)
+        assert world.host.slices[UUID] == {0: IO_US, 1: None, -1: IO_US}
+
+    def test_whose_sleeps_are_not_known(self, world):
+        world.enforce_classes('io')
+        world.run(quantum_class='io')
+        world.host.ran[UUID] = {0: base.ThreadRun(10**12, 0, 0)}
+        world.tick(12)
+        assert world.slice_us() == IO_US
+
+    def test_no_other_kind_is_asked_for_its_sleeps(self, world, monkeypatch):
+        asked = []
+        monkeypatch.setattr(world.host, 'vcpu_sleeps',
+                            lambda uuids: asked.extend(uuids) or {})
+        world.enforce_classes('io', 'cache')
+        world.boot(quantum_class='cache')
+        world.run(OTHER_UUID, 'io', run_id=2)
+        world.tick(12)
+        assert set(asked) == {OTHER_UUID}
+
+    def test_without_pools_no_server_has_pcpus_of_its_own(self, tmp_path,
+                                                          monkeypatch):
+        world = quantum_world.QuantumWorld(tmp_path, monkeypatch,
+                                           pool_interval_s=None)
+        world.run(quantum_class='spin')
+        assert world.state()['classes'] == [
+            'default', 'neutral', 'cache', 'auto']
+
     def test_one_of_its_vcpus_alone(self, world):
         world.enforce_classes('io')
         world.watcher.kinds |= {(UUID, 0): model.Kind.IO,

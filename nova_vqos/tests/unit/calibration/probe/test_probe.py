@@ -65,20 +65,30 @@ class Waker:
 
     :ivar waits_us: how long it waits, by slice
     :ivar others: share of the pCPU that others take
+    :ivar limit_us: with more work at a time a slice makes it wait for longer
+    :ivar starve: slices with which it never runs
+    :ivar works_us: with which it was tried, by slice
     """
 
-    def __init__(self, waits_us, others=0.0):
+    def __init__(self, waits_us, others=0.0, limit_us=10_000, starve=()):
         self.waits_us = waits_us
         self.others = others
-        self.works_us = set()
+        self.limit_us = limit_us
+        self.longer = 100
+        self.starve = starve
+        self.works_us = {}
 
     def kernels_slice_us(self):
         return KERNELS_SLICE_US
 
     def measure(self, slice_us, work_us, window_s):
-        self.works_us.add(work_us)
-        return waker.Waits(window_s * 1e6, window_s * 1e6 * (1 - self.others),
-                           self.waits_us[slice_us])
+        self.works_us.setdefault(slice_us, set()).add(work_us)
+        if slice_us in self.starve:
+            raise spinners.Starved('a thread that was to wake did not run')
+        return waker.Waits(
+            window_s * 1e6, window_s * 1e6 * (1 - self.others),
+            self.waits_us[slice_us] * (
+                self.longer if slice_us and work_us > self.limit_us else 1))
 
 
 KERNELS_SLICE_US = 3000
@@ -265,15 +275,36 @@ def test_where_the_machine_stood_still_another_pcpu_is_tried(host):
 
 def test_it_wakes_for_several_lengths_of_work(host):
     host.measure()
-    assert len(host.wakers[0].works_us) > 2
-    assert max(host.wakers[0].works_us) < KERNELS_SLICE_US
+    works_us = host.wakers[0].works_us
+    assert works_us[None] == works_us[1000] > works_us[600] == works_us[2000]
+    assert len(works_us[600]) > 2
+    assert max(works_us[600]) < min(works_us[1000] - works_us[600])
+
+
+@pytest.mark.parametrize('limit_us, work_us', [
+    (10_000, 2000), (1300, 1200), (500, 400), (100, None)])
+def test_for_which_work(host, limit_us, work_us):
+    for waker_ in host.wakers.values():
+        waker_.limit_us = limit_us
+    outcome = host.measure().outcomes['io']
+    assert outcome.work_us == work_us
+    assert outcome.enforced is (work_us is not None)
+
+
+def test_a_thread_that_does_not_wake_hides_no_turns(host):
+    for waker_ in host.wakers.values():
+        waker_.starve = {1000}
+    outcomes = host.measure().outcomes
+    assert outcomes['cache'].enforced
+    assert outcomes['io'].enforced is None
+    assert 'did not run' in outcomes['io'].reason
 
 
 def test_a_slice_that_is_given_is_the_only_one(host):
     host.wakers[0] = Waker({None: 1500.0, 300: 500.0})
     found = probe.measure({**SLICES_US, 'io': 300}, str(host.root))
     assert found.outcomes['io'] == probe_result.Outcome(
-        300, None, enforced=True, wait_us=500.0)
+        300, None, enforced=True, wait_us=500.0, work_us=2000)
 
 
 @pytest.mark.parametrize('others', [0.0, 0.2])
@@ -295,6 +326,8 @@ def test_what_was_enforced_once_is(host):
     outcomes = host.measure().outcomes
     assert outcomes['io'].enforced
     assert outcomes['cache'].enforced
+    # Its waits are of the second try, as those of the class.
+    assert outcomes['default'].wait_us == 1500.0
     assert host.tried == [0, 1]
 
 
@@ -353,10 +386,10 @@ class TestCommand:
         head, _default, io, cache, scheduling, workers = (
             capsys.readouterr().out.splitlines())
         assert head.split() == ['class', 'slice_us', 'mean_run_us', 'wait_us',
-                                'enforced', 'reason']
-        assert io.split() == ['io', '1000', '-', '200', 'yes', '-']
+                                'work_us', 'enforced', 'reason']
+        assert io.split() == ['io', '1000', '-', '200', '2000', 'yes', '-']
         assert cache.split()[:2] == ['cache', '80000']
-        assert cache.split()[3:] == ['-', 'yes', '-']
+        assert cache.split()[3:] == ['-', '-', 'yes', '-']
         assert scheduling.split()[-1] == 'on'
         assert 'lazy' in scheduling
         assert 'vhost: -, not measured' in workers

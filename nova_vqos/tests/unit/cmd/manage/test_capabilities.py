@@ -70,10 +70,10 @@ def test_slices_that_the_kernel_does_not_have():
                            'enforced': False, 'reason': 'the tick is 4 ms'}}})
     assert found['vqos:quantum_class=io'] == (
         capabilities.REFUSED, 'the tick is 4 ms')
-    # It needs none.
+    # It needs none, but pools.
     state, why = found['vqos:quantum_class=spin']
     assert state == capabilities.REFUSED
-    assert 'no slices' in why
+    assert 'pool_interval_s' in why
     assert found['vqos:quantum_class=cache'] == (capabilities.ENFORCED, '')
 
 

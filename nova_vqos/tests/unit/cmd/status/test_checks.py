@@ -293,7 +293,7 @@ WRONG = [
         io=probe_result.Outcome(None, None, None, 'not measured: busy')), 1,
      'class io: not measured: busy'),
     ('Quantum classes', lambda host: host.probe(
-        io=probe_result.judge_waits(1500.0, {300: 1400.0})), 1,
+        io=probe_result.judge_waits(300, {200: 1500.0}, {200: 1400.0})[1]), 1,
      'class io: a thread that woke waited for 1.40 ms'),
     ('Quantum classes', both(lambda host: host.probe(
         io=probe_result.Outcome(2000, None, True)), change(

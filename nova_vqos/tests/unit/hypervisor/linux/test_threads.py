@@ -182,6 +182,20 @@ class TestRuns:
             0: base.ThreadRun(3_000_000, 5000, 7),
             1: base.ThreadRun(8_000_000, 5000, 7)}}
 
+    def test_how_often_each_vcpu_slept(self, cache, host):
+        assert threads.read_sleeps(cache, [UUID]) == {UUID: {0: 4, 1: 4}}
+        (host.root / 'proc/51/status').unlink()
+        host.cache()
+        assert set(threads.read_sleeps(host.cache(), [UUID])[UUID]) == {0}
+
+    @pytest.mark.parametrize('content', [
+        '', 'State:\tS\n', 'Name:\tvoluntary_ctxt_switches:\n',
+        'State:\tS\nvoluntary_ctxt_switches:\n',
+        'State:\tS\nvoluntary_ctxt_switches:\tmany\n'])
+    def test_sleeps_that_are_not_understood(self, cache, host, content):
+        host.write('proc/50/status', content)
+        assert threads.read_sleeps(cache, [UUID]) == {}
+
     def test_from_open_files(self, cache, host, monkeypatch):
         threads.read_runs(cache, [UUID])[UUID]
         opened = []
