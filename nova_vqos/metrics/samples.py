@@ -246,9 +246,9 @@ def _slices(server: server_report.Server, slices: enforcement.Slices,
             offered: Collection[str]) -> list[families.Sample]:
     vcpus = slices.vcpus.values()
     # Without a slice it may share its pCPUs with servers that would cut it
-    # short.
+    # short. One of class io may work for too long at a time to have one.
     right = (server.quantum_class in offered and not slices.problem
-             and not (server.quantum_class in classes.SLICED
+             and not (server.quantum_class in classes.POOLED
                       and any(vcpu.slice_us is None for vcpu in vcpus)))
     waited_s = [vcpu.waited_s for vcpu in vcpus if vcpu.waited_s is not None]
     return [

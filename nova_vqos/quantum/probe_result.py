@@ -38,7 +38,7 @@ LONG_WORKS_US = 1200, 2000
 
 # A slice is enforced when a thread that wakes waits for less than this part of
 # what it waits with the kernel's own.
-_SHORTER = 0.6
+_SHORTER = 0.8
 # It is for work that is done within this part of the time that it takes with
 # the kernel's own.
 _AS_SOON = 1.03

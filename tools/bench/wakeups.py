@@ -4,11 +4,11 @@
 """How long a thread waits that wakes beside busy ones, by slice and work.
 
 That is what a slice of class io is for. On one pCPU two threads always run,
-with the kernel's own slice, and a third wakes now and then, works for a
-moment, and sleeps: a sixth of the pCPU. Each is in groups like libvirt's for a
-server. Shown is how long the third took beyond its work, in us, medians of all
-rounds; slices are in us, and "kernel" is the kernel's own. As root, on an idle
-machine::
+with the kernel's own slice, and a third wakes at uneven intervals, works for a
+moment, and sleeps: a sixth of the pCPU or less. Each is in groups like
+libvirt's for a server. Shown is how long the third took beyond its work, in
+us, medians of all rounds; slices are in us, and "kernel" is the kernel's own.
+As root, on an idle machine::
 
     tools/bench/wakeups.py --rounds 5
 

@@ -19,10 +19,13 @@ from nova_vqos.calibration import server_groups
 from nova_vqos.calibration.probe import spinners
 from nova_vqos.hypervisor.linux import sched_attr
 
-# How often it works for so long: a sixth of the pCPU, of which it may have a
-# third, or less.
+# How often it works for so long, on average: with a sixth of the pCPU, of
+# which it may have a third, or less. Intervals are from half to one and a half
+# of that, evenly spread: where all were a multiple of the tick, waits would
+# depend on where in the tick it wakes.
 _PERIOD_WORKS = 6
 _LEAST_PERIOD_US = 2_000
+_GOLDEN = (5 ** 0.5 - 1) / 2
 
 # How long it works, the number of times that it woke, and how long it waited
 # each time.
@@ -123,11 +126,13 @@ def _wake(shared: memoryview) -> ty.NoReturn:
     """Work now and then, and count how long it took beyond the work."""
     clock_ns, cpu_ns = time.monotonic_ns, time.thread_time_ns
     due_ns = clock_ns()
+    spread = 0.0
     while True:
         # One that was too late does not make up for it.
         work_ns = shared[_WORK_NS]
-        due_ns = max(due_ns + max(_PERIOD_WORKS * work_ns,
-                                  _LEAST_PERIOD_US * _US_NS), clock_ns())
+        period_ns = max(_PERIOD_WORKS * work_ns, _LEAST_PERIOD_US * _US_NS)
+        spread = (spread + _GOLDEN) % 1
+        due_ns = max(due_ns + int((0.5 + spread) * period_ns), clock_ns())
         time.sleep(max(0, due_ns - clock_ns()) / 1e9)
         until_ns = cpu_ns() + work_ns
         while cpu_ns() < until_ns:

@@ -152,8 +152,8 @@ class TestChoose:
 class TestJudgeWaits:
     @pytest.mark.parametrize('default_us, waits_us, work_us', [
         ([1500.0], [70.0], 2000),
-        ([1500.0], [890.0], 2000),
-        ([1500.0], [910.0], None),
+        ([1500.0], [1190.0], 2000),
+        ([1500.0], [1210.0], None),
         ([1500.0], [3000.0], None),
         # There is nothing to gain.
         ([0.0], [0.0], None),
