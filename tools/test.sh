@@ -7,8 +7,8 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream rating watcher horizon rally host-long
-    host-v2 deb containers)
+ON_REQUEST=(fuzz versions upstream pages rating watcher horizon rally
+    host-long host-v2 deb containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
 # and some of its tests came too late.
@@ -54,6 +54,9 @@ for changes of what Nova sees of nova_vqos:
               own compute tests on the lab's cloud (root): with stock Nova and
               with nova_vqos, side by side; logs go to build/upstream. Then the
               phases of our plugin of grenade, on that cloud
+  pages       docs, then its pages and reports of calibration in a browser:
+              light, dark and narrow, by a Selenium of its own, build/pages;
+              with PAGES_PICTURES=DIRECTORY a picture of each goes there
   rating      a real CloudKitty and a real Ceilometer, each in an environment of
               its own below build/rating, get what the agents bill (root)
   watcher     a real Watcher beside a real Nova and Placement in one process:
@@ -74,8 +77,8 @@ for changes of what Nova sees of nova_vqos:
   containers  the images of containers, and the role that deploys them, on a
               host of the lab (root): tools/containers.sh
 
-unit, fuzz, functional, host, rating, watcher, horizon, rally, host-long,
-host-v2, containers and cloud take arguments of pytest. A level that this
+unit, fuzz, functional, host, pages, rating, watcher, horizon, rally,
+host-long, host-v2, containers and cloud take arguments of pytest. A level that this
 machine cannot run is skipped, and the reason printed; with CI=true it fails;
 host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
@@ -106,7 +109,7 @@ done
 if [ $# -gt 0 ]; then
     for level in "${levels[@]}"; do
         case $level in
-            unit | fuzz | functional | host | host-long | host-v2 \
+            unit | fuzz | functional | host | host-long | host-v2 | pages \
                 | containers | cloud | rating | watcher | horizon | rally) ;;
             *) printf 'error: level %s takes no arguments (%s)\n' \
                    "$level" "$*" >&2
@@ -210,6 +213,13 @@ run_upstream() {
         run_pytest cloud -m long || status=$?
     fi
     return "$status"
+}
+
+run_pages() {
+    run_docs
+    install_packages "${BROWSER_PACKAGES[@]}"
+    install_apart pages selenium
+    PAGES_PYTHON=$TOP/build/pages/bin/python run_pytest pages "$@"
 }
 
 run_rating() {

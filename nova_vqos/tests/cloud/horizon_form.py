@@ -5,34 +5,16 @@ A program of the environment that has Selenium: a JSON of :func:`use`'s
 arguments on its standard input, what that returns on its standard output.
 """
 
-import contextlib
 import json
 import os
 import sys
 
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support import ui
 
+from nova_vqos.tests.fixtures import browser
+
 _WAIT_S = 60
-_ARGUMENTS = ('--headless=new', '--no-proxy-server', '--window-size=1200,1100',
-              # It runs as root, and in a container's small /dev/shm.
-              '--no-sandbox', '--disable-dev-shm-usage')
-
-
-@contextlib.contextmanager
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = '/usr/bin/chromium'
-    for argument in _ARGUMENTS:
-        options.add_argument(argument)
-    driver = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(
-            '/usr/bin/chromedriver'))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 class Form:
@@ -143,7 +125,7 @@ def use(address, password, flavor, namespace='', attempts=(), remove=(),
     :returns: its fields as they were first; why it refused each attempt; and
         why it was not saved in the end: None, where it was
     """
-    with browser() as driver:
+    with browser.browser() as driver:
         log_in(driver, address, password)
         form = Form(driver, flavor)
         if namespace:

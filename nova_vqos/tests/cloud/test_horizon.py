@@ -82,12 +82,12 @@ def form(lab, horizon, request):
         done = subprocess.run(
             # A namespace of processes: no browser outlives it.
             lab.inside(['unshare', '--pid', '--fork', '--kill-child',
-                        '--mount-proc', PYTHON,
-                        str(HERE / 'horizon_form.py')]),
+                        '--mount-proc', PYTHON, '-m',
+                        'nova_vqos.tests.cloud.horizon_form']),
             input=json.dumps({'address': horizon, 'password': config.PASSWORD,
                               'flavor': flavor, **arguments}),
             capture_output=True, text=True, timeout=COMMAND_LIMIT_S,
-            check=False)
+            check=False, cwd=project.TOP)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
     return use
