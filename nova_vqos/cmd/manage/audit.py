@@ -74,9 +74,9 @@ class Audit(command.ManageCommand, lister.Lister):
         survey.warn_silent()
         unjudged = differences.unjudged(view)
         if unjudged:
-            self.app.LOG.info(
-                '%d servers were not judged: %s', len(unjudged), output.some(
-                    [f'{uuid} ({why})' for uuid, why in unjudged.items()]))
+            named = output.some(
+                [f'{uuid} ({why})' for uuid, why in unjudged.items()])
+            self.say(f'{len(unjudged)} servers were not judged: {named}')
         rows = [_row(one) for one in found]
         if not parsed_args.repair:
             if found:
@@ -112,7 +112,7 @@ class Audit(command.ManageCommand, lister.Lister):
 
 
 class _Survey:
-    """Asks Nova, Placement and agents, and logs how far it is."""
+    """Asks Nova, Placement and agents, and says how far it is."""
 
     def __init__(self, asking: Audit, hosts: Sequence[str],
                  stuck_after: datetime.timedelta) -> None:
@@ -123,7 +123,7 @@ class _Survey:
         self._cloud = asking.connections.cloud()
         self._hosts = hosts
         self._stuck_after = stuck_after
-        self._logged_at_s = time.monotonic()
+        self._said_at_s = time.monotonic()
         self._states: list[fanout.Answer[host_report.Host]] = []
 
     def look(self) -> differences.View:
@@ -134,7 +134,7 @@ class _Survey:
         asked = self._asking.connections.hosts(computes)
         now = datetime.datetime.now(datetime.UTC)
         servers = {one.uuid: one for one in self._cloud.all_servers()}
-        self._log('Nova has %d servers', len(servers))
+        self._say(f'Nova has {len(servers)} servers')
         migrations = self._cloud.open_migrations()
         held = self._holdings(computes.values())
         self._states = self._asking.ask_quietly(asked, rpcapi.GET_HOST)
@@ -171,8 +171,8 @@ class _Survey:
         found = {}
         for provider, holdings in self._cloud.placement.holdings(wanted):
             found[provider] = holdings
-            self._log('Read %d of %d resource providers', len(found),
-                      len(wanted))
+            self._say(
+                f'Read {len(found)} of {len(wanted)} resource providers')
         return found
 
     def _judged(self, computes: Mapping[str, clouds.Compute],
@@ -191,11 +191,11 @@ class _Survey:
                 running_cu=units.used_cu if units else 0,
                 capacity_cu=units.sellable_cu if units else None)
 
-    def _log(self, text: str, *counts: int) -> None:
-        """Log every few seconds."""
-        if time.monotonic() - self._logged_at_s >= _PROGRESS_S:
-            self._logged_at_s = time.monotonic()
-            self._asking.app.LOG.info(text, *counts)
+    def _say(self, text: str) -> None:
+        """Say it, but only every few seconds."""
+        if time.monotonic() - self._said_at_s >= _PROGRESS_S:
+            self._said_at_s = time.monotonic()
+            self._asking.say(text)
 
 
 def _guests(answers: Iterable[fanout.Answer[server_report.Servers]]

@@ -87,7 +87,7 @@ class ReportCalibrations(command.ManageCommand, lister.Lister):
         held = self._fetch(found)
         if output is not None:
             self._write(list(held.values()), output)
-        self._log_spread(found)
+        self._say_spread(found)
         return _COMPARED, _comparison(found, held)
 
     def _fetch(self, hosts: Iterable[_Calibrated]
@@ -125,22 +125,23 @@ class ReportCalibrations(command.ManageCommand, lister.Lister):
         except OSError as error:
             raise errors.ManageError(
                 f'{output} cannot be written: {error.strerror}') from error
-        self.app.LOG.info('Wrote %d profiles to %s in %.0f s', len(held),
-                          output, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        self.say(f'Wrote {len(held)} profiles to {output} in {took_s:.0f} s')
 
-    def _log_spread(self, hosts: Sequence[_Calibrated]) -> None:
+    def _say_spread(self, hosts: Sequence[_Calibrated]) -> None:
         found = sorted((one.busy.coefficient, host.host)
                        for host in hosts for one in host.profile.cpu_classes)
         (low, slowest), (high, fastest) = found[0], found[-1]
         stale = [one.host for one in hosts if one.alarms]
-        self.app.LOG.info(
-            'The fastest pCPU, of %s, is %.2f times as fast as the slowest, '
-            'of %s (%.1f and %.1f CU)', fastest, high / low, slowest,
-            high * units.CU_PER_REFERENCE_PCPU,
-            low * units.CU_PER_REFERENCE_PCPU)
-        self.app.LOG.info(
-            '%d hosts have %d profiles; stale: %s', len(hosts),
-            len({one.profile.id for one in hosts}), ', '.join(stale) or 'none')
+        high_cu, low_cu = (one * units.CU_PER_REFERENCE_PCPU
+                           for one in (high, low))
+        self.say(
+            f'The fastest pCPU, of {fastest}, is {high / low:.2f} times as '
+            f'fast as the slowest, of {slowest} ({high_cu:.1f} and '
+            f'{low_cu:.1f} CU)')
+        profiles = {one.profile.id for one in hosts}
+        self.say(f'{len(hosts)} hosts have {len(profiles)} profiles; stale: '
+                 + (', '.join(stale) or 'none'))
 
 
 def _rows(answer: fanout.Answer[calibration.Calibration]

@@ -45,15 +45,14 @@ class _Check(command.ManageCommand, lister.Lister):
         return migration.facts_of(cloud.placement, hosts, demand,
                                   {one.host: one for one in answers})
 
-    def _log_policy(self, name: str,
+    def _say_policy(self, name: str,
                     policy: policies.ServerPolicy | None) -> None:
         if fitness.asks_for_nothing(policy) or policy is None:
-            self.app.LOG.info(
-                '%s asks for nothing of nova_vqos: any host will do that is '
-                'not kept for servers with units', name)
+            self.say(
+                f'{name} asks for nothing of nova_vqos: any host will do that '
+                'is not kept for servers with units')
         else:
-            self.app.LOG.info('%s asks for %s', name,
-                              fitness.describe(policy))
+            self.say(f'{name} asks for {fitness.describe(policy)}')
 
     def _set_status(self, verdicts: list[checks.Verdict]) -> None:
         self.status = 0 if any(
@@ -73,7 +72,7 @@ class CheckFlavor(_Check):
         cloud = self.connections.cloud()
         flavor = cloud.flavor(parsed_args.flavor)
         policy = migration.policy_of(flavor)
-        self._log_policy(flavor.name, policy)
+        self._say_policy(flavor.name, policy)
         demand = demands.of_flavor(flavor)
         check = checks.Check(
             policy, demand, **self._settings(), in_one_type=not any(
@@ -101,7 +100,7 @@ class CheckMigration(_Check):
         server = cloud.server(parsed_args.server)
         moved = migration.Migration(server, **self._settings())
         policy = moved.policy
-        self._log_policy(server.name, policy)
+        self._say_policy(server.name, policy)
         found = self._facts(
             cloud, _asked_of(cloud.computes(), server, parsed_args.host),
             moved.demand)

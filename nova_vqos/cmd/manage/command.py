@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 import typing as ty
 
+from nova_vqos import plain_text
 from nova_vqos.agent import fanout
 from nova_vqos.agent import rpcapi
 from nova_vqos.cmd import options
@@ -56,6 +57,14 @@ class ManageCommand(options.OptionsCommand):
             raise errors.ManageError(
                 f'{type(error).__name__}: {fanout.one_line(error)} (--debug '
                 'shows where)') from error
+
+    def say(self, text: str) -> None:
+        """Tell the operator what is no fault, in one line on stderr.
+
+        Not by the log, of which openstackclient shows only warnings.
+        """
+        if self.app.options.verbose_level:
+            self.app.stderr.write(f'{plain_text.one_line(text)}\n')
 
     def hosts(self, parsed_args: argparse.Namespace) -> Mapping[str, str]:
         """The hosts to ask: those of --host, or all of Nova's.

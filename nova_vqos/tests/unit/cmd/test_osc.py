@@ -78,6 +78,17 @@ def test_a_silent_host_is_told_by_the_status(agents, config, capsys):
     assert '0.2 s' in ran.err
 
 
+def test_what_is_no_fault_is_told_too(agents, config, capsys):
+    """openstackclient shows of the log what is a warning, and no more."""
+    report = ('--vqos-config-file', config, 'vqos', 'calibration', 'report',
+              '--host', 'a', '--host', 'b', '-f', 'json')
+    ran = run(capsys, *report)
+    assert (ran.status, len(ran.json)) == (0, 2)
+    assert '2 hosts have 1 profiles' in ran.err
+    ran = run(capsys, '--quiet', *report)
+    assert (ran.status, ran.err) == (0, '')
+
+
 def test_without_a_bus_it_says_what_to_give(tmp_path, capsys):
     ran = run(capsys, '--vqos-config-file', str(tmp_path / 'none'), 'vqos',
               'host', 'list', '--host', 'a')
