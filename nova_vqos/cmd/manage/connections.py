@@ -62,6 +62,7 @@ class Connections:
         self._connect = connect
         self._timeout_s = timeout_s
         self._file_option = file_option
+        self._is_loaded = False
         self._fleet: fanout.Fleet | None = None
         self._cloud: cloud.Cloud | None = None
 
@@ -71,7 +72,7 @@ class Connections:
         :raises ManageError: when it cannot be read
         """
         if self._fleet is None:
-            conf = self._load()
+            conf = self._prepare_bus()
             urls = {DEFAULT_CELL: None, **_cells(conf.vqos_manage.cells)}
             self._fleet = fanout.Fleet(
                 {name: self._transport(name, url)
@@ -82,11 +83,13 @@ class Connections:
         return self._fleet
 
     def options(self) -> cfg.ConfigOpts:
-        """The options of the configuration file.
+        """The options of the configuration file, which may name no bus.
 
         :raises ManageError: when it cannot be read
         """
-        self.fleet()
+        if not self._is_loaded:
+            self._load()
+            self._is_loaded = True
         return self._conf
 
     def cloud(self) -> cloud.Cloud:
@@ -108,7 +111,7 @@ class Connections:
         cell = cells[0] if len(cells) == 1 else fanout.ANY_CELL
         return dict.fromkeys(list(given) or self.cloud().hosts(), cell)
 
-    def _load(self) -> cfg.ConfigOpts:
+    def _load(self) -> None:
         conf = self._conf
         agent.register_opts(conf)
         manage.register_opts(conf)
@@ -125,9 +128,10 @@ class Connections:
         path = self._config_file
         if not os.path.isfile(path):
             raise errors.ManageError(
-                f'there is no file {path}: agents are asked over the message '
-                'bus, whose transport_url is to be in the file that '
-                f'{self._file_option} or {FILE_VARIABLE} names')
+                f'there is no file {path}: the file that {self._file_option} '
+                f'or {FILE_VARIABLE} names is to have the options of '
+                'nova_vqos, and transport_url of the message bus, over which '
+                'agents are asked')
         if not os.access(path, os.R_OK):
             raise errors.ManageError(
                 f'{path} cannot be read: run as a user that may, or give '
@@ -142,11 +146,14 @@ class Connections:
                 + (f', see line {found[1]}' if found else '')) from None
         except (cfg.Error, ValueError, OSError) as error:
             raise errors.ManageError(f'{path}: {error}') from error
+
+    def _prepare_bus(self) -> cfg.ConfigOpts:
+        conf = self.options()
         found_in = conf.get_location('transport_url')
         if found_in is None or not found_in.location.is_user_controlled:
             raise errors.ManageError(
-                f'{path} has no transport_url of the message bus in '
-                '[DEFAULT]')
+                f'{self._config_file} has no transport_url of the message '
+                'bus in [DEFAULT]')
         # One connection sends all questions: each more takes longer to make
         # than it saves.
         conf.set_default('rpc_conn_pool_size', 1, group=_RABBIT)

@@ -23,6 +23,9 @@ class CreateKey(command.ManageCommand, show.ShowOne):
     [vqos_agent] push_public_keys on each host, to the two paths.
     """
 
+    # openstackclient would ask Keystone before any command.
+    auth_required = False
+
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('path', metavar='FILE',
                             help='path of the private key')

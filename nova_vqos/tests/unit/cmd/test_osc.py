@@ -2,6 +2,7 @@
 """The commands as a part of openstackclient."""
 
 import importlib.metadata
+import os
 import sys
 import types
 
@@ -36,7 +37,7 @@ def config(tmp_path):
     return str(path)
 
 
-def run(capsys, *arguments):
+def run(capsys, *arguments, auth=NO_AUTH):
     """:returns: what `openstack` did with arguments"""
     capsys.readouterr()
     # It keeps clients as long as its process lives.
@@ -45,7 +46,7 @@ def run(capsys, *arguments):
     options.setUp()
     try:
         with manage.logging_of_one_program():
-            status = shell.OpenStackShell().run([*NO_AUTH, *arguments])
+            status = shell.OpenStackShell().run([*auth, *arguments])
     finally:
         options.cleanUp()
         cfg.CONF.clear()
@@ -109,6 +110,21 @@ def test_nova_is_asked_by_the_session_of_openstackclient(
               '-f', 'json')
     assert ran.status == 0, ran.err
     assert [row['host'] for row in ran.json] == ['a', 'b']
+
+
+def test_a_key_is_made_without_credentials(tmp_path, capsys, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith('OS_'):
+            monkeypatch.delenv(name)
+    # No user's own clouds.yaml.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('OS_CLIENT_CONFIG_FILE', str(tmp_path / 'none'))
+    path = tmp_path / 'key'
+    ran = run(capsys, 'vqos', 'key', 'create', str(path), '-f', 'json',
+              auth=())
+    assert ran.status == 0, ran.err
+    assert ran.json['private_key'] == str(path)
+    assert path.exists()
 
 
 @pytest.mark.parametrize('command', [

@@ -91,6 +91,39 @@ def test_a_file_that_is_none(config, text, error):
     assert_one_line(list_host(config(text)), error)
 
 
+class Nova:
+    """Has one flavor, which needs no trait that is not there."""
+
+    compute = property(lambda self: self)
+
+    def get(self, path, microversion):
+        flavors = [] if 'marker=' in path else [{
+            'id': 'f1', 'name': 'stock', 'vcpus': 1, 'ram': 256,
+            'extra_specs': {}}]
+        return manage.answer({'flavors': flavors})
+
+
+def test_without_a_bus_flavors_are_synced(config):
+    """Nova and Placement alone are asked."""
+    ran = manage.run(
+        'flavor', 'sync', '-f', 'json', cloud=Nova(),
+        config=config('[vqos]\nservers_without_units = allow\n'))
+    assert (ran.status, ran.err) == (0, '')
+    assert [(row['flavor'], row['result'], row['set'])
+            for row in ran.json] == [('stock', 'unchanged', {})]
+
+
+@pytest.mark.parametrize(('text', 'error'), [
+    (None, 'there is no file'),
+    ('[vqos]\nservers_without_units = no\n', 'servers_without_units'),
+])
+def test_flavors_are_synced_by_options_that_can_be_read(
+        config, tmp_path, text, error):
+    path = tmp_path / 'none' if text is None else config(text)
+    assert_one_line(manage.run('flavor', 'sync', cloud=Nova(), config=path),
+                    error)
+
+
 def test_a_host_is_found_in_its_cell(tmp_path, config):
     """The cell is unknown: all are asked."""
     with manage.Agents(tmp_path) as agents:
