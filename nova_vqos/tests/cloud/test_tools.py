@@ -92,6 +92,48 @@ def test_openstackclient_lists_the_same(lab, server):
         execute(lab, 'openstack', 'vqos', *command)
 
 
+def test_openstackclient_checks_the_same(lab, server):
+    """Status, hosts, and on stderr what they are checked for."""
+    for command, name in (('flavor', 'tempest'), ('migration', server.name)):
+        ours = run(lab, command, 'check', name)
+        theirs = subprocess.run(
+            lab.inside([f'{services.BIN}/openstack', 'vqos', command, 'check',
+                        name, '-f', 'json']),
+            env=lab.environment(), capture_output=True, text=True,
+            timeout=COMMAND_LIMIT_S, check=False)
+        assert theirs.returncode == ours.returncode, theirs.stderr
+        assert [(row['host'], row['fits'])
+                for row in json.loads(theirs.stdout)] == [
+            (row['host'], row['fits']) for row in json.loads(ours.stdout)]
+        for said in (ours.stderr, theirs.stderr):
+            assert f'{name} asks for' in said
+
+
+def test_a_cloud_of_clouds_yaml_is_asked(lab, server, tmp_path):
+    """Without credentials in the environment."""
+    given = lab.environment()
+    path = tmp_path / 'clouds.yaml'
+    # JSON is YAML, too.
+    path.write_text(json.dumps({'clouds': {'lab': {
+        'region_name': given['OS_REGION_NAME'],
+        'auth': {name: given[f'OS_{name.upper()}'] for name in (
+            'auth_url', 'username', 'password', 'project_name',
+            'user_domain_id', 'project_domain_id')}}}}))
+    environment = {name: value for name, value in given.items()
+                   if not name.startswith('OS_')}
+    environment['OS_CLIENT_CONFIG_FILE'] = str(path)
+    for program in (['nova-vqos-manage', '--os-cloud', 'lab'],
+                    ['openstack', '--os-cloud', 'lab', 'vqos']):
+        done = subprocess.run(
+            lab.inside([f'{services.BIN}/{program[0]}', *program[1:],
+                        'host', 'list', '-f', 'json']),
+            env=environment, capture_output=True, text=True,
+            timeout=COMMAND_LIMIT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [host['host'] for host in json.loads(done.stdout)] == [
+            'fast', 'slow']
+
+
 def test_both_hosts_are_listed(lab, server):
     fast, slow = manage(lab, 'host', 'list')
     assert (fast['host'], slow['host']) == ('fast', 'slow')

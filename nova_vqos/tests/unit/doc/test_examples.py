@@ -6,6 +6,7 @@ from importlib import metadata
 import re
 
 from cliff import commandmanager
+from cliff import complete
 from oslo_config import cfg
 import pytest
 
@@ -179,8 +180,11 @@ def test_openstack(example):
     if words[0] == 'optimize' and not metadata.entry_points(group=_WATCHER):
         pytest.skip('python-watcherclient is missing')
     for namespace in OPENSTACK:
+        manager = commandmanager.CommandManager(namespace)
+        # Of all programs made with cliff.
+        manager.add_command('complete', complete.CompleteCommand)
         try:
-            check(example, commandmanager.CommandManager(namespace), words)
+            check(example, manager, words)
         except ValueError:
             continue
         return
