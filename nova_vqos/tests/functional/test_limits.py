@@ -71,6 +71,19 @@ class LimitsTestCase(base.VqosTestCase):
         self._assert_over(self.api.post_server_action, server['id'],
                           {'resize': {'flavorRef': self.make_flavor(160)}})
 
+    def test_a_migration_at_the_limit(self):
+        """It is allowed, and both hosts' units count until it is confirmed."""
+        self._limit(units=130)
+        self.start_host('other', 2.0)
+        flavor = self.make_flavor(60)
+        server = self.boot(flavor, 'host')
+        self.boot(flavor, 'host')
+        self._migrate_server(server)
+        self.assertEqual('other', self.host_of(server))
+        self._assert_over(self.boot, self.make_flavor(10))
+        self._confirm_resize(server)
+        self.boot(self.make_flavor(10))
+
     def test_without_a_registered_limit_there_is_none(self):
         self._limit()
         self.boot(self.make_flavor(160))
