@@ -82,7 +82,9 @@ class Agent:
             tick_us=4000,
             measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
             outcomes={name: probe_result.Outcome(
-                slice_us, mean_run_us=None, enforced=True)
+                slice_us, mean_run_us=None, enforced=True,
+                # What the probe finds on Linux 6.18.
+                work_us=probe_result.LONG_WORKS_US[-1])
                 for name, slice_us in enforced_us.items()}), proof_path)
         self._hypervisor = _Hypervisor(servers, pcpus)
         self._leapt_s = 0.0

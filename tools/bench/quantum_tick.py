@@ -100,7 +100,8 @@ def pretend_enforced(bench: lab_host.BenchHost) -> None:
         measured_at='2026-01-01T00:00:00Z', outcomes={
             classes.DEFAULT: probe_result.Outcome(None, 3000.0, enforced=None),
             **{name: probe_result.Outcome(
-                slice_us, float(slice_us), enforced=True)
+                slice_us, float(slice_us), enforced=True,
+                work_us=probe_result.LONG_WORKS_US[-1])
                for name, slice_us in classes.RESEARCHED_US.items()}},
     ), str(path))
 

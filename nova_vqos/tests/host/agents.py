@@ -79,8 +79,10 @@ def store_proof(host, slices_us=types.MappingProxyType({'cache': 90_000}),
         kernel=os.uname().release, boot_id=probe_result.boot_id(),
         tick_us=tick_us,
         measured_at=datetime.datetime.now(datetime.UTC).isoformat(),
-        outcomes={name: probe_result.Outcome(slice_us, float(slice_us), True)
-                  for name, slice_us in slices_us.items()}),
+        outcomes={name: probe_result.Outcome(
+            slice_us, float(slice_us), True,
+            work_us=probe_result.LONG_WORKS_US[-1])
+            for name, slice_us in slices_us.items()}),
         host.path('run/nova-vqos-probe/quantum.json'))
 
 
