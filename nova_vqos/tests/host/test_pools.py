@@ -8,6 +8,7 @@ import pytest
 
 from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.hypervisor.linux import sched_attr
+from nova_vqos.quantum import probe_result
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
@@ -238,3 +239,24 @@ def test_a_server_that_somebody_pinned_is_left_alone(kept, guest_of, client):
         return report and report['left_alone']
     # The agent knows of it a moment after the kernel does.
     assert 'pinned' in process.wait_until(left_alone, LIMIT_S, 'the reason')
+
+
+def test_one_that_never_sleeps_does_not_go_first(wide, kept, guest_of, client,
+                                                 request):
+    """Its work is longer than any slice of class io suits."""
+    agents.store_proof(wide, agents.SLICES_US)
+    request.addfinalizer(lambda: agents.store_proof(wide))
+    busy = guest_of('io')
+
+    def awake_us():
+        seen = client.get_server(wide, busy)
+        vcpus = seen and seen['quantum'] and seen['quantum']['vcpus']
+        return vcpus and vcpus['0'].get('awake_us')
+    process.wait_until(awake_us, LIMIT_S, 'how long it works at a time')
+    assert awake_us() > max(probe_result.LONG_WORKS_US)
+    process.wait_until(
+        lambda: slices_us(busy) == [sched_attr.slice_us(0)], LIMIT_S,
+        "the kernel's own slice")
+    quantum = client.get_server(wide, busy)['quantum']
+    assert quantum['vcpus']['0']['kind'] == 'io'
+    assert quantum['vcpus']['0']['slice_us'] is None
