@@ -199,9 +199,11 @@ class Enforcer:
                 if model.Kind.SPIN in kinds[uuid].values()})
         pooled_us = {name: slice_us for name, slice_us in slices_us.items()
                      if name in classes.POOLED}
-        self._plan = self._make_plan(targets, kinds, pooled_us)
-        wanted = {uuid: self._wanted_slices_us(uuid, kinds[uuid], slices_us)
-                  for uuid in kinds}
+        suited = {target.uuid: self._suited(target, kinds[target.uuid])
+                  for target in targets}
+        self._plan = self._make_plan(targets, suited, pooled_us)
+        wanted = {uuid: self._wanted_slices_us(uuid, suited[uuid], slices_us)
+                  for uuid in suited}
         for target in targets:
             self._apply(target, wanted[target.uuid], now_s)
             self._trials.place(
@@ -293,14 +295,17 @@ class Enforcer:
                     or model.Kind.DEFAULT for number in numbers}
         return dict.fromkeys(numbers, model.Kind(target.quantum_class))
 
-    def _planned(self, target: enforced_server.Target,
-                 kinds: Mapping[int, model.Kind]) -> Mapping[int, model.Kind]:
-        """Recognised vCPUs suit a long slice of others only if they are busy.
+    def _suited(self, target: enforced_server.Target,
+                kinds: Mapping[int, model.Kind]) -> Mapping[int, model.Kind]:
+        """For which kinds of slices vCPUs are.
+
+        Recognised ones suit a long slice only if they are busy, and neither
+        serve requests nor wait for others.
         """
         if target.quantum_class != classes.AUTO:
             return kinds
         return {number: model.Kind.DEFAULT
-                if kind in model.AGNOSTIC
+                if (kind is model.Kind.CACHE or kind in model.AGNOSTIC)
                 and self._watcher.is_sensitive(target.uuid, number) else kind
                 for number, kind in kinds.items()}
 
@@ -309,7 +314,7 @@ class Enforcer:
                    slices_us: Mapping[str, int]) -> host.HostPlan:
         servers = [
             host.Server(
-                target.uuid, self._planned(target, kinds[target.uuid]),
+                target.uuid, kinds[target.uuid],
                 target.share, target.pcpus,
                 frozenset(number for number in kinds[target.uuid]
                           if self._watcher.pollutes(target.uuid, number)),

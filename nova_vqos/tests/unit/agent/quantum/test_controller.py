@@ -487,8 +487,8 @@ class TestAuto:
     @pytest.mark.parametrize('sensitive, slice_us', [
         (True, None), (False, CACHE_US)])
     @pytest.mark.parametrize('kind', [
-        model.Kind.NEUTRAL, model.Kind.POLLUTER])
-    def test_busy_ones_alone_fill_up_pools_of_long_slices(
+        model.Kind.CACHE, model.Kind.NEUTRAL, model.Kind.POLLUTER])
+    def test_busy_ones_alone_are_in_pools_of_long_slices(
             self, world, kind, sensitive, slice_us):
         world.boot(vcpus=3, units='60')
         world.watcher.kinds[OTHER_UUID, 0] = kind
