@@ -219,4 +219,4 @@ class TestHost:
         assert primitives.to_primitives(made) == {
             'kernel': 'k', 'measured_at': 'then', 'classes': {'io': {
                 'slice_us': 100, 'mean_run_us': None, 'enforced': None,
-                'reason': 'busy', 'wait_us': None}}}
+                'reason': 'busy', 'wait_us': None, 'work_us': None}}}

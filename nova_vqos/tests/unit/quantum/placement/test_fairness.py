@@ -67,10 +67,11 @@ class TestIsFair:
                                      (others, 1)])
         assert fairness.is_fair([(vcpus, 1), (wanting(5, others), 1)])
 
-    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts())
-    def test_plans(self, vcpus, host):
+    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts(),
+                      quantum_vcpus.slices())
+    def test_plans(self, vcpus, host, slices_us):
         """Whoever is confined, gets as much as where nothing is divided."""
-        plan = planning.make_plan(vcpus, host, quantum_vcpus.SLICES_US)
+        plan = planning.make_plan(vcpus, host, slices_us)
         together = times(vcpus, sum(len(one.pcpus) for one in host))
         for pool in plan.pools if plan.separates else ():
             for key, time in times(pool.vcpus, len(pool.pcpus)).items():

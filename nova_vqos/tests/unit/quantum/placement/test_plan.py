@@ -257,9 +257,10 @@ class TestGuarantees:
             vcpu, cap=vcpu.share) for vcpu in vcpus]
         assert shown(make_plan(vcpus, sockets(1, 4))) == expected
 
-    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts())
-    def test_every_pool_holds_them(self, vcpus, host):
-        plan = make_plan(vcpus, host)
+    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts(),
+                      quantum_vcpus.slices())
+    def test_every_pool_holds_them(self, vcpus, host, slices_us):
+        plan = make_plan(vcpus, host, slices_us=slices_us)
         if plan.separates:
             self._check(plan)
 
@@ -287,9 +288,11 @@ class TestRefused:
 
 
 class TestProperties:
-    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts())
-    def test_every_vcpu_and_every_pcpu_is_in_one_pool(self, vcpus, host):
-        plan = make_plan(vcpus, host)
+    @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts(),
+                      quantum_vcpus.slices())
+    def test_every_vcpu_and_every_pcpu_is_in_one_pool(self, vcpus, host,
+                                                      slices_us):
+        plan = make_plan(vcpus, host, slices_us=slices_us)
         assert collections.Counter(vcpu.key for vcpu in vcpus) == (
             collections.Counter(vcpu.key for pool in plan.pools
                                 for vcpu in pool.vcpus))
@@ -309,10 +312,12 @@ class TestProperties:
             assert (least * len(pool.pcpus) <= len(pool.vcpus)
                     <= (least + 1) * len(pool.pcpus))
 
-    @hypothesis.given(quantum_vcpus.vcpus(), quantum_vcpus.hosts())
-    def test_a_pool_with_a_quantum_suits_all_in_it(self, vcpus, host):
-        for pool in make_plan(vcpus, host).pools:
-            wanted = {pools.slice_us(vcpu.kind, SLICES_US)
+    @hypothesis.given(quantum_vcpus.vcpus(), quantum_vcpus.hosts(),
+                      quantum_vcpus.slices())
+    def test_a_pool_with_a_quantum_suits_all_in_it(self, vcpus, host,
+                                                   slices_us):
+        for pool in make_plan(vcpus, host, slices_us=slices_us).pools:
+            wanted = {pools.slice_us(vcpu.kind, slices_us)
                       for vcpu in pool.vcpus
                       if vcpu.kind not in model.AGNOSTIC}
             assert pool.slice_us is None or wanted <= {pool.slice_us}
@@ -322,19 +327,22 @@ class TestStability:
     IO_AND_CACHE = servers({Kind.IO: 8, Kind.CACHE: 8})
 
     @hypothesis.given(quantum_vcpus.vcpus(shares=True), quantum_vcpus.hosts(),
-                      st.randoms())
-    def test_its_own_result_is_a_fixed_point(self, vcpus, host, chance):
-        plan = make_plan(vcpus, host)
-        assert make_plan(vcpus, host, plan) == plan
+                      st.randoms(), quantum_vcpus.slices())
+    def test_its_own_result_is_a_fixed_point(self, vcpus, host, chance,
+                                             slices_us):
+        plan = make_plan(vcpus, host, slices_us=slices_us)
+        assert make_plan(vcpus, host, plan, slices_us) == plan
         shuffled = list(vcpus)
         chance.shuffle(shuffled)
-        assert make_plan(shuffled, host, plan) == plan
+        assert make_plan(shuffled, host, plan, slices_us) == plan
 
     @hypothesis.given(quantum_vcpus.vcpus(), quantum_vcpus.vcpus(),
-                      quantum_vcpus.hosts())
-    def test_also_when_made_from_another_plan(self, vcpus, others, host):
-        plan = make_plan(vcpus, host, make_plan(others, host))
-        assert make_plan(vcpus, host, plan) == plan
+                      quantum_vcpus.hosts(), quantum_vcpus.slices())
+    def test_also_when_made_from_another_plan(self, vcpus, others, host,
+                                              slices_us):
+        other = make_plan(others, host, slices_us=slices_us)
+        plan = make_plan(vcpus, host, other, slices_us)
+        assert make_plan(vcpus, host, plan, slices_us) == plan
 
     def test_new_shares_alone_move_no_vcpu(self):
         plan = make_plan(self.IO_AND_CACHE, sockets(2, 2))

@@ -71,23 +71,27 @@ class TestClusters:
             vcpus, 8, SLICES_US, at_default={'wide0'},
             least_default=4)) == expected
 
-    @hypothesis.given(quantum_vcpus.vcpus(), st.integers(1, 12))
-    def test_every_vcpu_is_in_one_cluster_that_suits_it(self, vcpus, pcpus):
-        clusters = pools.clusters(vcpus, pcpus, SLICES_US)
+    @hypothesis.given(quantum_vcpus.vcpus(), st.integers(1, 12),
+                      quantum_vcpus.slices())
+    def test_every_vcpu_is_in_one_cluster_that_suits_it(self, vcpus, pcpus,
+                                                        slices_us):
+        clusters = pools.clusters(vcpus, pcpus, slices_us)
         assert collections.Counter(vcpu.key for vcpu in vcpus) == (
             collections.Counter(vcpu.key for cluster in clusters
                                 for vcpu in cluster.vcpus))
         assert all(
-            cluster.slice_us in (None, pools.slice_us(vcpu.kind, SLICES_US))
+            cluster.slice_us in (None, pools.slice_us(vcpu.kind, slices_us))
             for cluster in clusters for vcpu in cluster.vcpus
             if vcpu.kind not in model.AGNOSTIC)
 
-    @hypothesis.given(quantum_vcpus.vcpus(), st.integers(1, 12), st.randoms())
-    def test_its_own_result_is_a_fixed_point(self, vcpus, pcpus, chance):
+    @hypothesis.given(quantum_vcpus.vcpus(), st.integers(1, 12), st.randoms(),
+                      quantum_vcpus.slices())
+    def test_its_own_result_is_a_fixed_point(self, vcpus, pcpus, chance,
+                                             slices_us):
         previous = {vcpu.key: chance.choice((None, 1_000, 90_000, 7_000))
                     for vcpu in vcpus if chance.random() < 0.7}
-        clusters = pools.clusters(vcpus, pcpus, SLICES_US, previous)
-        assert clusters == pools.clusters(vcpus, pcpus, SLICES_US, {
+        clusters = pools.clusters(vcpus, pcpus, slices_us, previous)
+        assert clusters == pools.clusters(vcpus, pcpus, slices_us, {
             vcpu.key: cluster.slice_us for cluster in clusters
             for vcpu in cluster.vcpus})
 
