@@ -261,7 +261,7 @@ SERVER = (
           ((f'nova_vqos_server_info{_S}', ''),), 'table', width=24),
     stat('Cap', f'min(nova_vqos_server_cap_right{_S})', '1: it is right'),
     stat('Class', f'min(nova_vqos_server_class_right{_S})',
-         '1: it gets the slices of its class'),
+         '1: it is in force'),
     stat('Wrong before the last re-cap',
          f'max(nova_vqos_server_cap_wrong_seconds{_S})',
          'For how long it ran with another cap', SECONDS),

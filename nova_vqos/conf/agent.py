@@ -273,8 +273,8 @@ Interval, in seconds, at which the agent checks the slices of all servers.
 The agent restores a slice that another program changed at the next check. It
 sets the slice of a server that starts, migrates in or gets other vCPUs at
 once. Servers whose slices are to be the kernel's own, as those without a
-class, are checked once a minute. Also the length of the observations by which
-the agent recognises the kind of work of a server of class auto.
+class, are checked every ten minutes. Also the length of the observations by
+which the agent recognises the kind of work of a server of class auto.
 """),
     cfg.FloatOpt(
         'pool_interval_s',
@@ -286,8 +286,10 @@ Shortest interval, in seconds, between two changes of the vCPU affinity of a
 server.
 
 The agent places servers whose classes disturb each other's slices on
-different pCPUs. 0: it changes no affinity. It still sets slices, which then
-hold only where all threads on a pCPU have the same slice.
+different pCPUs, and each vCPU of a server that spins on locks on pCPUs of its
+own. 0: it changes no affinity, and the host does not offer class spin. It
+still sets slices; that of class cache then holds only where all threads on a
+pCPU have it.
 """),
     cfg.BoolOpt(
         'guarantees_speed',

@@ -273,7 +273,7 @@ WRONG_SECONDS = Family(
     SERVER_LABELS)
 CLASS_RIGHT = Family(
     'nova_vqos_server_class_right', GAUGE,
-    'Whether it gets the slices of its quantum class', SERVER_LABELS)
+    'Whether its quantum class is in force', SERVER_LABELS)
 SLICE = Family(
     'nova_vqos_server_slice_seconds', GAUGE,
     'Wanted slice, mean of its vCPUs', SERVER_LABELS)

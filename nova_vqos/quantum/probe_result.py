@@ -39,9 +39,10 @@ LONG_WORKS_US = 1200, 2000
 # A slice is enforced when a thread that wakes waits for less than this part of
 # what it waits with the kernel's own.
 _SHORTER = 0.8
-# It is for work that is done within this part of the time that it takes with
-# the kernel's own.
-_AS_SOON = 1.03
+# It is for work that takes at most this part of the time that it takes with
+# the kernel's own. What suits some work suits shorter work, too: where that is
+# seen to take longer, and not clearly so, it is by chance.
+_LONGER_AT_MOST, _CLEARLY_LONGER = 1.03, 1.1
 # Waits that differ by less than this part of that do not differ.
 _ALIKE = 0.1
 
@@ -67,8 +68,8 @@ class Outcome:
         not for the kernel's default; of others, whether one that woke waited
         for clearly less time than with that; None: not measured
     :ivar reason: why not; '' where it is enforced
-    :ivar wait_us: how long a thread that woke waited on average; None: not
-        measured, or of a pooled class
+    :ivar wait_us: how long a thread that woke waited on average, with short
+        works that the slice suits; None: not measured, or of a pooled class
     :ivar work_us: how long servers may work at a time, from when they wake
         until they sleep, that gain by the slice, or lose nothing; None: not
         measured, not enforced, or of a pooled class
@@ -179,9 +180,12 @@ def judge_waits(slice_us: int, default_us: Mapping[int, float],
     :returns: how long it waited with the kernel's own, with the same works as
         that of the outcome; and the outcome
     """
+    parts = {work_us: (work_us + waits_us[work_us])
+             / (work_us + default_us[work_us]) for work_us in sorted(waits_us)}
     works_us = list(itertools.takewhile(
-        lambda work_us: work_us + waits_us[work_us] <= _AS_SOON * (
-            work_us + default_us[work_us]), sorted(waits_us)))
+        lambda work_us: parts[work_us] <= _CLEARLY_LONGER, parts))
+    while works_us and parts[works_us[-1]] > _LONGER_AT_MOST:
+        del works_us[-1]
     counted = [work_us for work_us in works_us or sorted(waits_us)[:1]
                if work_us <= SHORT_WORKS_US[-1]]
     wait_us, kernels_us = (
@@ -207,7 +211,7 @@ def enforced_slices_us(result: ProbeResult | None,
         outcome = result and result.outcomes.get(name)
         if (outcome and outcome.enforced and outcome.slice_us is not None
                 and slices_us.get(name, outcome.slice_us) == outcome.slice_us
-                # A probe from before judged io by its turns.
+                # Of older probes it is not known for which work io is.
                 and (name in classes.POOLED
                      or outcome.work_us is not None)):
             found[name] = outcome.slice_us
@@ -223,16 +227,18 @@ def longest_work_us(result: ProbeResult | None) -> float:
     return outcome.work_us or 0 if outcome else 0
 
 
-def enforced_classes(result: ProbeResult | None,
-                     slices_us: Mapping[str, int]) -> tuple[str, ...]:
+def enforced_classes(result: ProbeResult | None, slices_us: Mapping[str, int],
+                     *, has_pools: bool = True) -> tuple[str, ...]:
     """The quantum classes that the host may offer.
 
-    Classes without a slice of their own always; the others where the kernel
-    enforced their slice.
+    Those that need no slice; the others where the kernel enforced theirs.
 
     :param slices_us: see :func:`nova_vqos.quantum.classes.slices_us`
+    :param has_pools: whether the agent gives servers that spin pCPUs of their
+        own
     """
-    return (classes.DEFAULT, classes.NEUTRAL, classes.SPIN,
+    return (classes.DEFAULT, classes.NEUTRAL,
+            *((classes.SPIN,) if has_pools else ()),
             *enforced_slices_us(result, slices_us))
 
 
@@ -340,7 +346,10 @@ def _known(new: str, old: str) -> str:
 def _latest(name: str, new: Outcome, old: Outcome | None) -> Outcome:
     if (new.enforced is None and old is not None
             and old.enforced is not None
-            and (name != classes.IO or old.wait_us is not None)
+            # Older probes judged io by its turns, or not its work.
+            and (name != classes.IO or (
+                old.wait_us if old.enforced is False else old.work_us
+            ) is not None)
             # None: the probe would have chosen one.
             and new.slice_us in (None, old.slice_us)):
         return old

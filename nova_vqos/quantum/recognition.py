@@ -20,8 +20,8 @@ Six things are ours:
 * ORDER decides between equal cursors.
 * NEUTRAL and POLLUTER vCPUs suit any slice in the research, whose hypervisor
   lets what wakes up go first. Linux may let it wait for the slices of others.
-  So one that rests, or does some I/O or waits for another now and then, is
-  sensitive: it suits no long slice.
+  So one of these, or of CACHE, that rests, or does some I/O or waits for
+  another now and then, is sensitive: it suits no long slice.
 
 Pure.
 """

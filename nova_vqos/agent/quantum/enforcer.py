@@ -180,11 +180,9 @@ class Enforcer:
         self._states = {target.uuid: self._states.get(target.uuid) or _State()
                         for target in targets}
         result = probe_result.load(self.options.probe_result_path)
-        enforced = [name for name in probe_result.enforced_classes(
-            result, self.options.slices_us)
-            # It has pCPUs of its own and nothing else.
-            if name != classes.SPIN
-            or self.options.pool_interval_s is not None]
+        enforced = probe_result.enforced_classes(
+            result, self.options.slices_us,
+            has_pools=self.options.pool_interval_s is not None)
         slices_us = probe_result.enforced_slices_us(result,
                                                     self.options.slices_us)
         threads = self._find_threads(targets)
@@ -213,9 +211,8 @@ class Enforcer:
                     self._plan.placements.get(target.uuid),
                     wanted[target.uuid]))
         self._read_runs(now_s)
-        if classes.IO in slices_us:
-            self._read_sleeps(kinds, probe_result.longest_work_us(result),
-                              now_s)
+        self._read_sleeps(kinds if classes.IO in slices_us else {},
+                          probe_result.longest_work_us(result), now_s)
         slices = {target.uuid: self._describe(
             target, kinds[target.uuid], wanted[target.uuid])
             for target in targets}
@@ -404,13 +401,19 @@ class Enforcer:
     def _read_sleeps(self, kinds: Mapping[str, Mapping[int, model.Kind]],
                      longest_us: float, now_s: float) -> None:
         """Read how long vCPUs of kind io work at a time, with their runs."""
-        due = [uuid for uuid, of_vcpus in kinds.items()
-               if self._states[uuid].runs_at_s == now_s
-               and model.Kind.IO in of_vcpus.values()]
+        due = {}
+        for uuid, state in self._states.items():
+            numbers = {number for number, kind in kinds.get(uuid, {}).items()
+                       if kind is model.Kind.IO}
+            state.awake.retain(numbers)
+            if numbers and state.runs_at_s == now_s:
+                due[uuid] = numbers
         sleeps = self._hypervisor.vcpu_sleeps(due)
-        for uuid in due:
-            self._states[uuid].awake.update(
-                self._states[uuid].runs, sleeps.get(uuid, {}), longest_us)
+        for uuid, numbers in due.items():
+            state = self._states[uuid]
+            state.awake.update({number: run for number, run
+                                in state.runs.items() if number in numbers},
+                               sleeps.get(uuid, {}), longest_us)
 
     def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:
@@ -525,7 +528,7 @@ def _longest(slices_us: Collection[int | None]) -> int | None:
 
     Emulator and I/O threads get it, since the shortest slice in a group
     counts for all of it: they take no turn from a vCPU of class cache, and
-    serve one of class io at once.
+    where all are of class io, they serve these at once.
     """
     return max((slice_us for slice_us in slices_us if slice_us is not None),
                default=None)

@@ -102,6 +102,10 @@ def _try(slices_us: Mapping[str, int], tick_us: int, root: str) -> _Outcomes:
                 tried = _unknown(slices_us, f'on pCPU {pcpu} {error}')
             found = {name: _surer(outcome, found[name])
                      for name, outcome in tried.items()}
+            if (found[classes.IO] is tried[classes.IO]
+                    and found[classes.IO].wait_us is not None):
+                # Its wait is compared with that of the same try.
+                found[classes.DEFAULT] = tried[classes.DEFAULT]
             if all(outcome.enforced for outcome in found.values()):
                 break
     return found
@@ -110,12 +114,8 @@ def _try(slices_us: Mapping[str, int], tick_us: int, root: str) -> _Outcomes:
 def _surer(new: probe_result.Outcome,
            old: probe_result.Outcome) -> probe_result.Outcome:
     """That a slice is enforced is seen only where it is."""
-    if old.enforced:
-        # The kernel's own, of which one try had no waits.
-        return new if (new.enforced and old.wait_us is None
-                       and new.wait_us is not None) else old
-    return (old if new.enforced is None and old.enforced is not None
-            else new)
+    return (old if old.enforced or new.enforced is None
+            and old.enforced is not None else new)
 
 
 def idle_pcpus(root: str) -> tuple[list[int], str]:

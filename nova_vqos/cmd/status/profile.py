@@ -108,7 +108,9 @@ def check_classes(machine: machines.Machine) -> Iterator[findings.Finding]:
             f'run {_PROBE} {path}')
         return
     slices_us = classes.slices_us(machine.own.get('vqos', 'quantum_slices'))
-    offered = probe_result.enforced_classes(proof, slices_us)
+    offered = probe_result.enforced_classes(
+        proof, slices_us,
+        has_pools=machine.own.get('vqos_agent', 'pool_interval_s') > 0)
     for name in classes.SLICED:
         if name not in offered:
             yield _why_not(name, slices_us.get(name),
@@ -164,7 +166,9 @@ def _why_not(name: str, slice_us: int | None,
     """
     :param slice_us: None: the probe chooses one
     """
-    if outcome is None or slice_us not in (None, outcome.slice_us):
+    if (outcome is None or outcome.enforced
+            or slice_us not in (None, outcome.slice_us)):
+        # Enforced: by a probe that did not try with which work.
         reason = ('no slice for it was tried' if slice_us is None
                   else f'its slice of {slice_us} us was not tried')
         remedy = f'restart nova-vqos-agent, or run {_PROBE} {path}'

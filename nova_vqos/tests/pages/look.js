@@ -140,9 +140,11 @@ for (const [text, element] of all) {
     const size = parseFloat(style.fontSize);
     const isLarge = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
     const back = backgroundOf(element);
-    const front = over(filtered(parsed(
-        element instanceof SVGElement ? style.fill : style.color), element),
-        back);
+    const own = filtered(parsed(
+        element instanceof SVGElement ? style.fill : style.color), element);
+    for (const one of ancestors(element))
+        own[3] *= getComputedStyle(one).opacity;
+    const front = over(own, back);
     const found = contrast(front, back);
     if (found < (isLarge ? LEAST_LARGE : LEAST))
         faint.push([text.slice(0, 40), Number(found.toFixed(2)), front, back]);

@@ -85,6 +85,7 @@ def test_faults_are_seen(tmp_path):
     (tmp_path / 'page.html').write_text("""<!DOCTYPE html>
         <p>This is well <b style="color: #aaa">and this badly</b> legible.</p>
         <p style="background: #111; color: #222">Nor is this.</p>
+        <div style="opacity: 0.3"><p>Nor what shines through.</p></div>
         <p style="font-size: 30px; color: #888">Large text needs less.</p>
         <p style="color: #aaa; visibility: hidden">Nobody sees it.</p>
         <svg width="200" height="40"><rect width="200" height="40" />
@@ -99,7 +100,8 @@ def test_faults_are_seen(tmp_path):
         <script src="missing.js"></script>""")
     for seen in look({'page': tmp_path / 'page.html'}):
         assert [text for text, *_colours in seen['faint']] == [
-            'and this badly', 'Nor is this.', 'Black on black']
+            'and this badly', 'Nor is this.', 'Nor what shines through.',
+            'Black on black']
         assert (seen['wider'] > 0) is (seen['width'] == min(WIDTHS))
         assert seen['luminance'] == 1
         assert 'missing.js' in seen['console'][0]['message']

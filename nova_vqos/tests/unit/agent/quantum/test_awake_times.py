@@ -70,12 +70,37 @@ def test_little_work_counts_with_the_next(vcpus):
 
 
 def test_about_as_long_changes_nothing(vcpus):
-    for work_us, is_too_long in (
-            (LIMIT_US + 100, False), (LIMIT_US + 300, True),
-            (LIMIT_US + 100, True), (LIMIT_US, False)):
+    for part, is_too_long in (
+            (1.15, False), (1.25, True), (1.15, True), (1.05, False)):
+        for _ in range(3):
+            vcpus.work(0, part * LIMIT_US)
+            vcpus.read()
+        assert vcpus.found.is_too_long(0) is is_too_long
+
+
+def test_one_reading_alone_changes_nothing(vcpus):
+    for work_us in (300, 300, 9000, 300, 300, 9000):
         vcpus.work(0, work_us)
         vcpus.read()
-        assert vcpus.found.is_too_long(0) is is_too_long
+        assert not vcpus.found.is_too_long(0)
+        assert vcpus.found.us == {0: 300.0}
+    vcpus.work(0, 9000)
+    vcpus.read()
+    assert vcpus.found.is_too_long(0)
+
+
+def test_others_are_forgotten(vcpus):
+    for number in 0, 1:
+        vcpus.work(number, 1500)
+    vcpus.read()
+    vcpus.found.retain({1})
+    assert vcpus.found.us == {1: 1500.0}
+    assert not vcpus.found.is_too_long(0)
+    assert vcpus.found.is_too_long(1)
+    # What it did meanwhile was other work.
+    vcpus.work(0, 5000)
+    vcpus.read()
+    assert vcpus.found.us == {1: 1500.0}
 
 
 @pytest.mark.parametrize('counters', ['runs', 'sleeps'])

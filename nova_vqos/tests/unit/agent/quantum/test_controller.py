@@ -203,19 +203,44 @@ class TestSlices:
         assert (vcpus['0']['awake_us'], vcpus['1']['awake_us']) == (800, 1600)
         assert vcpus['1']['kind'] == 'io'
         assert vcpus['1']['slice_us'] is None
-        work(2 * quantum_world.IO_WORK_US, 2 * quantum_world.IO_WORK_US)
-        world.tick(12)
+        for _ in range(3):
+            work(2 * quantum_world.IO_WORK_US, 2 * quantum_world.IO_WORK_US)
+            world.tick(6)
         assert world.host.slices[UUID] == {0: None, 1: None, -1: None}
         # It is read once a minute then.
-        work(300, 2 * quantum_world.IO_WORK_US)
-        world.tick(66)
+        for _ in range(3):
+            work(300, 2 * quantum_world.IO_WORK_US)
+            world.tick(66)
         assert world.host.slices[UUID] == {0: IO_US, 1: None, -1: IO_US}
 
     def test_whose_sleeps_are_not_known(self, world):
         world.enforce_classes('io')
         world.run(quantum_class='io')
-        world.host.ran[UUID] = {0: base.ThreadRun(10**12, 0, 0)}
-        world.tick(12)
+        for ran_s in range(1, 20):
+            world.host.ran[UUID] = {0: base.ThreadRun(ran_s * 10**9, 0, 0)}
+            world.tick()
+        assert world.slice_us() == IO_US
+        assert 'awake_us' not in world.report()['quantum']['vcpus']['0']
+
+    def test_of_other_kinds_nothing_is_remembered(self, world):
+        def never_sleep(seconds):
+            for _ in range(seconds):
+                run = world.host.ran[UUID][0]
+                world.host.ran[UUID] = {0: run._replace(
+                    run_ns=run.run_ns + 10**9)}
+                world.tick()
+        world.enforce_classes('io')
+        world.watcher.kinds[UUID, 0] = model.Kind.IO
+        world.host.ran[UUID] = {0: base.ThreadRun(0, 0, 0)}
+        world.host.slept[UUID] = {0: 0}
+        world.run(quantum_class='auto')
+        never_sleep(12)
+        assert world.slice_us() is None
+        world.watcher.kinds[UUID, 0] = model.Kind.NEUTRAL
+        never_sleep(6)
+        assert 'awake_us' not in world.report()['quantum']['vcpus']['0']
+        world.watcher.kinds[UUID, 0] = model.Kind.IO
+        world.tick(6)
         assert world.slice_us() == IO_US
 
     def test_no_other_kind_is_asked_for_its_sleeps(self, world, monkeypatch):

@@ -66,6 +66,7 @@ class Waker:
     :ivar waits_us: how long it waits, by slice
     :ivar others: share of the pCPU that others take
     :ivar limit_us: with more work at a time a slice makes it wait for longer
+    :ivar longer: by this factor
     :ivar starve: slices with which it never runs
     :ivar works_us: with which it was tried, by slice
     """

@@ -295,6 +295,9 @@ WRONG = [
     ('Quantum classes', lambda host: host.probe(
         io=probe_result.judge_waits(300, {200: 1500.0}, {200: 1400.0})[1]), 1,
      'class io: a thread that woke waited for 1.40 ms'),
+    ('Quantum classes', lambda host: host.probe(
+        io=probe_result.Outcome(2000, 2100.0, True)), 1,
+     'class io: no slice for it was tried'),
     ('Quantum classes', both(lambda host: host.probe(
         io=probe_result.Outcome(2000, None, True)), change(
             at.OWN_CONF, 'vqos', quantum_slices='io:300')), 1,
