@@ -7,7 +7,7 @@ set -euo pipefail
 
 TOP=$(cd "$(dirname "$0")/.." && pwd)
 LEVELS=(lint docs unit functional package host cloud)
-ON_REQUEST=(fuzz versions upstream pages rating watcher horizon rally
+ON_REQUEST=(fuzz versions upstream upgrade pages rating watcher horizon rally
     host-long host-v2 deb containers)
 # Level host waits for guests most of the time, and leaves the CPU to these.
 # NOTE: with functional too, it all took no less, since both CPUs are then busy,
@@ -54,6 +54,8 @@ for changes of what Nova sees of nova_vqos:
               own compute tests on the lab's cloud (root): with stock Nova and
               with nova_vqos, side by side; logs go to build/upstream. Then the
               phases of our plugin of grenade, on that cloud
+  upgrade     the lab's cloud, with servers that run, from an earlier commit to
+              this one and back (root)
   pages       docs, then its pages and reports of calibration in a browser:
               light, dark and narrow, by a Selenium of its own, build/pages;
               with PAGES_PICTURES=DIRECTORY a picture of each goes there
@@ -78,9 +80,9 @@ for changes of what Nova sees of nova_vqos:
               host of the lab (root): tools/containers.sh
 
 unit, fuzz, functional, host, pages, rating, watcher, horizon, rally,
-host-long, host-v2, containers and cloud take arguments of pytest. A level that this
-machine cannot run is skipped, and the reason printed; with CI=true it fails;
-host-v2 always does.
+host-long, host-v2, containers and cloud take arguments of pytest. A level that
+this machine cannot run is skipped, and the reason printed; with CI=true it
+fails; host-v2 always does.
 NOVA_VERSION and PLACEMENT_VERSION choose the versions to test with, for example
 NOVA_VERSION=33.0.2.
 EOT
@@ -212,6 +214,14 @@ run_upstream() {
         lab upstream --output "$results" || status=$?
         run_pytest cloud -m long || status=$?
     fi
+    return "$status"
+}
+
+run_upgrade() {
+    may_run_cloud upgrade || return 0
+    local status=0
+    lab upgrade --back || status=$?
+    lab down
     return "$status"
 }
 
