@@ -38,13 +38,13 @@ LONG_WORKS_US = 1200, 2000
 
 # A slice is enforced when a thread that wakes waits for less than this part of
 # what it waits with the kernel's own.
-_SHORTER = 0.8
+_SHORTER = 0.85
 # It is for work that takes at most this part of the time that it takes with
 # the kernel's own. What suits some work suits shorter work, too: where that is
 # seen to take longer, and not clearly so, it is by chance.
 _LONGER_AT_MOST, _CLEARLY_LONGER = 1.03, 1.1
 # Waits that differ by less than this part of that do not differ.
-_ALIKE = 0.1
+_ALIKE = 0.05
 
 # Of preemption and HRTICK; '' is of a probe that did not look.
 _UNKNOWN = frozenset(('', 'unknown'))

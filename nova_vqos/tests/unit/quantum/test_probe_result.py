@@ -136,7 +136,7 @@ class TestChoose:
         ({300: 3000.0}, 300),
         ({300: 900.0, 1000: 200.0, 2000: 800.0}, 1000),
         # Of equal ones the longest.
-        ({300: 200.0, 1000: 300.0, 2000: 400.0}, 1000)])
+        ({300: 200.0, 1000: 270.0, 2000: 300.0}, 1000)])
     def test_the_best(self, waits_us, slice_us):
         assert probe_result.choose_slice_us(
             by_work(1500.0), {one: by_work(wait_us)
@@ -152,8 +152,8 @@ class TestChoose:
 class TestJudgeWaits:
     @pytest.mark.parametrize('default_us, waits_us, work_us, wait_us', [
         ([1500.0], [70.0], 2000, 70.0),
-        ([1500.0], [1190.0], 2000, 1190.0),
-        ([1500.0], [1210.0], None, 1210.0),
+        ([1500.0], [1270.0], 2000, 1270.0),
+        ([1500.0], [1280.0], None, 1280.0),
         ([1500.0], [3000.0], None, 3000.0),
         # There is nothing to gain.
         ([0.0], [0.0], None, 0.0),
