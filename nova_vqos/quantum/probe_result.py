@@ -210,10 +210,8 @@ def enforced_slices_us(result: ProbeResult | None,
     for name in classes.SLICED:
         outcome = result and result.outcomes.get(name)
         if (outcome and outcome.enforced and outcome.slice_us is not None
-                and slices_us.get(name, outcome.slice_us) == outcome.slice_us
-                # Of older probes it is not known for which work io is.
-                and (name in classes.POOLED
-                     or outcome.work_us is not None)):
+                and slices_us.get(name, outcome.slice_us)
+                == outcome.slice_us):
             found[name] = outcome.slice_us
     return found
 
@@ -278,7 +276,7 @@ def merged(new: ProbeResult, old: ProbeResult | None) -> ProbeResult:
     if is_changed((old.preemption, old.hrtick), (new.preemption, new.hrtick)):
         return new
     return dataclasses.replace(
-        new, outcomes={name: _latest(name, outcome, old.outcomes.get(name))
+        new, outcomes={name: _latest(outcome, old.outcomes.get(name))
                        for name, outcome in new.outcomes.items()},
         preemption=_known(new.preemption, old.preemption),
         hrtick=_known(new.hrtick, old.hrtick))
@@ -343,13 +341,9 @@ def _known(new: str, old: str) -> str:
     return old if new in _UNKNOWN and old not in _UNKNOWN else new
 
 
-def _latest(name: str, new: Outcome, old: Outcome | None) -> Outcome:
+def _latest(new: Outcome, old: Outcome | None) -> Outcome:
     if (new.enforced is None and old is not None
             and old.enforced is not None
-            # Older probes judged io by its turns, or not its work.
-            and (name != classes.IO or (
-                old.wait_us if old.enforced is False else old.work_us
-            ) is not None)
             # None: the probe would have chosen one.
             and new.slice_us in (None, old.slice_us)):
         return old
@@ -368,13 +362,22 @@ def _from_fields(fields: files.Fields) -> ProbeResult:
         kernel=fields.text('kernel'), boot_id=fields.text('boot_id'),
         tick_us=round(fields.number('tick_us', 1, _MAX_US)),
         measured_at=fields.text('measured_at'),
-        outcomes={name: _outcome(files.Fields(value, f'outcomes.{name}'))
-                  for name, value in outcomes.items()},
+        outcomes={
+            name: outcome for name, outcome in (
+                (name, _outcome(files.Fields(value, f'outcomes.{name}')))
+                for name, value in outcomes.items())
+            if name != classes.IO or not _is_judged_as_before(outcome)},
         vhost=_vhost(files.Fields(fields.mapping('vhost'), 'vhost'))
         if fields.has('vhost') else None,
         preemption=(fields.text('preemption')
                     if fields.has('preemption') else ''),
         hrtick=fields.text('hrtick') if fields.has('hrtick') else '')
+
+
+def _is_judged_as_before(io: Outcome) -> bool:
+    """Older probes judged io by its turns, or did not try for which work."""
+    return io.enforced is not None and (
+        io.work_us if io.enforced else io.wait_us) is None
 
 
 def _vhost(fields: files.Fields) -> Vhost:

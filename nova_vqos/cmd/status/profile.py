@@ -166,9 +166,7 @@ def _why_not(name: str, slice_us: int | None,
     """
     :param slice_us: None: the probe chooses one
     """
-    if (outcome is None or outcome.enforced
-            or slice_us not in (None, outcome.slice_us)):
-        # Enforced: by a probe that did not try with which work.
+    if outcome is None or slice_us not in (None, outcome.slice_us):
         reason = ('no slice for it was tried' if slice_us is None
                   else f'its slice of {slice_us} us was not tried')
         remedy = f'restart nova-vqos-agent, or run {_PROBE} {path}'

@@ -231,9 +231,11 @@ class TestClasses:
         Outcome(1000, 1100.0, True),
         Outcome(1000, 3900.0, False, 'the same as the default'),
         Outcome(900, None, True, wait_us=300.0)])
-    def test_what_older_probes_found_of_io(self, outcome):
+    def test_what_older_probes_found_of_io(self, outcome, path, root):
         """By its turns, or not for which work."""
-        result = dataclasses.replace(make_result(), outcomes={'io': outcome})
+        probe_result.store(dataclasses.replace(
+            make_result(), outcomes={'io': outcome}), path)
+        result = probe_result.load(path, root)
         assert probe_result.enforced_classes(result, SLICES_US) == FREE
         new = dataclasses.replace(make_result(), outcomes={
             'io': Outcome(None, None, None, 'not measured: busy')})
