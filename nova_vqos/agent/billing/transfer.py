@@ -108,6 +108,7 @@ class AccountTransfer:
         self._host = host
         self._clock = clock
         self._utc = utc
+        self._began_s = clock()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = (
             queue.SimpleQueue())
         # By server and host, oldest first: until when the claim waits.
@@ -287,7 +288,12 @@ class AccountTransfer:
         claim = self._open.get(uuid)
         if (claim is None or self._clock() >= claim.until_s
                 or not secrets.compare_digest(claim.nonce, nonce)):
-            self._refuse(uuid, 'unasked', 'this agent has not asked for it')
+            if self._clock() < self._began_s + _ANSWERS_S:
+                # The agent before this one asked, and the queue kept it.
+                self.refused += 1
+            else:
+                self._refuse(uuid, 'unasked',
+                             'this agent has not asked for it')
             return
         book = self._books.running.get(uuid)
         try:

@@ -152,8 +152,19 @@ class TestRefusals:
         assert open.account().total_cu_us == used
         assert open.biller.alarms == ()
 
+    def test_one_that_the_agent_before_asked_for(self, host, caplog):
+        """Its answer waited in a queue of the bus."""
+        host.begin(origin='migrated')
+        forge(host)
+        host.use()
+        assert host.biller.transfer.refused == 1
+        assert host.biller.alarms == ()
+        assert host.account().inherited.server_uuid == ''
+        assert caplog.records == []
+
     def test_one_that_was_not(self, host, caplog):
         host.begin(origin='migrated')
+        host.use(times=400)
         for _ in range(5):
             forge(host)
             host.use()
