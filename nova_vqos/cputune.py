@@ -19,7 +19,8 @@ if light_typing.TYPE_CHECKING:
     from nova_vqos.profile import coefficients
     from nova_vqos.profile import model
 
-_CGROUP_V2_MARK = '/sys/fs/cgroup/cgroup.controllers'
+_ROOT = '/'
+_CGROUP_V2_MARK = 'sys/fs/cgroup/cgroup.controllers'
 
 
 class CpuTune(light_typing.NamedTuple):
@@ -118,4 +119,5 @@ def compute_cap(policy: policies.ServerPolicy, coefficient: float, *,
 
 def host_cgroup_version() -> int:
     """2 where cgroups are unified on this host, else 1."""
-    return 2 if os.path.exists(_CGROUP_V2_MARK) else 1
+    return 2 if os.path.exists(
+        os.path.join(_ROOT, _CGROUP_V2_MARK)) else 1

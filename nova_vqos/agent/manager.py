@@ -35,9 +35,9 @@ from nova_vqos.agent.overrides import receiver
 from nova_vqos.billing import account
 from nova_vqos.profile import document as documents
 
-# How long a migration may take to begin once its server's limit is gone. Any
-# member of the bus may ask for it.
-_LIFT_S = 10.0
+#: How long a migration may take to begin once its server's limit is gone. Any
+#: member of the bus may ask for it.
+LIFT_S = 10.0
 _LIFT_WAIT_S = 2.5
 _LIFT_LOOK_S = 0.05
 # What methods raise where an argument is not what it has to be.
@@ -232,7 +232,7 @@ class AgentManager:
         or with the end of a migration that has begun by then.
         """
         checked = _uuid(server_uuid)
-        self._loop.lift(checked, _LIFT_S)
+        self._loop.lift(checked, LIFT_S)
         end_s = time.monotonic() + _LIFT_WAIT_S
         while not self._loop.is_lifted(checked):
             if time.monotonic() > end_s:

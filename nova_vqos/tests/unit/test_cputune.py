@@ -5,15 +5,17 @@ from nova_vqos import cputune
 from nova_vqos import files
 from nova_vqos import policy
 from nova_vqos import units
+from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.tests.unit.profile import test_document
 
 
 def tune(pcpus=(0,), cgroup_version=1, periods=cputune.DEFAULT_PERIODS,
-         **changes):
+         correction=1.0, **changes):
     values = {'vcpus': 2, 'units': 100} | changes
     return cputune.compute(policy.ServerPolicy(**values),
                            test_document.make_profile(), pcpus,
-                           cgroup_version=cgroup_version, periods=periods)
+                           cgroup_version=cgroup_version, periods=periods,
+                           correction=correction)
 
 
 def test_a_hard_cap_has_a_quota():
@@ -26,6 +28,12 @@ def test_shares_are_those_of_the_cgroup_version():
 
 def test_the_slowest_pcpu_counts():
     assert tune(pcpus=(0, 4)).cap == units.CpuCap(50_000, 50_000)
+
+
+def test_a_correction_changes_quota_and_weight():
+    """pCPUs of 125 CU are of 100 for it."""
+    assert tune(correction=0.8) == cputune.CpuTune(
+        units.CpuCap(25_000, 50_000), 1280)
 
 
 def test_a_floor_has_no_quota():
@@ -71,3 +79,21 @@ def test_no_units_no_tuning():
 def test_a_pcpu_that_was_not_measured():
     with pytest.raises(files.FileInvalid, match='pCPU 77'):
         tune(pcpus=(77,))
+
+
+@pytest.mark.parametrize('files_of_host, weight', [
+    ((), 1024), (('cpu/cgroup.procs',), 1024), (('cgroup.controllers',), 100),
+    # Hybrid: of version 2 there are names alone.
+    (('cpu/cgroup.procs', 'unified/cgroup.controllers'), 1024)],
+    ids=['none', 'v1', 'v2', 'hybrid'])
+def test_weights_are_those_of_the_cgroups_of_the_host(
+        files_of_host, weight, tmp_path, monkeypatch):
+    for name in files_of_host:
+        path = tmp_path / 'sys/fs/cgroup' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('')
+    monkeypatch.setattr(cputune, '_ROOT', str(tmp_path))
+    version = cputune.host_cgroup_version()
+    assert tune(cgroup_version=version).shares == weight
+    # The agent's.
+    assert cgroup.host_version(str(tmp_path)) == version
