@@ -34,6 +34,8 @@ PROMISED_CU = 60
 CALIBRATED = 'sysbench'
 #: How far the calibrated kind of work may be off.
 TOLERANCE = 0.03
+#: A wrong cap is further off: the lab's hosts differ by two.
+COARSE_TOLERANCE = 0.1
 #: The first second is short: a server's last quota in it may be cut off.
 FIRST_SECOND_TOLERANCE = 0.02
 WINDOWS = 2
@@ -149,11 +151,7 @@ class Gauge:
         :param measured: of a guest since before it came to the host
         :param cap: quota and period, in microseconds
         """
-        first_ns = int(measured.series().from_first_run().at_ns[0])
-        ends_ns = first_ns + WINDOWS * _WINDOW_S * 10**9
-        # The length of the measurement.
-        time.sleep(max(0, ends_ns - time.monotonic_ns()) / 1e9 + _MARGIN_S)
-        series = measured.series().from_first_run()
+        series = self._wait_windows(measured, WINDOWS)
         found = cpu_time(series, host, moment, cap)
         (first_still, *_), still = (visits.still(series, length_s)
                                     for length_s in (1, _WINDOW_S))
@@ -174,6 +172,33 @@ class Gauge:
             f'{", ".join(f"{error:+.2%}" for error in found.windows)} of the '
             f'cap of {found.share:.2%} in windows of {_WINDOW_S} s, wanted: '
             f'within {visits.CPU_TOLERANCE:.1%}, one quota more in the first')
+
+    def check_coarsely(self, measured: meter.Meter, host: str,
+                       cap: tuple[int, int]) -> None:
+        """Wait for the end of the first window, and judge it coarsely.
+
+        :param measured: of a guest since before it came to the host
+        :param cap: quota and period, in microseconds
+        """
+        series = self._wait_windows(measured, 1)
+        (error, *_), (still, *_) = (
+            visits.cpu_errors(series, cap[0] / cap[1], _WINDOW_S),
+            visits.still(series, _WINDOW_S))
+        self._found.check(
+            f'coarse-cpu-time-on-{host}', verdict.of_cpu_time(
+                error, COARSE_TOLERANCE, cap[1] / 1e6 / _WINDOW_S,
+                is_first=True, still=still),
+            f'{error:+.1%} of the cap in the first {_WINDOW_S} s, wanted: '
+            f'within {COARSE_TOLERANCE:.0%}')
+
+    @staticmethod
+    def _wait_windows(measured: meter.Meter, count: int) -> meter.Series:
+        """Wait until that many windows have ended since a guest first ran."""
+        first_ns = int(measured.series().from_first_run().at_ns[0])
+        ends_ns = first_ns + count * _WINDOW_S * 10**9
+        # The length of the measurement.
+        time.sleep(max(0, ends_ns - time.monotonic_ns()) / 1e9 + _MARGIN_S)
+        return measured.series().from_first_run()
 
 
 def cpu_time(series: meter.Series, host: str, moment: str,

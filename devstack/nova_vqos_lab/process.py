@@ -12,6 +12,8 @@ import typing as ty
 
 # A wait that lasts longer than this says what it waits for.
 _SILENCE_S = 10
+# Whoever sleeps for longer than he asked by this was kept from doing anything.
+_STANDSTILL_S = 1
 COMMAND_LIMIT_S = 60
 # How many times longer than said a wait may last: where the machine itself is
 # emulated, nothing is as fast as the limits assume.
@@ -40,6 +42,9 @@ def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,
                *, log: str = '', alive: Callable[[], bool] = lambda: True,
                interval_s: float = 0.05) -> ty.Any:
     """Wait for a condition, within a bound.
+
+    Time that the machine stands still does not count: whatever is waited for
+    stands still as well.
 
     :param condition: called again and again; it ends the wait by returning
         something true
@@ -72,6 +77,10 @@ def wait_until(condition: Callable[[], ty.Any], limit_s: float, what: str,
                 f'{limit_s:g} s')
             next_word = now + _SILENCE_S
         time.sleep(interval_s)
+        late_s = time.monotonic() - now - interval_s
+        if late_s > _STANDSTILL_S:
+            started += late_s
+            next_word += late_s
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None,

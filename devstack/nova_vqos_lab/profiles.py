@@ -11,9 +11,11 @@ from nova_vqos import utc
 from nova_vqos import work
 from nova_vqos.calibration import benchmark
 from nova_vqos.calibration import runner
+from nova_vqos.calibration.cpu import combine
 from nova_vqos.calibration.cpu import reference
 from nova_vqos.profile import cpu
 from nova_vqos.profile import document
+from nova_vqos.profile import fingerprint
 from nova_vqos.profile import model
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import config
@@ -23,6 +25,7 @@ from nova_vqos_lab import pace
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import services
+from nova_vqos_lab import slowcpu
 
 # 100 CU are the speed of this host's CPU: what fits on it fits everywhere,
 # and the other host has a speed that only it can give.
@@ -37,6 +40,8 @@ _CALIBRATION_S = 60
 WIDEST_INTERVAL = 0.05
 # On a machine whose speed drifts the lab makes do with what can be measured.
 _ANY_INTERVAL = 10
+# Of what is not measured: one that all programs accept.
+_GIVEN_WIDTH = 0.02
 _PROFILE = 'etc/nova-vqos/profile.yaml'
 _MEASURED = 'run/measured/profile.yaml'
 #: How much of each benchmark a round is: some tenths of a second in an
@@ -129,6 +134,26 @@ class Profiles:
         with open(paths.log(f'calibrate-{name}'), 'a',
                   encoding='utf-8') as log:
             log.write(done.stdout + done.stderr)
+
+    def give(self, benchmarks: Sequence[str] = FEWER_BENCHMARKS) -> None:
+        """Store profiles of both hosts that were not measured.
+
+        They say what a host is made to be: slow has that share of fast's
+        speed. The machine's own speed they do not know.
+        """
+        compared = _unmeasured(REFERENCE, benchmarks)
+        for name, host in self._hosts.items():
+            is_reference = name == REFERENCE
+            coefficient = 1.0 if is_reference else 100 / slowcpu.SHARE
+            measured = combine.measurement([cpu.Score(
+                one.name, coefficient,
+                *cpu.interval(coefficient, coefficient * _GIVEN_WIDTH / 2),
+                outliers=0, samples=(one.score * coefficient,))
+                for one in compared.benchmarks], compared)
+            self.store(name, model.Profile(
+                utc.text(), name, compared, 'guest', fingerprint.of_host(),
+                (cpu.CpuClass(host.pcpus, measured, measured),),
+                is_reference=is_reference))
 
     def of(self, name: str) -> model.Profile:
         """:returns: the profile of a host."""
@@ -229,12 +254,17 @@ def _yardstick(benchmarks: Sequence[str]) -> str:
     :param benchmarks: none: all that nova-vqos-calibrate has
     :returns: its document
     """
-    members = benchmark.choose(benchmarks, {})
-    return reference.dumps(reference.Yardstick(cpu.Reference(
-        'yardstick', utc.text(), tuple(
-            cpu.Benchmark(
-                one.name, one.benchmark.kind, one.benchmark.identity,
-                one.benchmark.unit, one.benchmark.program_sha256, one.weight,
-                score=ROUND_EVENTS[one.name] / runner.ROUND_S,
-                half_width=0.0, round_events=ROUND_EVENTS[one.name])
-            for one in members)), 'guest'), 'nova_vqos_lab', {})
+    return reference.dumps(reference.Yardstick(
+        _unmeasured('yardstick', benchmarks), 'guest'), 'nova_vqos_lab', {})
+
+
+def _unmeasured(name: str, benchmarks: Sequence[str]) -> cpu.Reference:
+    """:returns: a reference that does each round in the time it is meant for
+    """
+    return cpu.Reference(name, utc.text(), tuple(
+        cpu.Benchmark(
+            one.name, one.benchmark.kind, one.benchmark.identity,
+            one.benchmark.unit, one.benchmark.program_sha256, one.weight,
+            score=ROUND_EVENTS[one.name] / runner.ROUND_S,
+            half_width=0.0, round_events=ROUND_EVENTS[one.name])
+        for one in benchmark.choose(benchmarks, {})))

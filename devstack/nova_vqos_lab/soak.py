@@ -93,6 +93,35 @@ def prepare(cloud: client.Cloud) -> None:
                          clouds.initramfs(), config.IDLE_GUEST)
 
 
+def choose(chance: random.Random, servers: dict[str, soak_checks.Server]
+           ) -> tuple[soak_steps.Action | None, soak_checks.Server | None,
+                      soak_steps.Disturbance | None]:
+    """Decide what a step does.
+
+    :returns: what to ask of Nova, about which server (None: about a new one),
+        and what to break; the first and the last are not both None
+    """
+    drawn = chance.random()
+    action = server = None
+    if len(servers) < _FEWEST or (
+            drawn < _BOOTS and len(servers) < _MOST):
+        action = soak_steps.BOOT
+    elif drawn < 1 - _RESTS:
+        # Of one in error that is being deleted nothing can be asked.
+        possible = sorted(filter(_actions, servers.values()),
+                          key=lambda one: one.name)
+        if possible:
+            server = chance.choice(possible)
+            action = chance.choice(_actions(server))
+    if action and chance.random() > _DISTURBS:
+        return action, server, None
+    return action, server, chance.choice(soak_steps.DISTURBANCES)
+
+
+def _actions(server: soak_checks.Server) -> list[soak_steps.Action]:
+    return [one for one in soak_steps.ACTIONS if server.status in one.statuses]
+
+
 class _Driver:
     """Decides, does, and looks."""
 
@@ -113,7 +142,7 @@ class _Driver:
         began = time.monotonic()
         before = self._settled({})
         self._say(f'step {self._done.steps}, {len(before)} servers')
-        action, server, disturbance = self._choose(chance, before)
+        action, server, disturbance = choose(chance, before)
         asked = action is not None and self._ask(action, server)
         if disturbance:
             host = chance.choice(sorted(self._world.lab.hosts))
@@ -143,29 +172,6 @@ class _Driver:
         self._look(self._checks.after_step, LIMIT_S, known_faults)
         self._look(self._checks.at_the_end, _END_LIMIT_S,
                    frozenset({soak_checks.INTERRUPTED}))
-
-    @staticmethod
-    def _choose(chance: random.Random,
-                servers: dict[str, soak_checks.Server]) -> tuple[
-                    soak_steps.Action | None, soak_checks.Server | None,
-                    soak_steps.Disturbance | None]:
-        """:returns: what to ask of Nova, about which server (None: about a new
-            one), and what to break; the first and the last are not both None
-        """
-        drawn = chance.random()
-        action = server = None
-        if len(servers) < _FEWEST or (
-                drawn < _BOOTS and len(servers) < _MOST):
-            action = soak_steps.BOOT
-        elif drawn < 1 - _RESTS:
-            server = chance.choice(sorted(servers.values(),
-                                          key=lambda one: one.name))
-            action = chance.choice([
-                one for one in soak_steps.ACTIONS
-                if server.status in one.statuses])
-        if action and chance.random() > _DISTURBS:
-            return action, server, None
-        return action, server, chance.choice(soak_steps.DISTURBANCES)
 
     def _ask(self, action: soak_steps.Action,
              server: soak_checks.Server | None) -> bool:

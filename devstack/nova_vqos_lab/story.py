@@ -13,7 +13,8 @@ no host was calibrated (other_work.py), and last ``fast`` is sold out
 (sold_out.py).
 
 The whole story has more: servers with several vCPUs (several_vcpus.py), work
-that a flavor declares, full hosts and bad flavors.
+that a flavor declares, full hosts and bad flavors. Its spine is what shows on
+hosts that are not calibrated: caps, claims and refusals.
 
 One more server has 150 CU, which only a pCPU of fast can give. Placement
 counts units and knows no pCPUs: it keeps that server off slow as long as slow
@@ -24,7 +25,7 @@ A server of stock Nova promises nothing. Its operator chose a quota that makes
 60 CU on ``fast``: that is counted as its promise.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import math
 import time
@@ -58,6 +59,12 @@ _STOCK_ROUNDS = 3
 _ROUNDS = {'boot': 6, 'migrated': 10}
 # Of the hosts' paces, as each changes by itself.
 _CALIBRATION_TOLERANCE = 0.05
+# The host of the spine whose server's CPU time is looked at.
+_LOOKED_AT = 'fast'
+
+# At servers, and what measures them, by host; and at which moment.
+_Look = Callable[
+    [Mapping[str, client.Server], Mapping[str, meter.Meter], str], None]
 
 _BAD_VALUES = ('0', 'many', '6_0')
 _BAD_FLAVORS = (
@@ -87,6 +94,17 @@ CHECKS = (
       for number in range(len(_BAD_FLAVORS))),
     results.TOLD,
 )
+# Likewise, of its spine.
+SPINE = (
+    'inventory-of-fast', 'inventory-of-slow', 'flavor-is-accepted',
+    *(name for host in ('fast', 'slow') for name in (
+        f'cap-from-the-start-on-{host}', f'cap-on-{host}-boot',
+        f'cap-on-{host}-migrated', f'allocation-follows-to-{host}')),
+    f'coarse-cpu-time-on-{_LOOKED_AT}',
+    'what-fits-boots', 'what-does-not-fit-is-refused',
+    'too-fast-boots-on-fast', 'too-fast-finds-no-place-on-slow',
+    'bad-value-0-from-2.86', 'bad-value-0-before-2.86', results.TOLD,
+)
 
 
 def run(lab: clouds.Lab, *, whole: bool = True,
@@ -100,10 +118,7 @@ def run(lab: clouds.Lab, *, whole: bool = True,
     """
     benchmarks = (profiles.BENCHMARKS if stays
                   else profiles.FEWER_BENCHMARKS)
-    began = time.monotonic()
-    found = results.Results()
-    problem = ''
-    try:
+    with _telling() as found:
         lab.up()
         lab.profiles.calibrate(benchmarks)
         with lab.profiles.paces() as paces:
@@ -117,19 +132,43 @@ def run(lab: clouds.Lab, *, whole: bool = True,
                     story.run_details(cloud)
                 story.compare_paces()
         story.run_sold_out(stays=stays)
+    return found
+
+
+def run_spine(lab: clouds.Lab) -> results.Results:
+    """Make the cloud with given profiles, see SPINE, and leave it running.
+
+    :returns: the results, also where it failed before its end
+    """
+    with _telling() as found:
+        lab.up()
+        lab.profiles.give()
+        lab.deploy()
+        with lab.cloud() as cloud:
+            Story(lab, {}, found).run_spine(cloud)
+    return found
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[results.Results]:
+    """Note whether the lab, and with it the story, came to its end."""
+    began = time.monotonic()
+    found = results.Results()
+    problem = ''
+    try:
+        yield found
     except process.LabError as error:
         problem = str(error)
     found.check(results.TOLD, not problem,
                 problem or f'after {time.monotonic() - began:.0f} s')
-    return found
 
 
 class Story:
-    """The demonstration on a lab whose hosts are calibrated."""
+    """The demonstration on a lab whose hosts have profiles."""
 
     def __init__(self, lab: clouds.Lab, paces: Mapping[str, pace.Pace],
                  found: results.Results) -> None:
-        """:param paces: of the hosts' pCPUs
+        """:param paces: of the hosts' pCPUs; none: no speed is measured
         :param found: where measurements and checks are noted
         """
         self._lab = lab
@@ -197,21 +236,10 @@ class Story:
                 f'95 % interval of {uncertain:.1%}, wanted: '
                 f'{profiles.WIDEST_INTERVAL:.0%}; why it is wider is in the '
                 f'log calibrate-{name}')
-            units_of_host = cloud.inventory(name)[policy.RESOURCE_CLASS]
-            pcpus = len(self._lab.hosts[name].pcpus)
-            self._check(
-                f'inventory-of-{name}',
-                units_of_host['total'] == math.floor(
-                    pcpus * self._pcpu_cu[name]),
-                f'{units_of_host["total"]} CU in Placement, {pcpus} pCPUs of '
-                f'{self._pcpu_cu[name]:.2f} in the profile; '
-                f'{cloud.capacity_cu(name)} are sold')
-        answer = cloud.make_flavor(
-            'units', {policy.UNITS_KEY: str(_PROMISED_CU)})
-        self._check('flavor-is-accepted', answer.status == 200,
-                    f'{_PROMISED_CU} CU: {answer.status} {answer.message}')
+            self._check_inventory(cloud, name)
+        self._make_flavor(cloud)
         with self._chapter('with units: the same speed on both hosts'):
-            self._same_speed(cloud)
+            self._change_places(cloud, self._measure_both)
         with self._chapter('programs of a visitor'):
             other_work.run_programs(self._lab, cloud, self._paces,
                                     self._found)
@@ -227,9 +255,10 @@ class Story:
         with self._chapter('capacity: Placement refuses what does not fit'):
             self._capacity(cloud)
         with self._chapter('a server that only fast is fast enough for'):
-            self._too_fast(cloud)
+            self._force(self._too_fast(cloud))
         with self._chapter('flavors with a bad value'):
-            self._bad_values(cloud)
+            for number in range(len(_BAD_FLAVORS)):
+                self._bad_value(cloud, number)
 
     def run_sold_out(self, *, stays: bool) -> None:
         """What a guarantee is for; nothing else is to run on the machine.
@@ -247,7 +276,43 @@ class Story:
             sold_out.run(self._lab.hosts['fast'], cloud, self._images,
                          self._pcpu_cu['fast'], self._found, stays=stays)
 
-    def _same_speed(self, cloud: client.Cloud) -> None:
+    def run_spine(self, cloud: client.Cloud) -> None:
+        """What needs no measurement of speed, once each."""
+        self._make_images(cloud)
+        for name in self._lab.hosts:
+            self._check_inventory(cloud, name)
+        self._make_flavor(cloud)
+        with self._chapter('with units: the right cap on both hosts'):
+            self._change_places(cloud, self._look_coarsely)
+        with self._chapter('capacity: Placement refuses what does not fit'):
+            self._capacity(cloud)
+        with self._chapter('a server that only fast is fast enough for'):
+            self._too_fast(cloud).delete()
+        with self._chapter('a flavor with a bad value'):
+            self._bad_value(cloud, 0)
+
+    def _check_inventory(self, cloud: client.Cloud, host: str) -> None:
+        units_of_host = cloud.inventory(host)[policy.RESOURCE_CLASS]
+        pcpus = len(self._lab.hosts[host].pcpus)
+        self._check(
+            f'inventory-of-{host}',
+            units_of_host['total'] == math.floor(
+                pcpus * self._pcpu_cu[host]),
+            f'{units_of_host["total"]} CU in Placement, {pcpus} pCPUs of '
+            f'{self._pcpu_cu[host]:.2f} in the profile; '
+            f'{cloud.capacity_cu(host)} are sold')
+
+    def _make_flavor(self, cloud: client.Cloud) -> None:
+        answer = cloud.make_flavor(
+            'units', {policy.UNITS_KEY: str(_PROMISED_CU)})
+        self._check('flavor-is-accepted', answer.status == 200,
+                    f'{_PROMISED_CU} CU: {answer.status} {answer.message}')
+
+    def _change_places(self, cloud: client.Cloud, look: _Look) -> None:
+        """Let a server boot on each host, and both migrate.
+
+        :param look: at both, as soon as they are on their hosts
+        """
         with contextlib.ExitStack() as stack:
             servers, meters = {}, {}
             for name, host in (('one', 'fast'), ('two', 'slow')):
@@ -258,7 +323,7 @@ class Story:
             for host, server in servers.items():
                 server.wait_active()
                 self._check_cap(server, host, f'cap-on-{host}-boot')
-            self._measure_both(servers, meters, 'boot')
+            look(servers, meters, 'boot')
         with contextlib.ExitStack() as stack:
             one, two = servers['fast'], servers['slow']
             servers, meters = {}, {}
@@ -268,7 +333,7 @@ class Story:
                 meters[host] = stack.enter_context(
                     self._gauge.meter_of(server, host))
                 self._migrate(server, host)
-            self._measure_both(servers, meters, 'migrated')
+            look(servers, meters, 'migrated')
         client.delete_all(servers.values())
 
     def _measure_both(self, servers: Mapping[str, client.Server],
@@ -287,6 +352,13 @@ class Story:
         for host in servers:
             self._gauge.check_cpu_time(meters[host], host, moment,
                                        self._wanted_cap(host))
+
+    def _look_coarsely(self, _servers: Mapping[str, client.Server],
+                       meters: Mapping[str, meter.Meter],
+                       moment: str) -> None:
+        if moment == 'boot':
+            self._gauge.check_coarsely(
+                meters[_LOOKED_AT], _LOOKED_AT, self._wanted_cap(_LOOKED_AT))
 
     def _migrate(self, server: client.Server, host: str) -> None:
         """Migrate with all that is looked at on the way."""
@@ -331,7 +403,8 @@ class Story:
             f'{_CALIBRATION_TOLERANCE:.0%}; of their calibrated speed, fast '
             f'had {each["fast"]:.1%}, slow {each["slow"]:.1%}')
 
-    def _too_fast(self, cloud: client.Cloud) -> None:
+    def _too_fast(self, cloud: client.Cloud) -> client.Server:
+        """:returns: a server that only fast can have"""
         cloud.make_flavor('too-fast', {policy.UNITS_KEY: str(_TOO_FAST_CU)})
         server = cloud.boot('too-fast', 'too-fast',
                             self._images['work'])
@@ -345,6 +418,10 @@ class Story:
         self._check('too-fast-finds-no-place-on-slow',
                    'No valid host' in reason, reason or 'it booted')
         refused.delete()
+        return server
+
+    def _force(self, server: client.Server) -> None:
+        """Try to get a server onto a host that is too slow for it."""
         self._measure('units', server, 'boot', rounds=_ROUNDS['boot'],
                       promised_cu=_TOO_FAST_CU)
         answer = server.request_migration('slow', force=True, version='2.30')
@@ -375,7 +452,8 @@ class Story:
         self._check(
             'too-fast-stays', shown['status'] == 'ACTIVE'
             and shown['OS-EXT-SRV-ATTR:host'] == 'fast'
-            and list(server.allocations()) == [cloud.provider('fast')],
+            and list(server.allocations()) == [
+                server.cloud.provider('fast')],
             f'unforced: {answer.status}; {shown["status"]} on '
             f'{shown["OS-EXT-SRV-ATTR:host"]}, where its allocation is')
         server.delete()
@@ -414,29 +492,26 @@ class Story:
             f'{len(candidates["allocation_requests"])} candidates')
         client.delete_all((*servers, one_more))
 
-    def _bad_values(self, cloud: client.Cloud) -> None:
-        for number, specs in enumerate(_BAD_FLAVORS):
-            shown = ', '.join(f'{name}={value}'
-                              for name, value in specs.items())
-            if policy.UNITS_KEY in specs:
-                answer = cloud.make_flavor(f'bad-new-{number}', specs)
-                self._check(
-                    f'bad-value-{number}-from-2.86',
-                    answer.status == 400
-                    and policy.UNITS_KEY in answer.message,
-                    f'{shown}: {answer.status} {answer.message}')
-                cloud.delete_flavor(f'bad-new-{number}')
-            answer = cloud.make_flavor(f'bad-old-{number}', specs,
-                                       version='2.85')
-            server = cloud.boot(f'bad-{number}', f'bad-old-{number}',
-                                self._images['idle'])
-            reason = server.wait_settled()
+    def _bad_value(self, cloud: client.Cloud, number: int) -> None:
+        specs = _BAD_FLAVORS[number]
+        shown = ', '.join(f'{name}={value}' for name, value in specs.items())
+        if policy.UNITS_KEY in specs:
+            answer = cloud.make_flavor(f'bad-new-{number}', specs)
             self._check(
-                f'bad-value-{number}-before-2.86', answer.status == 200
-                and 'No valid host' in reason,
-                f'{shown}: {answer.status}, then: {reason or "it booted"}')
-            server.delete()
-            cloud.delete_flavor(f'bad-old-{number}')
+                f'bad-value-{number}-from-2.86',
+                answer.status == 400 and policy.UNITS_KEY in answer.message,
+                f'{shown}: {answer.status} {answer.message}')
+            cloud.delete_flavor(f'bad-new-{number}')
+        answer = cloud.make_flavor(f'bad-old-{number}', specs, version='2.85')
+        server = cloud.boot(f'bad-{number}', f'bad-old-{number}',
+                            self._images['idle'])
+        reason = server.wait_settled()
+        self._check(
+            f'bad-value-{number}-before-2.86', answer.status == 200
+            and 'No valid host' in reason,
+            f'{shown}: {answer.status}, then: {reason or "it booted"}')
+        server.delete()
+        cloud.delete_flavor(f'bad-old-{number}')
 
     # Tools of the story.
 

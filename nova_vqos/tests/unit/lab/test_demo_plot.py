@@ -8,11 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from nova_vqos_lab import cli
+from nova_vqos_lab import demo_plot
 from nova_vqos_lab import gauge
 from nova_vqos_lab import results
-
-# NOTE: here, before any test: matplotlib looks for fonts when it is imported.
-demo_plot = pytest.importorskip('nova_vqos_lab.demo_plot')
 
 SVG = '{http://www.w3.org/2000/svg}'
 DELIVERED_CU = {

@@ -2,6 +2,7 @@
 """CPU time of a vCPU against its cap, and what the story makes of it."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -59,6 +60,19 @@ def test_too_short():
 def test_one_that_never_ran():
     with pytest.raises(process.LabError, match='not seen to run'):
         gauge.cpu_time(used(share=0.0), 'fast', 'boot', CAP)
+
+
+@pytest.mark.parametrize(('guest', 'passed'), [
+    ({}, True), ({'first_ms': 30}, True), ({'share': 0.25}, None),
+    ({'share': 0.2}, False), ({'share': 0.6}, False)])
+def test_a_coarse_look(monkeypatch, guest, passed):
+    """What the machine withholds decides nothing; a wrong cap is seen."""
+    monkeypatch.setattr(gauge.time, 'sleep', lambda _: None)
+    found = results.Results()
+    gauge.Gauge(None, {}, {}, found).check_coarsely(
+        types.SimpleNamespace(series=lambda: used(**guest)), 'fast', CAP)
+    (check,) = found.checks
+    assert (check.name, check.passed) == ('coarse-cpu-time-on-fast', passed)
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import pytest
 
 from nova_vqos.tests.unit.lab import test_proof
 from nova_vqos_lab import cli
-
-# NOTE: here, before any test: matplotlib looks for fonts when it is imported.
-proof_plot = pytest.importorskip('nova_vqos_lab.proof_plot')
+from nova_vqos_lab import proof_plot
 
 SVG = '{http://www.w3.org/2000/svg}'
 
