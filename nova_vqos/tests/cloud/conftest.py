@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab, made once for all tests of this level, and the story told on it."""
+"""The lab, made once for all tests of this level, and the story on it."""
 
 import os
 import sys
@@ -16,11 +16,6 @@ from nova_vqos_lab import requirements  # noqa: E402
 from nova_vqos_lab import story  # noqa: E402
 
 
-def pytest_configure(config):
-    config.addinivalue_line(
-        'markers', 'long: what level upstream runs, and level cloud does not')
-
-
 @pytest.fixture(scope='session')
 def lab():
     """The lab, not up yet; removed with every trace in the end."""
@@ -35,6 +30,23 @@ def lab():
 
 
 @pytest.fixture(scope='session')
-def told(lab):
-    """The results of the story, told once for all tests."""
-    return story.run(lab)
+def tell(lab):
+    """Tells a story on a cloud of its own, unless that is the one that is up.
+
+    :returns: what gives the results of a story
+    """
+    told = {}
+
+    def results_of(tale):
+        if tale not in told:
+            told.clear()
+            lab.down()
+            told[tale] = tale(lab)
+        return told[tale]
+    return results_of
+
+
+@pytest.fixture(scope='module')
+def told(tell):
+    """The results of the story's spine, told once for all modules."""
+    return tell(story.run_spine)

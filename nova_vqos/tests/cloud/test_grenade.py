@@ -18,7 +18,7 @@ from nova_vqos_lab import cloud as clouds
 from nova_vqos_lab import node
 from nova_vqos_lab import process
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 NAME = 'grenade'
 HOST = 'slow'

@@ -27,10 +27,10 @@ COMMAND_LIMIT_S = 120
 VALIDATED = '2.86'
 pytestmark = [
     pytest.mark.timeout(600),
-    # No machine is said to have it.
-    pytest.mark.skipif(not PYTHON, reason='HORIZON_PYTHON names no Python '
-                       'with Horizon and Selenium: tools/test.sh horizon '
-                       'makes one')]
+    pytest.mark.nightly,
+    pytest.mark.requires('' if PYTHON else 'HORIZON_PYTHON names no Python '
+                         'with Horizon and Selenium: tools/test.sh horizon '
+                         'makes one')]
 
 
 @pytest.fixture(scope='module')
@@ -51,10 +51,9 @@ def horizon(lab, tmp_path_factory):
                        env={**os.environ, **env}, check=True,
                        stdout=subprocess.DEVNULL, timeout=COMMAND_LIMIT_S)
     server = daemons.Daemon('horizon')
-    with lab.controller_network():
-        # It gives away its static files, too.
-        server.start([PYTHON, '-m', 'django', 'runserver', '--noreload',
-                      '--insecure', address], env=env)
+    # It gives away its static files, too.
+    server.start(lab.inside([PYTHON, '-m', 'django', 'runserver',
+                             '--noreload', '--insecure', address]), env=env)
     try:
         process.wait_until(
             lambda: answers(lab, address), 60, 'Horizon', log=server.log,

@@ -72,6 +72,7 @@ def watched(lab, told):
         yield Watched(lab, cloud, ending)
 
 
+@pytest.mark.rotation
 def test_names_are_those_of_the_cloud(watched):
     """The project is the administrator's, the flavor the one of the API."""
     def labels_by_uuid():
@@ -90,6 +91,7 @@ def test_names_are_those_of_the_cloud(watched):
         assert labels['instance'] == watched.targets[name]
 
 
+@pytest.mark.measured
 def test_what_is_promised_is_delivered_on_both_hosts(watched):
     """By the agents' own figures: a unit is the same on either."""
     def delivered():

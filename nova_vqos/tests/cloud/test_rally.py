@@ -15,7 +15,6 @@ import pytest
 from nova_vqos.calibration import guest
 from nova_vqos.tests.fixtures import project
 from nova_vqos_lab import cloud as clouds
-from nova_vqos_lab import profiles
 
 PYTHON = os.environ.get('RALLY_PYTHON')
 JOBS = project.TOP / 'rally-jobs'
@@ -28,8 +27,10 @@ ACTIONS = {'nova.boot_server', 'placement.show_allocations',
            'nova.delete_server'}
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON, reason='RALLY_PYTHON names no Python with '
-                       'Rally: tools/test.sh rally makes one')]
+    pytest.mark.nightly,
+    pytest.mark.requires('' if PYTHON else 'RALLY_PYTHON names no Python with '
+                         'Rally: tools/test.sh rally makes '
+                         'one')]
 
 
 @pytest.fixture(scope='module')
@@ -37,7 +38,7 @@ def rally(lab, tmp_path_factory):
     """:returns: what runs Rally on the lab's cloud, as its administrator"""
     lab.up()
     if not lab.is_deployed:
-        lab.profiles.calibrate(profiles.FEWER_BENCHMARKS)
+        lab.profiles.give()
         lab.deploy()
     with lab.cloud() as cloud:
         cloud.make_image('rally', guest.find_kernel(), clouds.initramfs(),

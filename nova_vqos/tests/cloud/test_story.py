@@ -5,27 +5,24 @@ import json
 
 import pytest
 
+from nova_vqos.tests.cloud import test_spine
+from nova_vqos.tests.cloud import test_tempest
 from nova_vqos_lab import gauge
 from nova_vqos_lab import story
+from nova_vqos_lab import tempest
 
-# A wrong cap shows as more than this: the hosts differ by more than two, and
-# what the machine's pace leaves of its noise was seen to be some percent.
-COARSE_TOLERANCE = 0.1
+pytestmark = pytest.mark.measured
+
+
+@pytest.fixture(scope='module')
+def told(tell):
+    """The results of the whole story, on hosts that are calibrated."""
+    return tell(story.run)
 
 
 @pytest.mark.parametrize('name', story.CHECKS)
-def test_check(told, name):
-    """A check was made, and did not fail; undecided, it says why."""
-    found = one_check(told, name)
-    assert found.passed is not False, found.detail
-    if found.passed is None:
-        pytest.xfail(found.detail)
-
-
-def one_check(told, name):
-    found = [one for one in told.checks if one.name == name]
-    assert len(found) == 1, f'{len(found)} checks of that name'
-    return found[0]
+def test_check(request, told, name):
+    test_spine.judge(request, told, name)
 
 
 def test_no_check_is_unknown(told):
@@ -48,7 +45,7 @@ def test_work_runs_at_the_promised_speed(told, host, moment):
             'units', host, moment, gauge.CALIBRATED, gauge.PROMISED_CU)]
     predicted_cu = found.promised_cu * (1 + found.predicted_error)
     assert min(abs(cu / predicted_cu - 1) for cu in (
-        found.delivered_cu, found.raw_cu)) <= COARSE_TOLERANCE, found
+        found.delivered_cu, found.raw_cu)) <= gauge.COARSE_TOLERANCE, found
 
 
 def test_json(told, tmp_path):
@@ -69,3 +66,12 @@ def test_json(told, tmp_path):
     for one in written['checks']:
         assert set(one) == {'name', 'passed', 'detail'}
         assert one['passed'] in (True, False, None)
+
+
+@pytest.mark.timeout(test_tempest.TIMEOUT_S + 60, func_only=True)
+def test_speed_by_tempest(lab, told):
+    """Guests measure it by the clock, against what was calibrated."""
+    assert lab.is_deployed, told.checks[-1]
+    tempest.prepare(lab)
+    ran = test_tempest.run('--regex', test_tempest.SPEED_TESTS)
+    assert ran.returncode == 0, ran.stdout[-8000:]

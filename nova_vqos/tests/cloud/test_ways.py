@@ -135,6 +135,7 @@ def test_a_host_is_lost_and_returns(lab, cloud, server):
     check(lab, server, 'fast', CU)
 
 
+@pytest.mark.rotation
 def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
     """libvirt ends or aborts what Nova has forgotten. The cap is right either
     way, and doing all that the audit says ends all differences.
@@ -169,6 +170,7 @@ def test_nova_compute_is_killed_in_a_live_migration(lab, cloud, server):
     check(lab, server, 'slow', CU)
 
 
+@pytest.mark.rotation
 def test_thirty_boots_at_once(lab, cloud):
     """As many as fit, and no unit more, whoever comes first."""
     image = cloud.find_image('ways')
