@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How levels of tests are run, judged, and chosen: see testing.rst."""
