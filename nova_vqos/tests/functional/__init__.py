@@ -11,12 +11,15 @@ import importlib.metadata
 import os
 
 from oslo_utils import strutils
+import pytest
 
 _VARIABLE = 'OS_NOVA_DISABLE_EVENTLET_PATCHING'
 
 NOVA = int(importlib.metadata.version('nova').split('.')[0])
 THREADED = strutils.bool_from_string(
     os.environ.setdefault(_VARIABLE, str(NOVA >= 34)))
+needs_threads = pytest.mark.requires(
+    '' if THREADED else 'not for tests on eventlet')
 # Of oslotest: a test that hangs fails, with its log.
 os.environ.setdefault('OS_TEST_TIMEOUT', '500')
 

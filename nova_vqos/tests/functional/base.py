@@ -9,6 +9,8 @@ Neutron, Cinder, and the message bus (in memory). Measured speed is not here.
 import collections
 import functools
 import importlib.metadata
+import re
+import types
 
 import fixtures
 from lxml import etree
@@ -16,6 +18,7 @@ from nova.scheduler import request_filter
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
+import os_traits
 import oslo_messaging
 from placement.objects import research_context
 
@@ -25,6 +28,7 @@ from nova import objects
 from nova import rpc
 from nova import utils
 from nova_vqos import files as documents
+from nova_vqos import host_stats
 from nova_vqos import policy
 from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
@@ -53,14 +57,17 @@ Tunables = collections.namedtuple('Tunables', 'quota period shares')
 
 
 @functools.cache
-def api_paste_path():
-    """Nova's api-paste.ini, wherever its wheel was installed to.
+def _api_paste():
+    """Nova's api-paste.ini, without the API that ended with version 2.0.
 
-    NOTE: Nova's fixture looks for it in a source tree.
+    To make it as well takes as long as to make the one that is used.
+
+    NOTE: Nova's fixture looks for the file in a source tree.
     """
     for file in importlib.metadata.files('nova') or ():
         if file.name == 'api-paste.ini':
-            return str(file.locate())
+            return re.sub(r'^/v2/\+: .*\n', '', file.read_text(),
+                          flags=re.MULTILINE)
     raise RuntimeError('the installed Nova has no api-paste.ini')
 
 
@@ -76,26 +83,44 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
     COMPUTE_DRIVER = 'vqos.VqosLibvirtDriver'
     #: {hostname: weight} to have the scheduler prefer a host; None: stock.
     HOST_WEIGHTS: dict[str, int] | None = None
+    #: Whether Placement knows the traits of nova_vqos, as after its first day.
+    #: To have the first computes make them takes as long as to boot a server.
+    KNOWN_TRAITS = True
 
     def setUp(self):
-        self.flags(api_paste_config=api_paste_path(), group='wsgi')
+        path = self.useFixture(fixtures.TempDir()).join('api-paste.ini')
+        with open(path, 'w', encoding='utf-8') as paste:
+            paste.write(_api_paste())
+        self.flags(api_paste_config=path, group='wsgi')
         self.flags(available_filters=[
             'nova.scheduler.filters.all_filters',
             'nova_vqos.scheduler.filter.VqosFilter',
         ], group='filter_scheduler')
         # A fifth of the time of a test, to check Nova's own answers.
         self.flags(response_validation='ignore', group='api')
+        # What Nova's other tests need of policies, which are then replaced.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.PolicyFixture', fixtures.Fixture))
+        if self.KNOWN_TRAITS:
+            self.useFixture(fixtures.MonkeyPatch(
+                'placement.objects.trait.os_traits',
+                types.SimpleNamespace(
+                    is_custom=os_traits.is_custom,
+                    get_traits=lambda: [
+                        *os_traits.get_traits(), *host_stats.ASKED_TRAITS,
+                        host_stats.TRAIT_HOOK])))
         # Our filter adds to it what lives as long as a scheduler.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.scheduler.request_filter.ALL_REQUEST_FILTERS',
             list(request_filter.ALL_REQUEST_FILTERS)))
         self.host_files = {}
         # Before Nova's own fixtures, so that they outlast their clean-up.
-        self.useFixture(fakes.ExecutorShutdownFixture())
+        executors = self.useFixture(fakes.ExecutorShutdownFixture())
         self.useFixture(fakes.ConnectionPoolFixture())
         if functional.THREADED and functional.NOVA < 34:
             self.useFixture(nova33.ThreadsFixture(self.id()))
         super().setUp()
+        executors.look_seldom()
         self.useFixture(fakes.KeptXMLFixture())
         self.migrations = self.useFixture(
             fakes.LiveMigrationFixture(self.computes))
@@ -267,7 +292,8 @@ class VqosTestCase(waits.WaitsMixin, base.ServersTestBase):
     def domain(self, server, host=None):
         """The fake libvirt's domain of a server."""
         connection = self.computes[
-            host or self.host_of(server)].driver._host.get_connection()
+            host or self.row(server['id']).host
+        ].driver._host.get_connection()
         return connection.lookupByUUIDString(server['id'])
 
     def tunables(self, server, host=None):

@@ -60,11 +60,10 @@ CHANGING = re.compile(r'harness/.*|run/nova-vqos/.*\.(json|lock)|'
                       r'var/lib/nova-vqos/ledger\.sqlite.*')
 
 MARKS = [
-    pytest.mark.skipif(not (PLUGIN / 'plugin.sh').exists(),
-                       reason='devstack is told of checkouts alone'),
-    pytest.mark.skipif(
-        not all(map(shutil.which, ('awk', 'bash', 'setsid'))),
-        reason='bash, awk and setsid are needed'),
+    project.needs_checkout,
+    pytest.mark.requires(
+        '' if all(map(shutil.which, ('awk', 'bash', 'setsid')))
+        else 'bash, awk and setsid are needed'),
 ]
 
 

@@ -15,6 +15,7 @@ import time
 from urllib import parse
 
 import fixtures
+from futurist import _thread
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 from sqlalchemy import pool
@@ -249,12 +250,16 @@ class LiveMigrationFixture(fixtures.Fixture):
 
 
 class ExecutorShutdownFixture(fixtures.Fixture):
-    """Executors that end without a deadlock.
+    """Executors that end without a deadlock, and at once.
 
     NOTE: futurist (3.5) waits for its work with the lock held that work
     needs to submit more work, as some of Nova's does: then neither goes on,
     and a test hangs in Nova's clean-up. Here late work is refused instead,
     which is what futurist means to do.
+
+    An idle worker of it looks every now and then whether it is to end; so that
+    this takes no time, Nova's tests have it look each 10 ms, and a third of
+    all CPU time goes into that. Here it is woken, and need not look.
     """
 
     def setUp(self):
@@ -267,12 +272,27 @@ class ExecutorShutdownFixture(fixtures.Fixture):
                 executor._work_queue.join()
             for worker in executor._workers:
                 worker.stop()
+            for _worker in executor._workers:
+                executor._work_queue.put(_NothingToDo)
             if wait:
                 for worker in executor._workers:
                     worker.join()
 
         self.useFixture(fixtures.MonkeyPatch(
             'futurist.ThreadPoolExecutor.shutdown', shutdown))
+
+    @staticmethod
+    def look_seldom():
+        """Undo what Nova's set-up does."""
+        _thread.ThreadWorker.MAX_IDLE_FOR = 1
+
+
+class _NothingToDo:
+    """Work of a worker that is to see that it ends."""
+
+    @staticmethod
+    def run():
+        pass
 
 
 class _Pool(pool.QueuePool):

@@ -14,14 +14,14 @@ from keystoneauth1 import fixture as token_fixture
 from keystoneauth1 import session
 from keystoneauth1.identity import base as identity
 import openstack
-import pytest
 
 from nova_vqos.tests import functional
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.functional import base
 
 if not functional.THREADED:
-    pytest.skip('agents and command run on threads, this Nova on eventlet',
-                allow_module_level=True)
+    requirement.need('agents and command run on threads, this Nova on '
+                     'eventlet')
 
 from nova_vqos.tests.fixtures import manage
 

@@ -5,6 +5,7 @@ import time
 
 import fixtures
 import oslo_messaging
+import pytest
 
 from nova import rpc
 from nova_vqos.agent import rpcapi
@@ -26,6 +27,7 @@ class Recorder:
         self.calls.append((context, server_uuid, policy))
 
 
+@pytest.mark.smoke
 class WakeTestCase(base.VqosTestCase):
 
     def setUp(self):

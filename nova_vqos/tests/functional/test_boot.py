@@ -4,12 +4,14 @@
 import fixtures
 from lxml import etree
 import nova.conf
+import pytest
 
 from nova_vqos.tests.functional import base
 
 CONF = nova.conf.CONF
 
 
+@pytest.mark.smoke
 class BootTestCase(base.VqosTestCase):
 
     def setUp(self):

@@ -9,8 +9,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from nova_vqos.conf import default_path
 from nova_vqos.hooks import install
 from nova_vqos.profile import document
@@ -18,8 +16,7 @@ from nova_vqos.tests import functional
 from nova_vqos.tests.unit import test_domain_xml
 from nova_vqos.tests.unit.hooks import test_rewrite
 
-pytestmark = pytest.mark.skipif(
-    not functional.THREADED, reason='not for tests on eventlet')
+pytestmark = functional.needs_threads
 
 OURS = {f'nova_vqos{name}' for name in (
     '', '.conf', '.conf.default_path', '.cpuset', '.cputune', '.domain_xml',

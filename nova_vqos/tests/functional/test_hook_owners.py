@@ -15,9 +15,10 @@ from nova_vqos.hooks import install
 from nova_vqos.tests import functional
 from nova_vqos.tests.unit import test_domain_xml
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not functional.THREADED,
-    reason='files of several users are made by root; not for eventlet')
+pytestmark = [
+    functional.needs_threads,
+    pytest.mark.requires('' if os.geteuid() == 0 else
+                         'files of several users are made by root')]
 
 XML = test_domain_xml.MIGRATABLE
 NOBODY = 65534

@@ -21,8 +21,7 @@ from nova_vqos.tests.unit.hooks import test_rewrite
 
 # The hook is a program of its own, with nothing of Nova in it; here it is the
 # tests that eventlet's os.write would have wait for a pipe for ever.
-pytestmark = pytest.mark.skipif(
-    not functional.THREADED, reason='not for tests on eventlet')
+pytestmark = functional.needs_threads
 
 XML = test_domain_xml.MIGRATABLE
 

@@ -8,6 +8,7 @@ where libvirt would.
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client as api_client
+import pytest
 
 from nova import utils
 from nova_vqos import compute_state
@@ -62,6 +63,7 @@ class LiveMigrationTestCase(base.VqosTestCase):
         self.assertEqual(units, self.used('fast'))
 
 
+@pytest.mark.smoke
 class RecapTestCase(LiveMigrationTestCase):
 
     def test_both_ways(self):
@@ -187,6 +189,7 @@ class AnotherPolicyTestCase(LiveMigrationTestCase):
         self.assertEqual((), self._alarms())
 
 
+@pytest.mark.smoke
 class RollbackTestCase(LiveMigrationTestCase):
 
     def _fails(self, server):

@@ -15,22 +15,16 @@ from nova_vqos import wsgi_server
 from nova_vqos.agent import service
 from nova_vqos.metrics import endpoint
 from nova_vqos.tests import functional
-from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.fixtures import metrics
+from nova_vqos.tests.fixtures import ports
+from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.tests.unit.agent import test_service
 
 LIMIT_S = 20
 
 # The agent is a program of its own, and has threads.
-pytestmark = pytest.mark.skipif(
-    not functional.THREADED, reason='not for tests on eventlet')
-
-
-def free_port(address='127.0.0.1'):
-    family = socket.AF_INET6 if ':' in address else socket.AF_INET
-    with socket.socket(family) as found:
-        found.bind((address, 0))
-        return found.getsockname()[1]
+pytestmark = functional.needs_threads
 
 
 class Slow:
@@ -51,19 +45,18 @@ def agent(tmp_path):
     return metrics.Agent(tmp_path)
 
 
-def listens(port, address='127.0.0.1'):
-    family = socket.AF_INET6 if ':' in address else socket.AF_INET
-    with socket.socket(family) as tried:
-        return tried.connect_ex((address, port)) == 0
+@pytest.fixture
+def port():
+    with ports.kept() as kept:
+        yield kept
 
 
 @pytest.fixture
-def serve():
+def serve(port):
     """Starts an endpoint; it is stopped after the test."""
     started = []
 
-    def start(make, port=None, address='127.0.0.1', wait=True, **limits):
-        port = port or free_port(address)
+    def start(make, port=port, address='127.0.0.1', wait=True, **limits):
         made = wsgi_server.Endpoint(
             endpoint.Application(endpoint.Page(make)), address, port,
             name='metrics', limits=wsgi_server.Limits(**limits),
@@ -71,7 +64,7 @@ def serve():
         made.start()
         started.append(made)
         if wait:
-            manage.wait_until(lambda: listens(port, address))
+            waits.wait_until(lambda: ports.listens(port, address))
         return port
     yield start
     for one in started:
@@ -92,11 +85,12 @@ class TestAnswers:
         assert gzip.decompress(body).decode() == agent.text()
 
     def test_by_ipv6(self, agent, serve):
-        try:
-            port = free_port('::1')
-        except OSError:
-            pytest.skip('this machine has no IPv6')
-        assert listens(serve(agent.page, port, '::1'), '::1')
+        with contextlib.ExitStack() as stack:
+            try:
+                port = stack.enter_context(ports.kept('::1'))
+            except OSError:
+                requirement.need('this machine has no IPv6')
+            assert ports.listens(serve(agent.page, port, '::1'), '::1')
 
 
 class TestThoseWhoAsk:
@@ -114,7 +108,7 @@ class TestThoseWhoAsk:
         before = threading.active_count()
         for thread in threads:
             thread.start()
-        manage.wait_until(lambda: answers.count(None) >= 24)
+        waits.wait_until(lambda: answers.count(None) >= 24)
         # Ours, that of the answers, and no more than a few.
         assert threading.active_count() - before <= len(threads) + 8
         asked.release.set()
@@ -136,7 +130,7 @@ class TestThoseWhoAsk:
                 assert not read_all(one)
         assert threading.active_count() - before <= 4
         asked.release.set()
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
 
     def test_who_says_nothing_is_cut_off(self, agent, serve):
         port = serve(agent.page, longest_s=0.2)
@@ -152,7 +146,7 @@ class TestThoseWhoAsk:
             except ConnectionResetError:
                 pass
             one.close()
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
 
     def test_the_silent_keep_nobody_out(self, agent, serve):
         port = serve(agent.page)
@@ -169,14 +163,14 @@ class TestThoseWhoAsk:
                 one = deaf.enter_context(connected(port))
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
                 assert one.recv(1)
-            manage.wait_until(lambda: answers(port))
+            waits.wait_until(lambda: answers(port))
 
     def test_who_hangs_up(self, agent, serve):
         port = serve(agent.page)
         for _ in range(20):
             with connected(port) as one:
                 one.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
 
     def test_garbage(self, agent, serve):
         port = serve(agent.page)
@@ -189,7 +183,7 @@ class TestThoseWhoAsk:
                     one.recv(100)
                 except ConnectionError:
                     continue
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
 
 
 def connected(port):
@@ -221,33 +215,28 @@ def answers(port):
 
 
 class TestPort:
-    def test_a_taken_port_is_tried_again(self, agent, serve, caplog):
-        with socket.socket() as taken:
-            taken.bind(('127.0.0.1', 0))
-            taken.listen()
-            port = taken.getsockname()[1]
-            serve(agent.page, port, wait=False)
-            manage.wait_until(lambda: caplog.records)
+    def test_a_taken_port_is_tried_again(self, agent, serve, port, caplog):
+        with socket.create_server(('127.0.0.1', port)):
+            serve(agent.page, wait=False)
+            waits.wait_until(lambda: caplog.records)
             time.sleep(0.2)
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
         assert str(port) in record.getMessage()
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
 
     def test_an_address_of_another_host(self, agent, serve, caplog):
-        serve(agent.page, address='192.0.2.1', port=free_port(),
-              wait=False)
-        manage.wait_until(lambda: '192.0.2.1' in caplog.text)
+        serve(agent.page, address='192.0.2.1', wait=False)
+        waits.wait_until(lambda: '192.0.2.1' in caplog.text)
 
-    def test_it_ends_at_once_however_early(self, agent):
+    def test_it_ends_at_once_however_early(self, agent, port):
         for _ in range(20):
-            port = free_port()
             made = wsgi_server.Endpoint(endpoint.Application(
                 endpoint.Page(agent.page)), '127.0.0.1', port,
                 name='metrics')
             made.start()
             made.stop()
-            assert not listens(port)
+            assert not ports.listens(port)
 
 
 conf = test_service.conf
@@ -255,9 +244,9 @@ conf = test_service.conf
 
 class TestService:
     @pytest.fixture
-    def agent(self, conf):
+    def agent(self, conf, port):
         for name, value in (('metrics_address', '127.0.0.1'),
-                            ('metrics_port', free_port())):
+                            ('metrics_port', port)):
             conf.set_override(name, value, 'vqos_agent')
         started = service.AgentService(conf, endpoint.start_exporter)
         started.start()
@@ -267,7 +256,7 @@ class TestService:
     @staticmethod
     def scrape(conf):
         port = conf.vqos_agent.metrics_port
-        manage.wait_until(lambda: answers(port))
+        waits.wait_until(lambda: answers(port))
         return metrics.parse(fetch(port)[2].decode())
 
     def test_metrics_are_had_until_it_stops(self, conf, agent):
@@ -275,7 +264,7 @@ class TestService:
         assert metrics.values(found, 'nova_vqos_agent_up') == [1]
         assert metrics.values(found, 'process_start_time_seconds')
         agent.stop()
-        assert not listens(conf.vqos_agent.metrics_port)
+        assert not ports.listens(conf.vqos_agent.metrics_port)
 
     def test_an_agent_that_is_held_up(self, conf, agent, monkeypatch):
         def hold_up():

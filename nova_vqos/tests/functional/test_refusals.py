@@ -2,6 +2,7 @@
 """What is not honoured is not booted either, whichever way it comes in."""
 
 from nova.tests.functional.api import client as api_client
+import pytest
 
 from nova_vqos.tests.functional import base
 
@@ -61,6 +62,7 @@ BAD_FLAVORS = {
 }
 
 
+@pytest.mark.smoke
 class ApiTestCase(base.VqosTestCase):
     """The answer to whoever makes the flavor."""
 
@@ -94,6 +96,7 @@ class ApiTestCase(base.VqosTestCase):
         self.assertEqual(specs, self.api.get_extra_specs(flavor))
 
 
+@pytest.mark.smoke
 class BootRefusedTestCase(base.VqosTestCase):
     """The flavor got by the API: made before 2.86, or bad as a whole."""
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Placement and the scheduler are told of a host."""
 
+import pytest
+
 from nova_vqos import policy
 from nova_vqos.tests.functional import base
 
@@ -12,7 +14,10 @@ def tiers(traits):
             for trait in traits if trait.startswith('CUSTOM_VQOS_SPEED_')}
 
 
+@pytest.mark.smoke
 class ReportTestCase(base.VqosTestCase):
+
+    KNOWN_TRAITS = False
 
     def test_host_with_units(self):
         files = self.start_host('fast', 2.0)

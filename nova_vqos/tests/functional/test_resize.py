@@ -3,6 +3,7 @@
 
 import fixtures
 from oslo_utils.fixture import uuidsentinel
+import pytest
 
 from nova import exception
 from nova_vqos.tests.functional import base
@@ -77,6 +78,7 @@ class TwoHostsTestCase(base.VqosTestCase):
         self.wait_until_used('slow', slow)
 
 
+@pytest.mark.smoke
 class ResizeTestCase(RefusalMixin, TwoHostsTestCase):
 
     def test_up_and_confirm(self):

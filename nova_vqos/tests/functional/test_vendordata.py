@@ -27,9 +27,9 @@ from nova_vqos.conf import vendordata
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import billing
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import ports
 from nova_vqos.tests.functional import base
 from nova_vqos.tests.functional import manage_case
-from nova_vqos.tests.functional import test_metrics
 from nova_vqos.vendordata import application
 from nova_vqos.vendordata import service
 
@@ -48,7 +48,7 @@ class VendordataTestCase(manage_case.ManageTestCase):
 
     def setUp(self):
         super().setUp()
-        self.port = test_metrics.free_port()
+        self.port = self.enterContext(ports.kept())
         self.url = f'http://127.0.0.1:{self.port}/'
         for host, coefficient in (('fast', 2.0), ('slow', 1.0)):
             self.start_host(host, coefficient, pcpus=1)
@@ -98,7 +98,7 @@ class VendordataTestCase(manage_case.ManageTestCase):
             compute)
         started.start()
         self.addCleanup(started.stop)
-        self.wait_for(lambda: test_metrics.listens(self.port),
+        self.wait_for(lambda: ports.listens(self.port),
                       lambda: 'the service listens')
 
     def nova_has(self, token):

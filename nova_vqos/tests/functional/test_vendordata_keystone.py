@@ -25,12 +25,13 @@ from nova_vqos.conf import vendordata
 from nova_vqos.tests import functional
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
-from nova_vqos.tests.functional import test_metrics
+from nova_vqos.tests.fixtures import ports
+from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.vendordata import service
 
-pytest.importorskip('keystone')
-pytestmark = pytest.mark.skipif(
-    not functional.THREADED, reason='not for tests on eventlet')
+pytestmark = functional.needs_threads
+requirement.need_modules('keystone')
 
 PASSWORD = 'secret'
 LIMIT_S = 120
@@ -47,7 +48,7 @@ simple_server.make_server('127.0.0.1', port, application).serve_forever()
 class Keystone:
     """:ivar url: of its API"""
 
-    def __init__(self, directory):
+    def __init__(self, directory, port):
         self._config = directory / 'keystone.conf'
         keys = directory / 'keys'
         self._config.write_text(
@@ -57,7 +58,6 @@ class Keystone:
             f'[fernet_receipts]\nkey_repository = {keys}\n'
             f'[credential]\nkey_repository = {directory}/credential\n'
             '[identity]\npassword_hash_rounds = 4\n')
-        port = test_metrics.free_port()
         self.url = f'http://127.0.0.1:{port}/v3'
         owner = ('--keystone-user', 'root', '--keystone-group', 'root')
         for command in (
@@ -76,7 +76,7 @@ class Keystone:
             [sys.executable, '-W', 'ignore', '-c', _SERVE, str(port)],
             env=self._environ, stderr=subprocess.DEVNULL)
         end_s = time.monotonic() + LIMIT_S
-        while not test_metrics.listens(port):
+        while not ports.listens(port):
             assert self._process.poll() is None
             assert time.monotonic() < end_s
             time.sleep(0.1)
@@ -162,19 +162,25 @@ def nova():
 
 @pytest.fixture(scope='module')
 def keystone(tmp_path_factory, nova):
-    made = Keystone(tmp_path_factory.mktemp('keystone'))
-    try:
-        made.add(nova.url)
-        yield made
-    finally:
-        made.stop()
+    with ports.kept() as port:
+        made = Keystone(tmp_path_factory.mktemp('keystone'), port)
+        try:
+            made.add(nova.url)
+            yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture(scope='module')
-def url(keystone, tmp_path_factory):
+def port():
+    with ports.kept() as kept:
+        yield kept
+
+
+@pytest.fixture(scope='module')
+def url(keystone, port, tmp_path_factory):
     """Of the service, configured as the guide has it."""
     directory = tmp_path_factory.mktemp('agents')
-    port = test_metrics.free_port()
     path = directory / 'nova-vqos.conf'
     path.write_text(f"""
 [vqos_vendordata]
@@ -200,7 +206,7 @@ service_token_roles_required = true
         made = service.make(conf, {
             'default': rpcapi.AgentAPI(agents.transport())})
         made.start()
-        manage.wait_until(lambda: test_metrics.listens(port))
+        waits.wait_until(lambda: ports.listens(port))
         yield f'http://127.0.0.1:{port}/'
         made.stop()
 

@@ -9,16 +9,17 @@ import sys
 import pytest
 import requests
 
-from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import ports
 from nova_vqos.tests.fixtures import vendordata
-from nova_vqos.tests.functional import test_metrics
+from nova_vqos.tests.fixtures import waits
 
 LIMIT_S = 30
 
 
 @pytest.fixture
 def port():
-    return test_metrics.free_port()
+    with ports.kept() as kept:
+        yield kept
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_it_serves_until_it_is_ended(start, port):
     process = start('[DEFAULT]\ntransport_url = rabbit://u:p@127.0.0.1:1/\n'
                     f'[vqos_vendordata]\nlisten_port = {port}\n'
                     + vendordata.CREDENTIALS)
-    manage.wait_until(lambda: test_metrics.listens(port)
+    waits.wait_until(lambda: ports.listens(port)
                       or process.poll() is not None)
     url = f'http://127.0.0.1:{port}/'
     assert requests.get(url, timeout=LIMIT_S).status_code == 405

@@ -12,14 +12,13 @@ import requests
 
 from nova_vqos.conf import vendordata
 from nova_vqos.tests import functional
-from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import ports
 from nova_vqos.tests.fixtures import vendordata as fixture
-from nova_vqos.tests.functional import test_metrics
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.vendordata import keystone
 from nova_vqos.vendordata import service
 
-pytestmark = pytest.mark.skipif(
-    not functional.THREADED, reason='not for tests on eventlet')
+pytestmark = functional.needs_threads
 
 CALLERS = 32
 LIMIT_S = 20
@@ -30,8 +29,8 @@ NOVA_S = 6
 
 @pytest.fixture
 def url(tmp_path):
-    with socket.create_server(('127.0.0.1', 0), backlog=1000) as silent:
-        port = test_metrics.free_port()
+    with socket.create_server(('127.0.0.1', 0), backlog=1000) as silent, \
+            ports.kept() as port:
         path = tmp_path / 'nova-vqos.conf'
         path.write_text(
             f'[vqos_vendordata]\nlisten_port = {port}\n'
@@ -42,7 +41,7 @@ def url(tmp_path):
         conf([], default_config_files=[str(path)], default_config_dirs=[])
         made = service.make(conf, {})
         made.start()
-        manage.wait_until(lambda: test_metrics.listens(port))
+        waits.wait_until(lambda: ports.listens(port))
         yield f'http://127.0.0.1:{port}/'
         made.stop()
 

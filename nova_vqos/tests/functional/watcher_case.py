@@ -14,7 +14,6 @@ Both Nova and Watcher fit into one environment, but not quite into one process:
 """
 
 import contextlib
-import importlib.util
 import sys
 import types
 
@@ -22,13 +21,12 @@ import fixtures
 from openstack.placement.v1 import _proxy as placement
 from oslo_config import cfg
 from oslo_messaging import conffixture
-import pytest
 
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.functional import manage_case
 
-if importlib.util.find_spec('watcher') is None:
-    pytest.skip('Watcher is missing: tools/test.sh watcher installs it beside '
-                'Nova', allow_module_level=True)
+# tools/test.sh watcher installs it beside Nova.
+requirement.need_modules('watcher')
 
 
 @contextlib.contextmanager
