@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of nova_vqos on a host, and the bus between them."""
 
-from concurrent import futures
 import datetime
 import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import types
 
-from oslo_config import cfg
 import oslo_messaging
 
 from nova_vqos import primitives
@@ -21,7 +22,7 @@ from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import make_profiles
 from nova_vqos.tests.fixtures import rabbitmq
 from nova_vqos.tests.host import guests
-from nova_vqos_lab import daemons
+from nova_vqos_lab import netns
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 
@@ -198,37 +199,51 @@ def start_bus(host):
 class Client:
     """Asks the agents over the real bus.
 
-    All its work is done by one thread, which is in a network namespace where
-    the bus can be reached; so is every thread that it starts.
+    All its work is done by a process in a network namespace where the bus can
+    be reached, see bus_client. What it raises is raised here.
     """
 
     def __init__(self, bus, network):
         """:param network: name of the network namespace."""
-        self._bus = bus
-        # NOTE: not daemons.network(): a context that is left open is closed
-        # by the garbage collector, in any thread, which then is elsewhere.
-        self._executor = futures.ThreadPoolExecutor(
-            1, initializer=daemons.join_network, initargs=(network,))
+        # Of one thread's call at a time.
+        self._lock = threading.Lock()
+        self._pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                ['nsenter', f'--net={netns.Network.path(network)}', '--',
+                 sys.executable, '-W', 'ignore', '-m',
+                 'nova_vqos.tests.host.bus_client', bus,
+                 str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+                start_new_session=True)
 
     def __enter__(self):
-        self._transport = self._executor.submit(self._connect).result()
-        self._api = rpcapi.AgentAPI(self._transport)
         return self
 
     def __exit__(self, *_exception):
-        self._executor.submit(self._transport.cleanup).result(LIMIT_S)
-        self._executor.shutdown()
+        self._pipe.close()
+        try:
+            self._process.wait(LIMIT_S)
+        finally:
+            self._process.kill()
 
-    def _connect(self):
-        # NOTE: oslo.messaging registers the options of its tracing, which
-        # every call reads, with this one alone.
-        cfg.CONF([], default_config_files=[], default_config_dirs=[])
-        return oslo_messaging.get_rpc_transport(cfg.CONF, self._bus)
+    def _do(self, name, *arguments, **options):
+        """:returns: what a method of bus_client.Caller does"""
+        with self._lock:
+            self._pipe.send((name, arguments, options))
+            if not self._pipe.poll(LIMIT_S):
+                # Its answer would be taken for that of the next call.
+                self._process.kill()
+                raise TimeoutError(f'{name}{arguments}: no answer')
+            is_done, answer = self._pipe.recv()
+        if not is_done:
+            raise answer
+        return answer
 
     def ask(self, method, *arguments, **options):
         """Call a method of AgentAPI."""
-        return self._executor.submit(
-            getattr(self._api, method), *arguments, **options).result(LIMIT_S)
+        return self._do('ask', method, *arguments, **options)
 
     def get_host(self, host, timeout=10):
         return self._get(host, rpcapi.GET_HOST, timeout=timeout)
@@ -247,19 +262,11 @@ class Client:
 
     def call(self, host, method, timeout=10, **arguments):
         """Call anything, as a client that nobody has checked would."""
-        def work():
-            target = oslo_messaging.Target(
-                exchange='nova_vqos', topic='vqos-agent', version='1.0',
-                server=host.name)
-            raw = oslo_messaging.get_rpc_client(
-                self._transport, target, retry=0,
-                serializer=oslo_messaging.NoOpSerializer())
-            return raw.prepare(timeout=timeout).call({}, method, **arguments)
-        return self._executor.submit(work).result(LIMIT_S)
+        return self._do('call', host.name, method, timeout, arguments)
 
     def submit(self, work, *arguments):
-        """Run something in the bus's network."""
-        return self._executor.submit(work, *arguments).result(LIMIT_S)
+        """Run something in the bus's network: a function of a module."""
+        return self._do('submit', work, *arguments)
 
     def lift_limits(self, guest):
         """Have nothing limit a server's I/O for ten seconds.
@@ -291,9 +298,15 @@ class Client:
 
         :param found: part of what it left in the cgroup
         """
-        def seen():
-            return next((one for one in self.get_server(
-                guest.host, guest)['tamperings'] if found in one['found']
-                and one['restored_at'] is not None), None)
-        return process.wait_until(seen, guests.LIMIT_S,
-                                  f'a tampering of {found}')
+        return process.wait_until(
+            lambda: self.tampering(guest, found), guests.LIMIT_S,
+            f'a tampering of {found}')
+
+    def tampering(self, guest, found):
+        """:returns: a change by others that was undone, None if there is none
+
+        :param found: part of what it left in the cgroup
+        """
+        return next((one for one in self.get_server(
+            guest.host, guest)['tamperings'] if found in one['found']
+            and one['restored_at'] is not None), None)

@@ -66,6 +66,7 @@ class Network:
         """
         own = os.open('/proc/thread-self/ns/net', os.O_RDONLY)
         with system.network_namespace():
+            _disable_ipv6()
             _ip('link add world type veth peer name eth0 netns '
                 f'/proc/{os.getpid()}/fd/{own}')
             _ip('link set world up')
@@ -143,9 +144,7 @@ class Network:
 
 def main():
     subprocess.run(['mount', '-t', 'sysfs', 'sysfs', '/sys'], check=True)
-    # Nothing but what is sent here is to pass.
-    pathlib.Path('/proc/sys/net/ipv6/conf/default/disable_ipv6').write_text(
-        '1')
+    _disable_ipv6()
     share = Network(sys.argv[1]).share
     print(json.dumps({
         'local': share(('tap0', 'tap1', LOCAL)),
@@ -155,6 +154,12 @@ def main():
                       ('tap0', 'world', LOCAL)),
         'to itself': share(('world', 'tap0', OUTSIDE),
                            ('tap0', 'tap0', LOCAL))}))
+
+
+def _disable_ipv6():
+    """Let no interface look for routers: only this program sends packets."""
+    pathlib.Path('/proc/sys/net/ipv6/conf/default/disable_ipv6').write_text(
+        '1')
 
 
 def _address(name):

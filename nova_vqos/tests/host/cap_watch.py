@@ -8,7 +8,7 @@ import re
 import threading
 import time
 
-from nova_vqos.tests.host import standstill
+from nova_vqos.tests.gate import machine
 from nova_vqos_lab import cgroups
 
 #: What a vCPU may have run before it counts as running: the grain of the clock
@@ -23,6 +23,8 @@ _VCPU = re.compile('vcpu[0-9]+')
 class _Span:
     """A time for which a vCPU had one cap.
 
+    :ivar began_s: when that was seen first; while it has not run at all, when
+        it was seen last: on the target of a migration it is there before
     :ivar ran_ns: what the vCPU had run on the host when that was last seen
     """
 
@@ -41,7 +43,7 @@ class CapWatch:
         self._spans = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._still = standstill.Standstill()
+        self._still = machine.Standstill()
         self._began_s = 0.0
 
     def __enter__(self):
@@ -129,6 +131,8 @@ class CapWatch:
         # Another run of the guest has other groups.
         spans = self._spans.setdefault(group, [])
         if spans:
+            if spans[-1].ran_ns <= NOTHING_NS:
+                spans[-1].began_s = spans[-1].ended_s
             spans[-1].ended_s = now_s
         if spans and spans[-1].cap == cap:
             spans[-1].ran_ns = ran_ns

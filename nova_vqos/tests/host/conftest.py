@@ -22,15 +22,10 @@ from nova_vqos.tests.host import guests
 from nova_vqos_lab import host as hosts
 from nova_vqos_lab import netns
 
-ROOT = '/var/lib/nova-vqos-host-tests'
-PREFIX = 'vqostest'
-
-
-def pytest_configure(config):
-    config.addinivalue_line(
-        'markers', 'quiet: measures, so that nothing else may run meanwhile')
-    config.addinivalue_line(
-        'markers', 'long: takes minutes, so that it runs on request')
+# Each process of pytest has a lab of its own. No dash: see netns.Network.
+_WORKER = os.environ.get('PYTEST_XDIST_WORKER', '')
+ROOT = f'/var/lib/nova-vqos-host-tests{_WORKER}'
+PREFIX = f'vqostest{_WORKER}'
 
 
 class Lab:
@@ -87,7 +82,7 @@ def lab():
 @contextlib.contextmanager
 def _alone():
     """One run at a time on a machine: the names of things are fixed."""
-    path = os.path.join(tempfile.gettempdir(), 'nova-vqos-host-tests.lock')
+    path = os.path.join(tempfile.gettempdir(), f'{PREFIX}.lock')
     with open(path, 'w', encoding='ascii') as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,6 +11,7 @@ for it.
 
 import contextlib
 import dataclasses
+import fcntl
 import glob
 import json
 import os
@@ -170,17 +171,22 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
     :raises Lacking: when it is not cached and cannot be fetched
     """
     target = pathlib.Path(cache_dir, 'newer-kernel')
-    found = [path for path in sorted(target.glob('vmlinuz-*'))
-             if _has_modules(path)]
-    if found:
-        return str(found[-1])
+    target.mkdir(parents=True, exist_ok=True)
+    # Tests of several processes may want it at once.
+    with (target / 'lock').open('w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = [path for path in sorted(target.glob('vmlinuz-*'))
+                 if _has_modules(path)]
+        return str(found[-1] if found else _fetch_kernel(target))
+
+
+def _fetch_kernel(target):
     if platform.machine() != 'x86_64':
         raise Lacking(f'the newer kernel is for x86_64, not for '
                       f'{platform.machine()}')
     if not os.path.exists(KEYRING):
         raise Lacking(f'{KEYRING} is missing: install the package '
                       'debian-archive-keyring')
-    target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as scratch:
         run_apt = _private_apt(pathlib.Path(scratch))
         run_apt('apt-get', 'update')
@@ -204,7 +210,7 @@ def fetch_kernel(cache_dir=guest.CACHE_DIR):
         except (modules.ModuleMissing, OSError) as error:
             raise Lacking(f'the packages of Linux {version[1]} are not as '
                           f'those of 7.3 were: {error}') from error
-    return str(path)
+    return path
 
 
 def _has_modules(kernel):
@@ -289,7 +295,7 @@ def find_virtiofsd():
 
 
 def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False,
-            load=(), options=()):
+            load=(), options=BY_INSTRUCTIONS):
     """What a module saw on the other machine; skips where there is none.
 
     :param module: see :func:`run_module`, as of the other parameters
@@ -308,7 +314,7 @@ def observe(module, directory, *, timeout_s, pcpus=2, by_systemd=False,
 
 
 def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
-               by_systemd=False, load=(), options=()):
+               by_systemd=False, load=(), options=BY_INSTRUCTIONS):
     """Run a module of nova_vqos as root of the other machine.
 
     :param directory: for what the run leaves behind, such as the console
@@ -316,7 +322,7 @@ def run_module(module, directory, *, kernel, timeout_s, pcpus=2,
     :param pcpus: how many the other machine has
     :param by_systemd: whether its PID 1 is systemd
     :param load: names of modules that its kernel loads, of MODULES, or KVM
-    :param options: of QEMU, such as BY_INSTRUCTIONS
+    :param options: of QEMU; without -icount its clock is the real one
     :returns: the JSON object that it printed
     :raises AssertionError: when it printed none in time
     """

@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -39,9 +38,9 @@ PCPUS = frozenset({1, 2})
 ALL_PCPUS = frozenset({0, 1, 2})
 CONFIG = cgroup_v2_machine.RUN / 'nova-vqos.conf'
 RECORD = cgroup_v2_machine.RUN / 'partition.json'
-WINDOW_S = 5
-# An emulated pCPU that stands still has the one who runs pay for it later.
-WINDOWS = 3
+# The emulated machine's timers are late: what a thread overruns, it pays back
+# in the seconds that follow.
+WINDOW_S = 20
 NOISE = 4
 LOST = units.CpuCap(10_000, 50_000)
 PARTITION = partition.Partition(PCPUS, str(RECORD))
@@ -205,8 +204,7 @@ def observe_guarantee(connected, seen):
         tids = vcpu_tids()
         seen['reserved'] = [deadline.reservation(tid) for tid in tids]
         with noise():
-            seen['shares'] = [share(tids[0]) for _ in range(WINDOWS)]
-        seen['share'] = statistics.median(seen['shares'])
+            seen['share'] = share(tids[0])
         seen['beside'] = run_program()
 
 

@@ -14,7 +14,7 @@ from nova_vqos.tests.host import systemd
 TIMEOUT_S = 480
 _CAP_SYS_NICE = 1 << 23
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.rotation]
 
 
 @pytest.fixture(scope='module')
@@ -23,7 +23,7 @@ def seen(open_checkout, tmp_path_factory):
     return newer_machine.observe(
         'nova_vqos.tests.host.agent_unit_guest',
         tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=2,
-        by_systemd=True, load=('vhost_net',))
+        by_systemd=True, load=('vhost_net',), options=())
 
 
 def test_the_agent_is_of_its_user(seen):

@@ -123,14 +123,15 @@ def test_one_that_pays_is_limited_as_a_whole(lab, server_on, agent_of, client):
 def test_a_changed_limit_is_restored(lab, server_on, agent_of, client):
     agent_of(lab.fast)
     guest = server_on(lab.fast, vqos_dd_billing='charge')
-    # Not while the agent is about to write itself: that would undo the
-    # tampering before it is seen.
-    process.wait_until(lambda: domain_limit(guest) == guests.CAP, LIMIT_S,
-                       'a guest that owes nothing')
     client.wait_right(guest)
-    lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
-                  'global_quota=45000'])
-    tampering = client.wait_tampering(guest, 'domain 45000')
+
+    def tampered():
+        # Where the agent is about to write itself, that undoes it unseen.
+        lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
+                      'global_quota=45000'])
+        return client.tampering(guest, 'domain 45000')
+    tampering = process.wait_until(tampered, LIMIT_S, 'a tampering',
+                                   interval_s=4 * agents.TICK_S)
     assert 'libvirt' in tampering['channel'], tampering
     wait_domain_limit(guest, guests.CAP)
 
@@ -240,6 +241,7 @@ def test_the_limit_returns_unless_it_moves(lab, server_on, agent_of, client):
     assert client.get_server(lab.fast, guest)['tamperings'] == []
 
 
+@pytest.mark.smoke
 def test_one_that_nobody_asked_to_bill_has_an_account(lab, server_on,
                                                       agent_of, client):
     """Where the host has the costs of I/O; and nothing else of it changes."""

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
+from nova_vqos.tests.gate import machine
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_billing
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import process
 
 # What else runs on this machine takes the room that a burst needs.
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 UNITS, BURST_CU, BURST_SECONDS = 20, 60, 30
 # It may save 1200 CU seconds, and bursts once it has a tenth of that.
@@ -111,7 +111,7 @@ def test_a_full_host_has_no_room(lab, saver, serve, agent_of, client):
     # They use all of theirs. With what it wants of its own the pCPU is full.
     saver.domain().resume()
     right = 0
-    with standstill.Standstill() as still:
+    with machine.Standstill() as still:
         wait_cap(saver, UNITS)
         while right < 3:
             began_s = time.monotonic()

@@ -64,7 +64,7 @@ def loop_device(directory, content=b''):
     done = subprocess.run(['losetup', '--find', '--show', str(file)],
                           check=False, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f'no loop device can be had: {done.stderr}')
+        requirement.need(f'no loop device can be had: {done.stderr}')
     try:
         yield done.stdout.strip()
     finally:
@@ -72,6 +72,7 @@ def loop_device(directory, content=b''):
                        check=True)
 
 
+@pytest.mark.measured
 def test_the_whole(path, mark, tmp_path):
     held, before = document.load(path), machine()
     with loop_device(tmp_path) as device:
@@ -179,7 +180,7 @@ def test_a_profile_of_another_host(path, mark):
     assert "kernel was '1.0'" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(NEWER_TIMEOUT_S + 60)
 def test_all_modes_on_a_newer_kernel(tmp_path):
     """Which has Open vSwitch, as this machine's may not."""
@@ -187,8 +188,7 @@ def test_all_modes_on_a_newer_kernel(tmp_path):
         'nova_vqos.tests.host.calibrate_io_guest', tmp_path,
         timeout_s=NEWER_TIMEOUT_S,
         load=('tun', 'veth', 'bridge', 'nft_chain_nat', 'nft_nat',
-              'openvswitch'),
-        options=newer_machine.BY_INSTRUCTIONS)['costs']
+              'openvswitch'))['costs']
     for mode, found in costs.items():
         print(mode, found)
     assert costs.keys() == {*traffic.MODES}

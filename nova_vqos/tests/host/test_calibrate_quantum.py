@@ -25,7 +25,7 @@ TIMEOUT_S = 120
 SHORT = ('--kind', 'neutral', '--slice', '30', '--max-seconds', '8',
          '--rounds', '3', '--beside-guests')
 
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(2 * TIMEOUT_S)]
+pytestmark = [pytest.mark.measured, pytest.mark.timeout(2 * TIMEOUT_S)]
 
 
 mark, path = calibration_run.mark, calibration_run.path
@@ -36,7 +36,7 @@ environment, marked = calibration_run.environment, calibration_run.marked
 def tools():
     requirement.need_programs('sysbench')
     if sched_attr.slice_us(0) is None:
-        pytest.skip(f'Linux {platform.release()} has no slices to set')
+        requirement.need(f'Linux {platform.release()} has no slices to set')
 
 
 def tree():
@@ -49,7 +49,7 @@ def calibrate(mark, *arguments):
                                timeout_s=TIMEOUT_S)
 
 
-def test_one_kind(path, mark):
+def test_one_kind(request, path, mark):
     held = document.load(path)
     done = calibrate(mark, path, *SHORT, '-f', 'json')
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,9 @@ def test_one_kind(path, mark):
     assert marked(mark) == []
     assert not tree().exists()
     if any(point.disturbed for point in curve.points):
-        pytest.skip('others were at work on the pCPU: no slice holds there')
+        requirement.undecided(
+            request.node,
+            'others were at work on the pCPU: no slice holds there')
     # Whatever it costs: longer slices were really had.
     for runnable in curve.runnables:
         default, longer = curve.points_of(runnable)

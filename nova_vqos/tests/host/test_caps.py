@@ -5,9 +5,11 @@ import signal
 import statistics
 import time
 
+import pytest
+
+from nova_vqos.tests.gate import machine
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos_lab import process
 
 LIMIT_S = guests.LIMIT_S
@@ -16,6 +18,7 @@ PAUSE_S = 0.5
 MEASURED_S = 10
 
 
+@pytest.mark.smoke
 def test_it_corrects_a_guest_that_starts(lab, guest_on, agent_of, client):
     agent_of(lab.fast)
     guest = guest_on(lab.fast, specs=guests.server(40))
@@ -28,6 +31,7 @@ def test_it_corrects_a_guest_that_starts(lab, guest_on, agent_of, client):
     assert report['wrong_ms'] > 0
 
 
+@pytest.mark.smoke
 def test_the_agent_corrects_guests_that_it_finds(lab, guest_on, agent_of):
     capped = guest_on(lab.fast, specs=guests.server(40), cap=(5_000, 10_000))
     several = guest_on(lab.fast, specs=guests.server(40), vcpus=2)
@@ -39,6 +43,7 @@ def test_the_agent_corrects_guests_that_it_finds(lab, guest_on, agent_of):
     assert foreign.cap() == (5_000, 10_000)
 
 
+@pytest.mark.smoke
 def test_a_floor_is_a_weight_without_a_cap(lab, guest_on, agent_of):
     guest = guest_on(lab.fast, specs=guests.server(40, vqos_cap='floor'),
                      cap=guests.CAP)
@@ -48,13 +53,14 @@ def test_a_floor_is_a_weight_without_a_cap(lab, guest_on, agent_of):
                        'shares')
 
 
+@pytest.mark.measured
 def test_a_changed_cap_is_restored(lab, server_on, agent_of, client):
     agent = agent_of(lab.fast)
     guest = server_on(lab.fast)
     client.wait_right(guest)
 
     began_s = time.monotonic()
-    with standstill.Standstill() as still:
+    with machine.Standstill() as still:
         lab.fast.run(['virsh', 'schedinfo', guest.name, '--live',
                       'vcpu_quota=10000'])
         guest.wait_cap(guests.CAP)
@@ -77,6 +83,7 @@ def test_a_changed_cap_is_restored(lab, server_on, agent_of, client):
         agent.log()
 
 
+@pytest.mark.measured
 def test_two_changes_a_second_are_restored_at_once(
         lab, server_on, agent_of, client):
     """By the kernel's word of each: ticks would come too late."""
@@ -178,6 +185,7 @@ def test_a_second_agent_refuses_to_start(lab, guest_on, agent_of):
     guest.wait_cap(guests.CAP)
 
 
+@pytest.mark.smoke
 def test_caps_follow_a_new_profile(lab, guest_on, agent_of):
     agent_of(lab.fast)
     guest = guest_on(lab.fast, specs=guests.server(40))

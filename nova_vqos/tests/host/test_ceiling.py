@@ -21,6 +21,8 @@ MOST = 1.04
 # keeps a fifth of its half.
 HALF_CU, LENT_CU, KEPT_CU = 20, 36, 4
 
+pytestmark = pytest.mark.measured
+
 
 @pytest.fixture
 def serve(guest_on, lab):

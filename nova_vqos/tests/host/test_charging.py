@@ -14,7 +14,7 @@ from nova_vqos_lab import ioguest
 from nova_vqos_lab import iomeasure
 from nova_vqos_lab import process
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 UNITS = 30
 ENTITLED = UNITS / 100

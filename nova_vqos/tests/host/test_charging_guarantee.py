@@ -29,7 +29,7 @@ LIMIT_S = 60
 empty, whole = test_guarantee.empty, test_guarantee.whole
 agent = test_guarantee.agent
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ def test_a_limit_of_disks_stays_and_a_debt_moves(
     assert server.uuid not in client.get_host(lab.fast)['servers']
 
 
+@pytest.mark.measured
 def test_a_guaranteed_server_pays_where_it_is(whole, bus, client):
     guest = guests.Guest(whole, specs=guests.server(
         vqos_guarantee='required', vqos_dd_billing='charge'))

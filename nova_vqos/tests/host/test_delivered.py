@@ -18,6 +18,11 @@ MEASURED_S = 10
 # Of a window as the agent takes it, with an edge that was counted at another
 # moment.
 TOLERANCE = 0.05
+# The kernel brings its counters up to date one after the other, at a tick at
+# the latest.
+SLACK_S = 0.01
+
+pytestmark = pytest.mark.measured
 
 
 def throttled_s(guest, host=None):
@@ -166,8 +171,8 @@ def assert_at_most(found_s, guest, host):
     # two.
     emulator_s = cgroups.cpu_time_ns(host.hierarchy, os.path.join(
         os.path.dirname(guest.group(host)), 'emulator')) / 1e9
-    assert found_s[0] <= most_s[0] + emulator_s
-    assert found_s[1] <= most_s[1]
+    assert found_s[0] <= most_s[0] + emulator_s + SLACK_S
+    assert found_s[1] <= most_s[1] + SLACK_S
 
 
 def wait_counted(client, guest):

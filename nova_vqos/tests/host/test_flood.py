@@ -12,9 +12,9 @@ import pytest
 from nova_vqos.profile import document
 from nova_vqos.profile import io
 from nova_vqos.tests.fixtures import make_profiles
+from nova_vqos.tests.gate import machine
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import process
 
@@ -33,7 +33,7 @@ BACK_S = 10
 
 clients, image, start = test_usage.clients, test_usage.image, test_usage.start
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_it_keeps_its_floor_and_has_its_units_back(
     # The rest is what its own threads need to receive.
     assert floor.vcpu > 0.75 * FLOOR * ENTITLED
 
-    with standstill.Standstill() as still:
+    with machine.Standstill() as still:
         began_s = time.monotonic()
         process.wait_until(lambda: server.limits()[0] == WHOLE, LIMIT_S,
                            'its whole units')

@@ -13,8 +13,8 @@ import libvirt
 import pytest
 
 from nova_vqos.hypervisor.libvirt import bulk
+from nova_vqos.tests.gate import machine
 from nova_vqos.tests.host import guests
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_billing
 from nova_vqos.tests.host import test_usage
 from nova_vqos_lab import process
@@ -30,6 +30,8 @@ COPY = '/var/lib/libvirt/io/copy.raw'
 
 clients, image = test_usage.clients, test_usage.image
 start, reader = test_usage.start, test_usage.reader
+
+pytestmark = pytest.mark.measured
 
 
 @contextlib.contextmanager
@@ -50,7 +52,7 @@ def restored_after_s(guest):
 
     :returns: how long that took while the machine did not stand still
     """
-    with standstill.Standstill() as still:
+    with machine.Standstill() as still:
         began_s = time.monotonic()
         guest.meddle(45_000)
         guest.wait_cap(guests.CAP)

@@ -18,11 +18,12 @@ from nova_vqos.calibration import guest as images
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import procfs
+from nova_vqos.tests.fixtures import requirement
+from nova_vqos.tests.gate import machine
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
-from nova_vqos.tests.host import standstill
 from nova_vqos.tests.host import test_push
 from nova_vqos_lab import cgroups
 from nova_vqos_lab import host as hosts
@@ -48,7 +49,7 @@ for _ in range({SPINNERS}):
 os.wait()
 """
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 
 def free_pcpus():
@@ -79,9 +80,9 @@ def need_bandwidth():
     """Skip the test where the kernel reserves next to nothing."""
     try:
         if free_pcpus() < 1:
-            pytest.skip('this kernel reserves less than a pCPU')
+            requirement.need('this kernel reserves less than a pCPU')
     except base.ReservationRefused as error:
-        pytest.skip(str(error))
+        requirement.need(str(error))
 
 
 @pytest.fixture(scope='module')
@@ -237,6 +238,7 @@ def test_one_that_its_guest_reboots_keeps_it(agent, whole):
     assert guest.thread(0) == thread
 
 
+@pytest.mark.smoke
 def test_one_that_is_started_anew_is_guaranteed_anew(agent, whole):
     """As Nova reboots a server by force, and as it is restored."""
     guest = boot(whole)
@@ -470,7 +472,7 @@ def test_one_that_migrates_is_guaranteed_when_it_arrives(agent, whole, bus):
         # It restarts libvirtd, which the agent would have to find again.
         agents.install_hook(target)
         target_agent = stack.enter_context(started(target, bus))
-        with (standstill.Standstill() as still,
+        with (machine.Standstill() as still,
               Arrival(guest, target) as arrival):
             began_s = time.monotonic()
             guest.migrate(target)

@@ -20,6 +20,7 @@ from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.linux import instructions
 from nova_vqos.hypervisor.linux import perf
 from nova_vqos.hypervisor.linux import procfs
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import counting
@@ -29,6 +30,8 @@ from nova_vqos_lab import process
 from nova_vqos_lab import slowcpu
 
 MEASURED_S = 3
+# Of an emulator on any CPU. How few there may be is the machine's affair.
+MOST_PER_CPU_S = 5e9
 # PERF_COUNT_SW_TASK_CLOCK, in nanoseconds.
 TASK_CLOCK = perf.Event(perf.TYPE_SOFTWARE, 1)
 _SPIN = 'while True: pass'
@@ -129,8 +132,7 @@ def test_a_guest_is_counted_while_it_runs(start, reader, vcpus):
     assert len({one.run for one in readings}) == 1
     assert {one.vcpus for one in readings} == {vcpus}
     for before, after in zip(readings, readings[1:], strict=False):
-        # An emulator on any CPU of the last ten years, however busy.
-        assert 1e7 < rate(before, after) < 5e9
+        assert 0 < rate(before, after) < MOST_PER_CPU_S
     assert reader.driver.guest_work_problems() == {}
 
 
@@ -171,7 +173,7 @@ def test_a_slow_host_counts_too(lab, monkeypatch, tmp_path, way):
         reader.add(guest)
         before = reader.wait(guest)
         time.sleep(MEASURED_S)
-        assert 1e7 < rate(before, reader.read(guest)) < 5e9
+        assert 0 < rate(before, reader.read(guest)) < MOST_PER_CPU_S
 
 
 def test_an_emulated_guest_is_none_of_the_cpu(lab, guest_on, tmp_path):
@@ -203,6 +205,7 @@ def spinning():
         running.kill()
 
 
+@pytest.mark.measured
 def test_the_kernel_counts_what_a_thread_ran(spinning):
     counter = instructions.CpuCounter({0: spinning}, TASK_CLOCK)
     try:
@@ -234,7 +237,7 @@ def test_a_thread_that_ends_counts_no_more(spinning):
 def test_a_machine_without_counters_says_so(spinning):
     problem = perf.probe([instructions.GUEST_INSTRUCTIONS])
     if not problem:
-        pytest.skip('this machine counts instructions of guests')
+        requirement.need('this machine counts instructions of guests')
     assert problem == perf.reason(OSError(errno.ENOENT, ''))
     with pytest.raises(instructions.CountError, match='this CPU'):
         instructions.CpuCounter({0: spinning},

@@ -20,6 +20,7 @@ from nova_vqos.calibration.probe import probe
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.quantum import classes
 from nova_vqos.quantum import probe_result
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import hardened_agent
@@ -137,7 +138,8 @@ def test_it_sets_the_slices_of_a_guests_threads(lab, guest_on, hardened):
     process.wait_until(lambda: hardened.state().get('classes'), LIMIT_S,
                        'the classes that the host offers')
     if classes.CACHE not in hardened.state()['classes']:
-        pytest.skip('this kernel was just seen not to enforce long slices')
+        requirement.need('this kernel was just seen not to enforce long '
+                         'slices')
     guest = guest_on(lab.fast, specs=guests.server(
         40, vqos_quantum_class='cache'), cap=guests.CAP)
     for tid in guest.thread(0), guest.emulator:
@@ -188,6 +190,7 @@ def test_it_reports_on_a_signal(lab, server_on, hardened, bus):
     assert bus not in report
 
 
+@pytest.mark.measured
 def test_it_reports_while_its_loop_hangs(lab, hardened):
     """A daemon of libvirt that does not answer holds the loop up."""
     daemon = lab.fast.libvirtd

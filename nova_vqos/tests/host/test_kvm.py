@@ -11,6 +11,7 @@ import pytest
 
 from nova_vqos.calibration.cpu import in_guest
 from nova_vqos.hypervisor.linux import deadline
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
 from nova_vqos.tests.host import test_guarantee
@@ -24,14 +25,14 @@ WINDOW_S = 5.0
 TOLERANCE = 0.02
 _ROM = '/var/lib/libvirt/spin.rom'
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 
 @pytest.fixture(scope='module')
 def pair(lab):
     """Two hosts with KVM, of all pCPUs; the second at half the speed."""
     if reason := kvm.missing():
-        pytest.skip(reason)
+        requirement.need(reason)
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(
             test_guarantee.host_of_all(name, kvm=True))

@@ -3,18 +3,15 @@
 
 import concurrent.futures
 import contextlib
-import gc
 import os
 import re
 import signal
 import statistics
 import subprocess
-import threading
 
 import libvirt
 import pytest
 
-from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import cgroups
@@ -23,6 +20,8 @@ from nova_vqos_lab import netns
 from nova_vqos_lab import paths
 from nova_vqos_lab import process
 from nova_vqos_lab import slowcpu
+
+pytestmark = pytest.mark.rotation
 
 
 def test_each_has_its_own_libvirt(lab):
@@ -77,23 +76,6 @@ def test_nothing_finds_a_kvm(lab):
                         check=False).returncode == 1
 
 
-def test_a_client_stays_in_its_network_when_others_go(lab, bus):
-    """What is left of others is collected in any thread, in its own too."""
-    network = lab.network.controller
-    with agents.Client(bus, network) as client:
-        inside = client.submit(network_of_this_thread)
-        with agents.Client(bus, network) as other:
-            assert other.submit(network_of_this_thread) == inside
-        del other
-        client.submit(gc.collect)
-        assert client.submit(network_of_this_thread) == inside
-    assert network_of_this_thread() != inside
-
-
-def network_of_this_thread():
-    return os.readlink(f'/proc/self/task/{threading.get_native_id()}/ns/net')
-
-
 @contextlib.contextmanager
 def second_host(**options):
     """A host in a lab of its own."""
@@ -141,7 +123,7 @@ def signal_mask(guest, name):
     return int(re.search(rf'^{name}:\s*(\w+)$', status, re.M)[1], 16)
 
 
-@pytest.mark.quiet
+@pytest.mark.measured
 @pytest.mark.parametrize('argv', [
     ['sysbench', 'cpu', '--time=0', '--events=3000', '--threads=2', 'run'],
     ['awk', 'BEGIN {for (n = 0; n < 4e6; n++) l[n % 97] += length(n)}']],

@@ -94,6 +94,7 @@ def test_hosts_and_servers_are_told_of(lab, agent_of, guest_on, manage):
         ('slow', 1), ('fast', 2)]
 
 
+@pytest.mark.measured
 def test_dead_agents_cost_one_timeout(lab, agent_of, manage):
     agent_of(lab.fast)
     dead = agent_of(lab.slow)
@@ -121,6 +122,7 @@ def test_dead_agents_cost_one_timeout(lab, agent_of, manage):
     assert done.stderr.count('\n') == 1
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize(('url', 'text'), [
     (f'rabbit://vqos:{SECRET}@{{host}}:5672/', 'refused'),
     (f'rabbit://vqos:{SECRET}@{{host}}:1/', 'refused'),

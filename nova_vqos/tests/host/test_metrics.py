@@ -139,6 +139,7 @@ def monitored(lab, bus, image):
         yield Monitored(lab, bus, image, started)
 
 
+@pytest.mark.rotation
 @pytest.mark.parametrize('dashboard', dashboards.DASHBOARDS)
 def test_every_panel_shows_something(monitored, dashboard):
     lacking = None
@@ -154,6 +155,7 @@ def test_every_panel_shows_something(monitored, dashboard):
     assert lacking == []
 
 
+@pytest.mark.rotation
 def test_what_is_promised_is_delivered(monitored):
     """By the metrics alone, as an operator would see it."""
     monitored.wait(
@@ -165,6 +167,7 @@ def test_what_is_promised_is_delivered(monitored):
         'what was promised to be delivered')
 
 
+@pytest.mark.rotation
 def test_every_rule_can_be_evaluated(monitored):
     rules = monitored.wait(
         lambda: [rule for rule in monitored.prometheus.rules()
@@ -174,12 +177,14 @@ def test_every_rule_can_be_evaluated(monitored):
         assert rule['health'] == 'ok', rule
 
 
+@pytest.mark.rotation
 def test_names_follow_the_conventions(monitored):
     text = monitored.prometheus.fetch(f'http://{monitored.fast}/metrics')
     assert monitored.guest.uuid in text
     assert promtool('check', 'metrics', text=text) == ''
 
 
+@pytest.mark.rotation
 def test_nothing_is_the_matter(monitored):
     """But for what this host cannot help: nothing is reserved for it.
 
@@ -194,6 +199,7 @@ def test_nothing_is_the_matter(monitored):
     assert firing() == set()
 
 
+@pytest.mark.rotation
 def test_tampering_raises_an_alert(monitored):
     # Less: more than the limit of all of it cannot be written.
     monitored.guest.meddle(10_000)
@@ -203,12 +209,14 @@ def test_tampering_raises_an_alert(monitored):
     monitored.guest.wait_cap(guests.CAP)
 
 
+@pytest.mark.rotation
 def test_a_host_slower_than_its_profile_raises_an_alert(monitored, lab):
     monitoring.store_verification(lab.slow, 'stale', '-20.0%')
     alert = monitored.wait_firing('NovaVqosProfileDrifted')
     assert alert['labels']['instance'] == monitored.slow
 
 
+@pytest.mark.rotation
 def test_a_class_that_is_not_enforced_raises_an_alert(monitored, lab):
     guest = guests.Guest(lab.fast, specs=guests.server(
         20, vqos_quantum_class='io'))
@@ -221,6 +229,7 @@ def test_a_class_that_is_not_enforced_raises_an_alert(monitored, lab):
         f'an alert for server {guest.uuid}')
 
 
+@pytest.mark.rotation
 def test_an_agent_that_is_gone_raises_an_alert(monitored):
     monitored.agents['slow'].stop()
     alert = monitored.wait_firing('NovaVqosAgentGone')

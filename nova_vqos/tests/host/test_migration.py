@@ -18,6 +18,7 @@ def guest(lab, server_on):
     return server_on(lab.fast)
 
 
+@pytest.mark.smoke
 def test_the_first_instruction_runs_at_the_right_cap(lab, guest):
     # It arrives paused: no instruction has run there when the cap is read.
     guest.migrate(lab.slow, libvirt.VIR_MIGRATE_PAUSED)
@@ -49,6 +50,7 @@ def assert_right_from_the_start(seen, cap):
     assert seen[-1][:2] == cap
 
 
+@pytest.mark.smoke
 def test_the_agent_finds_nothing_to_correct(lab, guest, agent_of, client):
     agent_of(lab.slow)
     guest.migrate(lab.slow)
@@ -60,6 +62,7 @@ def test_the_agent_finds_nothing_to_correct(lab, guest, agent_of, client):
     assert report['wrong_ms'] == 0, report
 
 
+@pytest.mark.smoke
 def test_a_server_without_units_moves_as_it_is(lab, guest_on):
     stock = guest_on(lab.fast, cap=(5_000, 10_000), shares=77)
     stock.migrate(lab.slow)
@@ -88,6 +91,7 @@ def test_the_window_of_a_failed_hook_is_reported(lab, guest, agent_of, client):
     assert report['wrong_ms'] > 0
 
 
+@pytest.mark.smoke
 def test_a_hook_that_refuses_leaves_the_source_unharmed(lab, guest):
     agents.configure_hook(lab.slow, on_error='refuse', profile='/nonesuch')
     with pytest.raises(libvirt.libvirtError, match='/nonesuch'):

@@ -14,15 +14,14 @@ from nova_vqos.tests.host import newer_machine
 
 TIMEOUT_S = 500
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.rotation]
 
 
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
     found = newer_machine.observe(
         'nova_vqos.tests.host.napi_guest', tmp_path_factory.mktemp('machine'),
-        timeout_s=TIMEOUT_S, pcpus=1, load=('veth', 'bridge'),
-        options=newer_machine.BY_INSTRUCTIONS)
+        timeout_s=TIMEOUT_S, pcpus=1, load=('veth', 'bridge'))
     for table, rows in (('polls', found['polls']), *found['floods'].items()):
         for limit, row in rows.items():
             print(table, limit, row)

@@ -27,6 +27,8 @@ MEASURED_S = 10
 
 clients, image, start = test_usage.clients, test_usage.image, test_usage.start
 
+pytestmark = pytest.mark.measured
+
 
 @pytest.fixture
 def dear_disks(profiles, lab):

@@ -15,7 +15,7 @@ WINDOW_S = 2
 WINDOWS = 6
 FLOOD_S = 60
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.quiet]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.measured]
 
 
 @pytest.fixture

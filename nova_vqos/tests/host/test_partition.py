@@ -12,14 +12,17 @@ from nova_vqos.tests.host import newer_machine
 
 TIMEOUT_S = 420
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.rotation]
 
 
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
     return newer_machine.observe(
         'nova_vqos.tests.host.partition_guest',
-        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=3)
+        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=3,
+        # By instructions QEMU 7.2 runs one pCPU after the other, and once left
+        # one alone for 264 s while a thread of another one spun.
+        options=())
 
 
 def test_without_the_partition_nothing_is_guaranteed(seen):
@@ -48,9 +51,8 @@ def test_all_others_keep_the_pcpus_outside(seen):
 def test_a_server_is_guaranteed_its_speed_in_it(seen):
     assert seen['server']['guarantee']['problem'] == ''
     assert seen['reserved'] == [[15_000, 50_000]] * 2
-    # The machine is emulated: its timers come late where this one is busy, and
-    # less can come out. By weights alone it would be a hundredth.
-    assert 0.2 < seen['share'] < 0.31, seen['shares']
+    # By weights alone it would be a hundredth.
+    assert 0.2 < seen['share'] < 0.31
 
 
 def test_the_agent_knows_what_can_be_reserved(seen):

@@ -13,7 +13,7 @@ from nova_vqos.tests.host import systemd
 
 TIMEOUT_S = 300
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.rotation]
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +22,7 @@ def seen(tmp_path_factory):
     return newer_machine.observe(
         'nova_vqos.tests.host.partition_unit_guest',
         tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=3,
-        by_systemd=True)
+        by_systemd=True, options=())
 
 
 def test_the_service_makes_it_within_the_limits_of_its_unit(seen):

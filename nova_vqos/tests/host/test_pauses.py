@@ -133,7 +133,7 @@ def seen(tmp_path_factory):
     return found
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S + 60)
 class TestGuests:
     @pytest.mark.parametrize('work', ['pause', 'out', 'cpuid'])

@@ -9,6 +9,7 @@ import pytest
 from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.quantum import probe_result
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import conftest
 from nova_vqos.tests.host import guests
@@ -26,7 +27,7 @@ def wide(lab):
     made = hosts.Host('wide', pcpus, address='198.18.0.13',
                       root=conftest.ROOT, prefix=conftest.PREFIX)
     if len(made.pcpus) < 2:
-        pytest.skip('pools need two pCPUs')
+        requirement.need('pools need two pCPUs')
     made.remove()
     try:
         made.start()
@@ -166,7 +167,7 @@ def shares(guests_of_host):
 
 
 # Beside other work it takes more than the minute of its docstring.
-@pytest.mark.quiet
+@pytest.mark.measured
 @pytest.mark.timeout(300)
 def test_a_pool_that_makes_a_server_slower_is_undone(kept, guest_of, client):
     """In its first minute a server counts as busy, also where it is idle."""

@@ -28,6 +28,8 @@ while True:
     pass
 """
 
+pytestmark = pytest.mark.measured
+
 
 @pytest.fixture
 def spinning():

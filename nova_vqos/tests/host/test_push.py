@@ -13,13 +13,13 @@ from nova_vqos.agent.overrides import store
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import guests
+from nova_vqos.tests.host import test_slices
 from nova_vqos_lab import process
 
 LIMIT_S = guests.LIMIT_S
 SLICE_US = 90_000
 
-needs_slices = pytest.mark.skipif(
-    sched_attr.slice_us(0) is None, reason='this kernel has no slices to set')
+needs_slices = test_slices.needs_slices
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ PROJECT = 'p'
 # Price of a CU hour of the server's own work, and of its host's for its I/O.
 PRICES = {'vcpu': '0.01', 'emulator': '0.03', 'net_rx': '0.03'}
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.nightly]
 
 
 def cloudkitty_python():
@@ -172,9 +172,9 @@ def rated(tmp_path_factory):
     """What CloudKitty stored of the project, each point of each hour."""
     python = cloudkitty_python()
     if python is None:
-        # Not what the machine lacks: no machine is said to have it.
-        pytest.skip('CloudKitty is missing: install it into an environment of '
-                    'its own, and name its Python in CLOUDKITTY_PYTHON')
+        requirement.need('CloudKitty is missing: install it into an '
+                         'environment of its own, and name its Python in '
+                         'CLOUDKITTY_PYTHON')
     directory = tmp_path_factory.mktemp('rating')
     past = Past(directory)
     configuration = directory / 'cloudkitty.conf'

@@ -82,6 +82,7 @@ def run_ns(thread):
     return procfs.read_run(thread).run_ns
 
 
+@pytest.mark.measured
 def test_events_are_counted_in_threads_that_were_there_before(load, source):
     _process, spinning, sleeping = load
     assert look(source, spinning, sleeping) == {}
@@ -224,6 +225,7 @@ def test_what_this_machine_cannot_count_it_says(load):
         source.close()
 
 
+@pytest.mark.measured
 def test_a_guest_that_answers_requests_does_io(start, clients, reader):
     guest = start()
     reader.add(guest)

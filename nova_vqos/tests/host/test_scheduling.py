@@ -11,15 +11,14 @@ from nova_vqos.tests.host import newer_machine
 
 TIMEOUT_S = 500
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.rotation]
 
 
 @pytest.fixture(scope='module')
 def seen(tmp_path_factory):
     found = newer_machine.observe(
         'nova_vqos.tests.host.scheduling_guest',
-        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=1,
-        options=newer_machine.BY_INSTRUCTIONS)
+        tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=1)
     print(found['kernel'], found['unmounted'], found['at boot'])
     for tried in found['tried']:
         print(tried)

@@ -11,6 +11,7 @@ import pytest
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.hypervisor.linux import sched_attr
 from nova_vqos.hypervisor.linux import threads
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import guests
 from nova_vqos_lab import process
 
@@ -18,8 +19,10 @@ LIMIT_S = guests.LIMIT_S
 SLICE_US = 90_000
 OTHER_SLICE_US = 5_000
 
-pytestmark = pytest.mark.skipif(
-    sched_attr.slice_us(0) is None, reason='this kernel has no slices to set')
+needs_slices = pytest.mark.requires(
+    'this kernel has no slices to set' if sched_attr.slice_us(0) is None
+    else '')
+pytestmark = needs_slices
 
 
 @pytest.fixture
@@ -35,8 +38,8 @@ def make_real_time(tid):
     try:
         os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(3))
     except PermissionError as error:
-        pytest.skip('this kernel lets no thread of this group be a real-time '
-                    f'one (CONFIG_RT_GROUP_SCHED): {error}')
+        requirement.need('this kernel lets no thread of this group be a '
+                         f'real-time one (CONFIG_RT_GROUP_SCHED): {error}')
 
 
 class TestThread:

@@ -73,6 +73,7 @@ def test_a_host_that_is_set_up(lab, agent):
         'Does not apply: this machine is no controller.')
 
 
+@pytest.mark.measured
 def test_an_agent_that_hangs(lab, agent):
     """The program does not."""
     agent.process.signal(signal.SIGSTOP)

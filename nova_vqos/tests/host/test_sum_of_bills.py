@@ -41,7 +41,7 @@ BURSTS, SINGLY = (64, 3000), (1, 1000)
 BYTES = 1000
 OUTSIDE, NOWHERE = '198.18.1.1', '198.18.2.2'
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.quiet]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.measured]
 
 clients, image = test_usage.clients, test_usage.image
 start, reader = test_usage.start, test_usage.reader

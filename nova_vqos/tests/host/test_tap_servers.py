@@ -17,11 +17,11 @@ ROUNDS = 3
 TOLERANCE = 0.08
 LIMIT_S = 400
 
-pytestmark = [pytest.mark.timeout(LIMIT_S + 60), pytest.mark.quiet]
+pytestmark = [pytest.mark.timeout(LIMIT_S + 60), pytest.mark.measured]
 
 
 @pytest.fixture(scope='module', params=[
-    'bridge', pytest.param('routed', marks=pytest.mark.long)])
+    'bridge', pytest.param('routed', marks=pytest.mark.nightly)])
 def ratios(request):
     """:returns: of the bills to what packets took, in each round, by way"""
     done = subprocess.run(

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import agents
 from nova_vqos.tests.host import cap_watch
 from nova_vqos.tests.host import guests
@@ -32,7 +33,7 @@ def old_tree(tmp_path_factory):
     try:
         earlier.extract(OLD, str(tree))
     except earlier.NoRevision as error:
-        pytest.skip(str(error))
+        requirement.need(str(error))
     return tree
 
 

@@ -42,7 +42,7 @@ def alike(lab):
     cgroups.set_shares(hierarchy, services, before)
 
 
-@pytest.mark.quiet
+@pytest.mark.measured
 def test_the_guest_is_not_disturbed(lab, guest_on, alike):
     pcpus = ','.join(map(str, sorted(lab.fast.pcpus)))
     done = calibrate(lab.fast, 'cpu', '--reference', 'gold', '--benchmark',

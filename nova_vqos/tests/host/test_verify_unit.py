@@ -24,6 +24,7 @@ from nova_vqos.calibration import idle
 from nova_vqos.conf import default_path
 from nova_vqos.profile import document
 from nova_vqos.profile import validity
+from nova_vqos.tests.fixtures import requirement
 from nova_vqos.tests.host import systemd
 from nova_vqos.tests.host import test_verify_idle
 from nova_vqos.tests.host import unit_files
@@ -187,7 +188,7 @@ def test_where_services_are_kept_off_the_pcpus(lab, calibrate, verify):
     calibrate()
     others = frozenset(os.sched_getaffinity(0)) - lab.fast.pcpus
     if not others:
-        pytest.skip('services and servers need a pCPU each')
+        requirement.need('services and servers need a pCPU each')
     kept_off = (
         'mkdir /run/systemd/user.conf.d; printf "[Manager]\\nCPUAffinity="'
         f'{cpuset.format_pcpus(others)} >/run/systemd/user.conf.d/vqos.conf')
@@ -214,7 +215,7 @@ def test_a_profile_of_guests(lab, calibrate, verify):
 
 def test_systemd_understands_the_timer():
     if shutil.which('systemd-analyze') is None:
-        pytest.skip('the package systemd is missing')
+        requirement.need('the package systemd is missing')
     due = process.run(['systemd-analyze', 'calendar', re.search(
         r'^OnCalendar=(.*)$', (unit_files.ETC / TIMER).read_text(), re.M)[1]])
     assert 'Normalized form: Sun *-*-* 04:00:00' in due.stdout

@@ -14,7 +14,7 @@ from nova_vqos.tests.host import vhost_packets_guest
 TIMEOUT_S = 900
 TOLERANCE = 0.05
 
-pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.nightly]
 
 
 @pytest.fixture(scope='module')
@@ -22,8 +22,7 @@ def seen(tmp_path_factory):
     found = newer_machine.observe(
         'nova_vqos.tests.host.vhost_packets_guest',
         tmp_path_factory.mktemp('machine'), timeout_s=TIMEOUT_S, pcpus=1,
-        load=('tun', 'veth', 'bridge', 'openvswitch', 'vhost_net'),
-        options=newer_machine.BY_INSTRUCTIONS)
+        load=('tun', 'veth', 'bridge', 'openvswitch', 'vhost_net'))
     for mode, by_size in found['costs'].items():
         print(mode, by_size)
     for mode, by_way in found['bills'].items():

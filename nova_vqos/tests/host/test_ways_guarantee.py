@@ -26,7 +26,7 @@ TICK_MS = 1000
 
 empty, whole = test_guarantee.empty, test_guarantee.whole
 
-pytestmark = pytest.mark.quiet
+pytestmark = pytest.mark.measured
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ with work that never ends, and prints one JSON object with what each had.
 import json
 import os
 import pathlib
-import statistics
 import time
 import traceback
 
@@ -20,8 +19,6 @@ from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.quantum import probe_result
 
 SECONDS = 2
-# An emulated pCPU that stands still has the one who runs pay for it later.
-WINDOWS = 3
 PERIOD_US = 50_000
 LIMIT = 0.3
 _PCPU = 1
@@ -74,18 +71,13 @@ def observe():
             (worker,) = server.others() - {owner}
             threads = {'vcpu': vcpu, 'vhost': worker}
 
-            def window():
+            def shares():
+                vhost.feed(queue, 0.5)
                 before, before_s = read(threads), time.monotonic()
                 vhost.feed(queue, SECONDS)
                 after, length_s = read(threads), time.monotonic() - before_s
                 return {name: (after[name] - before[name]) / 1e9 / length_s
                         for name in threads}
-
-            def shares():
-                vhost.feed(queue, 0.5)
-                windows = [window() for _ in range(WINDOWS)]
-                return {name: statistics.median(
-                    one[name] for one in windows) for name in threads}
 
             found = {'free': shares()}
             server.limit(round(LIMIT * PERIOD_US), PERIOD_US)

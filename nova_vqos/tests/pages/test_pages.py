@@ -24,9 +24,9 @@ WIDTHS = 1200, 360
 LIMIT_S = 1200
 pytestmark = [
     pytest.mark.timeout(LIMIT_S + 60),
-    # No machine is said to have it.
-    pytest.mark.skipif(not PYTHON, reason='PAGES_PYTHON names no Python with '
-                       'Selenium: tools/test.sh pages makes one')]
+    pytest.mark.requires('' if PYTHON else 'PAGES_PYTHON names no Python with '
+                         'Selenium: tools/test.sh pages makes '
+                         'one')]
 
 
 def documentation():
