@@ -46,15 +46,24 @@ CAPS = (UNIT + 'agent/caps',)
 MODULES = {
     'nova_vqos/units.py': (
         UNIT + 'test_units.py', UNIT + 'test_cputune.py',
-        UNIT + 'test_policy.py'),
+        UNIT + 'test_policy.py', UNIT + 'test_work.py'),
+    'nova_vqos/cputune.py': (
+        UNIT + 'test_cputune.py', UNIT + 'test_work.py',
+        UNIT + 'agent/correction', *CAPS),
     'nova_vqos/policy.py': (UNIT + 'test_policy.py',),
-    'nova_vqos/billing/charge.py': (UNIT + 'billing/test_charge.py',),
+    'nova_vqos/billing/charge.py': (
+        UNIT + 'billing/test_charge.py', UNIT + 'agent/caps/test_charged.py'),
     'nova_vqos/hooks/rewrite.py': (UNIT + 'hooks',),
-    'nova_vqos/scheduler/filter.py': (),
+    'nova_vqos/scheduler/filter.py': (
+        UNIT + 'scheduler/test_filter.py',
+        UNIT + 'scheduler/test_filter_core_types.py',
+        UNIT + 'scheduler/test_prefilter.py'),
     'nova_vqos/scheduler/fitness.py': (
         UNIT + 'scheduler/test_fitness.py', UNIT + 'scheduler/test_filter.py',
         UNIT + 'scheduler/test_filter_core_types.py'),
-    'nova_vqos/agent/caps/controller.py': CAPS,
+    'nova_vqos/agent/caps/controller.py': (
+        *CAPS, UNIT + 'agent/burst/test_controller.py',
+        UNIT + 'agent/ceiling/test_controller.py'),
     'nova_vqos/agent/caps/desired.py': CAPS,
     'nova_vqos/agent/caps/pinning.py': CAPS,
     'nova_vqos/agent/caps/state.py': CAPS,
