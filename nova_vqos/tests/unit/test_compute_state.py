@@ -4,12 +4,12 @@
 import logging
 import os
 import stat
-import time
 
 import pytest
 
 from nova_vqos import compute_state
 from nova_vqos import host_stats
+from nova_vqos.tests.fixtures import requirement
 
 TERMS = {'tick_us': 4000, 'plain_us': 50000, 'cache_longest_us': 200000,
          'cache_slice_us': 90000}
@@ -119,18 +119,15 @@ def make_zeroes(path):
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except PermissionError:
-        pytest.skip('devices are made by root')
+        requirement.need('devices are made by root')
 
 
 @pytest.mark.parametrize('make', [os.mkfifo, make_socket, make_zeroes])
 def test_what_is_no_regular_file_holds_up_nobody(path, make):
     """The directory belongs to Nova's user, the agent may be root."""
     make(path)
-    began_s = time.monotonic()
     with pytest.raises(ValueError, match=path):
         compute_state.load(path)
-    # It would be for ever.
-    assert time.monotonic() - began_s < 30
 
 
 def test_a_link_is_not_followed(path, tmp_path):

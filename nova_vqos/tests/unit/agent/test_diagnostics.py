@@ -6,7 +6,6 @@ import re
 import signal
 import stat
 import threading
-import time
 
 from oslo_config import cfg
 import oslo_messaging
@@ -16,7 +15,7 @@ from nova_vqos.agent import diagnostics
 from nova_vqos.agent import worker
 from nova_vqos.conf import agent
 from nova_vqos.conf import vqos
-from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import waits
 
 HEADINGS = ('Package', 'Threads', 'Processes', 'Configuration', 'Host',
             'Servers')
@@ -94,12 +93,15 @@ def test_a_loop_that_hangs(conf, capsys, monkeypatch):
     """It is bounded, and all else is reported."""
     monkeypatch.setattr(diagnostics, '_ANSWER_S', 0.05)
     held_up = worker.Mailbox()
-    began_s = time.monotonic()
-    make(conf, *(lambda limit_s: held_up.ask(dict, limit_s),) * 2).write()
-    # It would be forty seconds.
-    assert time.monotonic() - began_s < 30
+    limits_s = []
+
+    def ask(limit_s):
+        limits_s.append(limit_s)
+        return held_up.ask(dict, limit_s)
+    make(conf, ask, ask).write()
+    assert limits_s == [0.05] * 2
     text = capsys.readouterr().err
-    assert text.count('The loop did not answer within 0.05 s') == 2
+    assert text.count('did not answer') == 2
     assert 'tick_interval_s' in text
 
 
@@ -132,16 +134,16 @@ def started(conf, directory):
 
 def test_a_signal(started, directory):
     os.kill(os.getpid(), signal.SIGUSR2)
-    manage.wait_until(lambda: list(directory.iterdir()))
+    waits.wait_until(lambda: list(directory.iterdir()))
 
 
 def test_a_failed_report_is_repeated(started, directory, caplog, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(diagnostics, '_write_new', None)
         os.kill(os.getpid(), signal.SIGUSR2)
-        manage.wait_until(lambda: 'No report on the agent' in caplog.text)
+        waits.wait_until(lambda: 'No report on the agent' in caplog.text)
     os.kill(os.getpid(), signal.SIGUSR2)
-    manage.wait_until(lambda: list(directory.iterdir()))
+    waits.wait_until(lambda: list(directory.iterdir()))
 
 
 def test_a_file_to_look_at_that_is_not_there(conf, tmp_path, caplog):

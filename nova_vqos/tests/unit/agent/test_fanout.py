@@ -10,13 +10,13 @@ import pytest
 from nova_vqos.agent import fanout
 from nova_vqos.agent import rpcapi
 from nova_vqos.tests.fixtures import fakes
-from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import waits
 
 
 @pytest.fixture
 def fleet(agents):
     return fanout.Fleet({'default': agents.transport()},
-                        timeout_s=manage.LIMIT_S)
+                        timeout_s=waits.LIMIT_S)
 
 
 def test_all_answer_and_are_sorted(agents, fleet):
@@ -115,7 +115,8 @@ class Counting:
 def test_few_are_asked_at_once(agents, monkeypatch):
     monkeypatch.setattr(fanout, 'MOST_AT_ONCE', 3)
     count = Counting()
-    fleet = fanout.Fleet({'x': Bus(agents.transport(), count)}, timeout_s=5.0)
+    fleet = fanout.Fleet({'x': Bus(agents.transport(), count)},
+                         timeout_s=waits.LIMIT_S)
     answers = fleet.ask({f'h{n}': 'x' for n in range(20)}, rpcapi.CHECK_SERVER)
     assert [one.error for one in answers] == [''] * 20
     assert (count.calls, count.most) == (20, 3)
@@ -130,7 +131,7 @@ def test_no_call_starts_after_the_limit(agents, monkeypatch):
     answers = fleet.ask({f'h{n}': 'x' for n in range(5)}, rpcapi.CHECK_SERVER)
     assert {one.error for one in answers} == {'no answer within 0.1 s'}
     hanging.set()
-    manage.wait_until(lambda: not any(
+    waits.wait_until(lambda: not any(
         '(work)' in thread.name for thread in threading.enumerate()))
     assert count.calls == 3
 
@@ -146,7 +147,7 @@ def test_each_host_of_a_dead_bus_has_its_error(agents, fleet):
     agents.add('a')
     fleet = fanout.Fleet({'default': agents.transport(),
                           'north': Dead(agents.transport(), fail)},
-                         timeout_s=5.0)
+                         timeout_s=waits.LIMIT_S)
     one, other, third = fleet.ask(
         {'a': fanout.ANY_CELL, 'b': 'north', 'c': 'north'}, rpcapi.GET_HOST)
     assert (one.cell, one.value.host) == ('default', 'a')

@@ -11,6 +11,7 @@ from nova_vqos.hypervisor import base
 from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
 KIND = base.EventKind
 
@@ -223,6 +224,6 @@ class TestSignsOfLife:
         thread = threading.Thread(target=world.loop.run)
         thread.start()
         world.loop.stop()
-        thread.join(10)
+        thread.join(waits.LIMIT_S)
         assert not thread.is_alive()
         assert world.host.closed == 1

@@ -31,10 +31,8 @@ from nova_vqos.conf import vqos
 from nova_vqos.profile import document
 from nova_vqos.quantum import probe_result
 from nova_vqos.tests.fixtures import fakes
-from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.fixtures import project
-
-LIMIT_S = 60
+from nova_vqos.tests.fixtures import waits
 
 
 def test_what_ends_with_the_agent_has_the_time():
@@ -136,7 +134,7 @@ class TestGuaranteedShare:
 
 class TestService:
     def test_it_connects_and_leaves_signs_of_life(self, conf, agent):
-        manage.wait_until(lambda: read_state(conf).get('hypervisor_connected'))
+        waits.wait_until(lambda: read_state(conf).get('hypervisor_connected'))
         assert read_state(conf)['pid'] == os.getpid()
 
     def test_it_counts_what_nova_compute_counted(self, conf):
@@ -146,7 +144,7 @@ class TestService:
         started = service.AgentService(conf)
         started.start()
         try:
-            manage.wait_until(lambda: (
+            waits.wait_until(lambda: (
                 started._loop.host_report().units.reserved_cu == 70))
         finally:
             started.stop()
@@ -160,7 +158,7 @@ class TestService:
         started = service.AgentService(conf)
         started.start()
         try:
-            manage.wait_until(
+            waits.wait_until(
                 lambda: read_state(conf)['pid'] == os.getpid())
             assert read_state(conf)['reserve_cu'] == 90
             assert started._loop.host_report().units.reserved_cu == 90
@@ -189,7 +187,7 @@ class TestService:
         agent.stop()
         waiting = threading.Thread(target=agent.wait)
         waiting.start()
-        waiting.join(LIMIT_S)
+        waiting.join(waits.LIMIT_S)
         assert not waiting.is_alive()
         another = service.AgentService(conf)
         another.start()
@@ -201,7 +199,7 @@ class TestService:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
         agent.stop()
-        waiting.join(LIMIT_S)
+        waiting.join(waits.LIMIT_S)
         assert not waiting.is_alive()
 
     def test_a_signal_that_another_thread_got(self, conf):
@@ -241,7 +239,7 @@ class TestService:
         """Those of futurist wake up once a second."""
         rpc = service.RpcServer(conf, agent)
         rpc.start()
-        assert rpc._started.wait(LIMIT_S)
+        assert rpc._started.wait(waits.LIMIT_S)
         try:
             assert isinstance(rpc._server._work_executor,
                               futures.ThreadPoolExecutor)
@@ -258,9 +256,9 @@ class TestService:
         try:
             api = rpcapi.AgentAPI(oslo_messaging.get_rpc_transport(
                 conf, allowed_remote_exmods=[rpcapi.__name__]))
-            manage.wait_until(lambda: started._rpc._started.is_set())
+            waits.wait_until(lambda: started._rpc._started.is_set())
             held = api.call(conf.host, rpcapi.GET_PUSHED_DIGEST,
-                            timeout=LIMIT_S)
+                            timeout=waits.LIMIT_S)
             assert held.requires_signature is True
             assert held.problem == ''
         finally:

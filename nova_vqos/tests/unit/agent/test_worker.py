@@ -10,6 +10,7 @@ from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
 
 @pytest.fixture
@@ -43,16 +44,17 @@ class TestMailbox:
 
     def test_a_message_ends_the_wait(self, mailbox):
         threading.Timer(0.01, mailbox.post, [lambda: None]).start()
-        waiting = threading.Thread(target=mailbox.wait, args=[30])
+        waiting = threading.Thread(
+            target=mailbox.wait, args=[10 * waits.LIMIT_S], daemon=True)
         waiting.start()
-        waiting.join(10)
+        waiting.join(waits.LIMIT_S)
         assert not waiting.is_alive()
 
     def test_who_asks_gets_what_went_wrong(self, mailbox):
         asked = threading.Event()
 
         def answer():
-            asked.wait(10)
+            asked.wait(waits.LIMIT_S)
             mailbox.handle()
 
         def question():
@@ -67,8 +69,8 @@ class TestMailbox:
             asked.set()
         mailbox.post = post_and_signal
         with pytest.raises(LookupError, match='nothing is known'):
-            mailbox.ask(question)
-        owner.join(10)
+            mailbox.ask(question, waits.LIMIT_S)
+        owner.join()
 
     def test_an_owner_that_is_held_up(self, mailbox):
         with pytest.raises(TimeoutError):

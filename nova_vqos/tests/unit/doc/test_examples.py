@@ -21,10 +21,12 @@ from nova_vqos.conf import opts
 from nova_vqos.hooks import install
 from nova_vqos.tests.fixtures import doc_examples
 from nova_vqos.tests.fixtures import project
+from nova_vqos.tests.fixtures import requirement
 
-pytestmark = project.needs_checkout
+# Otherwise there is nothing to make tests of.
+requirement.need(project.LACKING)
 
-PAGES = doc_examples.pages() if project.IS_CHECKOUT else []
+PAGES = doc_examples.pages()
 # Of python-watcherclient, which no level of tests needs otherwise.
 _WATCHER = 'openstack.infra_optim.v1'
 # Those of openstackclient that our guides call, and what osc-placement adds.
@@ -156,29 +158,25 @@ def test_partition(example, tmp_path, monkeypatch):
         partition.main(['--config-file', str(path), *example.words[1:]])
 
 
-@pytest.mark.parametrize('example', examples('nova-vqos-agent'))
-def test_agent(example, monkeypatch):
+@pytest.mark.parametrize('example', examples('nova-vqos-agent',
+                                             'nova-vqos-status'))
+def test_agent_and_status(example, monkeypatch):
     monkeypatch.setattr(agent.cfg, 'CONF', cfg.ConfigOpts())
     monkeypatch.setattr(agent.service, 'launch', _stop)
-    with pytest.raises(_Taken):
-        agent.main(list(example.words[1:]))
-
-
-@pytest.mark.parametrize('example', examples('nova-vqos-status'))
-def test_status(example, monkeypatch):
     monkeypatch.setattr(status.catalogue.Commands, 'check', _stop)
+    program = {'nova-vqos-agent': agent, 'nova-vqos-status': status}
     with pytest.raises(_Taken):
-        status.main(example.words[1:])
+        program[example.words[0]].main(list(example.words[1:]))
 
 
 @pytest.mark.parametrize('example', examples('openstack'))
 def test_openstack(example):
-    pytest.importorskip('openstackclient')
+    requirement.need_modules('openstackclient')
     words = list(example.words[1:])
     while words[0].startswith('--os-'):
         words = words[2:]
     if words[0] == 'optimize' and not metadata.entry_points(group=_WATCHER):
-        pytest.skip('python-watcherclient is missing')
+        requirement.need('python-watcherclient is missing')
     for namespace in OPENSTACK:
         manager = commandmanager.CommandManager(namespace)
         # Of all programs made with cliff.

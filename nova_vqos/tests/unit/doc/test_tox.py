@@ -6,7 +6,7 @@ import re
 
 from nova_vqos.tests.fixtures import project
 
-_LISTS = re.compile(r'^(?:LEVELS|ON_REQUEST)=\(([^)]*)\)', re.MULTILINE)
+_LISTS = re.compile(r'^(?:QUICK|REST|MORE)=\(([^)]*)\)', re.MULTILINE)
 
 
 @project.needs_checkout

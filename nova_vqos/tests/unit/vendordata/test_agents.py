@@ -12,12 +12,12 @@ from nova_vqos.agent import fanout
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.vendordata import agents
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 
-LIMIT_S = 60
-TIMEOUT_S = 10.0
+TIMEOUT_S = waits.LIMIT_S
 # For what hangs.
 SHORT_TIMEOUT_S = 0.2
 SERVER = server_report.ServerDetail(server_uuid=fakes.UUID, entitled_cu=60)
@@ -30,12 +30,14 @@ class Cell:
     :ivar hosts: of each host that answers: True, or an error
     :ivar hangs: whether its bus does, until :meth:`release`
     :ivar asked: hosts, in order
+    :ivar released: how many questions ended that hung
     """
 
     def __init__(self, hangs=False, **hosts):
         self.hosts = hosts
         self.hangs = hangs
         self.asked = []
+        self.released = 0
         self._released = threading.Event()
 
     def release(self):
@@ -48,7 +50,8 @@ class Cell:
         self.asked.append(host)
         found = self.hosts.get(host, UNDELIVERABLE)
         if self.hangs or found == 'hangs':
-            self._released.wait(LIMIT_S)
+            self._released.wait(waits.LIMIT_S)
+            self.released += 1
         if isinstance(found, Exception):
             raise found
         return SERVER
@@ -82,11 +85,11 @@ class TestCells:
         assert (len(first.asked), len(second.asked)) == (1, 2)
 
     def test_a_bus_that_hangs_holds_up_no_other(self, make):
-        asked = make(first=Cell(hangs=True), second=Cell(one=True))
-        begun_s = time.monotonic()
+        first = Cell(hangs=True)
+        asked = make(first=first, second=Cell(one=True))
         for _ in range(20):
             assert ask(asked).server == SERVER
-        assert time.monotonic() - begun_s < TIMEOUT_S
+        assert first.released == 0
 
     def test_nor_is_it_asked_for_ever(self, make, clock):
         first = Cell(hangs=True)
@@ -99,10 +102,9 @@ class TestCells:
         asked._timeout_s = TIMEOUT_S
         assert len(first.asked) == 4
         assert threading.active_count() - threads <= 4
-        # That it does is known, and costs no time.
-        begun_s = time.monotonic()
+        # That it does is known.
         assert ask(asked, cell='first').problem == 'host_silent'
-        assert time.monotonic() - begun_s < TIMEOUT_S
+        assert len(first.asked) == 4
 
     def test_errors_of_one_cell_are_none_of_another(self, make):
         asked = make(first=Cell(one=OSError()), second=Cell(one=True))
@@ -141,7 +143,7 @@ class TestSilentHosts:
         assert ask(asked, 'two').server == SERVER
         cell.release()
         for thread in threads:
-            thread.join(LIMIT_S)
+            thread.join(waits.LIMIT_S)
         cell.hosts['one'] = True
         assert ask(asked).problem != figures.Problem.BUSY
 

@@ -19,6 +19,7 @@ from nova_vqos.agent.messages import server_report
 from nova_vqos.conf import vendordata
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import vendordata as fixtures
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.vendordata import application
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
@@ -27,7 +28,6 @@ from nova_vqos.vendordata import keystone as keystones
 DEADLINE_S = 10.0
 # For what hangs.
 SHORT_DEADLINE_S = 0.2
-LIMIT_S = 60
 NOVA, TENANT, STRANGER = 'of-nova', 'of-a-tenant', 'unknown'
 FOUND = figures.of(server_report.ServerDetail(server_uuid=fakes.UUID,
                                               entitled_cu=60))
@@ -223,7 +223,7 @@ class Failing:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        self.released.wait(LIMIT_S)
+        self.released.wait(waits.LIMIT_S)
         raise exceptions.ConnectTimeout('released')
 
 

@@ -12,12 +12,11 @@ import requests
 
 from nova_vqos.agent.messages import server_report
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.vendordata import agents
 from nova_vqos.vendordata import failures
 from nova_vqos.vendordata import figures
 from nova_vqos.vendordata import lookup
-
-LIMIT_S = 60
 
 
 class Agents:
@@ -86,7 +85,7 @@ class TestLookup:
         def place(server_uuid):
             if server_uuid == fakes.UUID:
                 return lookup.Place('p', 'one')
-            assert hangs.wait(LIMIT_S)
+            assert hangs.wait(waits.LIMIT_S)
             return None
 
         look_up = lookup.Lookup(
@@ -98,7 +97,7 @@ class TestLookup:
                            for uuid in ('a', 'b', 'c')]
                 # One of three, whichever came last.
                 done, _ = futures.wait(
-                    waiting, LIMIT_S, futures.FIRST_COMPLETED)
+                    waiting, waits.LIMIT_S, futures.FIRST_COMPLETED)
                 assert [problem(one.result()) for one in done] == [
                     figures.Problem.BUSY]
                 assert look_up(fakes.UUID).figures.available

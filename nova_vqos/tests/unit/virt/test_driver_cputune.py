@@ -13,6 +13,7 @@ from nova import objects
 from nova_vqos import domain_xml
 from nova_vqos import policy
 from nova_vqos.tests.fixtures import driver
+from nova_vqos.tests.fixtures import fake_host
 
 UUID = driver.UUID
 
@@ -32,7 +33,7 @@ class CpuTuneTestCase(driver.DriverTestCase):
                          self.cputune({policy.UNITS_KEY: '60'}))
 
     def test_shares_in_the_terms_of_cgroup_v2(self):
-        self.stub_out('nova_vqos.cputune.host_cgroup_version', lambda: 2)
+        fake_host.FakeHost(self.root, *fake_host.LAYOUTS['v2'])
         self.cgroups.version = 2
         self.assertEqual((20_000, 50_000, 60),
                          self.cputune({policy.UNITS_KEY: '60'}))

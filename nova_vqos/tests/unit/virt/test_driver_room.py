@@ -7,12 +7,14 @@ from nova.compute import provider_tree
 from nova.compute import task_states
 from nova.compute import vm_states
 from nova.virt.libvirt import config as vconfig
+from oslo_concurrency import lockutils
 
 from nova import exception
 from nova import objects
 from nova_vqos import compute_state
 from nova_vqos import policy
 from nova_vqos.tests.fixtures import driver
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.tests.unit.virt import test_driver_core_types
 
 FIRST = '6f70656e-0000-4000-8000-000000000001'
@@ -34,6 +36,13 @@ class RoomTestCase(test_driver_core_types.ClassesTestCase):
         """The guest of a server, by Nova's own way to it."""
         return self.make_guest(self.make_instance(
             {policy.UNITS_KEY: str(units)}, **changes))
+
+    def report(self):
+        """Have Placement know the inventory, as from time to time."""
+        self.stub_driver('update_provider_tree', lambda *args: None)
+        tree = provider_tree.ProviderTree()
+        tree.new_root(driver.NODE, FIRST)
+        self.driver.update_provider_tree(tree, driver.NODE)
 
     def pinned(self):
         guest = vconfig.LibvirtConfigGuest()
@@ -112,41 +121,56 @@ class ArrivingTestCase(RoomTestCase):
         self.has(1580)
         self.assert_refused(21, '1580 of the 1600 CU')
         self.tune(20)
-        tree = provider_tree.ProviderTree()
-        tree.new_root(driver.NODE, FIRST)
-        self.stub_driver('update_provider_tree', lambda *args: None)
-        self.driver.update_provider_tree(tree, driver.NODE)
+        self.report()
         self.flags(allocation_ratio=1.0, group='vqos')
         self.tune(20)
 
     def test_two_at_the_same_time(self):
         """Only one of them gets the room, however slow libvirt is."""
-        together = threading.Barrier(2)
-        refused, met = [], []
+        reached = threading.Event()
+        read, refused = [], []
+
+        def arrive():
+            try:
+                self.tune(60, uuid=SECOND)
+            except exception.ComputeResourcesUnavailable:
+                refused.append(SECOND)
+            finally:
+                reached.set()
+
+        second = threading.Thread(target=arrive)
 
         def list_guests(host, only_running=True):
-            try:
-                together.wait(0.3)
-                met.append(True)
-            except threading.BrokenBarrierError:
-                pass
+            if threading.current_thread() is second:
+                read.append(SECOND)
+                reached.set()
+                return []
+            # Until the other one waits for the lock, or would not.
+            second.start()
+            self.assertTrue(reached.wait(waits.LIMIT_S))
+            read.append(FIRST)
             return []
 
-        def arrive(uuid):
-            try:
-                self.tune(60, uuid=uuid)
-            except exception.ComputeResourcesUnavailable:
-                refused.append(uuid)
+        lock_of = lockutils.internal_lock
 
+        def internal_lock(name, **options):
+            lock = lock_of(name, **options)
+            if threading.current_thread() is second:
+                if lock.acquire(blocking=False):
+                    lock.release()
+                else:
+                    reached.set()
+            return lock
+
+        self.stub_out('oslo_concurrency.lockutils.internal_lock',
+                      internal_lock)
+        # What the host sells is not read again.
+        self.report()
         self.stub_out('nova.virt.libvirt.host.Host.list_guests', list_guests)
-        threads = [threading.Thread(target=arrive, args=(uuid,))
-                   for uuid in (FIRST, SECOND)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual([], met)
-        self.assertEqual(1, len(refused))
+        self.tune(60, uuid=FIRST)
+        second.join()
+        self.assertEqual([FIRST, SECOND], read)
+        self.assertEqual([SECOND], refused)
 
     def test_an_evacuated_server(self):
         self.has(60)
@@ -171,16 +195,10 @@ class ArrivingTestCase(RoomTestCase):
 class ColdMoveTestCase(RoomTestCase):
     """What the agent learns, which answers the sources of cold moves."""
 
-    def setUp(self):
-        super().setUp()
-        self.stub_driver('update_provider_tree', lambda *args: None)
-        self.tree = provider_tree.ProviderTree()
-        self.tree.new_root(driver.NODE, FIRST)
-
     def decide(self, units, **specs):
         """The decision on a server whose move was claimed."""
         self.claim_move({policy.UNITS_KEY: str(units), **specs}, vcpus=1)
-        self.driver.update_provider_tree(self.tree, driver.NODE)
+        self.report()
         found = compute_state.load(self.files.compute_state_path).moves
         self.migrations[-1].status = 'error'
         return found[driver.UUID]
@@ -198,7 +216,7 @@ class ColdMoveTestCase(RoomTestCase):
 
     def test_nothing_is_asked(self):
         self.claim_move({})
-        self.driver.update_provider_tree(self.tree, driver.NODE)
+        self.report()
         found = compute_state.load(self.files.compute_state_path).moves
         self.assertEqual({driver.UUID: ''}, found)
 
@@ -206,7 +224,7 @@ class ColdMoveTestCase(RoomTestCase):
         self.stub_out('nova.virt.libvirt.host.Host.list_guests',
                       lambda *args, **kwargs: 1 / 0)
         self.claim_move({policy.UNITS_KEY: '60'})
-        self.driver.update_provider_tree(self.tree, driver.NODE)
+        self.report()
         found = compute_state.load(self.files.compute_state_path).moves
         self.assertEqual({}, found)
 

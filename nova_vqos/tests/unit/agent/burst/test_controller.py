@@ -269,6 +269,18 @@ class TestAgent:
         rested.loop.run()
         assert rested.cap_cu(A) == 30.0
 
+    def test_nor_does_one_that_ended_and_was_not_written(self, rested):
+        rested.wants_cu[A] = 100
+        rested.run_on()
+        rested.host.refuse[A] = base.DomainBusy('a snapshot')
+        rested.run_on(60)
+        assert rested.cap_cu(A) == 90.0
+        del rested.host.refuse[A]
+        rested.executor.use_threads(1)
+        rested.loop.stop()
+        rested.loop.run()
+        assert rested.cap_cu(A) == 30.0
+
     def test_one_that_was_killed_keeps_the_balance(self, rested, tmp_path):
         before = rested.saved_cu_s()
         again = rested.restarted(tmp_path)

@@ -20,11 +20,10 @@ from nova_vqos.agent.overrides import receiver
 from nova_vqos.agent.overrides import store
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
-from nova_vqos.tests.fixtures import manage
+from nova_vqos.tests.fixtures import waits
 from nova_vqos.tests.unit import test_policy_override
 from nova_vqos.tests.unit import test_push_signature
 
-LIMIT_S = 60
 FLAVORS = {'f1': {**test_policy_override.FIELDS, 'dd_billing': 'account'}}
 
 
@@ -53,13 +52,13 @@ class Agent:
         """Have a server run, and wait until the agent knows it."""
         self.world.host.boot(specs=fakes.make_specs())
         self.world.loop.refresh()
-        manage.wait_until(lambda: api.call(
-            self.host, rpcapi.GET_HOST, timeout=LIMIT_S
+        waits.wait_until(lambda: api.call(
+            self.host, rpcapi.GET_HOST, timeout=waits.LIMIT_S
             ).servers == (fakes.UUID,))
 
     def ask(self, api):
         """Ask another agent: the bus may give a question to this one."""
-        manage.wait_until(lambda: self.gossip.compare(api))
+        waits.wait_until(lambda: self.gossip.compare(api))
 
     @property
     def generation(self):
@@ -77,17 +76,18 @@ def add(agents, tmp_path):
 
 
 def push(api, host, generation, flavors):
-    return api.call(host, rpcapi.PUSH_POLICIES, timeout=LIMIT_S,
+    return api.call(host, rpcapi.PUSH_POLICIES, timeout=waits.LIMIT_S,
                     generation=generation, flavors=flavors)
 
 
 def push_full(api, host, generation, flavors, signature=''):
-    return api.call(host, rpcapi.PUSH_FLAVORS, timeout=LIMIT_S, push=as_push(
-        generation, flavors, full=True, signature=signature))
+    return api.call(host, rpcapi.PUSH_FLAVORS, timeout=waits.LIMIT_S,
+                    push=as_push(generation, flavors, full=True,
+                                 signature=signature))
 
 
 def show(api, host):
-    return api.call(host, rpcapi.GET_SERVER, timeout=LIMIT_S,
+    return api.call(host, rpcapi.GET_SERVER, timeout=waits.LIMIT_S,
                     server_uuid=fakes.UUID)
 
 
@@ -108,7 +108,7 @@ def test_a_push_is_applied_and_answered(add, api):
     server = show(api, 'a')
     assert server.policy.dd_billing == 'account'
     assert server.policy_source['dd_billing'] == 'pushed'
-    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=waits.LIMIT_S)
     assert held.flavors == {'f1': policy_override.Override(
         generation, **FLAVORS['f1'])}
     assert held.generation == generation
@@ -129,7 +129,7 @@ def test_garbage_is_refused_and_changes_nothing(add, agents, arguments):
     client = oslo_messaging.get_rpc_client(
         agents.transport(), oslo_messaging.Target(
             exchange=rpcapi.EXCHANGE, topic=rpcapi.TOPIC, server='a',
-            version=rpcapi.VERSION), timeout=LIMIT_S)
+            version=rpcapi.VERSION), timeout=waits.LIMIT_S)
     with pytest.raises(rpcapi.InvalidArgument):
         client.call({}, 'push_policies', **arguments)
     assert agent.store.overrides == {}
@@ -193,7 +193,7 @@ def test_it_asks_by_itself(add, api):
     late = add('b')
     late.gossip._interval_s = 0.01
     late.gossip.use_bus(api)
-    manage.wait_until(lambda: late.generation)
+    waits.wait_until(lambda: late.generation)
     late.gossip.stop()
     assert not late.gossip._thread.is_alive()
 
@@ -205,7 +205,7 @@ def test_a_full_push_is_a_set(add, api):
     full = now_us()
     assert push_full(api, 'a', full, FLAVORS).state == 'applied'
     assert set(one.store.overrides) == {'f1'}
-    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=waits.LIMIT_S)
     assert (held.generation, held.full_generation) == (full, full)
     # Who was away learns of it, and brings nothing back.
     one.ask(api)
@@ -224,7 +224,7 @@ def test_no_call_pushes_others_out(add, api):
             str(number): FLAVORS['f1'] for number in range(1500)})
     assert set(agent.store.overrides) == {'f1'}
     (alarm,) = [alarm for alarm in api.call(
-        'a', rpcapi.GET_HOST, timeout=LIMIT_S).alarms
+        'a', rpcapi.GET_HOST, timeout=waits.LIMIT_S).alarms
         if alarm == agent.store.refused]
     assert alarm
 
@@ -256,7 +256,8 @@ def test_agents_before_full_pushes(add, agents, api, tmp_path):
     push_full(api, 'a', now_us(), {'f2': FLAVORS['f1']})
     new.ask(api)
     assert set(new.store.overrides) == {'f2'}
-    held = api.call('a', rpcapi.COMPARE_PUSHED, timeout=LIMIT_S, digest='')
+    held = api.call('a', rpcapi.COMPARE_PUSHED, timeout=waits.LIMIT_S,
+                    digest='')
     assert set(held.flavors) == {'f2'}
 
 
@@ -280,18 +281,19 @@ def test_signed_pushes_alone(add, api, tmp_path, caplog):
                     {'flavors': FLAVORS},
                     {'signature': 'A' * 86 + '=='}):
         with pytest.raises(rpcapi.SignatureInvalid):
-            api.call('a', rpcapi.PUSH_FLAVORS, timeout=LIMIT_S,
+            api.call('a', rpcapi.PUSH_FLAVORS, timeout=waits.LIMIT_S,
                      push={**signed.to_dict(), **changed})
-    api.call('a', rpcapi.PUSH_FLAVORS, timeout=LIMIT_S, push=signed.to_dict())
+    api.call('a', rpcapi.PUSH_FLAVORS, timeout=waits.LIMIT_S,
+             push=signed.to_dict())
     assert strict.store.pushes == (signed,)
     # It goes on with its signature, by whomever.
     lax.gossip.compare(Bus(strict.pushing.compare('')))
     other.gossip.compare(Bus(lax.pushing.compare('')))
     assert other.store.pushes == (signed,)
-    held = api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+    held = api.call('a', rpcapi.GET_PUSHED, timeout=waits.LIMIT_S)
     assert held.requires_signature
     assert not api.call('b', rpcapi.GET_PUSHED,
-                        timeout=LIMIT_S).requires_signature
+                        timeout=waits.LIMIT_S).requires_signature
     # And none of agents that keep no signatures.
     bus = Bus(pushes.OverridesDifference('old', {
         'f1': {**FLAVORS['f1'], 'generation': generation}}), old=True)
@@ -305,7 +307,7 @@ def test_a_key_that_cannot_be_used_is_an_alarm(add, api, tmp_path):
     with pytest.raises(rpcapi.SignatureInvalid):
         push(api, 'a', now_us(), FLAVORS)
     assert agent.store.verifier.problem in api.call(
-        'a', rpcapi.GET_HOST, timeout=LIMIT_S).alarms
+        'a', rpcapi.GET_HOST, timeout=waits.LIMIT_S).alarms
 
 
 def test_no_other_agent_is_there(add, api):
@@ -440,4 +442,4 @@ def test_agents_ask_neither_at_once_nor_in_step(host, waited_s):
 def test_an_agent_that_refuses_pushes_reports_it(agents, api):
     agents.add('a')
     with pytest.raises(rpcapi.AgentError, match='takes no pushes'):
-        api.call('a', rpcapi.GET_PUSHED, timeout=LIMIT_S)
+        api.call('a', rpcapi.GET_PUSHED, timeout=waits.LIMIT_S)

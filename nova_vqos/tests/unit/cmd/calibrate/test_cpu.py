@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the command leaves behind."""
 
+import json
 import os
 
 import pytest
@@ -44,10 +45,13 @@ def command(tmp_path, monkeypatch):
     return run
 
 
+STEADY = (99.9, 100.0, 100.1)
+
+
 def test_two_speeds_leave_the_old_profile(command, tmp_path, capsys):
     path, refused = (str(tmp_path / name) for name in (
         'profile.yaml', 'profile.yaml.refused'))
-    assert command(99.9, 100.0, 100.1) == 0
+    assert command(*STEADY) == 0
     before = document.load(path)
     capsys.readouterr()
     assert command(*(100.0, 100.1, 99.9, 70.0, 100.0)) == 1
@@ -59,7 +63,7 @@ def test_two_speeds_leave_the_old_profile(command, tmp_path, capsys):
     assert 70.0 in document.load(refused).cpu_classes[0].busy.scores[0].samples
     # The next one begins anew.
     assert not os.path.exists(f'{path}.partial')
-    assert command(99.9, 100.0, 100.1) == 0
+    assert command(*STEADY) == 0
 
 
 WILD = (80.0, 100.0, 120.0, 90.0)
@@ -68,7 +72,7 @@ WILD = (80.0, 100.0, 120.0, 90.0)
 def test_a_wide_interval_leaves_the_old_profile(command, tmp_path, capsys):
     path, refused = (str(tmp_path / name) for name in (
         'profile.yaml', 'profile.yaml.refused'))
-    assert command(99.9, 100.0, 100.1) == 0
+    assert command(*STEADY) == 0
     before = document.load(path)
     capsys.readouterr()
     assert command(*WILD, options=['--rounds', '12']) == 1
@@ -91,3 +95,46 @@ def test_a_wide_interval_that_is_asked_for(command, tmp_path, capsys):
     assert held.cpu_classes[0].busy.interval_width > 0.05
     assert 'more than 2.0%. Most of it is by integer' in ' '.join(
         capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize('arguments', [
+    [], ['--reference', 'gold', '--against', 'gold.yaml'],
+    ['--reference', 'gold', '--rounds', '3']])
+def test_bad_options(arguments):
+    with pytest.raises(SystemExit) as ended:
+        app.main(['cpu', *arguments])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(('arguments', 'named'), [
+    (['--output', '/dev/null/profile.yaml'], '/dev/null/profile.yaml'),
+    (['--in-guest', '--emulator', '/no/qemu'], '/no/qemu'),
+    (['--against', '/no/profile.yaml'], '/no/profile.yaml')])
+def test_what_is_missing_is_named(tmp_path, capsys, arguments, named):
+    output = tmp_path / 'profile.yaml'
+    if '--against' not in arguments:
+        arguments = ['--reference', 'gold', *arguments]
+    assert app.main(['cpu', '--output', str(output), *arguments]) == 1
+    assert named in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_one_goes_on(command, tmp_path, monkeypatch):
+    """After the first measurement, of one pCPU alone."""
+    class Interrupted(calibration_host.ScriptedRunner):
+        def measure(self, pcpus, enough, progress):
+            if len(pcpus) > 1:
+                raise benchmarks.CalibrationError('interrupted')
+            return super().measure(pcpus, enough, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calibration_host, 'ScriptedRunner', Interrupted)
+        assert command(*STEADY) == 1
+    partial = tmp_path / 'profile.yaml.partial'
+    (before,) = json.loads(partial.read_text())['taken'].values()
+    # Other rounds than those of the first one.
+    assert command(*(2 * score for score in STEADY)) == 0
+    (made,) = document.load(str(tmp_path / 'profile.yaml')).cpu_classes
+    assert list(made.alone.scores[0].samples) == before['samples']['0']
+    assert min(made.busy.scores[0].samples) > 150
+    assert not partial.exists()

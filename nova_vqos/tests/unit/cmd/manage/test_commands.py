@@ -15,6 +15,7 @@ from nova_vqos.profile import document
 from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import manage
 from nova_vqos.tests.fixtures import report_pages
+from nova_vqos.tests.fixtures import waits
 
 ON = ('--host', 'a', '--host', 'b')
 NOWHERE = '00000000-0000-4000-8000-000000000000'
@@ -256,7 +257,7 @@ def test_servers_are_filtered(agents, run):
     host.deaf.add(fakes.OTHER_UUID)
     host.set_vcpus(45_000, uuid=fakes.OTHER_UUID)
     agents.worlds['b'].now_s += 2
-    manage.wait_until(lambda: uuids('--wrong') == [fakes.OTHER_UUID])
+    waits.wait_until(lambda: uuids('--wrong') == [fakes.OTHER_UUID])
 
 
 def test_a_server_is_found_by_its_name(agents, run):
@@ -344,7 +345,7 @@ def store(agents, host, coefficient):
     document.store(fakes.make_profile(coefficient),
                    str(agents.worlds[host].profile_path))
     agents.worlds[host].now_s += 2
-    manage.wait_until(
+    waits.wait_until(
         lambda: agents.worlds[host].loop.profile_in_use()[0].cpu_classes[
             0].busy.coefficient == coefficient)
 

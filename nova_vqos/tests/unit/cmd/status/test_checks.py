@@ -473,7 +473,8 @@ def test_threads_that_receive_are_counted(host):
     assert '1 of 2 interfaces receive in threads' in run('NAPI', host).details
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason='only root gives files away')
+@pytest.mark.requires(
+    'only root gives files away' if os.geteuid() else '')
 @pytest.mark.parametrize(('name', 'code'), [
     (at.LEDGER, at.Code.SUCCESS), (at.STATE, at.Code.SUCCESS),
     (at.PROFILE, at.Code.WARNING)])

@@ -13,8 +13,8 @@ from nova_vqos.hypervisor.libvirt import session as libvirt_session
 from nova_vqos.quantum import recognition
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
-LIMIT_S = 60
 VCPUS = fake_daemon.VCPUS
 GROUPS = (libvirt.VIR_DOMAIN_STATS_INTERFACE | libvirt.VIR_DOMAIN_STATS_BLOCK
           | libvirt.VIR_DOMAIN_STATS_VCPU)
@@ -105,7 +105,7 @@ def test_without_an_answer_it_is_unavailable(reader, daemon, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(reader._qemus, '_bulk', bulk.BulkReader(0.05))
     monkeypatch.setattr(daemon, 'domainListGetStats',
-                        lambda *_arguments: go_on.wait(LIMIT_S) and [])
+                        lambda *_arguments: go_on.wait(waits.LIMIT_S) and [])
     with pytest.raises(base.Unavailable, match='no statistics within'):
         reader.read([fakes.UUID])
     go_on.set()

@@ -10,8 +10,8 @@ from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import bulk
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
-LIMIT_S = 60
 NET, BLOCK = fake_daemon.NET, fake_daemon.BLOCK
 
 
@@ -97,7 +97,7 @@ class TestBulkReader:
         reader = bulk.BulkReader(limit_s=0.05)
         go_on = threading.Event()
         with pytest.raises(base.Unavailable, match='0.05 s'):
-            reader.read(lambda: go_on.wait(LIMIT_S) and [])
+            reader.read(lambda: go_on.wait(waits.LIMIT_S) and [])
         assert reader.read(lambda: [(1, NET)]) == [(1, NET)]
         go_on.set()
 
@@ -107,7 +107,7 @@ class TestBulkReader:
         ended = threading.Semaphore(0)
 
         def hang():
-            go_on.wait(LIMIT_S)
+            go_on.wait(waits.LIMIT_S)
             ended.release()
             return []
         for _ in range(3):
@@ -117,9 +117,9 @@ class TestBulkReader:
             reader.read(list)
         go_on.set()
         for _ in range(3):
-            assert ended.acquire(timeout=LIMIT_S)
+            assert ended.acquire(timeout=waits.LIMIT_S)
         # The last of it happens in threads that end by themselves.
         for thread in threading.enumerate():
             if thread.name == 'libvirt-statistics':
-                thread.join(LIMIT_S)
+                thread.join(waits.LIMIT_S)
         assert reader.read(list) == []

@@ -9,8 +9,7 @@ from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.libvirt import driver
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fakes
-
-LIMIT_S = 60
+from nova_vqos.tests.fixtures import waits
 
 
 class TestLibvirt:
@@ -112,7 +111,7 @@ class TestLibvirt:
         domain.create()
         found = {}
         while base.EventKind.STARTED not in found:
-            event = events.get(timeout=LIMIT_S)
+            event = events.get(timeout=waits.LIMIT_S)
             found[event.kind] = event
         assert found[base.EventKind.RESUMED].uuid == domain.UUIDString()
         assert found[base.EventKind.RESUMED].detail == 'unpaused'
@@ -128,7 +127,7 @@ class TestLibvirt:
         """libvirt's driver for tests has no devices to plug."""
         domain = daemon.lookupByName('test')
         hypervisor._events.callbacks[number](daemon, domain, 'net0', None)
-        event = events.get(timeout=LIMIT_S)
+        event = events.get(timeout=waits.LIMIT_S)
         assert event.kind is base.EventKind.CHANGED
         assert event.uuid == domain.UUIDString()
 

@@ -18,8 +18,8 @@ from nova_vqos.tests.fixtures import counter_file
 from nova_vqos.tests.fixtures import fake_daemon
 from nova_vqos.tests.fixtures import fake_host
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
-LIMIT_S = 20
 ABSENT = '00000000-2222-4333-8444-555555555555'
 BLOCK = libvirt.VIR_DOMAIN_STATS_BLOCK
 INTERFACE = libvirt.VIR_DOMAIN_STATS_INTERFACE
@@ -162,7 +162,7 @@ class TestUsages:
         go_on = threading.Event()
         monkeypatch.setattr(
             statistics, 'domainListGetStats',
-            lambda *_arguments: go_on.wait(LIMIT_S) and [])
+            lambda *_arguments: go_on.wait(waits.LIMIT_S) and [])
         reader._qemus._bulk = bulk.BulkReader(0.05)
         found = reader.usages([fakes.UUID], {})[fakes.UUID]
         assert found.disks is None
@@ -254,7 +254,7 @@ class TestUsages:
             if groups == INTERFACE:
                 return answer(domains, groups, flags)
             asked.append(groups)
-            go_on.wait(LIMIT_S)
+            go_on.wait(waits.LIMIT_S)
             return []
         monkeypatch.setattr(statistics, 'domainListGetStats', hang)
         for _ in range(3):

@@ -12,9 +12,9 @@ from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import inotify
 from nova_vqos.tests.fixtures import fake_host
 from nova_vqos.tests.fixtures import fakes
+from nova_vqos.tests.fixtures import waits
 
 UUID = fakes.UUID
-LIMIT_S = 60
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_each_write_is_reported(host):
     for wanted_us in (20_000, 25_000):
         written.clear()
         host.limit('vcpu0', wanted_us, 50_000)
-        assert written.wait(LIMIT_S)
+        assert written.wait(waits.LIMIT_S)
         assert quota_us(cache) == wanted_us
     assert set(reported) == {UUID}
     assert read(cache) is not before

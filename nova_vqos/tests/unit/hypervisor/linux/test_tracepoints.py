@@ -41,7 +41,7 @@ def test_no_number(tracing, record, tmp_path):
         tracepoints.number(NAME, str(record), str(tmp_path))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason='root reads all')
+@pytest.mark.requires('' if os.geteuid() else 'root reads all')
 def test_what_only_root_may_read(tracing, record):
     os.chmod(tracing / 'events' / NAME / 'id', 0)
     with pytest.raises(tracepoints.Unknown, match='only root'):
