@@ -37,7 +37,7 @@ class ProgramHelp(docutils.SphinxDirective):
                 program=program, module=point.module, function=point.attr),
              '--help'],
             env={**os.environ, 'COLUMNS': '79'}, capture_output=True,
-            text=True, timeout=60)
+            text=True)
         if done.returncode:
             raise self.error(f'{program} has no help: {done.stderr}')
         block = nodes.literal_block(done.stdout, done.stdout)
