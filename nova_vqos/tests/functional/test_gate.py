@@ -130,8 +130,12 @@ import time
 def wait_until():
     time.sleep(0.1)
 
+def _wait_for_it():
+    time.sleep(0.1)
+
 def test_it():
     wait_until()
+    _wait_for_it()
     time.sleep(0.2)
     end = time.thread_time() + 0.2
     while time.thread_time() < end:

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 from keystoneauth1 import session
 from keystoneauth1.identity import v3
@@ -75,11 +74,9 @@ class Keystone:
         self._process = subprocess.Popen(
             [sys.executable, '-W', 'ignore', '-c', _SERVE, str(port)],
             env=self._environ, stderr=subprocess.DEVNULL)
-        end_s = time.monotonic() + LIMIT_S
-        while not ports.listens(port):
-            assert self._process.poll() is None
-            assert time.monotonic() < end_s
-            time.sleep(0.1)
+        waits.wait_until(lambda: self._process.poll() is not None
+                         or ports.listens(port))
+        assert self._process.poll() is None
 
     @property
     def _environ(self):

@@ -10,7 +10,8 @@ It adds to each test case the properties
     machine of the reference's speed
 ``waited_s``
     seconds for which its own thread slept by ``time.sleep``, but for those in
-    functions of the name wait..: how long these take is the machine's affair
+    functions of the name wait.. or _wait..: how long these take is the
+    machine's affair
 ``machine``
     of tests that are marked ``measured``: what the machine did meanwhile, as
     JSON; of others, where it stood still for long: for how long
@@ -49,7 +50,7 @@ class _Costs:
         def counted(seconds):
             global _slept_s
             if (threading.current_thread() is threading.main_thread()
-                    and not _caller().startswith('wait')):
+                    and not _caller().lstrip('_').startswith('wait')):
                 _slept_s += seconds
             sleep(seconds)
 
