@@ -99,6 +99,15 @@ class Speeds:
                 return Speed(one.log_speed, one.variance)
         return None
 
+    def lacks_kinds(self, reference: cpu.Reference) -> bool:
+        """Whether its first host lacks kinds that its own reference has.
+
+        Then it says nothing of any host.
+        """
+        return self.reference == reference_of(reference) and any(
+            weight and kind not in self.first
+            for kind, weight in weights_of(reference).items())
+
     def predict(self, here: Mapping[str, float],
                 weights: Mapping[str, float]) -> Prediction:
         """How fast a host is for the server.
@@ -106,7 +115,8 @@ class Speeds:
         :param here: coefficients of the host, by kind of work
         :param weights: of these kinds in the mean of all
         :raises nova_vqos.learning.HistoryInvalid: when here is out of limits
-        :raises nova_vqos.work.KindMissing: when it lacks a kind of the mean
+        :raises nova_vqos.work.KindMissing: when it lacks a kind of the mean,
+            or the first host does, see :meth:`lacks_kinds`
         """
         found = learning.predict(self.history, here, weights)
         first = learning.predict(self.history, self.first, weights)

@@ -19,6 +19,7 @@ import sqlite3
 import stat
 import threading
 import typing as ty
+import zlib
 
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import meter
@@ -31,11 +32,11 @@ SCHEMA = 1
 _AMOUNTS = tuple(f'{name}_cu_us' for name in meter.COMPONENTS)
 _COLUMNS = ('server_uuid', *_AMOUNTS, 'debt_cu_us', 'written_off_cu_us',
             'sequence', 'handed_to', 'inherited', 'baseline', 'updated_at',
-            'saved_cu_us', 'inherited_saved_cu_us')
+            'saved_cu_us', 'inherited_saved_cu_us', 'checksum')
 # NOTE: these came later. An agent from before them leaves them alone, and
 # writes their default: so all use one schema.
 _LATER = {name: f'{name} INTEGER NOT NULL DEFAULT 0'
-          for name in ('saved_cu_us', 'inherited_saved_cu_us')}
+          for name in ('saved_cu_us', 'inherited_saved_cu_us', 'checksum')}
 _CREATE = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS servers (
@@ -126,21 +127,28 @@ class Ledger:
         if row is None:
             return None
         try:
-            return _account(dict(zip(_COLUMNS, row, strict=True)))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return _account(row)
+        except _NO_ACCOUNT as error:
             self.alarm = (f'the account of server {uuid} was damaged and '
                           f'restarts at zero: {error}')
             LOG.error('%s', self.alarm)
             return None
 
-    def store(self, some: Iterable[accounts.Account]) -> None:
-        """Store accounts, all of them or none.
+    def store(self, some: Iterable[accounts.Account]) -> dict[str, str]:
+        """Store accounts, all of them or none, but for those that are refused.
 
+        :returns: by UUID, why an account is refused, now and ever
         :raises LedgerError: when they cannot be stored now, as where the disk
             is full
         """
         now = datetime.datetime.now(datetime.UTC)
-        rows = [_row(one, now.isoformat(timespec='seconds')) for one in some]
+        rows, refused = [], {}
+        for one in some:
+            try:
+                rows.append(_row(one, now.isoformat(timespec='seconds')))
+            except Exception as error:
+                # Whatever it is: the others are to be stored.
+                refused[one.server_uuid] = str(error)
         with self._working():
             try:
                 self._store(rows, now)
@@ -148,6 +156,7 @@ class Ledger:
                 # Accounts of running servers are in memory: none is lost.
                 self._move_aside(str(error))
                 self._store(rows, now)
+        return refused
 
     def prune(self, running: Set[str]) -> int:
         """Drop accounts that are too old or too many.
@@ -211,6 +220,8 @@ class Ledger:
         connection = sqlite3.connect(
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None,
             check_same_thread=False)
+        # A byte that is no text damages one row, not all that is read.
+        connection.text_factory = _text
         try:
             with _damage_found():
                 self._prepare(connection)
@@ -343,11 +354,25 @@ def _damage_found() -> ty.Iterator[None]:
         raise
 
 
+# What is raised where an account is no account, or a row no row.
+_NO_ACCOUNT = (ValueError, TypeError, KeyError, RecursionError)
+
+
 def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
+    """
+    :raises ValueError: when an amount is out of its limits
+    """
+    for name, amount in (
+            *one.own_cu_us.items(), ('debt_cu_us', one.debt_cu_us),
+            ('written_off_cu_us', one.written_off_cu_us),
+            ('sequence', one.sequence)):
+        accounts.check_amount(amount, name)
+    accounts.check_balance(one.saved_cu_us, 'saved_cu_us')
+    accounts.check_balance(one.inherited.saved_cu_us, 'saved_cu_us')
     # NOTE: not in the document: an agent from before savings would take that,
     # and so the whole account, for damaged.
     stated = dataclasses.replace(one.inherited, saved_cu_us=0)
-    return (
+    row = (
         one.server_uuid,
         *(one.own_cu_us[name] for name in meter.COMPONENTS),
         one.debt_cu_us, one.written_off_cu_us, one.sequence, one.handed_to,
@@ -355,6 +380,15 @@ def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
         None if one.baseline is None
         else json.dumps(_document(one.baseline), default=_document),
         updated_at, one.saved_cu_us, one.inherited.saved_cu_us)
+    return *row, _checksum(row)
+
+
+def _checksum(row: tuple[ty.Any, ...]) -> int:
+    return zlib.crc32(repr(row).encode('utf-8', 'backslashreplace'))
+
+
+def _text(value: bytes) -> str:
+    return value.decode('utf-8', 'backslashreplace')
 
 
 def _document(value: ty.Any) -> dict[str, ty.Any]:
@@ -363,7 +397,7 @@ def _document(value: ty.Any) -> dict[str, ty.Any]:
             for field in dataclasses.fields(value)}
 
 
-def _account(row: dict[str, ty.Any]) -> accounts.Account:
+def _account(columns: tuple[ty.Any, ...]) -> accounts.Account:
     """The inverse of :func:`_row`.
 
     :raises ValueError: when the row is not what _row makes
@@ -371,6 +405,11 @@ def _account(row: dict[str, ty.Any]) -> accounts.Account:
     :raises KeyError: likewise
     :raises RecursionError: likewise
     """
+    *others, checksum = columns
+    # An agent from before checksums writes 0.
+    if checksum not in (0, _checksum(tuple(others))):
+        raise ValueError('its checksum is of something else')
+    row = dict(zip(_COLUMNS, columns, strict=True))
     # The same checks as of a statement from another host.
     own = accounts.Statement.from_dict({
         'server_uuid': row['server_uuid'], 'sequence': row['sequence'],

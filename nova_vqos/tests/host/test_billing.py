@@ -162,8 +162,8 @@ def owe(host, guest, seconds):
     with sqlite3.connect(ledger_path(host)) as connection:
         # Without the use another host would not believe the debt.
         changed = connection.execute(
-            'UPDATE servers SET debt_cu_us = ?, net_rx_cu_us = net_rx_cu_us '
-            '+ ? WHERE server_uuid = ?',
+            'UPDATE servers SET checksum = 0, debt_cu_us = ?, '
+            'net_rx_cu_us = net_rx_cu_us + ? WHERE server_uuid = ?',
             (owed_cu_us, owed_cu_us, guest.uuid)).rowcount
     connection.close()
     assert changed == 1

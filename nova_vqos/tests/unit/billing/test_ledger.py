@@ -86,7 +86,8 @@ class TestAccounts:
         ledger.store([held])
         with sqlite3.connect(path) as connection:
             connection.execute(
-                'UPDATE servers SET baseline = ?', (baseline(wakes=7, disks={
+                'UPDATE servers SET checksum = 0, baseline = ?', (baseline(
+                    wakes=7, disks={
                     'vda': {**dataclasses.asdict(disk), 'trims': 5}}),))
         connection.close()
         assert ledger.get(UUID) == held
@@ -95,14 +96,23 @@ class TestAccounts:
     def test_an_unknown_one_is_none(self, ledger):
         assert ledger.get(UUID) is None
 
-    def test_an_interval_is_stored_as_a_whole_or_not_at_all(self, ledger):
-        ledger.store([accounts.Account(uuid(1), sequence=1)])
-        # More than SQLite has bits for.
-        broken = accounts.Account(uuid(2), sequence=2**70)
-        with pytest.raises((ledgers.LedgerError, OverflowError)):
-            ledger.store([accounts.Account(uuid(1), sequence=2), broken])
-        assert ledger.get(uuid(1)).sequence == 1
-        assert ledger.get(uuid(2)) is None
+    @pytest.mark.parametrize('changes', [
+        # More than SQLite has bits for, or than is read again.
+        {'sequence': 2**70}, {'sequence': accounts.MOST + 1},
+        {'debt_cu_us': -1}, {'written_off_cu_us': 2**63},
+        {'saved_cu_us': -accounts.MOST - 1},
+        {'own_cu_us': test_account.used(net_rx=2**63)}])
+    def test_what_is_no_account_costs_no_other(self, ledger, changes):
+        ledger.store([accounts.Account(uuid(1), sequence=1),
+                      accounts.Account(uuid(2), sequence=1)])
+        refused = ledger.store([
+            accounts.Account(uuid(2), **changes),
+            accounts.Account(uuid(1), sequence=2)])
+        assert refused.keys() == {uuid(2)}
+        assert next(iter(changes)) in refused[uuid(2)] or (
+            'net_rx' in refused[uuid(2)])
+        assert ledger.get(uuid(1)).sequence == 2
+        assert ledger.get(uuid(2)).sequence == 1
 
     @pytest.mark.parametrize('column, value', [
         ('vcpu_cu_us', -1), ('vcpu_cu_us', 'many'), ('baseline', '{'),
@@ -120,12 +130,53 @@ class TestAccounts:
         ledger.store([full_account(), full_account(uuid(2))])
         with sqlite3.connect(path) as connection:
             connection.execute(
-                f'UPDATE servers SET {column} = ? WHERE server_uuid = ?',
-                (value, UUID))
+                f'UPDATE servers SET checksum = 0, {column} = ? '
+                'WHERE server_uuid = ?', (value, UUID))
         connection.close()
         assert ledger.get(UUID) is None
         assert UUID in ledger.alarm
         assert ledger.get(uuid(2)) == full_account(uuid(2))
+
+
+    def test_one_damaged_byte_is_of_one_row(self, ledger, path):
+        """Wherever it is: no other value is read, and no other row."""
+        ledger.store([full_account(), full_account(uuid(2))])
+        with sqlite3.connect(path) as connection:
+            names = [name for _, name, kind, *_ in connection.execute(
+                'PRAGMA table_info(servers)')
+                if kind == 'TEXT' and name != 'server_uuid']
+        connection.close()
+        assert {'handed_to', 'inherited', 'baseline'} <= set(names)
+        for name in names:
+            for byte in (b'\xff', b'0'):
+                ledger.store([full_account()])
+                ledger.alarm = ''
+                with sqlite3.connect(path) as connection:
+                    connection.execute(
+                        f'UPDATE servers SET {name} = CAST(CAST(substr({name},'
+                        f' 1, length({name}) - 3) AS BLOB) || ? AS TEXT) '
+                        'WHERE server_uuid = ?', (byte, UUID))
+                connection.close()
+                assert ledger.get(UUID) is None, name
+                assert UUID in ledger.alarm
+                assert ledger.get(uuid(2)) == full_account(uuid(2))
+                assert ledger.store([full_account(uuid(2))]) == {}
+
+    def test_another_number_is_damage(self, ledger, path):
+        ledger.store([full_account()])
+        with sqlite3.connect(path) as connection:
+            connection.execute('UPDATE servers SET debt_cu_us = 5')
+        connection.close()
+        assert ledger.get(UUID) is None
+        assert UUID in ledger.alarm
+
+    def test_an_agent_from_before_checksums(self, ledger, path):
+        ledger.store([full_account()])
+        with sqlite3.connect(path) as connection:
+            connection.execute('UPDATE servers SET debt_cu_us = 5, '
+                               'checksum = 0')
+        connection.close()
+        assert ledger.get(UUID).debt_cu_us == 5
 
 
 class TestFile:
@@ -187,7 +238,8 @@ class TestFile:
         ledger.store([full_account()])
         ledger.close()
         with sqlite3.connect(path) as connection:
-            for column in 'saved_cu_us', 'inherited_saved_cu_us':
+            for column in ('saved_cu_us', 'inherited_saved_cu_us',
+                           'checksum'):
                 connection.execute(f'ALTER TABLE servers DROP COLUMN {column}')
         again = ledgers.Ledger(str(path))
         assert again.get(UUID) == without_savings(full_account())
@@ -221,7 +273,8 @@ class TestFile:
         ledger.store([full_account()])
         with sqlite3.connect(path) as connection:
             connection.execute(
-                'UPDATE servers SET inherited = ?, inherited_saved_cu_us = 0',
+                'UPDATE servers SET checksum = 0, inherited = ?, '
+                'inherited_saved_cu_us = 0',
                 (json.dumps(full_account().inherited.to_dict()),))
         connection.close()
         assert ledger.get(UUID) == full_account()
