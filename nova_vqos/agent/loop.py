@@ -137,7 +137,7 @@ class Loop:
         self._ticks = self._errors = 0
         self._last_tick_ms = 0.0
         self._started_at = utc.text()
-        self._servers = known = servers.Servers()
+        self._servers = known = servers.Servers(clock)
         self._failed_fields: servers.ServerStates[set[str]] = known.states(
             lambda _server: set())
         self._mailbox = worker.Mailbox()
@@ -318,10 +318,12 @@ class Loop:
         :param memory: whether to read the memory of the emulators
         :raises TimeoutError: when the loop is held up
         """
-        found = self._mailbox.ask(
-            lambda: [(replies.of_server(self._view(server)), server.domain)
-                     for server in self._known(sorted(self._servers))],
-            timeout_s)
+        found = list(self._mailbox.ask(
+            lambda: self._servers.isolation.each(
+                'reporting on server', self._known(sorted(self._servers)),
+                lambda server: (replies.of_server(self._view(server)),
+                                server.domain)),
+            timeout_s).values())
         return (self._with_memory(found) if memory
                 else [report for report, _domain in found])
 
@@ -362,7 +364,7 @@ class Loop:
 
     def step(self) -> None:
         """Handle all messages; look at all servers if it is time to."""
-        self._mailbox.handle()
+        self._errors += self._mailbox.handle()
         now_s = self._clock()
         if now_s >= self._tick_at_s:
             # Ticks that were missed are not made up for.
@@ -371,9 +373,7 @@ class Loop:
             self._tick(now_s)
             self._last_tick_ms = (self._clock() - now_s) * 1000
         elif self._connection.up:
-            terms = self._terms()
-            for server in self._servers.marked():
-                self._look(server, now_s, terms)
+            self._look_at(self._servers.marked(), now_s, self._terms())
         self._beat(now_s)
         if now_s >= self._manager.alive_due_at_s:
             self._manager.alive(now_s)
@@ -403,16 +403,26 @@ class Loop:
         # What is reserved for a server is not among what is in force.
         due = self._servers.due() | {
             server for server in turn if server.is_guaranteed}
-        for server in due | self._caps.changed(turn - due, now_s):
-            self._look(server, now_s, terms)
+        self._look_at(due | self._caps.changed(turn - due, now_s), now_s,
+                      terms)
         self._tick_controllers(self._after, now_s, terms)
 
-    @staticmethod
-    def _tick_controllers(controllers: Iterable[controller.Controller],
+    def _tick_controllers(self, controllers: Iterable[controller.Controller],
                           now_s: float, terms: controller.HostTerms) -> None:
         for each in controllers:
             if now_s >= each.due_at_s:
-                each.tick(now_s, terms)
+                try:
+                    each.tick(now_s, terms)
+                except Exception:
+                    # The others have their own work.
+                    self._errors += 1
+                    LOG.exception('A tick of %s failed', type(each).__name__)
+
+    def _look_at(self, some: Iterable[servers.Server], now_s: float,
+                 terms: controller.HostTerms) -> None:
+        self._servers.isolation.each(
+            'looking at server', some,
+            lambda server: self._look(server, now_s, terms))
 
     def _look(self, server: servers.Server, now_s: float,
               terms: controller.HostTerms) -> None:
@@ -438,12 +448,7 @@ class Loop:
         """
         until_s = time.monotonic() + _SETTLE_TIMEOUT_S
         while True:
-            try:
-                self._mailbox.handle()
-            except Exception:
-                # The rest is worth it all the same.
-                LOG.exception('A message was not understood')
-                continue
+            self._errors += self._mailbox.handle()
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not any(
                     each.status().busy for each in self._controllers):
@@ -528,7 +533,7 @@ class Loop:
                              else guaranteed.free_pcpus),
             guarantee_total_pcpus=self._guarantees.total_pcpus,
             keeps_ceilings=True, reserve_cu=self._billing.reserve_cu,
-            alarms=(*self._profiles.alarms, *(
+            alarms=(*self._profiles.alarms, *self._servers.isolation.alarms, *(
                 alarm for status in self._statuses.values()
                 for alarm in status.alarms)))
 
@@ -580,5 +585,6 @@ class Loop:
             keeps_bursts=self._bursts.is_on,
             pushed_generation=policy_override.generation_of(
                 self._overrides.overrides),
-            ticks=self._ticks, errors=self._errors + sum(
+            ticks=self._ticks,
+            errors=self._errors + self._servers.isolation.errors + sum(
                 one.errors for one in self._statuses.values()), **counters)

@@ -4,7 +4,7 @@
 With it comes the clock that they ran at, where the CPU shows it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 import functools
 import logging
 import typing as ty
@@ -150,24 +150,29 @@ class Sampler(controller.Controller):
                 found: _Reading) -> None:
         self._clocks = found.clocks
         self._clocks_until_s = now_s + _STALE_S
-        for server in known:
-            if self._servers.get(server.uuid) is server:
-                self._states[server].record(
-                    server, found.times.get(server.uuid),
-                    found.clocks.counted.get(server.uuid,
-                                             usage.NO_CLOCK_TIME))
-        self._alarm.update(self._capped(profile, now_s))
+        self._servers.isolation.each(
+            'recording the history of server',
+            (server for server in known
+             if self._servers.get(server.uuid) is server),
+            lambda server: self._states[server].record(
+                server, found.times.get(server.uuid),
+                found.clocks.counted.get(server.uuid, usage.NO_CLOCK_TIME)))
+        clocks = self._servers.isolation.each(
+            'reading the clock of server', self._servers.values(),
+            lambda server: self._clock_of(server, profile, now_s))
+        self._alarm.update(filter(None, clocks.values()))
 
-    def _capped(self, profile: model.Profile | None, now_s: float
-                ) -> Iterator[tuple[usage.ClockTime, float]]:
-        """What servers with a cap ran lately, see ClockAlarm.update()."""
-        for server in self._servers.values():
-            if (profile is None or server.policy is None
-                    or server.policy.cap != 'hard'):
-                continue
-            ran = self._states[server].history.clock(now_s, full=True)
-            if ran.ran_ns and (mhz := server.calibrated_mhz(profile)):
-                yield ran, mhz
+    def _clock_of(self, server: servers.Server,
+                  profile: model.Profile | None, now_s: float
+                  ) -> tuple[usage.ClockTime, float] | None:
+        """What a server with a cap ran lately, see ClockAlarm.update()."""
+        if (profile is None or server.policy is None
+                or server.policy.cap != 'hard'):
+            return None
+        ran = self._states[server].history.clock(now_s, full=True)
+        if not ran.ran_ns or not (mhz := server.calibrated_mhz(profile)):
+            return None
+        return ran, mhz
 
 
 def _read(hypervisor: base.UsageDriver,

@@ -8,6 +8,7 @@ server, see :class:`ServerStates`.
 from collections.abc import Callable, Mapping, Set
 import logging
 import statistics
+import time
 import typing as ty
 
 from nova_vqos import files
@@ -15,6 +16,7 @@ from nova_vqos import policy as policies
 from nova_vqos import policy_override
 from nova_vqos import work
 from nova_vqos.agent import controller
+from nova_vqos.agent import isolation
 from nova_vqos.hypervisor import base
 from nova_vqos.profile import model
 
@@ -434,10 +436,16 @@ class Servers(dict[str, Server]):
     on: the loop looks at those between two ticks. One that is not settled has
     something left to be done, perhaps later: the loop looks at those in each
     tick. All others take turns: in each tick the caps of some are read.
+
+    :ivar isolation: through which all that is done for several of them goes
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        :param clock: monotonic, in seconds
+        """
         super().__init__()
+        self.isolation = isolation.Isolation(clock)
         self._marked: set[Server] = set()
         self._unsettled: set[Server] = set()
         self._turns: tuple[set[Server], ...] = tuple(
@@ -469,6 +477,7 @@ class Servers(dict[str, Server]):
             self._unsettled.discard(server)
             for turn in self._turns:
                 turn.discard(server)
+            self.isolation.forget(uuid)
             for states in self._states:
                 states.drop(server)
 

@@ -71,19 +71,24 @@ class Mailbox:
 
     # What the owner calls.
 
-    def handle(self) -> None:
-        """Call all messages, the oldest first.
+    def handle(self) -> int:
+        """Call all messages, the oldest first; what one raises is logged.
 
-        What a message raises ends it: the rest is left for the next time.
+        :returns: how many raised
         """
+        errors = 0
         # Cleared first: what arrives from now on is not lost.
         self._wake.clear()
         while True:
             try:
                 message = self._messages.get_nowait()
             except queue.Empty:
-                return
-            message()
+                return errors
+            try:
+                message()
+            except Exception:
+                errors += 1
+                LOG.exception('A message was not understood')
 
     def wait(self, timeout_s: float) -> None:
         """Wait for a message that came after the last were taken."""

@@ -7,6 +7,7 @@ input is one Billable for each server, its result one Billed.
 
 from collections.abc import Callable, Collection, Mapping
 import dataclasses
+import functools
 import logging
 import time
 import types
@@ -15,6 +16,7 @@ import zlib
 
 from nova_vqos import units
 from nova_vqos.agent import charging
+from nova_vqos.agent import isolation
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books
 from nova_vqos.agent.billing import notifications
@@ -26,6 +28,7 @@ from nova_vqos.billing import costs as io_costs
 from nova_vqos.billing import host_load
 from nova_vqos.billing import ledger as ledgers
 from nova_vqos.billing import meter
+from nova_vqos.billing import plausible
 from nova_vqos.billing import rolling
 from nova_vqos.billing import savings
 from nova_vqos.billing import throttle
@@ -126,10 +129,12 @@ class _Round:
     :ivar charged_s: of a longer interval no more than so long a part is
         charged
     :ivar bridges: what the bridges of interfaces have passed, by interface
+    :ivar pcpus: of the host; None: unknown
     """
 
     costs: io_costs.IoCosts | None
     charged_s: float
+    pcpus: int | None
     bridges: Mapping[str, usage.BridgeTraffic]
 
 
@@ -138,7 +143,6 @@ class Biller:
 
     :ivar next_at_s: when the next bills are due at the earliest, on the
         monotonic clock
-    :ivar errors: how often a server could not be billed, unexpectedly
     :ivar transfer: receives the messages of other hosts
     """
 
@@ -155,12 +159,12 @@ class Biller:
         :param utc: in seconds since 1970
         """
         self.options = options
-        self.errors = 0
         self.next_at_s = float('-inf')
         self._hypervisor = hypervisor
         self._outbox = sender
         self._clock = clock
-        self._books = books.Books(ledger)
+        self._isolation = isolation.Isolation(clock)
+        self._books = books.Books(ledger, self._isolation)
         # Servers with an account by default that are billed.
         self._accounted: frozenset[str] = frozenset()
         self.transfer = transfer.AccountTransfer(
@@ -171,14 +175,23 @@ class Biller:
             host, options.usage_interval_s, clock=clock, utc=utc)
         self._began = False
         self._last_round_s = float('-inf')
-        self._failing: set[str] = set()
+        # By server, what its counters said that no server can use.
+        self._implausible: dict[str, str] = {}
         self._host_problem = ''
+
+    @property
+    def errors(self) -> int:
+        """How often something failed for a server, unexpectedly."""
+        return self._isolation.errors
 
     @property
     def alarms(self) -> tuple[str, ...]:
         """Problems that an operator has to look at."""
         return (*self._books.alarms, *self.transfer.alarms,
-                *self._capacity.alarms)
+                *self._capacity.alarms, *(
+                    f'server {uuid} was not billed for what its counters '
+                    f'said: {objection}'
+                    for uuid, objection in list(self._implausible.items())))
 
     @property
     def offers(self) -> tuple[str, ...]:
@@ -232,7 +245,7 @@ class Biller:
     def bill_all(self, to_bill: Collection[Billable],
                  costs: io_costs.IoCosts | None,
                  running: Collection[str],
-                 pcpu_cu: float = 0.0,
+                 pcpu_cu: float = 0.0, pcpus: int | None = None,
                  off: Collection[str] = (),
                  sources: Mapping[str, str] = types.MappingProxyType({}), *,
                  is_whole: bool = True) -> dict[str, Billed]:
@@ -240,6 +253,7 @@ class Biller:
 
         :param running: UUIDs of all domains of the host
         :param pcpu_cu: mean speed of the host's pCPUs; 0: unknown
+        :param pcpus: how many the host has; None: unknown
         :param off: UUIDs of servers whose flavor ended billing
         :param sources: by UUID, the hosts that servers came from
         :param is_whole: False: of servers with an account by default to_bill
@@ -256,9 +270,14 @@ class Biller:
         self._accounted = (by_default if is_whole else by_default.union(
             self._accounted.intersection(running).difference(off)))
         kept = wanted.keys() | self._accounted
-        for uuid in self._books.running.keys() - kept:
-            self._send_last(uuid, self._books.end(uuid, off=uuid in off))
-        self._failing &= kept
+        self._isolation.each(
+            'ending the bills of server',
+            map(isolation.Named, self._books.running.keys() - kept),
+            lambda one: self._send_last(one.uuid, self._books.end(
+                one.uuid, off=one.uuid in off)))
+        self._implausible = {
+            uuid: objection for uuid, objection in self._implausible.items()
+            if uuid in kept}
         now_s = self._clock()
         longest_s = _CHARGED_INTERVALS * self.options.interval_s
         charged_s = (longest_s if now_s - self._last_round_s > longest_s
@@ -268,12 +287,13 @@ class Biller:
                         if wanted else {})
             self._last_round_s = now_s
             this_round = _Round(
-                costs, charged_s,
+                costs, charged_s, pcpus,
                 self._hypervisor.bridge_traffic() if readings else {})
-            billed = {
-                uuid: bill for uuid, reading in readings.items()
-                if uuid in wanted and (bill := self._try_to_bill(
-                    wanted[uuid], reading, this_round)) is not None}
+            billed = self._isolation.each(
+                'billing server', [wanted[uuid] for uuid in readings
+                             if uuid in wanted],
+                lambda subject: self._bill(subject, readings[subject.uuid],
+                                           this_round))
         finally:
             if self.transfer.has_work:
                 self.transfer.answer_claims(running)
@@ -290,8 +310,11 @@ class Biller:
 
     def close(self) -> None:
         """Send and store what is left, and close the ledger. Never raises."""
-        for uuid, book in self._books.running.items():
-            self._send_last(uuid, book)
+        self._isolation.each(
+            'ending the bills of server',
+            map(isolation.Named, self._books.running),
+            lambda one: self._send_last(one.uuid,
+                                        self._books.running[one.uuid]))
         self._books.close()
 
     def _idle(self, wanted: Mapping[str, Billable]) -> dict[str, base.Idle]:
@@ -300,44 +323,35 @@ class Biller:
         A server that pays for something is always billed: its limit follows
         from the bill.
         """
-        found = {}
-        for uuid, subject in wanted.items():
-            book = self._books.running.get(uuid)
-            if book is None:
-                continue
-            baseline = book.account.baseline
-            if (subject.is_default and subject.burst is None
-                    and baseline is not None):
-                found[uuid] = _IDLE._replace(most_s=_TURN_S - (
-                    baseline.read_at_s + zlib.crc32(uuid.encode())) % _TURN_S)
-            elif subject.limit_share is None:
-                found[uuid] = _IDLE
-            elif (subject.limit_share == 1.0 and not book.account.debt_cu_us
-                    and subject.entitlement_cu):
-                found[uuid] = _IDLE._replace(share=min(
-                    _IDLE.share, _IDLE_CHARGED * subject.entitlement_cu / (
-                        units.CU_PER_REFERENCE_PCPU * subject.coefficient)))
-        return found
+        found = self._isolation.each('judging the idleness of server',
+                                     wanted.values(), self._idle_one)
+        return {uuid: idle for uuid, idle in found.items()
+                if idle is not None}
+
+    def _idle_one(self, subject: Billable) -> base.Idle | None:
+        """:returns: None: it is billed in any case"""
+        book = self._books.running.get(subject.uuid)
+        if book is None:
+            return None
+        baseline = book.account.baseline
+        if (subject.is_default and subject.burst is None
+                and baseline is not None):
+            return _IDLE._replace(most_s=_TURN_S - (
+                baseline.read_at_s + zlib.crc32(subject.uuid.encode()))
+                % _TURN_S)
+        if subject.limit_share is None:
+            return _IDLE
+        if (subject.limit_share == 1.0 and not book.account.debt_cu_us
+                and subject.entitlement_cu):
+            return _IDLE._replace(share=min(
+                _IDLE.share, _IDLE_CHARGED * subject.entitlement_cu / (
+                    units.CU_PER_REFERENCE_PCPU * subject.coefficient)))
+        return None
 
     def _send_last(self, uuid: str, book: books.Book) -> None:
         last = self._notifications.end(uuid, book.report)
         if last is not None:
             self._outbox.notify(outbox.USAGE, last)
-
-    def _try_to_bill(self, subject: Billable, reading: usage.Usage,
-                     this_round: _Round) -> Billed | None:
-        try:
-            billed = self._bill(subject, reading, this_round)
-        except Exception:
-            # A fault in one bill must not stop the others.
-            self.errors += 1
-            if subject.uuid not in self._failing:
-                self._failing.add(subject.uuid)
-                LOG.exception('Server %s (%s) cannot be billed', subject.uuid,
-                              subject.name)
-            return None
-        self._failing.discard(subject.uuid)
-        return billed
 
     def _bill(self, subject: Billable, reading: usage.Usage,
               this_round: _Round) -> Billed:
@@ -360,13 +374,7 @@ class Biller:
         book.set_control(subject.limit_share, subject.backend.control,
                          throttles=self.options.throttles,
                          disk_limit=subject.disk_limit)
-        last = _last(book.account.baseline, reading, subject)
-        bill = meter.bill(
-            last, reading, subject.devices, this_round.costs,
-            dropped_packets=self.options.dropped_packets,
-            local_shares=book.local_shares({
-                name: this_round.bridges[name] for name in reading.interfaces
-                if name in this_round.bridges}))
+        last, bill = self._bill_of(book, subject, reading, this_round)
         used_cu_us = {
             name: accounts.to_cu_us(used_ns, subject.coefficient)
             for name, used_ns in bill.used_ns.items()}
@@ -403,6 +411,34 @@ class Biller:
             None if book.control is None else book.control.limit_share,
             book.report,
             None if book.throttle is None else book.throttle.limit)
+
+    def _bill_of(self, book: books.Book, subject: Billable,
+                 reading: usage.Usage, this_round: _Round
+                 ) -> tuple[usage.Usage, meter.Bill]:
+        """What a server used since an earlier reading, and that reading.
+
+        Of what it cannot have used nothing is billed: then its counters are
+        compared with this reading from now on.
+        """
+        make = functools.partial(
+            meter.bill, reading=reading, devices=subject.devices,
+            costs=this_round.costs,
+            dropped_packets=self.options.dropped_packets,
+            local_shares=book.local_shares({
+                name: this_round.bridges[name] for name in reading.interfaces
+                if name in this_round.bridges}))
+        last = _last(book.account.baseline, reading, subject)
+        bill = make(last)
+        # Of a server that started nobody may know when: since the host did.
+        objection = '' if this_round.pcpus is None else plausible.objection(
+            bill, bill.length_s or reading.read_at_s, this_round.pcpus)
+        if not objection:
+            return last, bill
+        if subject.uuid not in self._implausible:
+            LOG.error('Server %s (%s) is not billed for what its counters '
+                      'say: %s', subject.uuid, subject.name, objection)
+        self._implausible[subject.uuid] = objection
+        return reading, make(reading)
 
     def _memory(self, subject: Billable) -> dict[str, ty.Any]:
         """What a notification says of the memory of a server's emulator."""

@@ -10,6 +10,7 @@ import dataclasses
 from fractions import Fraction
 import logging
 
+from nova_vqos.agent import isolation
 from nova_vqos.agent.messages import server_report
 from nova_vqos.billing import account as accounts
 from nova_vqos.billing import charge
@@ -171,10 +172,13 @@ class Books:
     :ivar running: books of the servers that are billed here, by UUID
     :ivar problem: why the ledger is not writable; '': it is; None: nothing
         was written yet
+    :ivar isolation: through which all that is done for several servers goes
     """
 
-    def __init__(self, ledger: ledgers.Ledger) -> None:
+    def __init__(self, ledger: ledgers.Ledger,
+                 isolated: isolation.Isolation) -> None:
         """Prepare; nothing is opened yet."""
+        self.isolation = isolated
         self.running: dict[str, Book] = {}
         self.problem: str | None = None
         self._ledger = ledger
@@ -182,12 +186,19 @@ class Books:
         # Servers whose account in memory lacks what the ledger has, since
         # that could not be read.
         self._unread: set[str] = set()
+        # By server, why its account cannot be stored.
+        self._refused: dict[str, str] = {}
         self._prune_at_s = float('-inf')
 
     @property
     def alarms(self) -> tuple[str, ...]:
         """Problems that an operator has to look at."""
-        return tuple(filter(None, (self.problem, self._ledger.alarm)))
+        refused = [
+            f'the accounts of {len(self._refused)} servers cannot be stored, '
+            f'as that of {uuid}: {reason}'
+            for uuid, reason in list(self._refused.items())[:1]]
+        return (*filter(None, (self.problem, self._ledger.alarm)), *refused,
+                *self.isolation.alarms)
 
     @property
     def has_unstored(self) -> bool:
@@ -253,17 +264,25 @@ class Books:
         """
         ready: list[accounts.Account] = []
         try:
-            for uuid in tuple(self._unread):
-                self._read_late(uuid)
+            self.isolation.each(
+                'reading the account of server',
+                map(isolation.Named, self._unread.copy()),
+                lambda one: self._read_late(one.uuid),
+                passes=(ledgers.LedgerError,))
             ready.extend(self._unstored.values())
-            if ready or self.problem != '':
-                self._ledger.store(ready)
+            refused = (self._ledger.store(ready)
+                       if ready or self.problem != '' else {})
         except ledgers.LedgerError as error:
             self._record_problem(str(error))
             return
         self._record_problem('')
         for account in ready:
             del self._unstored[account.server_uuid]
+        self.isolation.each(
+            'storing the account of server',
+            (isolation.Named(account.server_uuid) for account in ready),
+            lambda one: self._record_refused(one.uuid,
+                                             refused.get(one.uuid)))
 
     def prune(self, here: Collection[str], now_s: float) -> None:
         """Drop accounts that will not be needed again, once an hour.
@@ -311,6 +330,15 @@ class Books:
         if book is not None:
             book.replace(account)
             book.record_stored(stored)
+
+    def _record_refused(self, uuid: str, reason: str | None) -> None:
+        if reason is None:
+            self._refused.pop(uuid, None)
+            return
+        if uuid not in self._refused:
+            LOG.error('The account of server %s cannot be stored: %s', uuid,
+                      reason)
+        self._refused[uuid] = reason
 
     def _record_problem(self, problem: str) -> None:
         if problem and problem != self.problem:

@@ -263,11 +263,13 @@ class BillingController(controller.Controller):
         self._unbilled = self._running(self._unbilled)
         if is_whole:
             self._accounted = self._running(self._accounted)
-        to_bill = {
-            server: usage for server in (
-                *self._billed,
-                *(self._accounted if is_whole else self._unbilled))
-            if (usage := self._billable(server, terms)) is not None}
+        known = self._servers.isolation.each(
+            'preparing the bill of server', (*self._billed, *(
+                self._accounted if is_whole else self._unbilled)),
+            lambda server: self._billable(server, terms))
+        to_bill = {self._servers[uuid]: billable
+                   for uuid, billable in known.items()
+                   if billable is not None}
         if not biller.begin_interval(now_s, to_bill.values(),
                                      is_whole=is_whole):
             return
@@ -275,7 +277,9 @@ class BillingController(controller.Controller):
             functools.partial(
                 biller.bill_all, tuple(to_bill.values()),
                 self._costs(terms.profile), frozenset(self._servers),
-                _mean_cu(terms.profile), frozenset(
+                _mean_cu(terms.profile),
+                None if terms.profile is None else len(terms.profile.pcpus),
+                frozenset(
                     server.uuid for server in self._servers.values()
                     if server.domain is not None
                     and server.dd_billing == servers.NO_BILLING
@@ -369,21 +373,24 @@ class BillingController(controller.Controller):
         # There was no connection, so none could have been read.
         paused = now_s - self._now_s > longest_s / 2
         self._now_s = now_s
-        for server in self._billed:
+
+        def end_unread(server: servers.Server) -> None:
             state = self._states[server]
             if state.billed_at_s is None or paused:
                 state.billed_at_s = now_s
             if now_s - state.billed_at_s < longest_s:
-                continue
+                return
             if self._billable(server, terms) is None:
                 state.billed_at_s = now_s
                 state.record_unread(server, '')
-                continue
+                return
             state.record_unread(
                 server, f'what it uses could not be read for '
                 f'{longest_s:.0f} s: it pays for nothing')
             self._limits.change(server, 1.0)
             self._disks.want(server, None)
+        self._servers.isolation.each('ending the unread limit of server',
+                                     self._billed, end_unread)
 
     def _costs(self, held: model.Profile | None) -> costs.IoCosts | None:
         """What the kernel's part is billed by; None: it is not billed."""
@@ -402,15 +409,18 @@ class BillingController(controller.Controller):
                      bills: dict[str, billers.Billed]) -> None:
         if is_whole:
             self._accounts_at_s = self._now_s + _ACCOUNTS_INTERVAL_S
-        for server in billed:
-            bill = bills.get(server.uuid)
-            if bill is None or self._servers.get(server.uuid) is not server:
-                continue
+
+        def apply(server: servers.Server) -> None:
+            bill = bills[server.uuid]
             self._states[server].record_bill(server, bill.report, self._now_s)
             self._unbilled.discard(server)
             if bill.limit_share is not None:
                 self._limits.change(server, bill.limit_share)
             self._disks.want(server, bill.disk_limit)
+        self._servers.isolation.each(
+            'applying the bill of server',
+            [server for server in billed if server.uuid in bills
+             and self._servers.get(server.uuid) is server], apply)
 
 
 def _mean_cu(profile: model.Profile | None) -> float:

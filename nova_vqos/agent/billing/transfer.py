@@ -14,11 +14,14 @@ of that claim, and is within bounds.
 """
 
 from collections.abc import Callable, Collection, Mapping
+import contextlib
 import dataclasses
+import functools
 import logging
 import queue
 import secrets
 
+from nova_vqos.agent import isolation
 from nova_vqos.agent import outbox
 from nova_vqos.agent.billing import books as bookkeeping
 from nova_vqos.billing import account as accounts
@@ -40,6 +43,8 @@ _CLAIM_WAITS_S = 300.0
 # How long after the last claim statements are accepted: it may have waited.
 _ANSWERS_S = _CLAIM_WAITS_S + 60.0
 _MAX_MESSAGES = 10_000
+# A claim that could not be sent is tried again so much later.
+_RETRY_S = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,6 +83,16 @@ class Claim:
     most_debt_cu_us: int = accounts.MOST
     most_saved_cu_us: int = 0
 
+    @property
+    def uuid(self) -> str:
+        """The server's."""
+        return self.server_uuid
+
+    @property
+    def name(self) -> str:
+        """Not known here."""
+        return ''
+
 
 class AccountTransfer:
     """Claims the accounts of servers that came, answers for those that left.
@@ -109,8 +124,8 @@ class AccountTransfer:
         self._clock = clock
         self._utc = utc
         self._began_s = clock()
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = (
-            queue.SimpleQueue())
+        self._inbox: queue.SimpleQueue[
+            tuple[str, Callable[[], None]]] = queue.SimpleQueue()
         # By server and host, oldest first: until when the claim waits.
         self._claims: dict[tuple[str, str], tuple[Claim, float]] = {}
         # Those whose answer waits for the ledger.
@@ -132,7 +147,7 @@ class AccountTransfer:
         if claim.host == self._host or abs(
                 self._utc() - claimed_at) > _CLAIM_MAX_AGE_S:
             return
-        self._post(lambda: self._add_claim(claim))
+        self._post(claim.uuid, lambda: self._add_claim(claim))
 
     def receive_statement(self, statement: accounts.Statement, nonce: str, *,
                           is_copy: bool) -> None:
@@ -141,12 +156,12 @@ class AccountTransfer:
         :param nonce: of this host's claim
         :param is_copy: whether that host had handed the account over before
         """
-        self._post(lambda: self._add_statement(statement, nonce,
-                                               is_copy=is_copy))
+        self._post(statement.server_uuid, lambda: self._add_statement(
+            statement, nonce, is_copy=is_copy))
 
-    def _post(self, message: Callable[[], None]) -> None:
+    def _post(self, uuid: str, message: Callable[[], None]) -> None:
         if self._inbox.qsize() < _MAX_MESSAGES:
-            self._inbox.put(message)
+            self._inbox.put((uuid, message))
             self.has_work = True
 
     # Called with the bills, by one thread at a time.
@@ -168,28 +183,35 @@ class AccountTransfer:
     def send_claims(self) -> None:
         """Claim the accounts whose claim is due; forget expired claims."""
         now_s = self._clock()
-        self.next_claim_at_s = float('inf')
-        for uuid, claim in list(self._open.items()):
-            book = self._books.running.get(uuid)
-            if claim.at_s is None and book is not None and book.is_read:
-                self._schedule(claim, book, now_s)
-            if book is None:
-                if claim.at_s is None:
-                    # It was never sent.
-                    claim.until_s = now_s
-                claim.at_s = []
-            if claim.at_s and now_s >= claim.at_s[0]:
-                self._outbox.claim(
-                    uuid, claim.nonce, claim.most_debt_cu_us,
-                    claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '',
-                    claim.savings_cu_us[1])
-                claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
-            if now_s >= claim.until_s:
-                self._close(uuid)
-                continue
-            next_at_s = now_s if claim.at_s is None else min(
-                (*claim.at_s[:1], claim.until_s))
-            self.next_claim_at_s = min(self.next_claim_at_s, next_at_s)
+        uuids = list(self._open)
+        next_at_s = self._books.isolation.each(
+            'claiming the account of server', map(isolation.Named, uuids),
+            lambda one: self._send_claim(one.uuid, now_s))
+        self.next_claim_at_s = min(
+            *next_at_s.values(), float('inf'),
+            now_s + _RETRY_S if len(next_at_s) < len(uuids) else float('inf'))
+
+    def _send_claim(self, uuid: str, now_s: float) -> float:
+        """:returns: when it is to be called again"""
+        claim, book = self._open[uuid], self._books.running.get(uuid)
+        if claim.at_s is None and book is not None and book.is_read:
+            self._schedule(claim, book, now_s)
+        if book is None:
+            if claim.at_s is None:
+                # It was never sent.
+                claim.until_s = now_s
+            claim.at_s = []
+        if claim.at_s and now_s >= claim.at_s[0]:
+            self._outbox.claim(
+                uuid, claim.nonce, claim.most_debt_cu_us,
+                claim.source if len(claim.at_s) > _CLAIMS_TO_ALL else '',
+                claim.savings_cu_us[1])
+            claim.at_s = [at_s for at_s in claim.at_s if at_s > now_s]
+        if now_s >= claim.until_s:
+            self._close(uuid)
+            return float('inf')
+        return now_s if claim.at_s is None else min(
+            (*claim.at_s[:1], claim.until_s))
 
     def answer_claims(self, here: Collection[str]) -> None:
         """Read the messages of other hosts, and answer what is possible now.
@@ -201,24 +223,26 @@ class AccountTransfer:
         self._read_messages()
         self._answers.clear()
         now_s = self._clock()
-        readable = True
-        for key, (claim, until_s) in list(self._claims.items()):
+        waiting = list(self._claims.values())
+        for key, (_claim, until_s) in list(self._claims.items()):
             if now_s >= until_s:
                 del self._claims[key]
-            if claim.server_uuid in here or not readable:
-                continue
-            try:
-                account = self._books.account(claim.server_uuid)
-            except ledger.LedgerError:
-                # Each attempt may block for long: one per interval.
-                readable = False
-                continue
-            if account is None:
-                self._claims.pop(key, None)
-            else:
-                self._answers.append((claim, self._hand_over(account, claim)))
+        # Each attempt to read the ledger may block for long: one per interval.
+        with contextlib.suppress(ledger.LedgerError):
+            self._books.isolation.each(
+                'answering a claim of server', [
+                    claim for claim, _until_s in waiting
+                    if claim.server_uuid not in here],
+                self._answer, passes=(ledger.LedgerError,))
         if self._claims:
             self.has_work = True
+
+    def _answer(self, claim: Claim) -> None:
+        account = self._books.account(claim.server_uuid)
+        if account is None:
+            self._claims.pop((claim.server_uuid, claim.host), None)
+        else:
+            self._answers.append((claim, self._hand_over(account, claim)))
 
     def send_answers(self) -> None:
         """Send the statements of accounts that the ledger has as handed over.
@@ -227,25 +251,35 @@ class AccountTransfer:
         find the account here again, and count it twice.
         """
         for claim, account in self._answers:
-            if not self._books.is_stored(claim.server_uuid):
-                continue
-            self._claims.pop((claim.server_uuid, claim.host), None)
-            is_copy = account.handed_to != claim.host
-            # NOTE: an agent before 1.6 takes a copy for the last word.
-            if claim.nonce or not is_copy:
-                self._outbox.hand_over(
-                    claim.host, account.statement(claim.most_debt_cu_us,
-                                                  claim.most_saved_cu_us),
-                    claim.nonce, is_copy=is_copy)
+            self._books.isolation.each(
+                'handing over the account of server', (claim,),
+                functools.partial(self._send_answer, account))
         self._answers.clear()
+
+    def _send_answer(self, account: accounts.Account, claim: Claim) -> None:
+        if not self._books.is_stored(claim.server_uuid):
+            return
+        self._claims.pop((claim.server_uuid, claim.host), None)
+        is_copy = account.handed_to != claim.host
+        # NOTE: an agent before 1.6 takes a copy for the last word.
+        if claim.nonce or not is_copy:
+            self._outbox.hand_over(
+                claim.host, account.statement(claim.most_debt_cu_us,
+                                              claim.most_saved_cu_us),
+                claim.nonce, is_copy=is_copy)
 
     def _read_messages(self) -> None:
         while True:
             try:
-                message = self._inbox.get_nowait()
+                uuid, message = self._inbox.get_nowait()
             except queue.Empty:
                 return
-            message()
+            self._receive(uuid, message)
+
+    def _receive(self, uuid: str, message: Callable[[], None]) -> None:
+        self._books.isolation.each(
+            'receiving the account of server', (isolation.Named(uuid),),
+            lambda _one: message())
 
     def _schedule(self, claim: _OpenClaim, book: bookkeeping.Book,
                   now_s: float) -> None:

@@ -117,8 +117,10 @@ class BurstController(controller.Controller):
         if is_stale:
             for state in self._states.values():
                 state.reading = state.used_cu = None
-        changed = [self._follow_savings(server) for server in self._members]
-        if is_stale or any(changed):
+        changed = self._servers.isolation.each(
+            'following the savings of server', self._members,
+            self._follow_savings)
+        if is_stale or any(changed.values()):
             self._decide(now_s, terms)
         if now_s >= self._read_at_s and not self._job.busy:
             self._read_at_s = now_s + _INTERVAL_S
@@ -196,22 +198,34 @@ class BurstController(controller.Controller):
         found: dict[servers.Server, division.Member] = {}
         self._room_cu = None
         if profile is not None:
-            uses = {server: self._use(server, profile)
-                    for server in self._servers.values()}
+            known = self._servers.isolation.each(
+                'expecting the use of server', self._servers.values(),
+                lambda server: self._use(server, profile))
+            # Of one that this fails for nothing is known but its units.
+            uses = {server: known.get(server.uuid) or division.Use(float(
+                0 if server.policy is None else server.policy.units or 0))
+                for server in self._servers.values()}
             self._room_cu = division.room_cu(
                 units.capacity_cu(map(profile.coefficient, profile.pcpus))
                 - max(terms.reserved_cu, self._bills.outside_cu or 0.0),
                 uses.values())
-            for server in sorted(self._members, key=lambda one: one.uuid):
+            most_extra_cu = self._servers.isolation.each(
+                'finding the burst of server',
+                sorted(self._members, key=lambda one: one.uuid),
+                lambda server: _most_extra_cu(server, profile))
+            for uuid, extra_cu in most_extra_cu.items():
+                server = self._servers[uuid]
                 state = self._states[server]
-                state.most_extra_cu = _most_extra_cu(server, profile)
-                if state.spends and state.most_extra_cu:
-                    found[server] = division.Member(
-                        state.most_extra_cu, uses[server].wants)
-        for server in self._members - found.keys():
-            self._change(server, 0.0)
-        for server, extra_cu in self._shared(found, now_s).items():
-            self._change(server, extra_cu, uses[server].most_cu)
+                state.most_extra_cu = extra_cu
+                if state.spends and extra_cu:
+                    found[server] = division.Member(extra_cu,
+                                                    uses[server].wants)
+        shared = self._shared(found, now_s)
+        self._servers.isolation.each(
+            'changing the burst of server', self._members,
+            lambda server: self._change(server, shared[server],
+                                        uses[server].most_cu)
+            if server in shared else self._change(server, 0.0))
 
     def _shared(self, members: Mapping[servers.Server, division.Member],
                 now_s: float) -> dict[servers.Server, float]:
@@ -247,10 +261,12 @@ class BurstController(controller.Controller):
     def _record(self, known: Iterable[servers.Server],
                 terms: controller.HostTerms, now_s: float,
                 found: Mapping[str, usage.VcpuTime]) -> None:
-        for server in known:
-            if self._servers.get(server.uuid) is server:
-                self._record_use(server, found.get(server.uuid),
-                                 terms.profile)
+        self._servers.isolation.each(
+            'recording, for bursts, server',
+            (server for server in known
+             if self._servers.get(server.uuid) is server),
+            lambda server: self._record_use(server, found.get(server.uuid),
+                                            terms.profile))
         self._recorded_at_s = now_s
         # One may have started again since the last tick.
         self._drop_gone()

@@ -100,15 +100,17 @@ class CapsController(controller.Controller):
         in_force = self._hypervisor.read_anew([
             server.uuid for server in known
             if self._states[server].in_force is not None])
-        found = set()
-        for server in known:
+
+        def is_changed(server: servers.Server) -> bool:
             state = self._states[server]
             if (in_force.get(server.uuid) is state.in_force
                     and now_s < state.look_at_s):
                 state.confirm_right(now_s)
-            else:
-                found.add(server)
-        return found
+                return False
+            return True
+        changed = self._servers.isolation.each('reading the cap of server',
+                                               known, is_changed)
+        return {server for server in known if changed.get(server.uuid)}
 
     def observe_event(self, server: servers.Server,
                       event: base.Event) -> None:
@@ -422,28 +424,31 @@ class CapsController(controller.Controller):
 
         By what is in force: what is wanted may not have been written.
         """
-        found = {}
-        for server in self._servers.values():
-            wanted = self._states[server].desired
-            if wanted is None or not (
-                    server.policy is None or server.is_charged(terms)
-                    or wanted.inputs.ceiling is not None
-                    or server.policy.project_ceiling_cu is not None
-                    or wanted.inputs.burst is not None
-                    or server.policy.burst_cu is not None):
-                continue
-            try:
-                changes = self._changes_without_limit(
-                    server, wanted, self._hypervisor.read(server.uuid), terms)
-            except base.DomainGone:
-                continue
-            except base.HypervisorError as error:
-                LOG.warning('Server %s (%s) may keep its limit: %s',
-                            server.uuid, server.name, error)
-                continue
-            if changes:
-                found[server] = changes
-        return found
+        found = self._servers.isolation.each(
+            'ending the limits of server', self._servers.values(),
+            lambda server: self._changes_of(server, terms))
+        return {self._servers[uuid]: changes
+                for uuid, changes in found.items() if changes}
+
+    def _changes_of(self, server: servers.Server, terms: controller.HostTerms
+                    ) -> tuple[base.Change, ...]:
+        wanted = self._states[server].desired
+        if wanted is None or not (
+                server.policy is None or server.is_charged(terms)
+                or wanted.inputs.ceiling is not None
+                or server.policy.project_ceiling_cu is not None
+                or wanted.inputs.burst is not None
+                or server.policy.burst_cu is not None):
+            return ()
+        try:
+            return self._changes_without_limit(
+                server, wanted, self._hypervisor.read(server.uuid), terms)
+        except base.DomainGone:
+            return ()
+        except base.HypervisorError as error:
+            LOG.warning('Server %s (%s) may keep its limit: %s',
+                        server.uuid, server.name, error)
+            return ()
 
     @staticmethod
     def _changes_without_limit(

@@ -14,6 +14,7 @@ import typing as ty
 from nova_vqos import units
 from nova_vqos.agent import charging
 from nova_vqos.agent import controller
+from nova_vqos.agent import isolation
 from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
@@ -104,11 +105,11 @@ class CeilingController(controller.Controller):
 
     def tick(self, now_s: float, terms: controller.HostTerms) -> None:
         """Read what servers use, and divide each ceiling."""
-        sharing, unenforced = self._sharing()
-        members = _by_project(sharing)
+        members, unenforced = self._sharing()
         unknown = members.pop('', [])
-        for server in (*unknown, *unenforced):
-            self._shares.change(server, None)
+        self._servers.isolation.each(
+            'ending the ceiling of server', (*unknown, *unenforced),
+            lambda server: self._shares.change(server, None))
         self._projects = {
             project_id: self._projects.get(project_id) or _Project()
             for project_id in members}
@@ -119,14 +120,16 @@ class CeilingController(controller.Controller):
             alarms.append(
                 f'{len(unenforced)} servers have a ceiling that is not kept: '
                 'their caps are left as they are, see their problems')
-        for project_id, group in members.items():
-            project = self._projects[project_id]
-            least_cu = self._divide(project, group, now_s, terms)
-            if least_cu > project.ceiling_cu:
-                alarms.append(
-                    f'the {len(group)} servers of project {project_id} '
-                    f'exceed their ceiling of {project.ceiling_cu} CU: '
-                    f'limits can leave them no less than {least_cu:.1f} CU')
+        least_cu = self._servers.isolation.each(
+            'dividing the ceiling of project',
+            map(isolation.Named, members), lambda one: self._divide(
+                self._projects[one.uuid], members[one.uuid], now_s, terms))
+        alarms += [
+            f'the {len(members[project_id])} servers of project {project_id} '
+            f'exceed their ceiling of {self._projects[project_id].ceiling_cu} '
+            f'CU: limits can leave them no less than {least:.1f} CU'
+            for project_id, least in least_cu.items()
+            if least > self._projects[project_id].ceiling_cu]
         self._alarms = tuple(alarms)
         self.due_at_s = now_s if self._members else float('inf')
         if members and now_s >= self._read_at_s and not self._job.busy:
@@ -177,7 +180,12 @@ class CeilingController(controller.Controller):
         :returns: the least CU that limits can leave them together
         """
         project.ceiling_cu = _ceiling_cu(sharing)
-        members = [self._member(server, now_s, terms) for server in sharing]
+        known = self._servers.isolation.each(
+            'finding the part of server', sharing,
+            lambda server: self._member(server, now_s, terms))
+        # Of one that this fails for nothing is known but its units.
+        members = [known.get(server.uuid) or division.Member(
+            _units(server), float(_units(server))) for server in sharing]
         found = dict(zip(
             sharing, division.divide(project.ceiling_cu, members),
             strict=True))
@@ -245,22 +253,27 @@ class CeilingController(controller.Controller):
     def _record(self, known: Iterable[servers.Server],
                 terms: controller.HostTerms, now_s: float,
                 found: Mapping[str, usage.VcpuTime]) -> None:
-        for server in known:
-            if self._servers.get(server.uuid) is not server:
-                continue
-            state = self._states[server]
-            before, state.reading = state.reading, found.get(server.uuid)
-            if terms.profile is None or (
-                    before is None or state.reading is None
-                    or before.run != state.reading.run
-                    or before.read_at_s >= state.reading.read_at_s):
-                state.used_cu = None
-                continue
-            self._record_use(server, before, state.reading, terms.profile,
-                             counts_all=charging.backend(
-                                 server, terms).limits_threads)
-            if self._was_held(server, before, state.reading):
-                state.wants_until_s = now_s + _HELD_S
+        self._servers.isolation.each(
+            'recording the use of server',
+            (server for server in known
+             if self._servers.get(server.uuid) is server),
+            lambda server: self._record_one(
+                server, found.get(server.uuid), terms, now_s))
+
+    def _record_one(self, server: servers.Server, now: usage.VcpuTime | None,
+                    terms: controller.HostTerms, now_s: float) -> None:
+        state = self._states[server]
+        before, state.reading = state.reading, now
+        if (terms.profile is None or before is None or now is None
+                or before.run != now.run
+                or before.read_at_s >= now.read_at_s):
+            state.used_cu = None
+            return
+        self._record_use(server, before, now, terms.profile,
+                         counts_all=charging.backend(
+                             server, terms).limits_threads)
+        if self._was_held(server, before, now):
+            state.wants_until_s = now_s + _HELD_S
 
     def _record_use(self, server: servers.Server, before: usage.VcpuTime,
                     now: usage.VcpuTime, profile: model.Profile, *,
@@ -301,31 +314,29 @@ class CeilingController(controller.Controller):
         return None if None in used_cu else sum(
             ty.cast('list[float]', used_cu))
 
-    def _sharing(self) -> tuple[list[servers.Server], list[servers.Server]]:
-        """The servers with a ceiling, and those of them that no limit holds.
+    def _sharing(self) -> tuple[dict[str, list[servers.Server]],
+                                list[servers.Server]]:
+        """The servers with a ceiling by project, and those that nothing holds.
 
         NOTE: others would wait for ever for the latter to get less.
         """
         self._members = {server for server in self._members
                          if self._servers.get(server.uuid) is server}
-        sharing, unenforced = [], []
-        for server in sorted(self._members, key=lambda one: one.uuid):
+        sharing: dict[str, list[servers.Server]] = {}
+        unenforced = []
+
+        def sort(server: servers.Server) -> None:
             # One that was described since the last look may share none now.
             if not _shares_ceiling(server):
-                continue
+                return
             if self._caps.can_enforce(server):
-                sharing.append(server)
+                sharing.setdefault(_project_id(server), []).append(server)
             else:
                 unenforced.append(server)
+        self._servers.isolation.each(
+            'finding the ceiling of server',
+            sorted(self._members, key=lambda one: one.uuid), sort)
         return sharing, unenforced
-
-
-def _by_project(sharing: Iterable[servers.Server]
-                ) -> dict[str, list[servers.Server]]:
-    found: dict[str, list[servers.Server]] = {}
-    for server in sharing:
-        found.setdefault(_project_id(server), []).append(server)
-    return found
 
 
 def _has_to_change(project: _Project,

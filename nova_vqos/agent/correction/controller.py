@@ -106,6 +106,7 @@ class CorrectionState:
         self.prediction = (
             None if speeds is None
             or speeds.reference != records.reference_of(reference)
+            or speeds.lacks_kinds(reference)
             else speeds.predict(kinds, records.weights_of(reference)))
 
     def message(self, server: servers.Server,
@@ -180,15 +181,14 @@ class CorrectionController(controller.Controller):
             server for server in self._corrected
             if self._servers.get(server.uuid) is server
             and _is_corrected(server))
-        self._beyond_cu = math.fsum(map(_beyond_cu, self._corrected))
-        corrected = []
-        for server in self._corrected:
-            self._correct(server, now_s, terms)
-            self._ask(server, now_s)
-            if self._states[server].ask_at_s:
-                self.due_at_s = now_s
-            if not server.is_arriving:
-                corrected.append(server)
+        self._beyond_cu = math.fsum(self._servers.isolation.each(
+            'counting the units of server', self._corrected,
+            _beyond_cu).values())
+        self._servers.isolation.each(
+            'correcting server', self._corrected,
+            lambda server: self._follow(server, now_s, terms))
+        corrected = [server for server in self._corrected
+                     if not server.is_arriving]
         if now_s < self._read_at_s or self._job.busy or not (
                 corrected or self._counts or self._store.is_changed):
             return
@@ -200,6 +200,13 @@ class CorrectionController(controller.Controller):
                 self._read, {server.uuid: server.run_id
                              for server in corrected}, self._store.text()),
             functools.partial(self._record, tuple(corrected)))
+
+    def _follow(self, server: servers.Server, now_s: float,
+                terms: controller.HostTerms) -> None:
+        self._correct(server, now_s, terms)
+        self._ask(server, now_s)
+        if self._states[server].ask_at_s:
+            self.due_at_s = now_s
 
     def reconcile(self, server: servers.Server, now_s: float,
                   terms: controller.HostTerms) -> None:
@@ -252,6 +259,11 @@ class CorrectionController(controller.Controller):
             LOG.warning('Speeds of server %s on other hosts were not asked '
                         'for, dropping them', uuid)
             return
+        profile = None if self._terms is None else self._terms.profile
+        if profile is not None and received.lacks_kinds(profile.reference):
+            LOG.warning('Speeds of server %s on other hosts lack kinds of '
+                        'work, dropping them', uuid)
+            return
         state.nonce, state.ask_at_s = '', []
         if self._terms is None:
             return
@@ -295,25 +307,30 @@ class CorrectionController(controller.Controller):
         now_s, terms = self._clock(), self._terms
         if terms is None:
             return
-        for server in corrected:
-            if self._servers.get(server.uuid) is not server:
-                continue
-            state = self._states[server]
-            state.uncounted = read.problems.get(server.uuid, '')
-            if state.settled_at_s is None:
-                state.settled_at_s = now_s + _SETTLE_S
-            if server.uuid not in read.counted:
-                continue
-            reading = read.counted[server.uuid]
-            if reading is None or now_s < state.settled_at_s:
-                state.measured.restart_window()
-                continue
-            if state.measured.add(reading, self._cap_share(server)):
-                LOG.info('Server %s (%s) does other work now: its speed is '
-                         'measured anew', server.uuid, server.name)
-                self._store.put(server.uuid, None)
-            self._observe(server, terms)
-            self._correct(server, now_s, terms)
+        self._servers.isolation.each(
+            'measuring server',
+            (server for server in corrected
+             if self._servers.get(server.uuid) is server),
+            lambda server: self._record_one(server, read, now_s, terms))
+
+    def _record_one(self, server: servers.Server, read: _Read, now_s: float,
+                    terms: controller.HostTerms) -> None:
+        state = self._states[server]
+        state.uncounted = read.problems.get(server.uuid, '')
+        if state.settled_at_s is None:
+            state.settled_at_s = now_s + _SETTLE_S
+        if server.uuid not in read.counted:
+            return
+        reading = read.counted[server.uuid]
+        if reading is None or now_s < state.settled_at_s:
+            state.measured.restart_window()
+            return
+        if state.measured.add(reading, self._cap_share(server)):
+            LOG.info('Server %s (%s) does other work now: its speed is '
+                     'measured anew', server.uuid, server.name)
+            self._store.put(server.uuid, None)
+        self._observe(server, terms)
+        self._correct(server, now_s, terms)
 
     def _cap_share(self, server: servers.Server) -> float | None:
         """What each of its vCPUs may use, in pCPUs; None: it has no cap."""

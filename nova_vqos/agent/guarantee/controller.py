@@ -273,11 +273,17 @@ class GuaranteeController(controller.Controller):
         except base.HypervisorError as error:
             LOG.debug('What threads of I/O use cannot be read: %s', error)
             return
-        for uuid, (one, split) in splits.items():
+
+        def follow(server: servers.Server) -> None:
+            one, split = splits[server.uuid]
             before = one.share
-            one.follow(now_s, split, io.get(uuid, {}), vcpus.get(uuid, {}))
+            one.follow(now_s, split, io.get(server.uuid, {}),
+                       vcpus.get(server.uuid, {}))
             if one.share != before:
-                self._servers.mark(self._servers[uuid])
+                self._servers.mark(server)
+        self._servers.isolation.each(
+            'dividing what is reserved for server',
+            [self._servers[uuid] for uuid in splits], follow)
 
     def _reserve(self, server: servers.Server,
                  wanted: wants.Wanted) -> base.Reserved:

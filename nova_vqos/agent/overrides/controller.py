@@ -45,16 +45,20 @@ class OverridesController(controller.Controller):
         :returns: how many have another policy now, and :meth:`report`
         """
         self.overrides = self._stored()
-        changed = 0
-        for server in self._servers.values():
-            before = server.policy_errors
-            if server.follow(self.overrides):
-                changed += 1
-                self._servers.mark(server)
-                self._jobs.retry_now(server)
-                self._on_change()
-            self._policy_errors += len(server.policy_errors - before)
-        return changed, self.report()
+        changed = self._servers.isolation.each(
+            'pushing to server', self._servers.values(), self._follow)
+        return sum(changed.values()), self.report()
+
+    def _follow(self, server: servers.Server) -> bool:
+        """:returns: whether it has another policy now"""
+        before = server.policy_errors
+        is_changed = server.follow(self.overrides)
+        if is_changed:
+            self._servers.mark(server)
+            self._jobs.retry_now(server)
+            self._on_change()
+        self._policy_errors += len(server.policy_errors - before)
+        return is_changed
 
     def report(self) -> pushes.Following:
         """How servers follow the overrides."""

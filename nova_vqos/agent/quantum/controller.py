@@ -81,11 +81,11 @@ class QuantumController(controller.Controller):
                 for server in self._servers.values()):
             self.due_at_s = self._next_at_s
             return
-        ready = {}
-        for server in self._servers.values():
-            if self._is_ready(server):
-                self._states[server].seen_revision = server.revision
-                ready[server] = self._target(server, terms.profile)
+        targets = self._servers.isolation.each(
+            'choosing the slice of server', self._servers.values(),
+            lambda server: self._ready_target(server, terms.profile))
+        ready = {self._servers[uuid]: target
+                 for uuid, target in targets.items() if target is not None}
         interval_s = enforcer.options.interval_s
         if ready and not any(map(self._has_class, ready)):
             interval_s = max(interval_s, enforcers.IDLE_INTERVAL_S)
@@ -123,6 +123,15 @@ class QuantumController(controller.Controller):
         return server.quantum_class != servers.NO_CLASS or (
             slices is not None and any(
                 vcpu.slice_us is not None for vcpu in slices.vcpus.values()))
+
+    def _ready_target(self, server: servers.Server,
+                      profile: model.Profile | None
+                      ) -> enforced_server.Target | None:
+        """:returns: None: it is not ready"""
+        if not self._is_ready(server):
+            return None
+        self._states[server].seen_revision = server.revision
+        return self._target(server, profile)
 
     def _target(self, server: servers.Server,
                 profile: model.Profile | None) -> enforced_server.Target:

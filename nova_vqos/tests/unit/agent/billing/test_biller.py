@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from nova_vqos.billing import account
 from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import billing_host
@@ -77,10 +78,59 @@ class TestBills:
             host.use(fakes.OTHER_UUID, emulator_ns=10**9)
         assert host.used_cu_s(uuid=fakes.OTHER_UUID) == 300
         assert host.biller.errors == 3
-        assert caplog.text.count('cannot be billed') == 1
+        alarm, = host.biller.alarms
+        assert UUID in alarm
+        assert [record.exc_info is not None for record in caplog.records
+                if UUID in record.getMessage()] == [True]
         host.subjects[UUID] = good
+        # It is left alone for a while.
+        assert host.use(emulator_ns=10**9) is None
         assert host.use(emulator_ns=10**9) is not None
+        assert host.used_cu_s() == 200
+        assert host.biller.alarms == ()
+
+    @pytest.mark.parametrize('counters', [
+        {'vcpu_ns': 2**63}, {'emulator_ns': 2**70}, {'vhost_ns': 10**15},
+        {'disks': {'vda': usage.DiskCounters(2**63 - 1, 0, 0, 0)}},
+        {'interfaces': {'tap0': test_meter.packets(tx=10**15)}}])
+    @pytest.mark.parametrize('origin', ['booted', 'migrated'])
+    def test_what_no_server_can_use_is_not_billed(self, host, counters,
+                                                  origin):
+        """A QEMU that was taken over says any number; once, or each time."""
+        host.begin(fakes.OTHER_UUID)
+        host.begin(origin=origin)
+        for times in 1, 2, 3:
+            host.run(origin=origin, **{
+                name: value if isinstance(value, dict) else times * value
+                for name, value in counters.items()})
+            host.use(fakes.OTHER_UUID, emulator_ns=10**9)
+        assert sum(host.account().total_cu_us.values()) == 0
+        assert host.used_cu_s(uuid=fakes.OTHER_UUID) == 300
+        assert host.biller.errors == 0
+        alarm, = host.biller.alarms
+        assert UUID in alarm
+        # It is billed for what it does from now on.
+        host.use(emulator_ns=10**9)
         assert host.used_cu_s() == 100
+        host.leave()
+        host.use(fakes.OTHER_UUID)
+        assert host.biller.alarms == ()
+
+    def test_an_account_that_cannot_be_stored_costs_no_other(self, host):
+        host.begin(fakes.OTHER_UUID)
+        host.begin()
+        book = host.biller._books.running[UUID]
+        book.account = dataclasses.replace(
+            book.account, own_cu_us=dict.fromkeys(
+                book.account.own_cu_us, account.MOST))
+        host.use(emulator_ns=10**9)
+        host.use(fakes.OTHER_UUID, emulator_ns=10**9)
+        assert host.used_cu_s(uuid=fakes.OTHER_UUID) == 100
+        assert host.used_cu_s() == 0
+        alarm, = host.biller.alarms
+        assert UUID in alarm
+        assert 'charge' in host.biller.offers
+        host.biller.close()
 
     def test_a_hypervisor_that_is_down_costs_nothing(self, host):
         host.begin(emulator_ns=10**9)

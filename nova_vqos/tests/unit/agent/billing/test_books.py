@@ -163,7 +163,8 @@ class TestLedger:
     def test_a_damaged_row_begins_anew(self, host):
         host.begin(emulator_ns=10**9)
         with sqlite3.connect(host.path) as connection:
-            connection.execute("UPDATE servers SET baseline = '{\"run\": 5}'")
+            connection.execute(
+                "UPDATE servers SET checksum = 0, baseline = '{\"run\": 5}'")
         connection.close()
         host.start()
         host.use(emulator_ns=10**9)

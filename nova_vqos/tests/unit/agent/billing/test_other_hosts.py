@@ -391,8 +391,9 @@ class Fuse:
 
         def guarded(*arguments, **options):
             self.burn()
-            done(*arguments, **options)
+            result = done(*arguments, **options)
             self.burn()
+            return result
         setattr(kept, name, guarded)
 
 

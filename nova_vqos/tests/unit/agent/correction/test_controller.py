@@ -300,6 +300,31 @@ def test_answers_that_were_not_asked_for_are_dropped(slow):
     assert slow.share() == ON_SLOW
 
 
+def test_an_answer_without_all_kinds_is_dropped(slow, make, bus):
+    """It would be stored, and raise at each look."""
+    slow.tick(60)
+    fast = make('fast', FAST)
+    fast.start()
+    fast.boot(fakes.OTHER_UUID)
+    bus.cut = True
+    move(slow, fast, speeds=3e9)
+    nonce = next(nonce for host, uuid, nonce in bus.asked
+                 if (host, uuid) == ('fast', fakes.UUID))
+    fast.loop.receive_speeds(fakes.UUID, nonce, records.Speeds(
+        2e9, records.reference_of(make_profiles.make_kinds(SLOW)[1]),
+        {'integer': 1.0}, learning.History((
+            learning.Observation(SLOW, math.log(1e9), 1e-4),))))
+    fast.settle()
+    fast.tick(60)
+    assert fast.correction()['hosts'] == 1
+    assert fast.report(fakes.OTHER_UUID)['correction']['windows'] > 5
+    # The one that is asked for still counts.
+    slow.loop.answer_speeds(fakes.UUID, 'fast', nonce)
+    slow.settle()
+    fast.settle()
+    assert fast.correction()['hosts'] == 2
+
+
 def test_other_work_is_measured_anew_at_the_speed_of_the_mean(slow, make):
     fast = arrive(slow, make)
     fast.tick(60)
