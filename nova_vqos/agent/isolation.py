@@ -22,7 +22,7 @@ _Result = ty.TypeVar('_Result')
 
 
 class Subject(ty.Protocol):
-    """A server, to whoever works for it."""
+    """What names a server in log and alarms."""
 
     @property
     def uuid(self) -> str: ...
@@ -32,7 +32,7 @@ class Subject(ty.Protocol):
 
 
 class Named(ty.NamedTuple):
-    """A server of which no more than this is known."""
+    """A server, by its UUID alone."""
 
     uuid: str
     name: str = ''

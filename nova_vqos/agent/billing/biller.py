@@ -290,8 +290,8 @@ class Biller:
                 costs, charged_s, pcpus,
                 self._hypervisor.bridge_traffic() if readings else {})
             billed = self._isolation.each(
-                'billing server', [wanted[uuid] for uuid in readings
-                             if uuid in wanted],
+                'billing server',
+                [wanted[uuid] for uuid in readings if uuid in wanted],
                 lambda subject: self._bill(subject, readings[subject.uuid],
                                            this_round))
         finally:
@@ -429,7 +429,7 @@ class Biller:
                 if name in this_round.bridges}))
         last = _last(book.account.baseline, reading, subject)
         bill = make(last)
-        # Of a server that started nobody may know when: since the host did.
+        # The start of some servers is not known: it was after the host's.
         objection = '' if this_round.pcpus is None else plausible.objection(
             bill, bill.length_s or reading.read_at_s, this_round.pcpus)
         if not objection:

@@ -48,5 +48,5 @@ def tell(lab):
 
 @pytest.fixture(scope='module')
 def told(tell):
-    """The results of the story's spine, told once for all modules."""
+    """The results of the story's spine, which runs once for all modules."""
     return tell(story.run_spine)
