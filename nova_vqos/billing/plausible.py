@@ -19,9 +19,10 @@ def objection(bill: meter.Bill, longest_s: float, pcpus: int) -> str:
     :param longest_s: in which all of it was used
     :param pcpus: of the host
     """
-    most_ns = _MARGIN * pcpus * (longest_s + _SLACK_S) * 1e9
+    most_ns = int(_MARGIN * pcpus * (longest_s + _SLACK_S) * 1e9)
     for name, used_ns in bill.used_ns.items():
-        if used_ns > most_ns:
+        # NOTE: with each bill, and fractions compare slowly.
+        if used_ns.numerator > most_ns * used_ns.denominator:
             return (f'{name} used {float(used_ns) / 1e9:.0f} s of CPU time in '
                     f'{longest_s:.0f} s on {pcpus} pCPUs')
     return ''

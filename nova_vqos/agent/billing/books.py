@@ -278,11 +278,12 @@ class Books:
         self._record_problem('')
         for account in ready:
             del self._unstored[account.server_uuid]
-        self.isolation.each(
-            'storing the account of server',
-            (isolation.Named(account.server_uuid) for account in ready),
-            lambda one: self._record_refused(one.uuid,
-                                             refused.get(one.uuid)))
+        if refused or self._refused:
+            self.isolation.each(
+                'storing the account of server',
+                (isolation.Named(account.server_uuid) for account in ready),
+                lambda one: self._record_refused(one.uuid,
+                                                 refused.get(one.uuid)))
 
     def prune(self, here: Collection[str], now_s: float) -> None:
         """Drop accounts that will not be needed again, once an hour.
