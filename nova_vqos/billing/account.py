@@ -214,6 +214,9 @@ class Account:
         if cut_cu_us > 0 and self.awaits_statement:
             stated = dataclasses.replace(
                 stated, saved_cu_us=stated.saved_cu_us - cut_cu_us)
+        elif bounded_cu_us == self.saved_cu_us:
+            # NOTE: each bill of a server that saves nothing.
+            return self
         return dataclasses.replace(self, saved_cu_us=bounded_cu_us,
                                    inherited=stated)
 

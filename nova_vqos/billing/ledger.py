@@ -374,7 +374,9 @@ def _row(one: accounts.Account, updated_at: str) -> tuple[ty.Any, ...]:
     accounts.check_balance(one.inherited.saved_cu_us, 'saved_cu_us')
     # NOTE: not in the document: an agent from before savings would take that,
     # and so the whole account, for damaged.
-    stated = dataclasses.replace(one.inherited, saved_cu_us=0)
+    stated = one.inherited
+    if stated.saved_cu_us:
+        stated = dataclasses.replace(stated, saved_cu_us=0)
     row = (
         one.server_uuid,
         *(one.own_cu_us[name] for name in meter.COMPONENTS),
