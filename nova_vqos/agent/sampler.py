@@ -152,8 +152,7 @@ class Sampler(controller.Controller):
         self._clocks_until_s = now_s + _STALE_S
         self._servers.isolation.each(
             'recording the history of server',
-            (server for server in known
-             if self._servers.get(server.uuid) is server),
+            filter(self._servers.runs, known),
             lambda server: self._states[server].record(
                 server, found.times.get(server.uuid),
                 found.clocks.counted.get(server.uuid, usage.NO_CLOCK_TIME)))

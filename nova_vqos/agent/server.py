@@ -481,6 +481,10 @@ class Servers(dict[str, Server]):
             for states in self._states:
                 states.drop(server)
 
+    def runs(self, server: Server) -> bool:
+        """Whether this run of it has not ended."""
+        return self.get(server.uuid) is server
+
     def mark(self, server: Server) -> None:
         """Have a server looked at soon."""
         self._marked.add(server)

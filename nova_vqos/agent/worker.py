@@ -248,7 +248,7 @@ class ServerJobs:
     def _finish(self, server: servers.Server,
                 then: Callable[[ty.Any], None], outcome: ty.Any) -> None:
         self._busy.discard(server)
-        if self._servers.get(server.uuid) is server:
+        if self._servers.runs(server):
             then(outcome)
 
     def fail(self, server: servers.Server, error: Exception, *,

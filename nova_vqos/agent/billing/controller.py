@@ -254,15 +254,15 @@ class BillingController(controller.Controller):
             return
         if now_s < biller.next_at_s:
             return
-        self._billed = self._running(self._billed)
+        self._billed = set(filter(self._servers.runs, self._billed))
         # Also while a reading hangs.
         self._end_unread_limits(biller, now_s, terms)
         if self._job.busy:
             return
         is_whole = now_s >= self._accounts_at_s
-        self._unbilled = self._running(self._unbilled)
+        self._unbilled = set(filter(self._servers.runs, self._unbilled))
         if is_whole:
-            self._accounted = self._running(self._accounted)
+            self._accounted = set(filter(self._servers.runs, self._accounted))
         known = self._servers.isolation.each(
             'preparing the bill of server', (*self._billed, *(
                 self._accounted if is_whole else self._unbilled)),
@@ -307,10 +307,6 @@ class BillingController(controller.Controller):
         """Store what is left."""
         if self._biller is not None and not self._job.busy:
             self._biller.close()
-
-    def _running(self, known: set[servers.Server]) -> set[servers.Server]:
-        return {server for server in known
-                if self._servers.get(server.uuid) is server}
 
     def _billable(self, server: servers.Server, terms: controller.HostTerms
                   ) -> billers.Billable | None:
@@ -419,8 +415,8 @@ class BillingController(controller.Controller):
             self._disks.want(server, bill.disk_limit)
         self._servers.isolation.each(
             'applying the bill of server',
-            [server for server in billed if server.uuid in bills
-             and self._servers.get(server.uuid) is server], apply)
+            [server for server in filter(self._servers.runs, billed)
+             if server.uuid in bills], apply)
 
 
 def _mean_cu(profile: model.Profile | None) -> float:

@@ -168,8 +168,7 @@ class BurstController(controller.Controller):
 
     def _drop_gone(self) -> None:
         """Forget members that do not run here any more."""
-        self._members = {server for server in self._members
-                         if self._servers.get(server.uuid) is server}
+        self._members = set(filter(self._servers.runs, self._members))
 
     # What they may use.
 
@@ -263,8 +262,7 @@ class BurstController(controller.Controller):
                 found: Mapping[str, usage.VcpuTime]) -> None:
         self._servers.isolation.each(
             'recording, for bursts, server',
-            (server for server in known
-             if self._servers.get(server.uuid) is server),
+            filter(self._servers.runs, known),
             lambda server: self._record_use(server, found.get(server.uuid),
                                             terms.profile))
         self._recorded_at_s = now_s

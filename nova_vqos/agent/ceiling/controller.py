@@ -255,8 +255,7 @@ class CeilingController(controller.Controller):
                 found: Mapping[str, usage.VcpuTime]) -> None:
         self._servers.isolation.each(
             'recording the use of server',
-            (server for server in known
-             if self._servers.get(server.uuid) is server),
+            filter(self._servers.runs, known),
             lambda server: self._record_one(
                 server, found.get(server.uuid), terms, now_s))
 
@@ -320,8 +319,7 @@ class CeilingController(controller.Controller):
 
         NOTE: others would wait for ever for the latter to get less.
         """
-        self._members = {server for server in self._members
-                         if self._servers.get(server.uuid) is server}
+        self._members = set(filter(self._servers.runs, self._members))
         sharing: dict[str, list[servers.Server]] = {}
         unenforced = []
 

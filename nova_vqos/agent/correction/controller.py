@@ -177,10 +177,8 @@ class CorrectionController(controller.Controller):
         """Read all servers that are corrected, and ask for those that came."""
         self._terms = terms
         self.due_at_s = now_s + _INTERVAL_S
-        self._corrected = dict.fromkeys(
-            server for server in self._corrected
-            if self._servers.get(server.uuid) is server
-            and _is_corrected(server))
+        self._corrected = dict.fromkeys(filter(
+            _is_corrected, filter(self._servers.runs, self._corrected)))
         self._beyond_cu = math.fsum(self._servers.isolation.each(
             'counting the units of server', self._corrected,
             _beyond_cu).values())
@@ -309,8 +307,7 @@ class CorrectionController(controller.Controller):
             return
         self._servers.isolation.each(
             'measuring server',
-            (server for server in corrected
-             if self._servers.get(server.uuid) is server),
+            filter(self._servers.runs, corrected),
             lambda server: self._record_one(server, read, now_s, terms))
 
     def _record_one(self, server: servers.Server, read: _Read, now_s: float,

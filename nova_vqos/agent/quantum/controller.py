@@ -170,6 +170,5 @@ class QuantumController(controller.Controller):
         self.probe_result = outcome.probe_result
         self.pools = outcome.pools
         self._offers, self._alarms = outcome.classes, outcome.alarms
-        for server in ready:
-            if self._servers.get(server.uuid) is server:
-                self._states[server].slices = outcome.slices.get(server.uuid)
+        for server in filter(self._servers.runs, ready):
+            self._states[server].slices = outcome.slices.get(server.uuid)
