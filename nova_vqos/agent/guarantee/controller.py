@@ -265,14 +265,9 @@ class GuaranteeController(controller.Controller):
                   and (wanted := self._states[server].wanted) is not None}
         if not splits:
             return
-        try:
-            io = self._hypervisor.io_runs(splits)
-            vcpus = self._hypervisor.vcpu_runs(
-                [uuid for uuid, (one, _) in splits.items()
-                 if one.needs_vcpus])
-        except base.HypervisorError as error:
-            LOG.debug('What threads of I/O use cannot be read: %s', error)
-            return
+        io = self._hypervisor.io_runs(splits)
+        vcpus = self._hypervisor.vcpu_runs(
+            [uuid for uuid, (one, _) in splits.items() if one.needs_vcpus])
 
         def follow(server: servers.Server) -> None:
             one, split = splits[server.uuid]

@@ -98,7 +98,9 @@ class QuantumController(controller.Controller):
         """Which classes work on this host now, and what is wrong."""
         return controller.Status(
             offers=self._offers, alarms=self._alarms,
-            errors=self._job.errors, busy=self._job.busy)
+            errors=self._job.errors + (
+                0 if self._enforcer is None else self._enforcer.errors),
+            busy=self._job.busy)
 
     def close(self) -> None:
         """Release what is open; slices and pools stay as they are."""

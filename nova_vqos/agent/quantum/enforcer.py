@@ -6,7 +6,7 @@ Servers come in as :class:`enforced_server.Target`, and an
 :class:`Enforcement` comes back: nothing else is shared with the loop.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 import dataclasses
 from fractions import Fraction
 import functools
@@ -14,6 +14,7 @@ import logging
 import time
 
 from nova_vqos import cpuset
+from nova_vqos.agent import isolation
 from nova_vqos.agent.messages import enforcement
 from nova_vqos.agent.messages import host_report
 from nova_vqos.agent.quantum import awake_times
@@ -83,6 +84,9 @@ class _State:
     """One server, from call to call.
 
     :ivar problem: why its slices are not enforced; '': they are
+    :ivar kinds: of its vCPUs, by their numbers
+    :ivar suited: likewise, for which kinds of slices they are
+    :ivar planned: what the plan knows of it; None: it has no pool
     :ivar placed_at_s: when its affinity was last set or confirmed
     :ivar is_confined: whether its vCPUs are confined to some pCPUs
     :ivar pcpus: that they were last confined to
@@ -97,6 +101,11 @@ class _State:
     """
 
     problem: str = ''
+    kinds: Mapping[int, model.Kind] = dataclasses.field(
+        default_factory=dict)
+    suited: Mapping[int, model.Kind] = dataclasses.field(
+        default_factory=dict)
+    planned: host.Server | None = None
     placed_at_s: float = float('-inf')
     is_confined: bool = False
     pcpus: Mapping[int, frozenset[int]] = dataclasses.field(
@@ -155,6 +164,9 @@ class Enforcer:
         self._hypervisor = hypervisor
         self._watcher = watcher
         self._clock = clock
+        self._isolation = isolation.Isolation(clock)
+        self._each = functools.partial(self._isolation.each,
+                                       passes=(base.Unavailable,))
         self._preempted = preempted
         # A second, by UUID.
         self._preemptions: Mapping[str, float] = {}
@@ -177,8 +189,11 @@ class Enforcer:
         """
         now_s = self._clock()
         self._logged_problems, self._host_problems = self._host_problems, []
-        self._states = {target.uuid: self._states.get(target.uuid) or _State()
-                        for target in targets}
+        states, self._states = self._states, {
+            target.uuid: self._states.get(target.uuid) or _State()
+            for target in targets}
+        for uuid in states.keys() - self._states.keys():
+            self._isolation.forget(uuid)
         result = probe_result.load(self.options.probe_result_path)
         enforced = probe_result.enforced_classes(
             result, self.options.slices_us,
@@ -187,22 +202,29 @@ class Enforcer:
                                                     self.options.slices_us)
         threads = self._find_threads(targets)
         self._trials.retain(targets)
-        targets = [target for target in targets if target.uuid in threads]
+        targets = _among(targets, threads)
         self._recognise(targets, threads, now_s)
-        kinds = {target.uuid: self._kinds(target, threads[target.uuid])
+
+        def judge(target: enforced_server.Target) -> None:
+            kinds = self._kinds(target, threads[target.uuid])
+            state = self._states[target.uuid]
+            state.kinds, state.suited = kinds, self._suited(target, kinds)
+        # Where it fails, they stay as they were: others' pools depend on it.
+        self._each('judging the work of server', targets, judge)
+        kinds = {target.uuid: self._states[target.uuid].kinds
                  for target in targets}
-        if self._preempted is not None:
-            self._preemptions = self._preempted.read({
-                uuid: threads[uuid] for uuid in kinds
-                if model.Kind.SPIN in kinds[uuid].values()})
+        self._count_preemptions([
+            target for target in targets
+            if model.Kind.SPIN in kinds[target.uuid].values()], threads)
         pooled_us = {name: slice_us for name, slice_us in slices_us.items()
                      if name in classes.POOLED}
-        suited = {target.uuid: self._suited(target, kinds[target.uuid])
-                  for target in targets}
-        self._plan = self._make_plan(targets, suited, pooled_us)
-        wanted = {uuid: self._wanted_slices_us(uuid, suited[uuid], slices_us)
-                  for uuid in suited}
-        for target in targets:
+        self._plan = self._make_plan(targets, pooled_us)
+        wanted = self._each(
+            'choosing the slices of server', targets,
+            lambda target: self._wanted_slices_us(target.uuid, slices_us))
+        targets = _among(targets, wanted)
+
+        def apply(target: enforced_server.Target) -> None:
             self._apply(target, wanted[target.uuid], now_s)
             self._trials.place(
                 target, threads[target.uuid].values(),
@@ -210,21 +232,22 @@ class Enforcer:
                 self._states[target.uuid].is_at(
                     self._plan.placements.get(target.uuid),
                     wanted[target.uuid]))
+        self._each('setting the slices of server', targets, apply)
         self._read_runs(now_s)
         self._read_sleeps(kinds if classes.IO in slices_us else {},
                           probe_result.longest_work_us(result), now_s)
-        slices = {target.uuid: self._describe(
-            target, kinds[target.uuid], wanted[target.uuid])
-            for target in targets}
+        slices = self._each(
+            'describing the slices of server', targets,
+            lambda target: self._describe(target, kinds[target.uuid],
+                                          wanted[target.uuid]))
+        counts = self._each('counting server', targets, self._count).values()
         sources = self._watcher.status()
         occupied = occupancy.Occupancy(
             host.pool_sizes(self._plan, pooled_us),
             # Without the source none is recognised, which is not the same as
             # none.
-            None if sources.get(_CACHE_SOURCE, 'absent') else sum(
-                kind is model.Kind.POLLUTER
-                or self._watcher.pollutes(uuid, number)
-                for uuid in kinds for number, kind in kinds[uuid].items()))
+            None if sources.get(_CACHE_SOURCE, 'absent')
+            else sum(polluters for polluters, _out in counts))
         return Enforcement(
             result, (*enforced, classes.AUTO), occupied, slices,
             host_report.Pools(
@@ -232,13 +255,16 @@ class Enforcer:
                        for name, size in occupied.pools.items()},
                 polluters=occupied.polluters,
                 left_alone=len(self._plan.unplanned) + sum(
-                    self._trials.is_out(target.uuid)
-                    and target.uuid in self._plan.placements
-                    for target in targets),
+                    is_out for _polluters, is_out in counts),
                 sources=dict(sources),
                 slices_written=self._slices_written,
                 servers_placed=self._servers_placed,
                 undone=self._trials.undone), self._alarms())
+
+    @property
+    def errors(self) -> int:
+        """How often something failed for a server, unexpectedly."""
+        return self._isolation.errors + self._watcher.errors
 
     def close(self) -> None:
         """Release what is open. Slices and affinity stay as they are."""
@@ -249,18 +275,19 @@ class Enforcer:
     def _find_threads(self, targets: Sequence[enforced_server.Target]
                       ) -> dict[str, Mapping[int, int]]:
         """By UUID, the thread of each vCPU by its number."""
-        found: dict[str, Mapping[int, int]] = {}
-        for target in targets:
+        def find(target: enforced_server.Target) -> Mapping[int, int] | None:
             try:
-                found[target.uuid] = self._hypervisor.vcpu_threads(
-                    target.uuid)
+                return self._hypervisor.vcpu_threads(target.uuid)
             except base.Unavailable:
                 raise
             except base.DomainGone as error:
                 LOG.debug('Server %s is gone: %s', target.uuid, error)
             except base.HypervisorError as error:
                 self._set_problem(target, str(error))
-        return found
+            return None
+        found = self._each('finding the threads of server', targets, find)
+        return {uuid: threads for uuid, threads in found.items()
+                if threads is not None}
 
     def _recognise(self, targets: Sequence[enforced_server.Target],
                    threads: Mapping[str, Mapping[int, int]],
@@ -306,23 +333,26 @@ class Enforcer:
                 and self._watcher.is_sensitive(target.uuid, number) else kind
                 for number, kind in kinds.items()}
 
+    def _count_preemptions(self, spin: Sequence[enforced_server.Target],
+                           threads: Mapping[str, Mapping[int, int]]) -> None:
+        reader = self._preempted
+        if reader is None:
+            return
+        reader.retain({thread for target in spin
+                       for thread in threads[target.uuid].values()})
+        found = self._each('counting the preemptions of server', spin,
+                           lambda target: reader.read(threads[target.uuid]))
+        self._preemptions = {uuid: count for uuid, count in found.items()
+                             if count is not None}
+
     def _make_plan(self, targets: Sequence[enforced_server.Target],
-                   kinds: Mapping[str, Mapping[int, model.Kind]],
                    slices_us: Mapping[str, int]) -> host.HostPlan:
-        servers = [
-            host.Server(
-                target.uuid, kinds[target.uuid],
-                target.share, target.pcpus,
-                frozenset(number for number in kinds[target.uuid]
-                          if self._watcher.pollutes(target.uuid, number)),
-                dict(self._states[target.uuid].demand.tenths),
-                _cap_share(target),
-                floats=self._trials.floats(target.uuid),
-                # What waits for locks is not always seen: on x86 no counter
-                # has the pause loops of spin locks.
-                may_spin=target.quantum_class == classes.AUTO)
-            for target in targets
-            if target.pcpus is not None and not target.is_guaranteed]
+        def prepare(target: enforced_server.Target) -> None:
+            state = self._states[target.uuid]
+            state.planned = self._planned(target, state)
+        self._each('planning the pool of server', targets, prepare)
+        servers = [one for target in targets if (
+            one := self._states[target.uuid].planned) is not None]
         if self.options.pool_interval_s is None or not servers:
             self._planned_from = ()
             return host.NOTHING
@@ -338,16 +368,38 @@ class Enforcer:
         planned_from = servers, sockets, slices_us
         if planned_from == self._planned_from:
             return self._plan
+        try:
+            plan = host.plan_host(servers, sockets, slices_us, self._plan)
+        except Exception as error:
+            # The plan is of all servers. Slices do not depend on it.
+            self._set_host_problem(f'no server has a pool: {error!r}')
+            self._planned_from = ()
+            return host.NOTHING
         self._planned_from = planned_from
-        return host.plan_host(servers, sockets, slices_us, self._plan)
+        return plan
 
-    def _wanted_slices_us(self, uuid: str, kinds: Mapping[int, model.Kind],
-                          slices_us: Mapping[str, int]
+    def _planned(self, target: enforced_server.Target, state: _State
+                 ) -> host.Server | None:
+        """What the plan needs to know of a server; None: it has no pool."""
+        if target.pcpus is None or target.is_guaranteed:
+            return None
+        return host.Server(
+            target.uuid, state.suited, target.share, target.pcpus,
+            frozenset(number for number in state.suited
+                      if self._watcher.pollutes(target.uuid, number)),
+            dict(state.demand.tenths),
+            _cap_share(target), floats=self._trials.floats(target.uuid),
+            # What waits for locks is not always seen: on x86 no counter has
+            # the pause loops of spin locks.
+            may_spin=target.quantum_class == classes.AUTO)
+
+    def _wanted_slices_us(self, uuid: str, slices_us: Mapping[str, int]
                           ) -> Mapping[int, int | None]:
         """By kind, and by the plan where that may put it into a pool.
 
         A slice of io is for vCPUs that do not work for too long at a time.
         """
+        kinds = self._states[uuid].suited
         is_too_long = self._states[uuid].awake.is_too_long
         own_us = {number: None
                   if kind is model.Kind.IO and is_too_long(number)
@@ -392,11 +444,16 @@ class Enforcer:
                if state.checked_at_s == now_s
                or now_s >= state.runs_at_s + IDLE_INTERVAL_S}
         runs = self._hypervisor.vcpu_runs(due)
-        for uuid, state in due.items():
-            state.runs_before, state.runs = state.runs, runs.get(uuid, {})
+
+        def record(server: isolation.Named) -> None:
+            state = due[server.uuid]
+            state.runs_before, state.runs = (
+                state.runs, runs.get(server.uuid, {}))
             state.runs_at_s = now_s
             state.demand.update(state.runs, now_s, max(
                 IDLE_INTERVAL_S, self.options.interval_s))
+        self._each('recording the runs of server',
+                   map(isolation.Named, due), record)
 
     def _read_sleeps(self, kinds: Mapping[str, Mapping[int, model.Kind]],
                      longest_us: float, now_s: float) -> None:
@@ -409,11 +466,15 @@ class Enforcer:
             if numbers and state.runs_at_s == now_s:
                 due[uuid] = numbers
         sleeps = self._hypervisor.vcpu_sleeps(due)
-        for uuid, numbers in due.items():
-            state = self._states[uuid]
-            state.awake.update({number: run for number, run
-                                in state.runs.items() if number in numbers},
-                               sleeps.get(uuid, {}), longest_us)
+
+        def record(server: isolation.Named) -> None:
+            state = self._states[server.uuid]
+            state.awake.update({
+                number: run for number, run in state.runs.items()
+                if number in due[server.uuid]},
+                sleeps.get(server.uuid, {}), longest_us)
+        self._each('recording the sleep of server',
+                   map(isolation.Named, due), record)
 
     def _place(self, target: enforced_server.Target, vcpus: Collection[int],
                now_s: float) -> None:
@@ -476,7 +537,16 @@ class Enforcer:
         failing = sum(bool(state.problem) for state in self._states.values())
         return (*self._host_problems, *(
             [f'slices of {failing} servers cannot be set'] if failing
-            else []))
+            else []), *self._isolation.alarms, *self._watcher.alarms)
+
+    def _count(self, target: enforced_server.Target) -> tuple[int, bool]:
+        """Its polluters, and whether it is out of the pool it could have."""
+        polluters = sum(
+            kind is model.Kind.POLLUTER
+            or self._watcher.pollutes(target.uuid, number)
+            for number, kind in self._states[target.uuid].kinds.items())
+        return polluters, (target.uuid in self._plan.placements
+                           and self._trials.is_out(target.uuid))
 
     def _describe(self, target: enforced_server.Target,
                   kinds: Mapping[int, model.Kind],
@@ -514,6 +584,11 @@ class Enforcer:
             return _PINNED
         return (self._plan.unplanned.get(target.uuid, '')
                 or self._trials.why_out(target.uuid))
+
+
+def _among(targets: Sequence[enforced_server.Target],
+           uuids: Container[str]) -> list[enforced_server.Target]:
+    return [target for target in targets if target.uuid in uuids]
 
 
 def _cap_share(target: enforced_server.Target) -> Fraction | int:

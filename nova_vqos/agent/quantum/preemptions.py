@@ -4,7 +4,7 @@
 Needs CAP_PERFMON; without it nothing is counted. Not thread-safe.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 import contextlib
 import errno
 import logging
@@ -33,37 +33,32 @@ class PreemptionReader:
         self._recorders: dict[int, switches.Recorder] = {}
         self._problem = ''
 
-    def read(self, servers: Mapping[str, Mapping[int, int]]
-             ) -> Mapping[str, float]:
-        """How often vCPUs were preempted while another of their server ran.
-
-        Drops all other servers.
-
-        :param servers: by UUID, the thread id of each vCPU by its number
-        :returns: a second, of all vCPUs together, in some of the time since
-            the last reading; by UUID, where it is known
-        """
-        threads = {thread for vcpus in servers.values()
-                   for thread in vcpus.values()}
+    def retain(self, threads: Set[int]) -> None:
+        """Record no other threads."""
         for thread in self._recorders.keys() - threads:
             self._recorders.pop(thread).close()
-        found = {}
-        for uuid, vcpus in servers.items():
-            if len(vcpus) > 1 and self._recorders.keys() >= set(
-                    vcpus.values()):
-                counted = sibling_preemptions.count(
-                    [self._recorders[thread].read()
-                     for thread in vcpus.values()])
-                if counted is not None and counted.length_ns >= _LEAST_NS:
-                    found[uuid] = (counted.preemptions
-                                   / (counted.length_ns / 1e9))
-            elif len(vcpus) > 1:
-                self._open(vcpus)
-        return found
+
+    def read(self, vcpus: Mapping[int, int]) -> float | None:
+        """How often vCPUs were preempted while another of their server ran.
+
+        :param vcpus: the thread id of each vCPU of a server by its number
+        :returns: a second, of all vCPUs together, in some of the time since
+            the last reading; None: not known
+        """
+        if len(vcpus) < 2:
+            return None
+        if not self._recorders.keys() >= set(vcpus.values()):
+            self._open(vcpus)
+            return None
+        counted = sibling_preemptions.count(
+            [self._recorders[thread].read() for thread in vcpus.values()])
+        if counted is None or counted.length_ns < _LEAST_NS:
+            return None
+        return counted.preemptions / (counted.length_ns / 1e9)
 
     def close(self) -> None:
         """Close all; harmless when repeated."""
-        self.read({})
+        self.retain(frozenset())
 
     def _open(self, vcpus: Mapping[int, int]) -> None:
         """Record all vCPUs of a server, or none."""

@@ -7,8 +7,10 @@ Passes what the sources read to the recognition. Not thread-safe.
 from collections.abc import Callable, Collection, Mapping
 import dataclasses
 import logging
+import time
 import typing as ty
 
+from nova_vqos.agent import isolation
 from nova_vqos.agent.quantum.sources import base as source_base
 from nova_vqos.agent.quantum.sources import loading
 from nova_vqos.hypervisor import base
@@ -45,7 +47,8 @@ class Watcher:
                  read_activities: Callable[
                      [Collection[str]], Mapping[str, recognition.Activity]],
                  *, recorder: recognition_trace.Recorder | None = None,
-                 min_interval_s: float = 0.0) -> None:
+                 min_interval_s: float = 0.0,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         """
         :param sources: by name; closed with this
         :param read_activities:
@@ -54,12 +57,14 @@ class Watcher:
         :param min_interval_s: an observation sooner after the last one is
             skipped: it costs each QEMU and libvirt's daemon a millisecond or
             two, and shows little
+        :param clock: monotonic, in seconds
         """
         self._sources = sources
         self._read_activities = read_activities
         self._recorder = recorder
         self._min_interval_s = min_interval_s
         self._recognizer = recognition.Recognizer(limits)
+        self._isolation = isolation.Isolation(clock)
         # By UUID.
         self._times: dict[str, _Times] = {}
         self._observed_at_s: float | None = None
@@ -94,11 +99,20 @@ class Watcher:
         self._recognizer.retain(threads)
         elapsed_s = 0.0 if last_s is None else (
             source_base.elapsed_s(last_s, now_s) or 0.0)
-        for key, thread in threads.items():
-            self._recognizer.add(key, samples[key], thread, elapsed_s)
+        self._isolation.each(
+            'recognising the work of server', map(isolation.Named, servers),
+            lambda server: self._recognise(server.uuid, servers[server.uuid],
+                                           samples, elapsed_s))
         if self._recorder is not None:
             self._recorder.record(now_s, threads, samples)
         return _progress(servers, samples)
+
+    def _recognise(self, uuid: str, vcpus: Mapping[int, int],
+                   samples: Mapping[model.Key, recognition.Sample],
+                   elapsed_s: float) -> None:
+        for number, thread in vcpus.items():
+            key = uuid, number
+            self._recognizer.add(key, samples[key], thread, elapsed_s)
 
     def kind(self, uuid: str, vcpu: int) -> model.Kind | None:
         """The kind of a vCPU; None: not recognised."""
@@ -117,6 +131,16 @@ class Watcher:
     def is_sensitive(self, uuid: str, vcpu: int) -> bool:
         """Whether long slices of others would hurt a vCPU."""
         return self._recognizer.is_sensitive((uuid, vcpu))
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """For which servers something failed, unexpectedly."""
+        return self._isolation.alarms
+
+    @property
+    def errors(self) -> int:
+        """How often it did."""
+        return self._isolation.errors
 
     def status(self) -> Mapping[str, str]:
         """Why each source is unavailable, by its name; '': it is available."""

@@ -56,20 +56,22 @@ class ActivityReader:
              ) -> Mapping[str, recognition.Activity]:
         """As :meth:`base.UsageDriver.activity`."""
         # A domain that has ended meanwhile has no id.
-        running = {domain.UUIDString(): (domain.ID(), found)
+        running = [(domain, found)
                    for domain, found in self._qemus.read(uuids, _GROUPS)
-                   if domain.ID() >= 0}
-        runs = self._read_runs(running)
-        activities = {}
-        for uuid, (run, found) in running.items():
-            vcpus = runs.get(uuid, {})
-            activities[uuid] = recognition.Activity(
-                run=run, requests=requests(found), waits=waits(found),
+                   if domain.ID() >= 0]
+        runs = self._read_runs([domain.UUIDString()
+                                for domain, _found in running])
+
+        def activity(domain: ty.Any, found: Mapping[str, ty.Any]
+                     ) -> recognition.Activity:
+            vcpus = runs.get(domain.UUIDString(), {})
+            return recognition.Activity(
+                run=domain.ID(), requests=requests(found), waits=waits(found),
                 runs={number: one.runs for number, one in vcpus.items()},
                 ran_ns={number: one.run_ns for number, one in vcpus.items()},
                 ready_ns={number: one.run_ns + one.waited_ns
                           for number, one in vcpus.items()})
-        return activities
+        return bulk.each(running, activity)
 
 
 def requests(found: Mapping[str, ty.Any]) -> Mapping[str, int] | None:

@@ -5,7 +5,7 @@ For interfaces libvirt reads the kernel's counters, at once. For disks it asks
 each QEMU, which costs most of a reading, and may block for ever.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 import logging
 import queue
 import threading
@@ -38,6 +38,7 @@ NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 _MOST_DEVICES = 4096
 
 Record = tuple[ty.Any, Mapping[str, ty.Any]]
+_Parsed = ty.TypeVar('_Parsed')
 
 
 class Schedule:
@@ -185,6 +186,25 @@ class QemuReader:
             connection.domainListGetStats, found, groups,
             NOWAIT) if found else []
         return records
+
+
+def each(records: Iterable[Record],
+         parse: Callable[[ty.Any, Mapping[str, ty.Any]], _Parsed]
+         ) -> dict[str, _Parsed]:
+    """Parse the statistics of several domains.
+
+    :param parse: of libvirt's domain and its statistics
+    :returns: by UUID; without domains whose statistics are not understood
+    """
+    parsed = {}
+    for domain, found in records:
+        try:
+            parsed[domain.UUIDString()] = parse(domain, found)
+        except Exception:
+            # Whatever it is, it is the fault of this domain alone.
+            LOG.exception("libvirt's statistics of domain %s are not "
+                          'understood', domain.UUIDString())
+    return parsed
 
 
 def interfaces(found: Mapping[str, ty.Any]

@@ -152,14 +152,7 @@ class LibvirtHypervisor(base.Hypervisor):
         return self._domains.use(uuid, caps.Caps, caps.Caps.read)
 
     def read_anew(self, uuids: Collection[str]) -> Mapping[str, base.InForce]:
-        found = {}
-        for uuid in uuids:
-            try:
-                found[uuid] = self._domains.use(uuid, caps.Caps,
-                                                caps.Caps.read_anew)
-            except base.HypervisorError:
-                continue
-        return found
+        return self._domains.use_each(uuids, caps.Caps, caps.Caps.read_anew)
 
     def write(self, uuid: str, changes: Sequence[base.Change]) -> None:
         try:

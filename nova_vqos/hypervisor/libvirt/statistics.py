@@ -63,8 +63,7 @@ class StatisticsReader:
         running = self._interface_io.read(
             lambda: self._session.call(self._fetch_interfaces, due))
         with self._lock:
-            found = {domain.UUIDString(): self._read_usage(domain, statistics)
-                     for domain, statistics in running}
+            found = bulk.each(running, self._read_usage)
             known = {uuid: reading for uuid, reading in found.items()
                      if reading is not None}
             asked = [uuid for uuid, reading in known.items()
@@ -122,16 +121,9 @@ class StatisticsReader:
     def read_vcpus(self, run_ids: Mapping[str, int]
                    ) -> Mapping[str, usage.VcpuTime]:
         """As :meth:`base.UsageDriver.vcpu_times`."""
-        found = {}
-        for uuid, run_id in run_ids.items():
-            try:
-                found[uuid] = self._domains.use(
-                    uuid, accounting.Account, accounting.Account.read_vcpus,
-                    run_id)
-            except base.HypervisorError as error:
-                LOG.debug('CPU time of the vCPUs of domain %s cannot be read: '
-                          '%s', uuid, error)
-        return found
+        return self._domains.use_each(
+            run_ids, accounting.Account, accounting.Account.read_vcpus,
+            run_ids)
 
     def read_host(self) -> usage.HostUsage:
         """As :meth:`base.UsageDriver.host_usage`."""
@@ -147,8 +139,7 @@ class StatisticsReader:
             LOG.warning('Counters of disks cannot be read this time: %s; '
                         'perhaps a QEMU hangs', error)
             return {}
-        return {domain.UUIDString(): bulk.disks(found)
-                for domain, found in records}
+        return bulk.each(records, lambda _domain, found: bulk.disks(found))
 
     def _read_usage(self, domain: ty.Any, statistics: Mapping[str, ty.Any]
                     ) -> usage.Usage | None:

@@ -136,13 +136,15 @@ class ClockReader:
         except PermissionError as error:
             # That is so for all domains.
             self._lose_events(perf.reason(error))
-        except OSError as error:
-            self._drop(uuid)
-            self._failures[uuid] = _Failure(
-                perf.reason(error), self._now_s() + RETRY_S)
         except base.HypervisorError as error:
             LOG.debug('The clock of domain %s cannot be read: %s', uuid,
                       error)
+        except Exception as error:
+            # Whatever it is, it is the fault of this domain alone.
+            self._drop(uuid)
+            self._failures[uuid] = _Failure(
+                perf.reason(error) if isinstance(error, OSError)
+                else repr(error), self._now_s() + RETRY_S)
         return None
 
     def _count(self, uuid: str, run_id: int) -> usage.ClockTime | None:

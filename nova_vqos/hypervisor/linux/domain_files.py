@@ -7,14 +7,16 @@ it is first needed, and again after it failed. All share the search for the
 domain's cgroup, the list of its children, and one budget of open files.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import functools
 import logging
 import os
 import re
 import threading
+import types
 import typing as ty
 
+from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import cgroup
 from nova_vqos.hypervisor.linux import inotify
 
@@ -174,6 +176,8 @@ class DomainRun:
         self._children = Children((), ())
         self._readers: dict[ty.Any, ty.Any] = {}
         self._files: dict[ty.Any, Files] = {}
+        # Whether a reading failed in a way that nobody expects.
+        self._is_odd = False
         self.find()
 
     def find(self) -> None:
@@ -227,11 +231,15 @@ class DomainRun:
                 files = self._files[make] = self._new_files()
                 reader = self._readers[make] = make(self, files)
             return work(reader)
-        except (OSError, ValueError, cgroup.CgroupError) as error:
+        except Exception as error:
+            # Whatever it is, it is the fault of this domain alone.
             self._readers.pop(make, None)
             self._files.pop(make).close()
             if isinstance(error, cgroup.CgroupError):
                 raise
+            if not (self._is_odd or isinstance(error, (OSError, ValueError))):
+                self._is_odd = True
+                LOG.exception('Domain %s cannot be read', self.uuid)
             raise cgroup.unreadable(self.path, error) from error
 
     def close(self) -> None:
@@ -288,6 +296,24 @@ class Cache:
         emulator = self._find(uuid)
         with self._lock:
             return self._open(uuid, emulator).use(make, work)
+
+    def use_each(self, uuids: Iterable[str],
+                 make: Callable[[DomainRun, Files], _Reader],
+                 work: Callable[[_Reader], _T],
+                 run_ids: Mapping[str, int] = types.MappingProxyType({})
+                 ) -> dict[str, _T]:
+        """As :meth:`use`, for several domains.
+
+        :param run_ids: of the runs that are wanted
+        :returns: by UUID; without domains that cannot be read now
+        """
+        found = {}
+        for uuid in uuids:
+            try:
+                found[uuid] = self.use(uuid, make, work, run_ids.get(uuid))
+            except base.HypervisorError as error:
+                LOG.debug('Domain %s cannot be read now: %s', uuid, error)
+        return found
 
     def touch(self, uuid: str) -> None:
         """Have the limits of a domain read from its files the next time.

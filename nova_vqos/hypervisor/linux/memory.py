@@ -2,13 +2,9 @@
 """The memory of the emulators of domains."""
 
 from collections.abc import Collection, Mapping
-import logging
 import os
 
-from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import domain_files
-
-LOG = logging.getLogger(__name__)
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 
@@ -39,11 +35,4 @@ class _Reader:
 def read(domains: domain_files.Cache,
          uuids: Collection[str]) -> Mapping[str, int]:
     """As :meth:`base.UsageDriver.emulator_memory`."""
-    found = {}
-    for uuid in uuids:
-        try:
-            found[uuid] = domains.use(uuid, _Reader, _Reader.read)
-        except base.HypervisorError as error:
-            LOG.debug('The memory of the emulator of domain %s cannot be '
-                      'read: %s', uuid, error)
-    return found
+    return domains.use_each(uuids, _Reader, _Reader.read)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 import contextlib
 import dataclasses
 from fractions import Fraction
-import logging
 import os
 import typing as ty
 
@@ -20,8 +19,6 @@ from nova_vqos.hypervisor.linux import deadline
 from nova_vqos.hypervisor.linux import domain_files
 from nova_vqos.hypervisor.linux import procfs
 from nova_vqos.hypervisor.linux import sched_attr
-
-LOG = logging.getLogger(__name__)
 
 # The state of a thread has a bit for each pCPU that there could be.
 _MOST_BYTES = 16384
@@ -173,34 +170,19 @@ def read_vcpus(cache: domain_files.Cache, uuid: str) -> Mapping[int, int]:
 def read_runs(cache: domain_files.Cache, uuids: Collection[str]
               ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
     """As :meth:`base.ThreadDriver.vcpu_runs`."""
-    return _read_all(cache, uuids, ThreadReader.read_runs)
+    return cache.use_each(uuids, ThreadReader, ThreadReader.read_runs)
 
 
 def read_sleeps(cache: domain_files.Cache, uuids: Collection[str]
                 ) -> Mapping[str, Mapping[int, int]]:
     """As :meth:`base.ThreadDriver.vcpu_sleeps`."""
-    return _read_all(cache, uuids, ThreadReader.read_sleeps)
+    return cache.use_each(uuids, ThreadReader, ThreadReader.read_sleeps)
 
 
 def read_io_runs(cache: domain_files.Cache, uuids: Collection[str]
                  ) -> Mapping[str, Mapping[int, base.ThreadRun]]:
     """As :meth:`base.ThreadDriver.io_runs`."""
-    return _read_all(cache, uuids, ThreadReader.read_io_runs)
-
-
-def _read_all(cache: domain_files.Cache, uuids: Collection[str],
-              read_one: Callable[[ThreadReader], dict[int, _Found]]
-              ) -> dict[str, dict[int, _Found]]:
-    found = {}
-    for uuid in uuids:
-        try:
-            found[uuid] = cache.use(uuid, ThreadReader, read_one)
-        except base.Unavailable:
-            raise
-        except base.HypervisorError as error:
-            LOG.debug('Counters of threads of domain %s cannot be read: %s',
-                      uuid, error)
-    return found
+    return cache.use_each(uuids, ThreadReader, ThreadReader.read_io_runs)
 
 
 def set_slices(cache: domain_files.Cache, uuid: str,

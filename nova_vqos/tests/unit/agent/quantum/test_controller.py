@@ -467,10 +467,11 @@ class TestPreemptions:
     def test_of_servers_that_spin(self, world):
         world.boot(vcpus=2, quantum_class='spin')
         world.run(OTHER_UUID, 'cache', run_id=2)
-        assert set(world.preempted.asked[-1]) == {UUID}
+        assert world.preempted.threads == set(
+            world.host.vcpu_threads(UUID).values())
         slices = world.report()['quantum']
         assert 'sibling_preemptions_per_s' not in slices
-        world.preempted.per_s = {UUID: 1.5}
+        world.preempted.per_s = 1.5
         world.tick(6)
         assert world.report()['quantum']['sibling_preemptions_per_s'] == 1.5
         assert 'sibling_preemptions_per_s' not in world.report(OTHER_UUID)[
@@ -479,7 +480,7 @@ class TestPreemptions:
     def test_it_is_closed_at_the_end(self, world):
         world.run()
         world.loop._quantum.close()
-        assert world.preempted.asked is None
+        assert world.preempted.threads is None
         assert world.watcher.observed is None
 
 

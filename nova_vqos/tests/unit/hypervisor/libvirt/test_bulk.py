@@ -2,6 +2,7 @@
 """Requests of domains' devices, from what libvirt answers."""
 
 import threading
+import types
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_a_device_that_is_just_going_is_left_out():
 
 def test_a_count_without_bounds_ends():
     assert parse(**{'net.count': 2**32, 'block.count': 2**32}) == ({}, None)
+
+
+def test_one_that_is_not_understood_costs_no_other(caplog):
+    odd, other = [types.SimpleNamespace(UUIDString=lambda uuid=uuid: uuid)
+                  for uuid in (fakes.UUID, fakes.OTHER_UUID)]
+    nameless = {name: value for name, value in NET.items()
+                if name != 'net.0.name'}
+    assert bulk.each([(odd, nameless), (other, NET)],
+                     lambda _domain, found: bulk.interfaces(found)) == {
+        fakes.OTHER_UUID: bulk.interfaces(NET)}
+    record, = caplog.records
+    assert fakes.UUID in record.getMessage()
 
 
 class TestSchedule:

@@ -171,7 +171,6 @@ class TestLibvirt:
                      lambda: hypervisor.place(fakes.UUID, {0: {1}}),
                      lambda: hypervisor.set_slices(fakes.UUID, {}, None),
                      lambda: hypervisor.vcpu_threads(fakes.UUID),
-                     lambda: hypervisor.vcpu_runs({fakes.UUID}),
                      lambda: hypervisor.usages({fakes.UUID}, {})):
             with pytest.raises(base.Unavailable):
                 call()

@@ -5,6 +5,7 @@ import errno
 
 import pytest
 
+from nova_vqos.billing import usage
 from nova_vqos.hypervisor import base
 from nova_vqos.hypervisor.linux import clock
 from nova_vqos.hypervisor.linux import domain_clocks
@@ -105,6 +106,15 @@ class TestFailures:
         world.now_s += 1
         assert world.read().problems == {}
         assert set(world.kernel.opened) == {50, 51}
+
+    def test_whatever_fails_is_of_that_domain_alone(self, world, monkeypatch):
+        world.read()
+
+        def fail(_times):
+            raise KeyError('of this test')
+        monkeypatch.setattr(usage, 'total_clock', fail)
+        assert 'KeyError' in world.read().problems[UUID]
+        assert not world.kernel.opened
 
     def test_what_may_not_be_counted_is_so_for_all(self, world):
         test_clock.write(world.host.root, test_clock.CPUFREQ.format(

@@ -69,6 +69,24 @@ def test_a_reader_that_fails_costs_the_others_nothing(host, cache):
     assert read(cache, 'caps').vcpus[0].quota_us == 15_000
 
 
+def test_a_fault_in_reading_one_costs_no_other(host, cache, monkeypatch,
+                                               caplog):
+    host.emulators[fakes.OTHER_UUID] = host.emulators[UUID]
+
+    class Odd(caps.Caps):
+        def __init__(self, run, files):
+            super().__init__(run, files)
+            if run.uuid == UUID:
+                raise KeyError('of this test')
+    for _ in range(3):
+        assert set(cache.use_each([UUID, fakes.OTHER_UUID], Odd,
+                                  Odd.read)) == {fakes.OTHER_UUID}
+    # Nobody has to read more than one.
+    record, = [one for one in caplog.records if one.levelname == 'ERROR']
+    assert record.exc_info[0] is KeyError
+    assert UUID in record.getMessage()
+
+
 @pytest.mark.parametrize('name', READERS)
 def test_a_new_run_has_new_files(host, cache, name):
     for other in READERS:
