@@ -27,6 +27,8 @@ def test_all_in_one(machine):
         'restart_service libvirtd',
         f'nova-vqos-calibrate cpu --output {host.profile} '
         '--reference devstack',
+        f'nova-vqos-probe --config-file {host.agent_conf} '
+        f'--record {host.root}/run/nova-vqos/quantum.json',
         f'run_process vqos-agent {host.root}/usr/local/bin/nova-vqos-agent '
         f'--config-file {host.agent_conf}  root']
     for path in (host.nova_conf, host.nova_cpu_conf):
@@ -60,7 +62,7 @@ def test_all_in_one(machine):
         # Measured once, libvirt restarted once, one agent.
         assert [line.split()[0] for line in host.record()] == [
             'install_package', 'setup_develop', 'pip_install_gr',
-            'stop_process', 'run_process']
+            'stop_process', 'nova-vqos-probe', 'run_process']
         assert host.agent_pid() not in (None, pid)
 
     host.devstack('unstack')

@@ -44,7 +44,7 @@ def test_a_compute_host(machine):
     host.devstack('grenade', 'upgrade.sh')
     assert [line.split()[0] for line in host.record()] == [
         'git_clone', 'setup_develop', 'pip_install_gr', 'upgrade_project',
-        'run_process']
+        'nova-vqos-probe', 'run_process']
     assert host.agent_pid() not in (None, pid)
     assert host.tree() == first
     devstack_machine.check_agent(host)

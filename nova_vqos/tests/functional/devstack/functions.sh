@@ -195,16 +195,18 @@ function install_package {
 }
 
 # setup_develop DIRECTORY: pip install -e of it, into the environment of all
-# services. Here: the programs that setup.cfg names, that of calibration
-# replaced by one that takes no time.
+# services. Here: the programs that setup.cfg names, those that measure the
+# machine replaced by ones that take no time.
 function setup_develop {
     local name
     record setup_develop "$@"
     [[ -f "$1/setup.cfg" ]] || die $LINENO "$1 is no project"
-    for name in nova-vqos-agent nova-vqos-libvirt-hook nova-vqos-probe; do
-        ln -sfn "$PROGRAMS/$name" "$NOVA_BIN_DIR/$name"
+    for name in agent libvirt-hook; do
+        ln -sfn "$PROGRAMS/nova-vqos-$name" "$NOVA_BIN_DIR/nova-vqos-$name"
     done
-    ln -sfn "$HARNESS_DIR/calibrate.sh" "$NOVA_BIN_DIR/nova-vqos-calibrate"
+    for name in calibrate probe; do
+        ln -sfn "$HARNESS_DIR/$name.sh" "$NOVA_BIN_DIR/nova-vqos-$name"
+    done
 }
 
 # pip_install_gr NAME: from PyPI, if global-requirements has it.
