@@ -33,6 +33,7 @@ from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
 from nova_vqos.agent import replies
+from nova_vqos.agent import retry
 from nova_vqos.agent import sampler
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
@@ -47,6 +48,7 @@ from nova_vqos.agent.correction import controller as corrections
 from nova_vqos.agent.correction import store as correction_stores
 from nova_vqos.agent.guarantee import controller as guarantees
 from nova_vqos.agent.messages import host_report as host_reports
+from nova_vqos.agent.messages import moves
 from nova_vqos.agent.messages import pushes
 from nova_vqos.agent.messages import server_report as server_reports
 from nova_vqos.agent.overrides import controller as overrides
@@ -64,6 +66,8 @@ WORKERS = 8
 # what it takes to end limits on I/O it has to be less than the service waits
 # for the loop.
 _SETTLE_TIMEOUT_S = 2.0
+# Of ticks that others ask for.
+_SOON_BURST, _SOON_INTERVAL_S = 10, 0.1
 
 _Report = ty.TypeVar('_Report', bound=server_reports.Server)
 
@@ -131,6 +135,7 @@ class Loop:
             limits_vhost=limits_vhost)
         self._reserved_cu = reserved_cu
         self._tick_interval_s = tick_interval_s
+        self._soon_tokens = retry.TokenBucket(_SOON_BURST, _SOON_INTERVAL_S)
         self._clock = clock
         self._stopping = False
         self._tick_at_s = float('-inf')
@@ -255,21 +260,23 @@ class Loop:
         """Apply an event of the hypervisor."""
         self._mailbox.post(functools.partial(self._apply_event, event))
 
-    def lift(self, uuid: str, for_s: float) -> None:
-        """See :meth:`caps.CapsController.lift`."""
-        def lift() -> None:
-            if uuid in self._servers:
-                self._caps.lift(self._servers[uuid], for_s)
-        self._mailbox.post(lift)
+    def lift(self, uuid: str, for_s: float,
+             timeout_s: float = worker.ASK_TIMEOUT_S) -> moves.Lifted:
+        """Begin to lift the limit on a server's I/O.
 
-    def is_lifted(self, uuid: str) -> bool:
-        """Whether nothing limits a server's I/O, or it is not known here.
+        See :meth:`caps.CapsController.lift`. One that is not known here has
+        none.
 
+        :param timeout_s: for how long to wait for the loop
         :raises TimeoutError: when the loop is held up
         """
-        return self._mailbox.ask(
-            lambda: uuid not in self._servers
-            or self._caps.is_lifted(self._servers[uuid]))
+        def lift() -> moves.Lifted:
+            server = self._servers.get(uuid)
+            if server is None:
+                return moves.Lifted(lifted=True)
+            is_pending = self._caps.lift(server, for_s)
+            return moves.Lifted(self._caps.is_lifted(server), is_pending)
+        return self._mailbox.ask(lift, timeout_s)
 
     def answer_speeds(self, uuid: str, host: str, nonce: str) -> None:
         """See :meth:`corrections.CorrectionController.answer`."""
@@ -503,7 +510,12 @@ class Loop:
         self._tick_soon()
 
     def _tick_soon(self) -> None:
-        self._tick_at_s = self._clock()
+        """Tick at once; where others ask for that too often, ten times a
+        second.
+        """
+        now_s = self._clock()
+        self._tick_at_s = min(self._tick_at_s, now_s if (
+            self._soon_tokens.acquire(now_s)) else now_s + _SOON_INTERVAL_S)
 
     # What others are to know.
 

@@ -7,7 +7,6 @@ import datetime
 import functools
 import os
 import re
-import time
 import typing as ty
 import uuid
 
@@ -35,11 +34,16 @@ from nova_vqos.agent.overrides import receiver
 from nova_vqos.billing import account
 from nova_vqos.profile import document as documents
 
+#: Methods that change nothing.
+QUESTIONS: set[str] = set()
+#: All others.
+ORDERS: set[str] = set()
+
 #: How long a migration may take to begin once its server's limit is gone. Any
 #: member of the bus may ask for it.
 LIFT_S = 10.0
-_LIFT_WAIT_S = 2.5
-_LIFT_LOOK_S = 0.05
+# The loop answers at once, or hangs.
+_LIFT_TIMEOUT_S = 2.5
 # What methods raise where an argument is not what it has to be.
 _INVALID = (account.StatementInvalid, policies.PolicyError,
             policy_override.PushInvalid, primitives.MessageInvalid)
@@ -82,6 +86,16 @@ def _checked(method: Callable[..., object]) -> Callable[..., ty.Any]:
     return found
 
 
+def _question(method: Callable[..., object]) -> Callable[..., ty.Any]:
+    QUESTIONS.add(method.__name__)
+    return _checked(method)
+
+
+def _order(method: Callable[..., object]) -> Callable[..., ty.Any]:
+    ORDERS.add(method.__name__)
+    return _checked(method)
+
+
 class AgentManager:
     """The RPC endpoint of a host's agent, version 1.7."""
 
@@ -105,7 +119,7 @@ class AgentManager:
         self._host = host
         self._push_receiver = push_receiver
 
-    @_checked
+    @_question
     def get_host(self, _context: object) -> host_report.Host:
         """The state of the agent and of its host."""
         report, stats = _brief(self._loop.host_report()), self._stats()
@@ -130,7 +144,7 @@ class AgentManager:
         return {'stats': found.stats, 'stats_at': found.at,
                 'terms': found.terms, 'alarms': found.alarms}
 
-    @_checked
+    @_question
     def list_servers(self, _context: object) -> server_report.Servers:
         """All servers that run here.
 
@@ -140,7 +154,7 @@ class AgentManager:
         return server_report.Servers(self._host, utc.text(),
                                      tuple(self._loop.servers_report()))
 
-    @_checked
+    @_question
     def get_server(self, _context: object,
                    server_uuid: object) -> server_report.ServerDetail:
         """One server.
@@ -154,7 +168,7 @@ class AgentManager:
                 f'server {checked} {rpcapi.NOT_HERE} {self._host}')
         return report
 
-    @_checked
+    @_question
     def get_profile(self, _context: object,
                     document: object) -> calibration.Calibration:
         """The calibration of this host.
@@ -171,7 +185,7 @@ class AgentManager:
             primitives.Lines(documents.dumps(profile))
             if document and profile is not None else None)
 
-    @_checked
+    @_order
     def apply_policy(self, _context: object, server_uuid: object,
                      policy: object) -> None:
         """Look at a server now.
@@ -187,7 +201,7 @@ class AgentManager:
             policies.ServerPolicy.from_dict(policy)
         self._loop.wake(checked)
 
-    @_checked
+    @_question
     def check_server(self, _context: object,
                      server_uuid: object) -> moves.Refusal:
         """Why this host cannot take a server that is to move here cold.
@@ -223,24 +237,18 @@ class AgentManager:
             raise rpcapi.AgentError(str(error)) from error
         return found
 
-    @_checked
+    @_order
     def lift_limits(self, _context: object,
                     server_uuid: object) -> moves.Lifted:
         """Lift the limit on a server's I/O, since it is to migrate.
 
         Four times at once, then each 15 minutes. It returns after 10 seconds,
-        or with the end of a migration that has begun by then.
+        or with the end of a migration that has begun by then. Asked again
+        meanwhile, this answers whether it is lifted by now.
         """
-        checked = _uuid(server_uuid)
-        self._loop.lift(checked, LIFT_S)
-        end_s = time.monotonic() + _LIFT_WAIT_S
-        while not self._loop.is_lifted(checked):
-            if time.monotonic() > end_s:
-                return moves.Lifted(lifted=False)
-            time.sleep(_LIFT_LOOK_S)
-        return moves.Lifted(lifted=True)
+        return self._loop.lift(_uuid(server_uuid), LIFT_S, _LIFT_TIMEOUT_S)
 
-    @_checked
+    @_order
     def claim_ledger(self, _context: object, server_uuid: object,
                      host: object, claimed_at: object, nonce: object = None,
                      most_debt_cu_us: object = account.MOST,
@@ -271,7 +279,7 @@ class AgentManager:
         if self._transfer is not None:
             self._transfer.receive_claim(claim, claimed_at)
 
-    @_checked
+    @_order
     def hand_over(self, _context: object, statement: object, nonce: object,
                   is_copy: object) -> None:
         """Receive the account of a server that came here from another host.
@@ -288,7 +296,7 @@ class AgentManager:
         if self._transfer is not None:
             self._transfer.receive_statement(checked, nonce, is_copy=is_copy)
 
-    @_checked
+    @_order
     def claim_speeds(self, _context: object, server_uuid: object,
                      host: object, nonce: object) -> None:
         """Send what was measured of a server that runs on another host now.
@@ -304,7 +312,7 @@ class AgentManager:
         if claimant != self._host:
             self._loop.answer_speeds(checked, claimant, nonce)
 
-    @_checked
+    @_order
     def hand_over_speeds(self, _context: object, server_uuid: object,
                          nonce: object, speeds: object) -> None:
         """Receive what other hosts measured of a server that came here.
@@ -316,7 +324,7 @@ class AgentManager:
         self._loop.receive_speeds(_uuid(server_uuid), _nonce(nonce),
                                   records.parse(speeds))
 
-    @_checked
+    @_order
     def push_flavors(self, _context: object,
                      push: object) -> pushes.PushResult:
         """Have running servers follow flavors as they are now.
@@ -339,7 +347,7 @@ class AgentManager:
         """
         return self._receiver().push(push)
 
-    @_checked
+    @_order
     def push_policies(self, _context: object, generation: object,
                       flavors: object) -> pushes.PushResult:
         """The same for callers before 1.6: a partial push.
@@ -352,17 +360,17 @@ class AgentManager:
         """
         return self._receiver().push_partial(generation, flavors)
 
-    @_checked
+    @_question
     def get_pushed(self, _context: object) -> pushes.Pushed:
         """The pushes that this host holds, and how servers follow them."""
         return self._receiver().report()
 
-    @_checked
+    @_question
     def get_pushed_digest(self, _context: object) -> pushes.PushedDigest:
         """The same with a digest in place of the flavors."""
         return self._receiver().short_report()
 
-    @_checked
+    @_question
     def compare_pushes(self, _context: object,
                        digest: object) -> pushes.PushesDifference:
         """The pushes that this host holds, if they differ.
@@ -372,7 +380,7 @@ class AgentManager:
         """
         return self._receiver().compare(digest)
 
-    @_checked
+    @_question
     def compare_pushed(self, _context: object,
                        digest: object) -> pushes.OverridesDifference:
         """The same for callers before 1.6: what holds for each flavor.

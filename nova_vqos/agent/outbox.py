@@ -3,11 +3,16 @@
 
 Nothing here blocks the caller. Messages that cannot be sent are dropped; a
 receiver that needs one asks for it again.
+
+Each kind of message has a lane of its own, so that none pushes out another.
+Questions about servers that came go first, then notifications, and then
+answers, of which others can ask for any number: of those to one host about one
+server only the newest is sent.
 """
 
-from collections.abc import Callable, Mapping
+import collections
+from collections.abc import Callable, Hashable, Mapping
 import logging
-import queue
 import threading
 import time
 import typing as ty
@@ -22,9 +27,11 @@ USAGE = 'vqos.server.usage'
 OVERDRAWN = 'vqos.server.overdrawn'
 
 # A bus that hangs must not fill the memory.
-_MAX_WAITING = 10_000
+_MOST_WAITING = 10_000
 # How long the agent's end waits for messages to be sent.
 _STOP_TIMEOUT_S = 2.0
+
+_Message = Callable[[], None]
 
 
 class Outbox:
@@ -45,8 +52,13 @@ class Outbox:
         self._api: rpcapi.AgentAPI | None = None
         self._notify: Callable[[str, Mapping[str, ty.Any]], None] | None = (
             None)
-        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(
-            _MAX_WAITING)
+        # By what a newer message takes the place of an older one; the first
+        # lane that has any comes first.
+        self._questions: _Lane = collections.OrderedDict()
+        self._notifications: _Lane = collections.OrderedDict()
+        self._answers: _Lane = collections.OrderedDict()
+        self._changed = threading.Condition()
+        self._stopping = False
         self._failing = False
         self._thread: threading.Thread | None = None
 
@@ -61,7 +73,9 @@ class Outbox:
 
         Blocks for two seconds at most; then the rest is lost.
         """
-        self._put(None)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
 
@@ -86,47 +100,66 @@ class Outbox:
         """
         api = self._api
         if api is not None:
-            self._put(lambda: api.claim_ledger(
+            self._put(self._questions, lambda: api.claim_ledger(
                 server_uuid, self._host, self._utc(), nonce, most_debt_cu_us,
-                source, most_saved_cu_us))
+                source, most_saved_cu_us), ('account', server_uuid))
 
     def hand_over(self, host: str, statement: account.Statement, nonce: str,
                   *, is_copy: bool) -> None:
         """Send a statement to the host that a server went to."""
         api = self._api
         if api is not None:
-            self._put(lambda: api.hand_over(host, statement, nonce,
-                                            is_copy=is_copy))
+            self._put(self._answers, lambda: api.hand_over(
+                host, statement, nonce, is_copy=is_copy),
+                ('account', statement.server_uuid, host))
 
     def claim_speeds(self, server_uuid: str, nonce: str) -> None:
         """Ask all hosts what they measured of a server that is here now."""
         api = self._api
         if api is not None:
-            self._put(lambda: api.claim_speeds(server_uuid, self._host,
-                                               nonce))
+            self._put(self._questions, lambda: api.claim_speeds(
+                server_uuid, self._host, nonce), ('speeds', server_uuid))
 
     def hand_over_speeds(self, host: str, server_uuid: str, nonce: str,
                          speeds: records.Speeds) -> None:
         """Send what was measured of a server to the host that asked."""
         api = self._api
         if api is not None:
-            self._put(lambda: api.hand_over_speeds(
-                host, server_uuid, nonce, speeds))
+            self._put(self._answers, lambda: api.hand_over_speeds(
+                host, server_uuid, nonce, speeds),
+                ('speeds', server_uuid, host))
 
     def notify(self, event_type: str, payload: Mapping[str, ty.Any]) -> None:
         """Notify of a server's usage, or that it is overdrawn."""
         notify = self._notify
         if notify is not None:
-            self._put(lambda: notify(event_type, payload))
+            self._put(self._notifications,
+                      lambda: notify(event_type, payload), object())
 
-    def _put(self, message: Callable[[], None] | None) -> None:
-        try:
-            self._waiting.put_nowait(message)
-        except queue.Full:
-            self.dropped += 1
+    def _put(self, lane: '_Lane', message: _Message, key: Hashable) -> None:
+        """:param key: a message that waits with the same is dropped"""
+        with self._changed:
+            if key not in lane and len(lane) >= _MOST_WAITING:
+                self.dropped += 1
+                return
+            # It keeps its place: who asks again and again waits no longer.
+            lane[key] = message
+            self._changed.notify()
+
+    def _next(self) -> _Message | None:
+        """Wait for the next message; None: the end."""
+        with self._changed:
+            while True:
+                for lane in (self._questions, self._notifications,
+                             self._answers):
+                    if lane:
+                        return lane.popitem(last=False)[1]
+                if self._stopping:
+                    return None
+                self._changed.wait()
 
     def _work(self) -> None:
-        while (message := self._waiting.get()) is not None:
+        while (message := self._next()) is not None:
             try:
                 message()
             except Exception as error:
@@ -138,3 +171,6 @@ class Outbox:
                 self._failing = True
             else:
                 self._failing = False
+
+
+_Lane = collections.OrderedDict[Hashable, _Message]

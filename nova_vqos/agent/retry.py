@@ -31,6 +31,13 @@ class TokenBucket:
         return True
 
 
+def log_tokens() -> TokenBucket:
+    """Of lines in the log that others can have written: ten, then one a
+    minute.
+    """
+    return TokenBucket(10, 60.0)
+
+
 class Backoff:
     """Waits that double with each failure in a row.
 

@@ -8,6 +8,7 @@ cells.
 
 import dataclasses
 import logging
+import time
 import typing as ty
 
 import oslo_messaging
@@ -34,6 +35,7 @@ VERSION = '1.7'
 
 _TIMEOUT_S = 10.0
 _LIFT_TIMEOUT_S = 3.0
+_LIFT_LOOK_S = 0.2
 #: A move waits for so long for an agent that may be gone.
 CHECK_TIMEOUT_S = 3.0
 
@@ -147,12 +149,19 @@ class AgentAPI:
         begun. They come back by themselves. Never raises.
 
         :param host: CONF.host of the agent
-        :param timeout: seconds to wait for the answer
+        :param timeout: seconds to wait until they are lifted
         :returns: whether no limit is left
         """
+        until_s = time.monotonic() + timeout
         try:
-            return self.call(host, LIFT_LIMITS, timeout=timeout,
-                             server_uuid=str(server_uuid)).lifted
+            while True:
+                answer = self.call(
+                    host, LIFT_LIMITS, server_uuid=str(server_uuid),
+                    timeout=max(_LIFT_LOOK_S, until_s - time.monotonic()))
+                if (answer.lifted or not answer.is_pending
+                        or time.monotonic() + _LIFT_LOOK_S >= until_s):
+                    return answer.lifted
+                time.sleep(_LIFT_LOOK_S)
         except Exception as error:
             # A migration must go on whatever the bus or its driver raises.
             LOG.warning('The vqos agent of host %s did not lift the limit on '

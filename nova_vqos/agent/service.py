@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent as a service: its parts, how they start and how they stop."""
 
-from concurrent import futures
 import contextlib
 import functools
 import logging
@@ -29,6 +28,7 @@ from nova_vqos.agent import manager
 from nova_vqos.agent import outbox
 from nova_vqos.agent import process
 from nova_vqos.agent import profile_watch
+from nova_vqos.agent import rpc_budget
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import biller as billers
 from nova_vqos.agent.correction import store as speed_store
@@ -50,12 +50,11 @@ LOG = logging.getLogger(__name__)
 
 HYPERVISORS = 'nova_vqos.hypervisors'
 
-# Calls that are answered at once; those that come meanwhile wait.
-_RPC_THREADS = 4
 # More than the loop may take to end all that ends with the agent; and less,
 # with all else, than TimeoutStopSec of the unit.
 _STOP_TIMEOUT_S = 16.0
 _WAKEUP_BYTES = 4096
+_FEW_LINES = rpc_budget.FewLines()
 
 
 def load_hypervisor(conf: cfg.ConfigOpts) -> base.Hypervisor:
@@ -333,16 +332,13 @@ class _Orders:
                 self._receiver.recv(_WAKEUP_BYTES)
 
 
-class _QuietServer(rpc_server.RPCServer):  # type: ignore[misc]
-    """Answers calls in threads that sleep between two of them.
-
-    NOTE: those of futurist, which oslo.messaging takes, wake up once a second,
-    each at the price of a tick of the loop.
-    """
+class _Server(rpc_server.RPCServer):  # type: ignore[misc]
+    """Works on no more messages than it can."""
 
     def __init__(self, *args: ty.Any) -> None:
         super().__init__(*args)
-        self._executor_cls = futures.ThreadPoolExecutor
+        self._executor_cls = functools.partial(
+            rpc_budget.Queues, manager.QUESTIONS, manager.ORDERS)
 
 
 class RpcServer:
@@ -379,7 +375,11 @@ class RpcServer:
     def _start(self) -> None:
         options = self._conf.vqos_agent
         try:
-            transport = oslo_messaging.get_rpc_transport(self._conf)
+            url = oslo_messaging.TransportURL.parse(self._conf)
+            # NOTE: the driver's default lets the answer to a caller that is
+            # gone, or was made up, hold a thread for a minute.
+            url.query.setdefault('kombu_missing_consumer_retry_timeout', '0')
+            transport = oslo_messaging.get_rpc_transport(self._conf, url)
             for use_bus in self._on_bus:
                 use_bus(rpcapi.AgentAPI(
                     transport, exchange=options.exchange,
@@ -392,8 +392,12 @@ class RpcServer:
                 [self._endpoint],
                 serializer=oslo_messaging.NoOpSerializer(),
                 access_policy=oslo_messaging.DefaultRPCAccessPolicy,
-                server_cls=_QuietServer)
-            self._conf.set_default('executor_thread_pool_size', _RPC_THREADS)
+                server_cls=_Server)
+            # They log each message with an unknown method, with a traceback,
+            # and each caller that is gone.
+            for name in 'rpc.server', '_drivers.amqpdriver':
+                logging.getLogger(f'oslo_messaging.{name}').addFilter(
+                    _FEW_LINES)
             server.start()
             # It may have been stopped while there was no bus.
             with self._lock:

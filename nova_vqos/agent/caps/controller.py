@@ -9,6 +9,7 @@ import time
 
 from nova_vqos.agent import controller
 from nova_vqos.agent import informer as informers
+from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.billing import controller as billing
@@ -55,6 +56,8 @@ class CapsController(controller.Controller):
         self._clock = clock
         self._states = known.states(states.CapState)
         self._terms: controller.HostTerms | None = None
+        # Any member of the bus can have the line written.
+        self._log_tokens = retry.log_tokens()
         self._writes = self._restored = self._tamperings = 0
         self._pinning = pinning.Pinning(hypervisor, known, jobs, informer,
                                         clock)
@@ -128,22 +131,31 @@ class CapsController(controller.Controller):
             # A migration that failed, or another job: no need to know which.
             state.lifted_until_s = None
 
-    def lift(self, server: servers.Server, for_s: float) -> None:
+    def lift(self, server: servers.Server, for_s: float) -> bool:
         """Take the limit on a server's I/O away for a while.
 
         It comes back by itself, unless a migration begins: then with the end
-        of that. Without an effect where it is asked for too often.
+        of that. Without an effect where it is asked for too often, or is
+        lifted for most of that time.
+
+        :returns: whether it is lifted, or is about to be
         """
         state, now_s = self._states[server], self._clock()
+        until_s = state.lifted_until_s
+        if until_s is not None and (state.migrates
+                                    or until_s - now_s > for_s / 2):
+            return True
         if not state.lift_tokens.acquire(now_s):
-            LOG.warning('Server %s (%s): the limit on its I/O is not lifted, '
-                        'which was asked for too often lately', server.uuid,
-                        server.name)
-            return
+            if self._log_tokens.acquire(now_s):
+                LOG.warning('Server %s (%s): the limit on its I/O is not '
+                            'lifted, which was asked for too often lately',
+                            server.uuid, server.name)
+            return until_s is not None
         state.lifted_until_s = now_s + for_s
         state.migrates = False
         self._servers.mark(server)
         self._jobs.retry_now(server)
+        return True
 
     def can_enforce(self, server: servers.Server) -> bool:
         """Whether a server's cap could be worked out, when it last was."""

@@ -15,6 +15,7 @@ from nova_vqos import units
 from nova_vqos import utc
 from nova_vqos.agent import controller
 from nova_vqos.agent import outbox
+from nova_vqos.agent import retry
 from nova_vqos.agent import server as servers
 from nova_vqos.agent import worker
 from nova_vqos.agent.caps import controller as caps
@@ -151,6 +152,7 @@ class CorrectionController(controller.Controller):
         self._caps = server_caps
         self._store = store
         self._outbox = sender
+        self._log_tokens = retry.log_tokens()
         self._reserve_cu = reserve_cu
         self._clock = clock
         self._states = known.states(CorrectionState)
@@ -254,13 +256,11 @@ class CorrectionController(controller.Controller):
             return
         state = self._states[server]
         if not state.nonce or not secrets.compare_digest(state.nonce, nonce):
-            LOG.warning('Speeds of server %s on other hosts were not asked '
-                        'for, dropping them', uuid)
+            self._warn_of_speeds(uuid, 'were not asked for')
             return
         profile = None if self._terms is None else self._terms.profile
         if profile is not None and received.lacks_kinds(profile.reference):
-            LOG.warning('Speeds of server %s on other hosts lack kinds of '
-                        'work, dropping them', uuid)
+            self._warn_of_speeds(uuid, 'lack kinds of work')
             return
         state.nonce, state.ask_at_s = '', []
         if self._terms is None:
@@ -270,6 +270,12 @@ class CorrectionController(controller.Controller):
         LOG.info('Server %s (%s) was measured on %d unlike hosts before',
                  uuid, server.name, received.hosts)
         self._correct(server, self._clock(), self._terms, at_once=True)
+
+    def _warn_of_speeds(self, uuid: str, reason: str) -> None:
+        # Any member of the bus can have the line written.
+        if self._log_tokens.acquire(self._clock()):
+            LOG.warning('Speeds of server %s on other hosts %s, dropping them',
+                        uuid, reason)
 
     def _ask(self, server: servers.Server, now_s: float) -> None:
         state = self._states[server]

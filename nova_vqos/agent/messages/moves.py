@@ -6,9 +6,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lifted:
-    """The answer to ``lift_limits``."""
+    """The answer to ``lift_limits``.
+
+    :ivar lifted: whether nothing limits the server's I/O
+    :ivar is_pending: whether that is under way
+    """
 
     lifted: bool
+    is_pending: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

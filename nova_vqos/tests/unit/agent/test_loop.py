@@ -227,3 +227,15 @@ class TestSignsOfLife:
         thread.join(waits.LIMIT_S)
         assert not thread.is_alive()
         assert world.host.closed == 1
+
+
+def test_who_wakes_it_again_and_again_has_few_looks(world):
+    """As any member of the bus can."""
+    world.run()
+    before = world.host_report()['ticks']
+    for _ in range(1000):
+        world.now_s += 0.01
+        world.loop.wake(fakes.UUID)
+        world.settle()
+    # Ten at once, ten a second, and its own.
+    assert 100 <= world.host_report()['ticks'] - before <= 125

@@ -18,6 +18,7 @@ from nova_vqos.agent import manager
 from nova_vqos.agent import rpcapi
 from nova_vqos.agent.billing import transfer
 from nova_vqos.agent.messages import host_report
+from nova_vqos.agent.messages import moves
 from nova_vqos.billing import account
 from nova_vqos.tests.fixtures import agent as agent_world
 from nova_vqos.tests.fixtures import fakes
@@ -132,11 +133,30 @@ class TestRpc:
 
     def test_a_limit_returns_unless_a_migration_begins_soon(
             self, agent, monkeypatch):
-        lifted = []
-        monkeypatch.setattr(agent.loop, 'lift',
-                            lambda *arguments: lifted.append(arguments))
-        agent.call(rpcapi.LIFT_LIMITS, server_uuid=fakes.UUID)
-        assert lifted == [(fakes.UUID, 10.0)]
+        asked, answers = [], [
+            moves.Lifted(lifted=False, is_pending=True),
+            moves.Lifted(lifted=True, is_pending=True)]
+
+        def lift(*arguments):
+            asked.append(arguments)
+            return answers[len(asked) - 1]
+        monkeypatch.setattr(agent.loop, 'lift', lift)
+        assert agent.api.lift_limits('host', fakes.UUID,
+                                     timeout=waits.LIMIT_S)
+        assert [arguments[:2] for arguments in asked] == [
+            (fakes.UUID, 10.0)] * 2
+
+    @pytest.mark.parametrize(('is_pending', 'most'), [(False, 1), (True, 3)])
+    def test_what_is_not_lifted_is_not_waited_for_long(
+            self, agent, monkeypatch, is_pending, most):
+        asked = []
+
+        def lift(*arguments):
+            asked.append(arguments)
+            return moves.Lifted(lifted=False, is_pending=is_pending)
+        monkeypatch.setattr(agent.loop, 'lift', lift)
+        assert not agent.api.lift_limits('host', fakes.UUID, timeout=0.5)
+        assert 1 <= len(asked) <= most
 
     def test_lifting_limits_of_no_server_is_harmless(self, agent):
         assert not agent.api.lift_limits('elsewhere', fakes.UUID, timeout=0.2)

@@ -241,7 +241,7 @@ class TestService:
         rpc.start()
         assert rpc._started.wait(waits.LIMIT_S)
         try:
-            assert isinstance(rpc._server._work_executor,
+            assert isinstance(rpc._server._work_executor._executor,
                               futures.ThreadPoolExecutor)
         finally:
             rpc.stop()

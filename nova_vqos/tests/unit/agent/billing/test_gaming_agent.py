@@ -32,7 +32,7 @@ class TestMigrations:
 
         :returns: for how many seconds there was no limit
         """
-        world.loop.lift(UUID, 30.0)
+        world.ask(lambda: world.loop.lift(UUID, 30.0))
         world.settle()
         world.host.refuse[UUID] = base.DomainBusy('it migrates')
         lifted_s = 0

@@ -76,7 +76,7 @@ class TestLimit:
 
     def test_a_migration_suspends_it_and_its_failure_restores_it(self, world):
         before = world.domain()
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.settle()
         assert world.domain().quota_us is None
         assert vcpu_limit(world) == agent.RIGHT

@@ -141,7 +141,7 @@ class TestCharged:
         world.run()
         world.busy(60)
         assert recap_of(world) == ('debt', 0.0)
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.settle()
         assert recap_of(world) == ('lifted', 0.0)
         world.tick(32)

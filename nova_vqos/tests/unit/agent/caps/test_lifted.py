@@ -8,6 +8,7 @@ import pytest
 
 from nova_vqos.agent import loop
 from nova_vqos.agent.caps import controller
+from nova_vqos.agent.messages import moves
 from nova_vqos.hypervisor import base
 from nova_vqos.tests.fixtures import agent
 from nova_vqos.tests.fixtures import billing
@@ -23,17 +24,17 @@ def world(tmp_path):
 class TestMigration:
     def test_nothing_limits_the_threads_that_send_it(self, world):
         world.run()
-        assert not world.ask(lambda: world.loop.is_lifted(fakes.UUID))
-        world.loop.lift(fakes.UUID, 30.0)
+        assert world.ask(lambda: world.loop.lift(fakes.UUID, 30.0)) == (
+            moves.Lifted(lifted=False, is_pending=True))
         world.settle()
         assert world.domain().quota_us is None
         assert world.limits() == {agent.RIGHT}
-        assert world.ask(lambda: world.loop.is_lifted(fakes.UUID))
+        assert world.ask(lambda: world.loop.lift(fakes.UUID, 30.0)).lifted
         assert world.report()['tamperings'] == []
 
     def test_the_limit_comes_back_after_one_that_never_began(self, world):
         world.run()
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.tick(29)
         assert world.domain().quota_us is None
         world.tick(3)
@@ -43,7 +44,7 @@ class TestMigration:
     def test_the_limit_comes_back_with_the_end_of_one(self, world, seconds):
         """libvirt sends no event where it fails."""
         world.run()
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.settle()
         world.host.refuse[fakes.UUID] = base.DomainBusy('it migrates')
         world.tick(seconds)
@@ -58,7 +59,7 @@ class TestMigration:
         world.run()
         lifted_s = 0
         for _ in range(60):
-            world.loop.lift(fakes.UUID, 30.0)
+            world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
             for _ in range(30):
                 world.tick()
                 lifted_s += world.domain().quota_us is None
@@ -69,11 +70,11 @@ class TestMigration:
     def test_after_a_while_it_is_lifted_again(self, world):
         world.run()
         for _ in range(10):
-            world.loop.lift(fakes.UUID, 30.0)
+            world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
             world.tick(40)
         assert world.domain() == billing.WHOLE
         world.tick(900)
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.settle()
         assert world.domain().quota_us is None
 
@@ -83,14 +84,27 @@ class TestMigration:
         world.run()
         world.tick(20)
         world.host.refuse.clear()
-        world.loop.lift(fakes.UUID, 30.0)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
         world.settle()
         assert world.limits() == {agent.RIGHT}
 
     def test_a_server_that_is_not_here_is_no_reason_to_wait(self, world):
         world.start()
-        world.loop.lift(fakes.UUID, 30.0)
-        assert world.ask(lambda: world.loop.is_lifted(fakes.UUID))
+        assert world.ask(lambda: world.loop.lift(fakes.UUID, 30.0)).lifted
+
+    def test_to_ask_again_is_no_other_lift(self, world):
+        world.run()
+        for _ in range(50):
+            world.ask(lambda: world.loop.lift(fakes.UUID, 30.0))
+        world.tick(32)
+        assert world.domain() == billing.WHOLE
+        # One of four is spent.
+        for _ in range(3):
+            assert world.ask(
+                lambda: world.loop.lift(fakes.UUID, 30.0)).is_pending
+            world.tick(32)
+        assert world.ask(lambda: world.loop.lift(fakes.UUID, 30.0)) == (
+            moves.Lifted(lifted=False))
 
 
 class TestStop:

@@ -263,7 +263,7 @@ class TestOthersBesides:
         assert pair.left(A, B) == [54.0, 6.0]
 
     def test_a_migration_suspends_it_for_one_and_others_make_room(self, pair):
-        pair.loop.lift(B, 60.0)
+        pair.ask(lambda: pair.loop.lift(B, 60.0))
         pair.settle()
         pair.run_on(6)
         assert pair.left_cu(B) == 60.0
@@ -278,7 +278,7 @@ class TestOthersBesides:
     def test_one_that_migrates_and_uses_little_starves_no_other(self, pair):
         pair.wants_cu[B] = 0
         pair.run_on(LONG_S)
-        pair.loop.lift(B, 10 * LONG_S)
+        pair.ask(lambda: pair.loop.lift(B, 10 * LONG_S))
         for wants_cu, left_cu in (8, 50.0), (30, 22.5), (100, 0.8), (0, 54.0):
             pair.wants_cu[B] = wants_cu
             pair.run_on(2 * LONG_S)

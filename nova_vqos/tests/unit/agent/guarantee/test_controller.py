@@ -297,7 +297,7 @@ class TestOneThatPaysForItsIo:
 
     def test_has_all_of_it_while_that_is_lifted(self, world):
         self.serve(world, 20, 0.15)
-        world.loop.lift(fakes.UUID, 10)
+        world.ask(lambda: world.loop.lift(fakes.UUID, 10))
         world.settle()
         assert world.host.reservations[fakes.UUID] == worlds.RESERVED
 
