@@ -37,6 +37,9 @@ NOWAIT = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
 # Libvirt's own bounds are not as high.
 _MOST_DEVICES = 4096
 
+# Domains whose statistics were not understood, as was said.
+_odd: set[str] = set()
+
 Record = tuple[ty.Any, Mapping[str, ty.Any]]
 _Parsed = ty.TypeVar('_Parsed')
 
@@ -201,9 +204,12 @@ def each(records: Iterable[Record],
         try:
             parsed[domain.UUIDString()] = parse(domain, found)
         except Exception:
-            # Whatever it is, it is the fault of this domain alone.
-            LOG.exception("libvirt's statistics of domain %s are not "
-                          'understood', domain.UUIDString())
+            # Whatever it is, it is the fault of this domain alone. The next
+            # reading raises it, too.
+            if domain.UUIDString() not in _odd:
+                _odd.add(domain.UUIDString())
+                LOG.exception("libvirt's statistics of domain %s are not "
+                              'understood', domain.UUIDString())
     return parsed
 
 
