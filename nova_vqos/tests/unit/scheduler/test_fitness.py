@@ -325,10 +325,11 @@ def test_a_host_that_does_not_say_its_kinds_of_work():
 def test_servers_of_one_request_share_the_room_of_a_core_type():
     work_speeds = make_work(80, hash=0.4), make_work(200, hash=1.0)
     policy = policies.ServerPolicy(1, units=30, work='hash')
-    left = make_types((80, 130, '0.1'), (200, 110, 1))
+    stats = make_stats(work=work_speeds, core_types=make_types(
+        (80, 130, '0.1'), (200, 110, 1)))
     for rooms_cu in (70, 110), (10, 110), (10, 50), (10, 50):
-        left = fitness.with_server(policy, left, work_speeds)
-        assert tuple(one.room_cu for one in left) == rooms_cu
+        stats = fitness.stats_with_server(policy, stats, in_one_type=True)
+        assert tuple(one.room_cu for one in stats.core_types) == rooms_cu
 
 
 def test_traits_exclude_no_host_that_fits():
