@@ -41,7 +41,7 @@ _LEAST_SHARE = Fraction(1, 500)
 _PROBE_PERIOD_US = 10_000
 _PROBE_STEPS = 10
 _HALF = Fraction(1, 2)
-_PROBE_PROGRAM = ('sleep', '60')
+_PROBE_PROGRAM = 'cat'
 # More than that many processes at once are not started.
 _MOST_PROBES = 1024
 
@@ -168,10 +168,13 @@ def _sleepers(group: str | None) -> Iterator[Callable[[], int]]:
     enter = None if group is None else functools.partial(
         cgroup.write, os.path.join(group, 'cgroup.procs'), '0')
     started: list[subprocess.Popen[bytes]] = []
+    # They read what nobody writes, and end with this process, however it ends.
+    reader, writer = os.pipe()
 
     def start() -> int:
         started.append(subprocess.Popen(
-            _PROBE_PROGRAM, stdin=subprocess.DEVNULL, preexec_fn=enter))
+            _PROBE_PROGRAM, stdin=reader, stdout=subprocess.DEVNULL,
+            preexec_fn=enter))
         return started[-1].pid
     try:
         yield start
@@ -182,6 +185,8 @@ def _sleepers(group: str | None) -> Iterator[Callable[[], int]]:
             process.kill()
         for process in started:
             process.wait()
+        os.close(reader)
+        os.close(writer)
 
 
 @contextlib.contextmanager

@@ -92,6 +92,31 @@ def test_a_measurement_takes_nothing_from_the_next():
         assert float(found) == pytest.approx(float(free), abs=SLACK_PCPUS)
 
 
+# An agent while it measures.
+MEASURING = """
+from nova_vqos import units
+from nova_vqos.hypervisor.linux import deadline
+with deadline._sleepers(None) as start:
+    pid = start()
+    deadline.reserve(pid, units.CpuCap(5_000, 10_000))
+    print(pid, flush=True)
+    input()
+"""
+
+
+def test_nothing_is_left_of_one_that_is_killed_while_it_measures():
+    free = free_pcpus()
+    with subprocess.Popen(
+            [sys.executable, '-c', MEASURING], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True) as agent:
+        pid = int(agent.stdout.readline())
+        assert deadline.reservation(pid).share == 0.5
+        agent.kill()
+    process.wait_until(lambda: not os.path.exists(f'/proc/{pid}'), LIMIT_S,
+                       'what measured to end')
+    assert float(free_pcpus()) == pytest.approx(float(free), abs=SLACK_PCPUS)
+
+
 def test_more_than_is_left_is_refused(spinner):
     made = [subprocess.Popen(['sleep', '60']) for _ in range(2 * PCPUS)]
     try:
