@@ -137,6 +137,7 @@ def test_a_signal(started, directory):
     waits.wait_until(lambda: list(directory.iterdir()))
 
 
+@pytest.mark.causes_faults
 def test_a_failed_report_is_repeated(started, directory, caplog, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(diagnostics, '_write_new', None)

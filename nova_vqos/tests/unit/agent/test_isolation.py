@@ -18,6 +18,8 @@ from nova_vqos.tests.unit.agent.burst import test_controller
 
 A, B, C = test_controller.A, test_controller.B, test_controller.C
 
+pytestmark = pytest.mark.causes_faults
+
 
 class TestIsolation:
     @pytest.fixture

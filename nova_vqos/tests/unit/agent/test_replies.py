@@ -155,6 +155,7 @@ class TestServer:
         assert found.rates.delivered_cu == 20.0
         assert found.rates_5min == server_report.Rates(300.0, 4.0, 0.0)
 
+    @pytest.mark.causes_faults
     def test_one_that_is_broken_costs_its_fields_alone(self, caplog):
         broken = view(make_server(), fakes.make_profile())
         broken.server.domain = 17

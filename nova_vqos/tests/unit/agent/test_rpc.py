@@ -87,6 +87,7 @@ class TestRpc:
         assert (second.server_uuid, second.entitled_cu,
                 second.right) == (fakes.OTHER_UUID, None, None)
 
+    @pytest.mark.causes_faults
     def test_one_broken_server_does_not_cost_the_answer(self, agent):
         uuids = [fakes.UUID[:-3] + f'{number:03}' for number in range(200)]
         for number, uuid in enumerate(uuids):
@@ -193,6 +194,7 @@ class TestRpc:
             agent.call(rpcapi.CHECK_SERVER, server_uuid=fakes.UUID)
         assert agent.api.check_server('host', fakes.UUID) == ''
 
+    @pytest.mark.causes_faults
     def test_an_older_agent_stops_no_move(self, agent, monkeypatch):
         monkeypatch.setattr(rpcapi, 'CHECK_TIMEOUT_S', waits.LIMIT_S)
         monkeypatch.setattr(rpcapi, 'CHECK_SERVER', dataclasses.replace(

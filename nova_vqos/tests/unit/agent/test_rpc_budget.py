@@ -157,6 +157,7 @@ class TestQueues:
         world.let_go(ended=2)
         assert len(there.replies) == 1
 
+    @pytest.mark.causes_faults
     def test_a_fault_ends_no_queue(self, world):
         def fail(_incoming):
             raise KeyError

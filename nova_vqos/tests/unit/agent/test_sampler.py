@@ -182,6 +182,7 @@ class TestFailures:
         assert world.host_report()['alarms'] == []
         assert servers_of(world)[fakes.UUID]['vcpu_s'] > before_s
 
+    @pytest.mark.causes_faults
     @pytest.mark.parametrize('error', [
         ZeroDivisionError('oops'), base.HypervisorError('it is not there')])
     def test_a_round_that_fails_is_logged_once_and_repeated(
@@ -202,6 +203,7 @@ class TestFailures:
 
 
 class TestTelling:
+    @pytest.mark.causes_faults
     def test_a_broken_server_costs_no_other(self, world, monkeypatch, caplog):
         def fail(_history, _coefficient, _now_s):
             raise ZeroDivisionError

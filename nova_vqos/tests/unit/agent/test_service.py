@@ -34,6 +34,9 @@ from nova_vqos.tests.fixtures import fakes
 from nova_vqos.tests.fixtures import project
 from nova_vqos.tests.fixtures import waits
 
+# Unit tests may not touch the host, which an agent does.
+pytestmark = pytest.mark.causes_faults
+
 
 def test_what_ends_with_the_agent_has_the_time():
     """A limit that is not ended stays until there is an agent again."""

@@ -32,6 +32,7 @@ class TestMailbox:
         mailbox.handle()
         assert seen == ['second']
 
+    @pytest.mark.causes_faults
     def test_one_that_fails_costs_no_other(self, mailbox):
         seen = []
         mailbox.post(lambda: 1 // 0)
@@ -120,6 +121,7 @@ class TestServerJobs:
         assert done == []
         assert not jobs.any_busy()
 
+    @pytest.mark.causes_faults
     @pytest.mark.parametrize('error, problem, errors', [
         (base.DomainBusy('booting'), '', 0), (base.DomainGone('gone'), '', 0),
         (base.Unavailable('eof'), '', 0),

@@ -67,6 +67,7 @@ class TestBills:
         host.use(emulator_ns=10**9)
         assert host.used_cu_s() == 100
 
+    @pytest.mark.causes_faults
     def test_one_that_is_not_understood_costs_only_itself(self, host, caplog):
         host.run(fakes.OTHER_UUID)
         host.begin()

@@ -97,6 +97,7 @@ class TestEnforcement:
         assert world.host.written == []
         assert 'no valid profile' in world.report()['problem']
 
+    @pytest.mark.causes_faults
     def test_a_server_that_is_not_understood_costs_no_other(self, world):
         world.host.boot(specs=fakes.make_specs())
         world.host.tunes[fakes.UUID] = None
@@ -106,6 +107,7 @@ class TestEnforcement:
 
 
 class TestTrouble:
+    @pytest.mark.causes_faults
     @pytest.mark.parametrize('error', [
         base.DomainBusy('it migrates'), base.HypervisorError('refused'),
         ValueError('unexpected')])

@@ -419,6 +419,7 @@ class TestRefusal:
         assert world.alarms() == []
 
 
+@pytest.mark.causes_faults
 @pytest.mark.parametrize('error', [
     base.HypervisorError('not understood'), base.DomainGone('gone'),
     RuntimeError('a bug')])

@@ -242,6 +242,7 @@ class Before16:
             self._receiver.compare_overrides(digest))
 
 
+@pytest.mark.causes_faults
 def test_agents_before_full_pushes(add, agents, api, tmp_path):
     """In an upgrade both kinds get from the other what they know."""
     new = add('a')

@@ -43,6 +43,7 @@ def tell(tmp_path, monkeypatch):
     return tell
 
 
+@pytest.mark.causes_faults
 def test_a_fault_of_one_costs_no_other(tell):
     reached = set()
 

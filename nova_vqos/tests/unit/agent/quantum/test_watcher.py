@@ -242,6 +242,7 @@ class TestFailures:
         status = case.watcher.status()
         assert status['io'] and status['spin'] and not status['cache']
 
+    @pytest.mark.causes_faults
     def test_a_source_that_fails_leaves_other_sources(self, case, caplog):
         case.per_second[UUID] = ({}, {}, {0: 300, 1: 0})
         case.cache.error = ZeroDivisionError('a bug')
