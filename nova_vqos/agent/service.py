@@ -376,9 +376,10 @@ class RpcServer:
         options = self._conf.vqos_agent
         try:
             url = oslo_messaging.TransportURL.parse(self._conf)
-            # NOTE: the driver's default lets the answer to a caller that is
-            # gone, or was made up, hold a thread for a minute.
-            url.query.setdefault('kombu_missing_consumer_retry_timeout', '0')
+            # NOTE: by default the driver asks RabbitMQ whether a caller is
+            # still there, tries to answer one that is gone, or was made up,
+            # for a minute, and may take the next caller for that one.
+            url.query.setdefault('direct_mandatory_flag', 'false')
             transport = oslo_messaging.get_rpc_transport(self._conf, url)
             for use_bus in self._on_bus:
                 use_bus(rpcapi.AgentAPI(
