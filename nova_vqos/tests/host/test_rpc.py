@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Garbage on the message bus, which the agent has to live with."""
 
+import json
+
 import kombu
 import oslo_messaging
 import pytest
@@ -67,6 +69,30 @@ def publish_garbage(bus):
                             b'"[]"}', 'application/json')):
             producer.publish(body, routing_key='vqos-agent.fast',
                              content_type=kind, content_encoding='utf-8')
+
+
+def test_callers_that_are_gone_keep_no_answer_from_others(
+        lab, bus, agent_of, client):
+    agent_of(lab.fast)
+    client.wait_reachable(lab.fast)
+    client.submit(publish_questions, bus)
+    for _ in range(20):
+        client.get_host(lab.fast)
+
+
+def publish_questions(bus):
+    """As of callers that are gone before they have an answer."""
+    url = bus.replace('rabbit://', 'amqp://').rstrip('/') + '//'
+    with kombu.Connection(url) as connection:
+        producer = connection.Producer()
+        for number in range(40):
+            producer.publish(
+                {'oslo.version': '2.0', 'oslo.message': json.dumps({
+                    'method': ('get_host', 'list_servers')[number % 2],
+                    'args': {}, 'version': '1.0', '_msg_id': f'id{number}',
+                    '_unique_id': f'id{number}',
+                    '_reply_q': f'reply_{number}'})},
+                routing_key='vqos-agent.fast', serializer='json')
 
 
 def assert_unharmed(client, agent, guest):
