@@ -38,7 +38,8 @@ class Budget:
         """
         self._clock = clock
         self._lock = threading.Lock()
-        self._methods: dict[str, retry.TokenBucket] = {}
+        self._methods: dict[str, retry.TokenBucket] = collections.defaultdict(
+            lambda: retry.TokenBucket(_METHOD_BURST, _METHOD_INTERVAL_S))
         # The one that was asked for longest ago comes first.
         self._servers: collections.OrderedDict[
             tuple[str, str], retry.TokenBucket] = collections.OrderedDict()
@@ -52,14 +53,7 @@ class Budget:
         with self._lock:
             return ((not server_uuid
                      or self._of_server(method, server_uuid).acquire(now_s))
-                    and self._of_method(method).acquire(now_s))
-
-    def _of_method(self, method: str) -> retry.TokenBucket:
-        found = self._methods.get(method)
-        if found is None:
-            found = self._methods[method] = retry.TokenBucket(
-                _METHOD_BURST, _METHOD_INTERVAL_S)
-        return found
+                    and self._methods[method].acquire(now_s))
 
     def _of_server(self, method: str, server_uuid: str) -> retry.TokenBucket:
         key = method, server_uuid
@@ -191,9 +185,7 @@ class Queues:
                 LOG.exception('A message cannot be worked on')
 
     def _drop(self, message: ty.Any, method: str) -> None:
-        """Have the bus forget a message; whoever waits for an answer gets
-        none.
-        """
+        """Acknowledge a message without an answer to its caller."""
         self._dropped += 1
         if self._log_tokens.acquire(time.monotonic()):
             LOG.warning('The bus has more messages than this agent works on: '

@@ -168,7 +168,7 @@ def _sleepers(group: str | None) -> Iterator[Callable[[], int]]:
     enter = None if group is None else functools.partial(
         cgroup.write, os.path.join(group, 'cgroup.procs'), '0')
     started: list[subprocess.Popen[bytes]] = []
-    # They read what nobody writes, and end with this process, however it ends.
+    # Each of them reads until this process closes the pipe, or is killed.
     reader, writer = os.pipe()
 
     def start() -> int:

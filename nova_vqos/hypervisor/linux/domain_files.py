@@ -176,7 +176,7 @@ class DomainRun:
         self._children = Children((), ())
         self._readers: dict[ty.Any, ty.Any] = {}
         self._files: dict[ty.Any, Files] = {}
-        # Whether a reading failed in a way that nobody expects.
+        # Whether an unexpected error was logged.
         self._is_odd = False
         self.find()
 
